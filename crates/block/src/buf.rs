@@ -1,0 +1,335 @@
+//! Aligned I/O memory that belongs to its request until the completion arrives.
+//!
+//! A [`Buf`] is a counted view of one allocation, like a DMA buffer: the request that holds it may
+//! be looked at by a device, by the kernel and by a layer in turn. Because the kernel writes into it
+//! behind the compiler's back, no Rust reference to its bytes is kept across a call: data goes in
+//! and out by copying, or through a pointer under `unsafe`. Dropping one view never frees memory
+//! that another view (an operation in flight) still uses.
+
+use std::alloc::Layout;
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every buffer, bytes: enough for `O_DIRECT` on any device with blocks up to 4 KiB.
+pub const BUF_ALIGN: usize = 4096;
+
+/// Memory that a [`Buf`] can stand on besides the heap, for example a shared mapping.
+///
+/// # Safety
+/// The range that `as_ptr` and `len` name stays valid, readable and writable, and does not move,
+/// until the value is dropped.
+pub unsafe trait Mapping: Send + Sync {
+    /// Start of the range.
+    fn as_ptr(&self) -> *mut u8;
+    /// Length of the range, bytes.
+    fn len(&self) -> usize;
+    /// Whether the range is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+enum Mem {
+    Heap { ptr: NonNull<u8>, capacity: usize },
+    Mapped { _owner: Box<dyn Mapping> },
+}
+
+// SAFETY: the memory is plain bytes; who touches them when is the request's business (see the
+// module's text), and every access goes through raw pointers.
+unsafe impl Send for Mem {}
+// SAFETY: as above.
+unsafe impl Sync for Mem {}
+
+/// Smallest and largest power of two that the per-thread free lists keep.
+const POOL_MIN_SHIFT: u32 = 12;
+const POOL_MAX_SHIFT: u32 = 22;
+/// Bytes that one size class of one thread keeps for reuse.
+const POOL_CLASS_BYTES: usize = 8 << 20;
+
+thread_local! {
+    static FREE: RefCell<[Vec<NonNull<u8>>; (POOL_MAX_SHIFT - POOL_MIN_SHIFT + 1) as usize]> =
+        const { RefCell::new([const { Vec::new() }; (POOL_MAX_SHIFT - POOL_MIN_SHIFT + 1) as usize]) };
+}
+
+fn layout(capacity: usize) -> Layout {
+    Layout::from_size_align(capacity, BUF_ALIGN).expect("buffer size fits the address space")
+}
+
+fn class_of(capacity: usize) -> Option<usize> {
+    let shift = capacity.trailing_zeros();
+    (capacity.is_power_of_two() && shift <= POOL_MAX_SHIFT)
+        .then(|| (shift - POOL_MIN_SHIFT) as usize)
+}
+
+impl Drop for Mem {
+    fn drop(&mut self) {
+        let Mem::Heap { ptr, capacity } = *self else {
+            return;
+        };
+        if let Some(class) = class_of(capacity) {
+            let kept = FREE
+                .try_with(|free| {
+                    let Ok(mut free) = free.try_borrow_mut() else {
+                        return false;
+                    };
+                    let list = &mut free[class];
+                    let keep = list.len() * capacity < POOL_CLASS_BYTES;
+                    if keep {
+                        list.push(ptr);
+                    }
+                    keep
+                })
+                .unwrap_or(false);
+            if kept {
+                return;
+            }
+        }
+        // SAFETY: `ptr` came from `alloc` with this very layout and nobody else holds it.
+        unsafe { std::alloc::dealloc(ptr.as_ptr(), layout(capacity)) }
+    }
+}
+
+/// A counted view of aligned I/O memory.
+#[derive(Clone)]
+pub struct Buf {
+    mem: Arc<Mem>,
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `ptr` points into `mem`, which is Send and Sync for the reasons given there.
+unsafe impl Send for Buf {}
+// SAFETY: as above.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// New memory of `len` bytes whose contents are whatever was there (of this process).
+    ///
+    /// # Panics
+    /// If the allocator is out of memory, or `len` is zero.
+    #[must_use]
+    pub fn scratch(len: usize) -> Self {
+        assert!(len > 0, "a buffer has at least one byte");
+        let capacity = len.next_power_of_two().max(BUF_ALIGN);
+        let capacity = if class_of(capacity).is_some() {
+            capacity
+        } else {
+            len.next_multiple_of(BUF_ALIGN)
+        };
+        let ptr = class_of(capacity)
+            .and_then(|class| FREE.with(|free| free.borrow_mut()[class].pop()))
+            .unwrap_or_else(|| {
+                let layout = layout(capacity);
+                // SAFETY: the layout's size is not zero. Zeroed, so that no byte is ever
+                // uninitialised for Rust; later users of the same memory see old I/O.
+                let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
+                NonNull::new(ptr).unwrap_or_else(|| std::alloc::handle_alloc_error(layout))
+            });
+        Self {
+            mem: Arc::new(Mem::Heap { ptr, capacity }),
+            ptr,
+            len,
+        }
+    }
+
+    /// New memory of `len` zero bytes.
+    ///
+    /// # Panics
+    /// As [`Buf::scratch`].
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let buf = Self::scratch(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// New memory with a copy of `bytes`.
+    ///
+    /// # Panics
+    /// As [`Buf::scratch`].
+    #[must_use]
+    pub fn copied(bytes: &[u8]) -> Self {
+        let buf = Self::scratch(bytes.len());
+        buf.copy_from(0, bytes);
+        buf
+    }
+
+    /// A view of memory that something else owns, for example a shared mapping.
+    ///
+    /// # Panics
+    /// If the mapping is empty.
+    #[must_use]
+    pub fn mapped(mapping: Box<dyn Mapping>) -> Self {
+        let len = mapping.len();
+        let ptr = NonNull::new(mapping.as_ptr()).expect("a mapping has an address");
+        assert!(len > 0, "a buffer has at least one byte");
+        Self {
+            mem: Arc::new(Mem::Mapped { _owner: mapping }),
+            ptr,
+            len,
+        }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the view has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Start of the memory, for a system call or a device. Valid while any view lives.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// A view of a part; it keeps the whole allocation alive.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "slice {range:?} of a buffer of {} bytes",
+            self.len
+        );
+        Self {
+            mem: Arc::clone(&self.mem),
+            // SAFETY: start is within the allocation, checked above.
+            ptr: unsafe { self.ptr.add(range.start) },
+            len: range.end - range.start,
+        }
+    }
+
+    /// Copies `source` in at `offset`.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn copy_from(&self, offset: usize, source: &[u8]) {
+        assert!(
+            offset <= self.len && source.len() <= self.len - offset,
+            "copy into a buffer past its end"
+        );
+        // SAFETY: in bounds, checked above; `source` is a live reference, so it cannot overlap
+        // memory that only raw pointers reach.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source.as_ptr(), self.as_ptr().add(offset), source.len());
+        }
+    }
+
+    /// Copies bytes out from `offset`, as many as `target` holds.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn copy_to(&self, offset: usize, target: &mut [u8]) {
+        assert!(
+            offset <= self.len && target.len() <= self.len - offset,
+            "copy out of a buffer past its end"
+        );
+        // SAFETY: in bounds, checked above; `target` is an exclusive reference.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.as_ptr().add(offset),
+                target.as_mut_ptr(),
+                target.len(),
+            );
+        }
+    }
+
+    /// Copies all of `source`, which must be as long as this view.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy_from_buf(&self, source: &Buf) {
+        assert_eq!(self.len, source.len, "copy between buffers of one length");
+        // SAFETY: both ranges are live and of this length; `copy` allows overlap.
+        unsafe { std::ptr::copy(source.as_ptr(), self.as_ptr(), self.len) }
+    }
+
+    /// Sets every byte.
+    pub fn fill(&self, byte: u8) {
+        // SAFETY: the range is live.
+        unsafe { std::ptr::write_bytes(self.as_ptr(), byte, self.len) }
+    }
+
+    /// The bytes, copied.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = vec![0; self.len];
+        self.copy_to(0, &mut out);
+        out
+    }
+
+    /// The bytes in place.
+    ///
+    /// # Safety
+    /// Nothing (no operation in flight, no other thread, no other view) writes to this memory
+    /// while the reference lives.
+    #[must_use]
+    pub const unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: the range is live and initialised; the caller vouches that nobody writes.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+
+    /// Whether every byte is zero.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        let mut chunk = [0u8; 512];
+        let mut offset = 0;
+        while offset < self.len {
+            let part = &mut chunk[..(self.len - offset).min(512)];
+            self.copy_to(offset, part);
+            if part.iter().any(|&byte| byte != 0) {
+                return false;
+            }
+            offset += part.len();
+        }
+        true
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_keeps_the_memory_alive() {
+        let whole = Buf::zeroed(8192);
+        let part = whole.slice(4096..8192);
+        whole.copy_from(4096, b"kept");
+        drop(whole);
+        let mut out = [0; 4];
+        part.copy_to(0, &mut out);
+        assert_eq!(&out, b"kept");
+    }
+
+    #[test]
+    fn buffers_are_aligned_and_reused() {
+        let first = Buf::scratch(5000);
+        let address = first.as_ptr() as usize;
+        assert_eq!(address % BUF_ALIGN, 0);
+        drop(first);
+        assert_eq!(Buf::scratch(8192).as_ptr() as usize, address);
+    }
+
+    #[test]
+    #[should_panic(expected = "past its end")]
+    fn copies_are_bounded() {
+        Buf::zeroed(16).copy_from(10, &[0; 7]);
+    }
+}

@@ -1,0 +1,267 @@
+//! The one trait that everything which stores bytes implements.
+
+use crate::{Buf, Completion, ErrorKind, IoFuture, Result, completion_pair};
+
+/// What a device's contents outlive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Persistence {
+    /// Nothing: the contents go with this process (DRAM).
+    Process,
+    /// The death of this process, but not of the machine (a shared-memory file).
+    Machine,
+    /// Power loss, after a flush.
+    Media,
+}
+
+/// What a device is. Properties propagate up a stack truthfully: a layer may promise less than the
+/// device under it, never more.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// What a person calls it: a path, an address, a name from the configuration.
+    pub name: String,
+    /// Size in bytes; a multiple of `logical_block_bytes`.
+    pub size_bytes: u64,
+    /// Smallest unit of addressing, bytes. Offsets and lengths are multiples of it.
+    pub logical_block_bytes: u32,
+    /// Unit that the medium writes without reading first, bytes; at least the logical block.
+    pub physical_block_bytes: u32,
+    /// Whether acknowledged writes may sit in a cache that power loss empties, so that only a flush
+    /// or FUA makes them durable.
+    pub volatile_cache: bool,
+    /// Whether the device makes a single write durable itself (FUA). Where it does not, callers
+    /// flush after the write.
+    pub fua: bool,
+    /// Whether the medium is reached by loads and stores.
+    pub byte_addressable: bool,
+    /// What the contents outlive.
+    pub persistence: Persistence,
+    /// Whether discard does anything.
+    pub discard: bool,
+    /// Where performance is not the medium's own: what is emulated, in words (`"1 ms, 100 MB/s"`).
+    pub emulated: Option<String>,
+}
+
+impl DeviceInfo {
+    /// A device of `size_bytes` with 512-byte blocks, a volatile cache and nothing special.
+    #[must_use]
+    pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
+        Self {
+            name: name.into(),
+            size_bytes,
+            logical_block_bytes: 512,
+            physical_block_bytes: 512,
+            volatile_cache: true,
+            fua: true,
+            byte_addressable: false,
+            persistence: Persistence::Media,
+            discard: true,
+            emulated: None,
+        }
+    }
+
+    /// Checks that a request is aligned and within the device.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a misaligned request, a length of zero or a buffer of another length;
+    /// `OutOfRange` past the end.
+    #[inline]
+    pub fn check(&self, request: &Request) -> Result<()> {
+        if matches!(request.op, Op::Flush) {
+            return Ok(());
+        }
+        let block = u64::from(self.logical_block_bytes);
+        if (request.offset | request.len) & (block - 1) != 0 || request.len == 0 {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        if request.offset > self.size_bytes || request.len > self.size_bytes - request.offset {
+            return Err(ErrorKind::OutOfRange.into());
+        }
+        if matches!(request.op, Op::Read | Op::Write { .. })
+            && request
+                .buf
+                .as_ref()
+                .is_none_or(|buf| buf.len() as u64 != request.len)
+        {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        Ok(())
+    }
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Reads into the buffer.
+    Read,
+    /// Writes from the buffer. With `fua`, the completion means that the data is on media.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Everything acknowledged before this was submitted is on media when it completes.
+    Flush,
+    /// The range's contents are no longer needed. What a later read returns is the device's choice
+    /// (old data or zeroes), for each logical block.
+    Discard,
+    /// The range reads as zeroes from now on.
+    WriteZeroes {
+        /// Force unit access.
+        fua: bool,
+        /// Whether the device may give the space back (NBD without `NO_HOLE`).
+        unmap: bool,
+    },
+}
+
+/// One operation on a device.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What to do.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Length, bytes; zero for a flush.
+    pub len: u64,
+    /// The data of a read or write, of exactly `len` bytes.
+    pub buf: Option<Buf>,
+}
+
+impl Request {
+    /// A read of `buf.len()` bytes.
+    #[must_use]
+    pub const fn read(offset: u64, buf: Buf) -> Self {
+        Self {
+            op: Op::Read,
+            offset,
+            len: buf.len() as u64,
+            buf: Some(buf),
+        }
+    }
+
+    /// A write of `buf.len()` bytes.
+    #[must_use]
+    pub const fn write(offset: u64, buf: Buf, fua: bool) -> Self {
+        Self {
+            op: Op::Write { fua },
+            offset,
+            len: buf.len() as u64,
+            buf: Some(buf),
+        }
+    }
+
+    /// A flush.
+    #[must_use]
+    pub const fn flush() -> Self {
+        Self {
+            op: Op::Flush,
+            offset: 0,
+            len: 0,
+            buf: None,
+        }
+    }
+
+    /// A discard.
+    #[must_use]
+    pub const fn discard(offset: u64, len: u64) -> Self {
+        Self {
+            op: Op::Discard,
+            offset,
+            len,
+            buf: None,
+        }
+    }
+
+    /// A write of zeroes.
+    #[must_use]
+    pub const fn write_zeroes(offset: u64, len: u64, fua: bool, unmap: bool) -> Self {
+        Self {
+            op: Op::WriteZeroes { fua, unmap },
+            offset,
+            len,
+            buf: None,
+        }
+    }
+}
+
+/// A device that stores bytes in blocks.
+///
+/// Contract:
+/// - `submit` never blocks and never fails by itself: bad requests complete with an error.
+/// - The completion may be used before `submit` returns (a memory device) or at any later time, on
+///   the same thread. Requests may complete in any order; overlapping requests in flight at once have
+///   no defined order between them.
+/// - Completion of a write is not durability, unless it has FUA or the device has no volatile cache.
+/// - A logical block is written wholly or not at all, on every medium.
+/// - The device holds the request's buffer until it completes.
+pub trait BlockDevice {
+    /// What this device is. Constant while the device is open, but for the size, which may grow.
+    fn info(&self) -> DeviceInfo;
+
+    /// Starts `request`; the outcome goes to `done`.
+    fn submit(&self, request: Request, done: Completion);
+}
+
+/// One call an operation, for awaiting. Dropping the returned future detaches the operation.
+pub trait BlockDeviceExt: BlockDevice {
+    /// Starts any request.
+    fn start(&self, request: Request) -> IoFuture {
+        let (done, future) = completion_pair();
+        self.submit(request, done);
+        future
+    }
+
+    /// Reads `buf.len()` bytes at `offset` into `buf`.
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture {
+        self.start(Request::read(offset, buf))
+    }
+
+    /// Writes `buf` at `offset`.
+    fn write(&self, offset: u64, buf: Buf) -> IoFuture {
+        self.start(Request::write(offset, buf, false))
+    }
+
+    /// Writes `buf` at `offset`; on completion it is on media.
+    fn write_fua(&self, offset: u64, buf: Buf) -> IoFuture {
+        self.start(Request::write(offset, buf, true))
+    }
+
+    /// Makes everything acknowledged so far durable.
+    fn flush(&self) -> IoFuture {
+        self.start(Request::flush())
+    }
+
+    /// Gives a range's space back.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture {
+        self.start(Request::discard(offset, len))
+    }
+
+    /// Makes a range read as zeroes.
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture {
+        self.start(Request::write_zeroes(offset, len, false, true))
+    }
+}
+
+impl<D: BlockDevice + ?Sized> BlockDeviceExt for D {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_checked_without_overflow() {
+        let info = DeviceInfo::new("t", 1 << 20);
+        let kind = |request: Request| info.check(&request).map_err(|error| error.kind());
+        assert_eq!(kind(Request::discard(0, 1 << 20)), Ok(()));
+        assert_eq!(
+            kind(Request::discard(512, 1 << 20)),
+            Err(ErrorKind::OutOfRange)
+        );
+        assert_eq!(
+            kind(Request::discard(u64::MAX - 511, 512)),
+            Err(ErrorKind::OutOfRange)
+        );
+        assert_eq!(kind(Request::discard(1, 512)), Err(ErrorKind::InvalidInput));
+        assert_eq!(kind(Request::discard(0, 0)), Err(ErrorKind::InvalidInput));
+        assert_eq!(kind(Request::read(0, Buf::zeroed(512))), Ok(()));
+        assert_eq!(kind(Request::flush()), Ok(()));
+    }
+}

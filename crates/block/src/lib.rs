@@ -1,0 +1,15 @@
+//! The nouns that every layer of Forebay shares: [`Buf`], [`BlockDevice`], [`DeviceInfo`],
+//! [`Request`] and [`Error`]. This crate does no I/O and makes no system call.
+//!
+//! A Forebay configuration is a stack of block devices. Leaves touch media; layers wrap other
+//! devices; exports put a device on a protocol. All of them speak [`BlockDevice`].
+
+mod buf;
+mod completion;
+mod device;
+mod error;
+
+pub use buf::{BUF_ALIGN, Buf, Mapping};
+pub use completion::{Completion, IoFuture, completion_pair};
+pub use device::{BlockDevice, BlockDeviceExt, DeviceInfo, Op, Persistence, Request};
+pub use error::{Context, Error, ErrorKind, Result};

@@ -1,0 +1,1 @@
+//! The cache engine: look-up, allocate, six modes, clean, recover.

@@ -1,0 +1,1 @@
+//! The `forebay` program and the library face.

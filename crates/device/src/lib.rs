@@ -1,0 +1,1 @@
+//! Leaves: devices that touch media, and the emulation of slower ones.

@@ -1,0 +1,1 @@
+//! Protocols to block requests, nothing else: NBD and FUSE.

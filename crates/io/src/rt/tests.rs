@@ -1,0 +1,125 @@
+use super::*;
+use crate::sync::{Promise, Semaphore};
+
+#[test]
+fn virtual_time_passes_when_all_wait() {
+    let passed = block_on_simulated(1, async {
+        let start = now();
+        sleep(Duration::from_secs(3600)).await;
+        now() - start
+    });
+    assert_eq!(passed, Duration::from_secs(3600));
+}
+
+#[test]
+fn one_seed_gives_one_order() {
+    let order = |seed| {
+        block_on_simulated(seed, async {
+            let log = Rc::new(RefCell::new(Vec::new()));
+            let done = Promise::new();
+            for task in 0..20 {
+                let (log, done) = (Rc::clone(&log), done.clone());
+                spawn(async move {
+                    yield_now().await;
+                    log.borrow_mut().push(task);
+                    if log.borrow().len() == 20 {
+                        done.set(());
+                    }
+                });
+            }
+            done.get().await;
+            Rc::try_unwrap(log)
+                .map(RefCell::into_inner)
+                .unwrap_or_default()
+        })
+    };
+    assert_eq!(order(7), order(7));
+    assert_ne!(order(7), order(8));
+}
+
+#[test]
+fn a_wake_from_another_thread_arrives() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let executor = Executor::new(move || {
+        let _ = send.send(());
+    });
+    let _entered = executor.enter();
+    let flag = Rc::new(Cell::new(false));
+    let remote = executor.remote();
+    let waiting = Rc::clone(&flag);
+    executor.spawn(async move {
+        let promise = Arc::new(std::sync::Mutex::new((false, None)));
+        let shared = Arc::clone(&promise);
+        std::thread::spawn(move || {
+            loop {
+                let mut state = shared.lock().expect("not poisoned");
+                if let (_, Some(waker)) = &mut *state {
+                    let waker: std::task::Waker = std::task::Waker::clone(waker);
+                    state.0 = true;
+                    drop(state);
+                    waker.wake();
+                    return;
+                }
+            }
+        });
+        std::future::poll_fn(|cx| {
+            let mut state = promise.lock().expect("not poisoned");
+            if state.0 {
+                return Poll::Ready(());
+            }
+            state.1 = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        waiting.set(true);
+    });
+    remote.call(|| ());
+    while !flag.get() {
+        if !executor.collect() {
+            receive.recv().expect("the executor lives");
+        }
+        executor.run_ready(10);
+    }
+    assert_eq!(executor.task_count(), 0);
+}
+
+#[test]
+fn permits_go_in_order_and_survive_a_dropped_waiter() {
+    block_on_simulated(3, async {
+        let semaphore = Rc::new(Semaphore::new(1));
+        semaphore.acquire(1).await;
+        let mut first = Box::pin(semaphore.acquire(1));
+        let mut second = Box::pin(semaphore.acquire(1));
+        let mut poll_both = |drop_first: bool| {
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            let first_ready = !drop_first && first.as_mut().poll(&mut cx).is_ready();
+            let second_ready = second.as_mut().poll(&mut cx).is_ready();
+            (first_ready, second_ready)
+        };
+        assert_eq!(poll_both(false), (false, false));
+        drop(first);
+        semaphore.release(1);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(second.as_mut().poll(&mut cx).is_ready());
+    });
+}
+
+#[test]
+fn clear_drops_tasks_and_what_they_spawn() {
+    struct SpawnOnDrop;
+    impl Drop for SpawnOnDrop {
+        fn drop(&mut self) {
+            spawn(async {});
+        }
+    }
+    let executor = Executor::simulated(0);
+    let _entered = executor.enter();
+    executor.spawn(async {
+        let _held = SpawnOnDrop;
+        std::future::pending::<()>().await;
+    });
+    executor.run_ready(1);
+    assert_eq!(executor.task_count(), 1);
+    executor.clear();
+    assert_eq!(executor.task_count(), 0);
+}

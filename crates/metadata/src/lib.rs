@@ -1,0 +1,1 @@
+//! The crash-consistent map: layout, superblock, records, log, replay, check. No policy.

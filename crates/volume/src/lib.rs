@@ -1,0 +1,1 @@
+//! What a client sees: bounds, flush scope over all connections, counters.

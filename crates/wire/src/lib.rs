@@ -1,0 +1,1 @@
+//! Pure codecs for the protocols that Forebay speaks. No I/O.

@@ -1,0 +1,1 @@
+//! Model disk, workload generator, crash-point driver and checkers.

@@ -1,0 +1,1 @@
+//! Tests of the whole stack; see the folders beside this file.
