@@ -1,2 +1,35 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask COMMAND`.
+
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Checks the rules of the house that no compiler checks: layers, file lengths, links and the like.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let root = workspace_root();
+    match Arguments::parse().command {
+        Command::Tidy => tidy::run(&root),
+    }
+}
+
+/// The repository's top: the folder above this crate's.
+fn workspace_root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or(here.clone(), PathBuf::from)
+}

@@ -1,0 +1,157 @@
+//! `cargo xtask tidy`: the rules of the house that no compiler checks.
+//!
+//! Each rule is one file with one function from what it looks at to its findings, and each rule's
+//! tests plant a violation: a rule that cannot fail proves nothing.
+
+mod crates;
+mod layers;
+mod length;
+mod links;
+mod marks;
+mod words;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Folders that hold nothing of ours.
+const SKIPPED_FOLDERS: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
+
+/// One text file of the repository.
+#[derive(Debug, Clone)]
+struct Source {
+    /// From the repository's top, with `/` between the parts.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn has_extension(&self, extensions: &[&str]) -> bool {
+        Path::new(&self.path)
+            .extension()
+            .and_then(|extension| extension.to_str())
+            .is_some_and(|extension| extensions.contains(&extension))
+    }
+}
+
+/// Something that breaks a rule, or (advice) comes close to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Finding {
+    rule: &'static str,
+    /// A file, with a line where there is one.
+    place: String,
+    message: String,
+    advice: bool,
+}
+
+impl Finding {
+    fn new(rule: &'static str, place: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            rule,
+            place: place.into(),
+            message: message.into(),
+            advice: false,
+        }
+    }
+
+    fn advice(self) -> Self {
+        Self {
+            advice: true,
+            ..self
+        }
+    }
+}
+
+/// Checks everything and prints what it found.
+pub(crate) fn run(root: &Path) -> ExitCode {
+    match check(root) {
+        Ok((checked, findings)) => report(checked, &findings),
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
+    let mut tree = Tree::default();
+    tree.read_folder(root, "")
+        .map_err(|error| format!("cannot read {}: {error}", root.display()))?;
+    let metadata = layers::Metadata::read(&cargo_metadata(root)?)?;
+
+    let mut findings = layers::check(&metadata);
+    findings.extend(crates::check(&metadata, &tree.sources));
+    findings.extend(length::check(&tree.sources));
+    findings.extend(marks::check(&tree.sources));
+    findings.extend(words::check(&tree.sources));
+    findings.extend(links::check(&tree.sources, &tree.paths));
+    Ok((tree.sources.len(), findings))
+}
+
+fn report(checked: usize, findings: &[Finding]) -> ExitCode {
+    for finding in findings {
+        let Finding {
+            rule,
+            place,
+            message,
+            advice,
+        } = finding;
+        let kind = if *advice { "advice" } else { "error" };
+        println!("{kind}[{rule}] {place}: {message}");
+    }
+    let errors = findings.iter().filter(|finding| !finding.advice).count();
+    println!("tidy: {checked} files checked, {errors} errors");
+    if errors == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The repository's files: every path, and the text of those that are text.
+#[derive(Debug, Default)]
+struct Tree {
+    paths: BTreeSet<String>,
+    sources: Vec<Source>,
+}
+
+impl Tree {
+    fn read_folder(&mut self, folder: &Path, prefix: &str) -> io::Result<()> {
+        let mut entries: Vec<_> = fs::read_dir(folder)?.collect::<io::Result<_>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = format!("{prefix}{name}");
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                if !SKIPPED_FOLDERS.contains(&name.as_str()) {
+                    self.paths.insert(path.clone());
+                    self.read_folder(&entry.path(), &format!("{path}/"))?;
+                }
+            } else if kind.is_file() {
+                self.paths.insert(path.clone());
+                if let Ok(text) = String::from_utf8(fs::read(entry.path())?) {
+                    self.sources.push(Source { path, text });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cargo_metadata(root: &Path) -> Result<Vec<u8>, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot run cargo metadata: {error}"))?;
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        Err(format!("cargo metadata failed: {reason}"))
+    }
+}

@@ -1,0 +1,207 @@
+//! Arrows point down only: who may depend on whom, from `cargo metadata`.
+
+use serde::Deserialize;
+
+use super::Finding;
+
+const RULE: &str = "layers";
+
+/// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
+/// crates on one floor do not know each other.
+const FLOORS: [(&str, u8); 13] = [
+    ("forebay-block", 0),
+    ("forebay-io", 1),
+    ("forebay-wire", 2),
+    ("forebay-device", 2),
+    ("forebay-policy", 3),
+    ("forebay-metadata", 3),
+    ("forebay-cache", 4),
+    ("forebay-volume", 5),
+    ("forebay-frontend", 6),
+    ("forebay", 7),
+    ("forebay-testkit", 8),
+    ("forebay-tests", 9),
+    ("xtask", 9),
+];
+
+/// Crates that decide or translate and do no I/O: of ours they may use `forebay-block` alone, so
+/// that the engine, the simulator and the fuzzers run the same code.
+const PURE: [&str; 3] = ["forebay-policy", "forebay-metadata", "forebay-wire"];
+
+/// Others' crates that only one of ours may use.
+const RESERVED: [(&str, &str); 2] = [("io-uring", "forebay-io"), ("fuser", "forebay-frontend")];
+
+const TESTKIT: &str = "forebay-testkit";
+
+/// What we read of `cargo metadata --no-deps`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Metadata {
+    pub(super) packages: Vec<Package>,
+    workspace_root: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Package {
+    pub(super) name: String,
+    manifest_path: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    name: String,
+    /// `None` for an ordinary dependency, else `"dev"` or `"build"`.
+    kind: Option<String>,
+}
+
+impl Metadata {
+    pub(super) fn read(json: &[u8]) -> Result<Self, String> {
+        serde_json::from_slice(json)
+            .map_err(|error| format!("cannot read what cargo metadata printed: {error}"))
+    }
+
+    /// The package's folder, from the repository's top.
+    pub(super) fn folder<'a>(&self, package: &'a Package) -> &'a str {
+        package
+            .manifest_path
+            .strip_prefix(&self.workspace_root)
+            .unwrap_or(&package.manifest_path)
+            .trim_start_matches('/')
+            .trim_end_matches("Cargo.toml")
+            .trim_end_matches('/')
+    }
+}
+
+pub(super) fn check(metadata: &Metadata) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in &metadata.packages {
+        let place = format!("{}/Cargo.toml", metadata.folder(package));
+        let name = &package.name;
+        let Some(own) = floor(name) else {
+            let message = format!("{name} has no floor: name it in xtask/src/tidy/layers.rs");
+            findings.push(Finding::new(RULE, place, message));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            if let Some(message) = objection(name, own, dependency) {
+                findings.push(Finding::new(RULE, &place, message));
+            }
+        }
+    }
+    findings
+}
+
+fn floor(name: &str) -> Option<u8> {
+    FLOORS
+        .iter()
+        .find(|(crate_name, _)| *crate_name == name)
+        .map(|(_, floor)| *floor)
+}
+
+fn objection(name: &str, own: u8, dependency: &Dependency) -> Option<String> {
+    let used = dependency.name.as_str();
+    if let Some((_, only)) = RESERVED.iter().find(|(reserved, _)| *reserved == used) {
+        return (name != *only).then(|| format!("only {only} may use {used}, not {name}"));
+    }
+    let theirs = floor(used)?;
+    if dependency.kind.as_deref() == Some("dev") {
+        // Tests may look up; cargo itself refuses what would be a cycle of ordinary dependencies.
+        return None;
+    }
+    if used == TESTKIT {
+        return Some(format!("{used} is for tests: make it a dev-dependency"));
+    }
+    if theirs >= own {
+        return Some(format!(
+            "{name} may not depend on {used}: arrows point down only"
+        ));
+    }
+    if PURE.contains(&name) && used != "forebay-block" {
+        return Some(format!(
+            "{name} does no I/O: of ours it may use forebay-block only, not {used}"
+        ));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(name: &str, dependencies: &[(&str, Option<&str>)]) -> Vec<String> {
+        let metadata = Metadata {
+            workspace_root: "/top".into(),
+            packages: vec![Package {
+                name: name.into(),
+                manifest_path: "/top/crates/one/Cargo.toml".into(),
+                dependencies: dependencies
+                    .iter()
+                    .map(|(name, kind)| Dependency {
+                        name: (*name).into(),
+                        kind: kind.map(String::from),
+                    })
+                    .collect(),
+            }],
+        };
+        let findings = check(&metadata);
+        assert!(findings.iter().all(|f| f.place == "crates/one/Cargo.toml"));
+        findings
+            .into_iter()
+            .map(|finding| finding.message)
+            .collect()
+    }
+
+    #[test]
+    fn arrows_that_point_down_pass() {
+        let down = [
+            ("forebay-policy", None),
+            ("forebay-metadata", None),
+            ("hashbrown", None),
+        ];
+        assert!(messages("forebay-cache", &down).is_empty());
+    }
+
+    #[test]
+    fn an_arrow_that_points_up_or_sideways_is_found() {
+        assert_eq!(
+            messages("forebay-cache", &[("forebay-volume", None)]).len(),
+            1
+        );
+        assert_eq!(
+            messages("forebay-device", &[("forebay-wire", None)]).len(),
+            1
+        );
+        assert_eq!(
+            messages("forebay-cache", &[("forebay-volume", Some("build"))]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_pure_crate_that_learns_about_io_is_found() {
+        assert!(messages("forebay-metadata", &[("forebay-block", None)]).is_empty());
+        assert_eq!(messages("forebay-policy", &[("forebay-io", None)]).len(), 1);
+    }
+
+    #[test]
+    fn the_testkit_is_a_dev_dependency_only() {
+        assert!(messages("forebay-cache", &[(TESTKIT, Some("dev"))]).is_empty());
+        assert_eq!(messages("forebay-tests", &[(TESTKIT, None)]).len(), 1);
+    }
+
+    #[test]
+    fn reserved_crates_stay_with_their_owner() {
+        assert!(messages("forebay-io", &[("io-uring", None)]).is_empty());
+        assert_eq!(messages("forebay-device", &[("io-uring", None)]).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_without_a_floor_is_found() {
+        assert_eq!(messages("forebay-attic", &[]).len(), 1);
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        assert!(Metadata::read(b"{}").is_err());
+    }
+}
