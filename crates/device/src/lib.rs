@@ -1,1 +1,9 @@
 //! Leaves: devices that touch media, and the emulation of slower ones.
+//!
+//! - [`mem`]: DRAM, completes inline.
+//! - [`emulate`]: declares latency and bandwidth over another device.
+//! - [`counted`]: counts what another device is asked to do.
+
+pub mod counted;
+pub mod emulate;
+pub mod mem;

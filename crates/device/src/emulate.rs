@@ -1,0 +1,234 @@
+//! A slower device than the one underneath: it declares latency, bandwidth and queue depth.
+//!
+//! The model, for a request that is served alone:
+//!
+//! ```text
+//! time = latency of the operation + length / bandwidth        (read, write)
+//! time = write latency                                        (discard, write-zeroes: no data travels)
+//! time = flush latency                                        (flush)
+//! ```
+//!
+//! Requests that overlap overlap their latencies and share the bandwidth: transfers queue for one
+//! link, in order of arrival, reads and writes alike. An idle link saves nothing up. At most
+//! `queue_depth` requests are served at a time; the rest wait in order of arrival, and their time
+//! starts when they are served. A request goes to the inner device when it is served, and completes
+//! when both its time has passed and the inner device is done, so that the inner device's own time
+//! counts towards what is declared and does not add to it.
+//!
+//! Time is the executor's: on the simulator's virtual clock it is exact, on the real clock it is as
+//! good as the reactor's timers (within about 60 us on an idle core). Nothing is allocated for each
+//! request once the executor's pools have grown.
+//!
+//! Whatever is measured through this device is emulated; [`DeviceInfo::emulated`] says so in words,
+//! and every layer above passes that on.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, ErrorKind, IoFuture, Op, Request, Result,
+};
+use forebay_io::rt;
+use forebay_io::sync::Semaphore;
+
+/// What is declared. Zero means "as the inner device": no latency added, no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Time of a read before its data travels, microseconds.
+    pub read_latency_us: u64,
+    /// Time of a write, discard or write-zeroes, microseconds.
+    pub write_latency_us: u64,
+    /// Time of a flush, microseconds.
+    pub flush_latency_us: u64,
+    /// Bandwidth that reads and writes share, bytes a second.
+    pub bandwidth_bytes_per_s: u64,
+    /// Requests served at a time.
+    pub queue_depth: u32,
+}
+
+impl Profile {
+    fn latency(&self, op: Op) -> Duration {
+        Duration::from_micros(match op {
+            Op::Read => self.read_latency_us,
+            Op::Write { .. } | Op::Discard | Op::WriteZeroes { .. } => self.write_latency_us,
+            Op::Flush => self.flush_latency_us,
+        })
+    }
+
+    /// How long the link is taken by a request.
+    fn transfer(&self, request: &Request) -> Duration {
+        if self.bandwidth_bytes_per_s == 0 || request.buf.is_none() {
+            return Duration::ZERO;
+        }
+        let nanos =
+            u128::from(request.len) * 1_000_000_000 / u128::from(self.bandwidth_bytes_per_s);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// In words, for example `emulated: 1 ms read, 1 ms write, 100 MB/s`.
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "emulated: ";
+        let mut part = |f: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>| {
+            write!(f, "{separator}{text}")?;
+            separator = ", ";
+            Ok(())
+        };
+        for (latency_us, op) in [
+            (self.read_latency_us, "read"),
+            (self.write_latency_us, "write"),
+            (self.flush_latency_us, "flush"),
+        ] {
+            if latency_us >= 1000 && latency_us.is_multiple_of(100) {
+                part(f, format_args!("{} ms {op}", latency_us as f64 / 1e3))?;
+            } else if latency_us > 0 {
+                part(f, format_args!("{latency_us} us {op}"))?;
+            }
+        }
+        let bandwidth = self.bandwidth_bytes_per_s as f64;
+        if bandwidth >= 1e9 {
+            part(f, format_args!("{} GB/s", (bandwidth / 1e7).round() / 1e2))?;
+        } else if bandwidth > 0.0 {
+            part(f, format_args!("{} MB/s", (bandwidth / 1e4).round() / 1e2))?;
+        }
+        if self.queue_depth > 0 {
+            part(f, format_args!("queue depth {}", self.queue_depth))?;
+        }
+        if separator == "emulated: " {
+            f.write_str("emulated: no limits")?;
+        }
+        Ok(())
+    }
+}
+
+struct Shared {
+    inner: Rc<dyn BlockDevice>,
+    profile: Profile,
+    /// When the link is free again, on the executor's clock.
+    link_free: Cell<Duration>,
+    /// Places in the queue; none when the depth has no limit.
+    places: Option<Semaphore>,
+}
+
+/// A device with declared latency and bandwidth. Needs an executor on this thread.
+pub struct EmulateDevice {
+    shared: Rc<Shared>,
+}
+
+impl EmulateDevice {
+    /// Makes `inner` as slow as `profile` says.
+    #[must_use]
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "devices are handed around as trait objects"
+    )]
+    pub fn new(inner: Rc<dyn BlockDevice>, profile: Profile) -> Rc<dyn BlockDevice> {
+        let depth = u64::from(profile.queue_depth);
+        Rc::new(Self {
+            shared: Rc::new(Shared {
+                inner,
+                profile,
+                link_free: Cell::new(Duration::ZERO),
+                places: (depth > 0).then(|| Semaphore::new(depth)),
+            }),
+        })
+    }
+}
+
+/// A request that the inner device has, and when it may complete.
+struct Served {
+    due: Duration,
+    inner: IoFuture,
+}
+
+impl Shared {
+    /// Gives a request its share of the link and hands it to the inner device.
+    fn serve(&self, request: Request) -> Served {
+        let mut sent = rt::now();
+        let transfer = self.profile.transfer(&request);
+        if !transfer.is_zero() {
+            sent = sent.max(self.link_free.get()) + transfer;
+            self.link_free.set(sent);
+        }
+        Served {
+            due: sent + self.profile.latency(request.op),
+            inner: self.inner.start(request),
+        }
+    }
+
+    async fn finish(&self, served: Served, done: Answer) {
+        let outcome = served.inner.await;
+        rt::Sleep::until(served.due).await;
+        if let Some(places) = &self.places {
+            places.release(1);
+        }
+        done.give(outcome);
+    }
+}
+
+impl BlockDevice for EmulateDevice {
+    fn info(&self) -> DeviceInfo {
+        let mut info = self.shared.inner.info();
+        let words = self.shared.profile.to_string();
+        info.emulated = Some(match info.emulated {
+            Some(inner) => format!("{words}; over {inner}"),
+            None => words,
+        });
+        info
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let shared = Rc::clone(&self.shared);
+        let done = Answer(Some(done));
+        let placed = shared
+            .places
+            .as_ref()
+            .is_none_or(|places| places.try_acquire(1));
+        if placed {
+            // The time counts from here, not from when the task first runs.
+            let served = shared.serve(request);
+            rt::spawn(async move { shared.finish(served, done).await });
+        } else {
+            rt::spawn(async move {
+                if let Some(places) = &shared.places {
+                    places.acquire(1).await;
+                }
+                let served = shared.serve(request);
+                shared.finish(served, done).await;
+            });
+        }
+    }
+}
+
+/// Answers even when the executor ends and drops the request's task unfinished.
+struct Answer(Option<Completion>);
+
+impl Answer {
+    fn give(mut self, outcome: Result<()>) {
+        if let Some(done) = self.0.take() {
+            done.complete(outcome);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done.complete(Err(ErrorKind::ShuttingDown.into()));
+        }
+    }
+}
+
+impl fmt::Debug for EmulateDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmulateDevice")
+            .field("profile", &self.shared.profile)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+use super::*;
+use crate::mem::MemDevice;
+use forebay_block::Buf;
+use forebay_io::rt::{Executor, block_on_simulated};
+use std::cell::RefCell;
+use std::time::Instant;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn memory() -> Rc<dyn BlockDevice> {
+    MemDevice::new("m", 64 << 20)
+}
+
+/// How long `test` takes on the virtual clock.
+fn virtual_time(
+    profile: Profile,
+    test: impl AsyncFnOnce(Rc<dyn BlockDevice>) + 'static,
+) -> Duration {
+    block_on_simulated(1, async move {
+        let start = rt::now();
+        test(EmulateDevice::new(memory(), profile)).await;
+        rt::now() - start
+    })
+}
+
+async fn all(futures: Vec<IoFuture>) {
+    for future in futures {
+        future.await.expect("no error");
+    }
+}
+
+#[test]
+fn each_operation_takes_what_is_declared() {
+    let profile = Profile {
+        read_latency_us: 1000,
+        write_latency_us: 2000,
+        flush_latency_us: 5000,
+        bandwidth_bytes_per_s: 100_000_000,
+        queue_depth: 0,
+    };
+    let transfer = Duration::from_nanos(40_960);
+    let time = |request: fn() -> Request| {
+        virtual_time(profile, async move |device| {
+            device.start(request()).await.expect("no error");
+        })
+    };
+    assert_eq!(time(|| Request::read(0, Buf::scratch(4096))), MS + transfer);
+    assert_eq!(
+        time(|| Request::write(0, Buf::zeroed(4096), false)),
+        2 * MS + transfer
+    );
+    assert_eq!(time(Request::flush), 5 * MS);
+    assert_eq!(time(|| Request::discard(0, 1 << 20)), 2 * MS);
+    assert_eq!(
+        time(|| Request::write_zeroes(0, 1 << 20, false, false)),
+        2 * MS
+    );
+}
+
+#[test]
+fn overlapping_requests_overlap_latency_and_share_bandwidth() {
+    let profile = Profile {
+        read_latency_us: 1000,
+        write_latency_us: 1000,
+        bandwidth_bytes_per_s: 1 << 30,
+        ..Profile::default()
+    };
+    let time = virtual_time(profile, async |device| {
+        let mut futures = Vec::new();
+        for index in 0..16 {
+            futures.push(device.read(index << 20, Buf::scratch(1 << 20)));
+            futures.push(device.write((32 + index) << 20, Buf::zeroed(1 << 20)));
+        }
+        all(futures).await;
+    });
+    // 32 MiB at 1 GiB/s is 31.25 ms; one latency on top. Each transfer rounds down to a nanosecond.
+    let expected = MS + Duration::from_micros(31_250);
+    assert!(
+        time <= expected && expected - time < Duration::from_nanos(32),
+        "{time:?}"
+    );
+}
+
+#[test]
+fn an_idle_link_saves_nothing_up() {
+    let profile = Profile {
+        bandwidth_bytes_per_s: 1_024_000,
+        ..Profile::default()
+    };
+    let time = virtual_time(profile, async |device| {
+        rt::sleep(10 * MS).await;
+        all((0..2).map(|_| device.read(0, Buf::scratch(1024))).collect()).await;
+    });
+    assert_eq!(time, 12 * MS);
+}
+
+#[test]
+fn the_queue_depth_holds_back_the_rest_in_order() {
+    let profile = Profile {
+        read_latency_us: 1000,
+        queue_depth: 2,
+        ..Profile::default()
+    };
+    let time = virtual_time(profile, async |device| {
+        all((0..7).map(|_| device.read(0, Buf::scratch(512))).collect()).await;
+        // Every place was given back.
+        all((0..2).map(|_| device.read(0, Buf::scratch(512))).collect()).await;
+    });
+    assert_eq!(time, 5 * MS);
+}
+
+#[test]
+fn the_inner_time_counts_and_does_not_add() {
+    let time = |inner_us, outer_us| {
+        let profile = |read_latency_us| Profile {
+            read_latency_us,
+            ..Profile::default()
+        };
+        virtual_time(profile(inner_us), async move |device| {
+            let outer = EmulateDevice::new(device, profile(outer_us));
+            outer.read(0, Buf::scratch(512)).await.expect("no error");
+        })
+    };
+    assert_eq!(time(1000, 3000), 3 * MS);
+    assert_eq!(time(4000, 3000), 4 * MS);
+}
+
+#[test]
+fn data_and_errors_pass_through() {
+    let profile = Profile {
+        write_latency_us: 10,
+        queue_depth: 1,
+        ..Profile::default()
+    };
+    virtual_time(profile, async |device| {
+        let data = Buf::scratch(4096);
+        data.fill(0x5a);
+        device.write(8192, data).await.expect("no error");
+        let back = Buf::scratch(4096);
+        device.read(8192, back.clone()).await.expect("no error");
+        assert!(back.to_vec().iter().all(|&byte| byte == 0x5a));
+        let error = device.read(64 << 20, Buf::scratch(512)).await;
+        assert_eq!(
+            error.expect_err("past the end").kind(),
+            ErrorKind::OutOfRange
+        );
+        device
+            .read(0, Buf::scratch(512))
+            .await
+            .expect("the place is free again");
+    });
+}
+
+#[test]
+fn it_says_what_it_emulates() {
+    let words = |profile: Profile| EmulateDevice::new(memory(), profile).info().emulated;
+    let remote = Profile {
+        read_latency_us: 1000,
+        write_latency_us: 1000,
+        bandwidth_bytes_per_s: 100_000_000,
+        ..Profile::default()
+    };
+    assert_eq!(
+        words(remote).as_deref(),
+        Some("emulated: 1 ms read, 1 ms write, 100 MB/s")
+    );
+    let odd = Profile {
+        read_latency_us: 80,
+        write_latency_us: 1500,
+        flush_latency_us: 2345,
+        bandwidth_bytes_per_s: 3_200_000_000,
+        queue_depth: 8,
+    };
+    assert_eq!(
+        words(odd).as_deref(),
+        Some("emulated: 80 us read, 1.5 ms write, 2345 us flush, 3.2 GB/s, queue depth 8")
+    );
+    let outer = EmulateDevice::new(EmulateDevice::new(memory(), odd), remote);
+    let text = outer.info().emulated.expect("says so");
+    assert!(text.contains("100 MB/s; over emulated: 80 us"), "{text}");
+}
+
+#[test]
+fn the_end_of_the_executor_answers_what_is_in_flight() {
+    let executor = Executor::simulated(1);
+    let _entered = executor.enter();
+    let profile = Profile {
+        read_latency_us: 1000,
+        queue_depth: 1,
+        ..Profile::default()
+    };
+    let device = EmulateDevice::new(memory(), profile);
+    let answers: Vec<IoFuture> = (0..2).map(|_| device.read(0, Buf::scratch(512))).collect();
+    while executor.collect() {
+        executor.run_ready(10);
+    }
+    executor.clear();
+    for answer in answers {
+        let mut answer = std::pin::pin!(answer);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(Err(error)) = answer.as_mut().poll(&mut cx) else {
+            panic!("a request was left without an answer");
+        };
+        assert_eq!(error.kind(), ErrorKind::ShuttingDown);
+    }
+}
+
+/// On the real clock, polled without a pause: what is left is the device's own error.
+#[test]
+fn real_time_is_close_to_what_is_declared() {
+    let executor = Executor::new(|| ());
+    let _entered = executor.enter();
+    let profile = Profile {
+        read_latency_us: 2000,
+        bandwidth_bytes_per_s: 100_000_000,
+        ..Profile::default()
+    };
+    let device = EmulateDevice::new(memory(), profile);
+    let times = Rc::new(RefCell::new(Vec::new()));
+    let log = Rc::clone(&times);
+    executor.spawn(async move {
+        for _ in 0..21 {
+            let start = Instant::now();
+            device.read(0, Buf::scratch(4096)).await.expect("no error");
+            log.borrow_mut().push(start.elapsed());
+        }
+    });
+    while executor.task_count() > 0 {
+        executor.collect();
+        executor.run_ready(100);
+    }
+    let mut times = times.borrow_mut();
+    times.sort();
+    // The best quarter: other processes may hold the core for the rest, and a device that is
+    // wrong is wrong every time.
+    let declared = Duration::from_nanos(2_040_960);
+    assert!(times[0] >= declared, "{:?} is too fast", times[0]);
+    assert!(
+        times[5] < declared + Duration::from_micros(60),
+        "best quarter {:?}, declared {declared:?}",
+        times[5]
+    );
+}
