@@ -1,0 +1,83 @@
+//! Error numbers ("Error values"): a closed set, whatever the machine's own are.
+
+use forebay_block::ErrorKind;
+
+/// Operation not permitted.
+pub const EPERM: u32 = 1;
+/// Input/output error.
+pub const EIO: u32 = 5;
+/// Cannot allocate memory.
+pub const ENOMEM: u32 = 12;
+/// Invalid argument.
+pub const EINVAL: u32 = 22;
+/// No space left on device.
+pub const ENOSPC: u32 = 28;
+/// Value too large.
+pub const EOVERFLOW: u32 = 75;
+/// Operation not supported.
+pub const ENOTSUP: u32 = 95;
+/// The server is in the process of being shut down.
+pub const ESHUTDOWN: u32 = 108;
+
+/// The number that tells a client about an error of `kind`. A write past the end is `ENOSPC`, any
+/// other request past the end `EINVAL`.
+#[must_use]
+pub const fn errno(kind: ErrorKind, write: bool) -> u32 {
+    match kind {
+        ErrorKind::InvalidInput => EINVAL,
+        ErrorKind::OutOfRange if write => ENOSPC,
+        ErrorKind::OutOfRange => EINVAL,
+        ErrorKind::ReadOnly | ErrorKind::Permission => EPERM,
+        ErrorKind::NoSpace => ENOSPC,
+        ErrorKind::Unsupported => ENOTSUP,
+        ErrorKind::ShuttingDown => ESHUTDOWN,
+        _ => EIO,
+    }
+}
+
+/// What a number from a server means to a client. Unknown numbers are I/O errors; the document asks
+/// clients to treat them as `EINVAL`, but a request that was valid when sent did not turn invalid.
+#[must_use]
+pub const fn error_kind(errno: u32) -> ErrorKind {
+    match errno {
+        EPERM => ErrorKind::ReadOnly,
+        EINVAL | EOVERFLOW => ErrorKind::InvalidInput,
+        ENOSPC => ErrorKind::NoSpace,
+        ENOTSUP => ErrorKind::Unsupported,
+        ESHUTDOWN => ErrorKind::ShuttingDown,
+        _ => ErrorKind::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_comes_back_as_its_kind() {
+        for kind in [
+            ErrorKind::Io,
+            ErrorKind::InvalidInput,
+            ErrorKind::ReadOnly,
+            ErrorKind::NoSpace,
+            ErrorKind::Unsupported,
+            ErrorKind::ShuttingDown,
+        ] {
+            assert_eq!(error_kind(errno(kind, true)), kind);
+            assert_eq!(error_kind(errno(kind, false)), kind);
+        }
+    }
+
+    #[test]
+    fn past_the_end_depends_on_the_direction() {
+        assert_eq!(errno(ErrorKind::OutOfRange, true), ENOSPC);
+        assert_eq!(errno(ErrorKind::OutOfRange, false), EINVAL);
+    }
+
+    #[test]
+    fn no_kind_is_told_as_success() {
+        for kind in [ErrorKind::Lost, ErrorKind::Corrupt, ErrorKind::TimedOut] {
+            assert_eq!(errno(kind, false), EIO);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The NBD protocol, fixed newstyle, with structured replies.
+//!
+//! Numbers and layouts follow the protocol document
+//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>); each item names its
+//! section there. All integers travel in network byte order.
+//!
+//! Not spoken: oldstyle negotiation, extended headers, metadata contexts, TLS. A server answers
+//! those options with [`handshake::reply::ERR_UNSUP`], as the document asks.
+
+pub mod errno;
+pub mod handshake;
+pub mod transmission;
+
+pub use errno::{errno, error_kind};
+
+use forebay_block::{Error, ErrorKind};
+
+/// Longest string on the wire, bytes ("Conventions").
+pub const MAX_STRING_BYTES: usize = 4096;
+
+/// Largest payload of a read or write that every client may rely on, bytes ("Block size
+/// constraints": without negotiation clients assume a maximum payload of 32 MiB).
+pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
+
+fn malformed(context: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, context)
+}
+
+/// The fixed-size header at the start of `bytes`.
+fn prefix<T: zerocopy::FromBytes + zerocopy::KnownLayout + zerocopy::Immutable>(
+    bytes: &[u8],
+    what: &str,
+) -> Result<T, Error> {
+    T::read_from_prefix(bytes)
+        .map(|(value, _rest)| value)
+        .map_err(|_| {
+            malformed(format!(
+                "{what} of {} bytes where {} were expected",
+                bytes.len(),
+                size_of::<T>()
+            ))
+        })
+}
