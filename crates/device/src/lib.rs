@@ -3,7 +3,9 @@
 //! - [`mem`]: DRAM, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts what another device is asked to do.
+//! - [`signature`]: recognises what a device holds before it is formatted.
 
 pub mod counted;
 pub mod emulate;
 pub mod mem;
+pub mod signature;
