@@ -10,6 +10,6 @@ mod device;
 mod error;
 
 pub use buf::{BUF_ALIGN, Buf, Mapping};
-pub use completion::{Completion, IoFuture, completion_pair};
+pub use completion::{Completion, IoFuture, abandoning, completion_pair};
 pub use device::{BlockDevice, BlockDeviceExt, DeviceInfo, Op, Persistence, Request};
 pub use error::{Context, Error, ErrorKind, Result};

@@ -7,4 +7,5 @@
 //! - [`sync`]: what tasks of one reactor use to wait for each other.
 
 pub mod rt;
+pub mod sim;
 pub mod sync;

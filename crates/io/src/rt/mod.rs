@@ -251,7 +251,7 @@ impl Executor {
             if futures.is_empty() {
                 return;
             }
-            drop(futures);
+            forebay_block::abandoning(|| drop(futures));
         }
     }
 

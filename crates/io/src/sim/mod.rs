@@ -1,0 +1,54 @@
+//! The seeded twin of the machine: devices that lose, tear, reorder and rot what they may, and a
+//! process that can end at any I/O. One seed replays a run exactly.
+//!
+//! # Fault contract
+//!
+//! A [`SimDisk`] keeps what a block device must keep, and nothing more:
+//!
+//! - **Order.** An operation takes a seeded time, so that operations complete in any order. A write
+//!   takes effect between its submission and its completion, at one or two moments, and may be seen
+//!   in part (whole logical blocks) before it completes. Overlapping writes in flight at once end in
+//!   either order. The data of a write is taken when it is submitted; the buffer of a read holds
+//!   garbage until it completes.
+//! - **Volatile cache.** An acknowledged write is seen by every later read, and is durable only after
+//!   a flush that was submitted after the acknowledgement has completed. FUA makes its own write
+//!   durable when it completes, and no other. With `volatile_cache: false` every write is durable
+//!   when it completes.
+//! - **Power loss** ([`World::crash_power`]) keeps, of the writes that are not durable (acknowledged
+//!   or in flight), what [`Keep`] says: none, all, one, all but one, those of one device, or a seeded
+//!   subset of their logical blocks in which any order of arrival shows. A logical block is wholly
+//!   old or wholly new, and never older than what was durable.
+//! - **Process death** ([`World::crash_process`]) loses no acknowledged write, whether flushed or
+//!   not. What was in flight reaches the device wholly, in part or not at all, and is settled before
+//!   the next process runs. The device's volatile cache lives on: a later power loss still takes
+//!   what was never flushed.
+//! - **Failures** ([`FaultPlan`]). A failed write leaves each logical block old or new, for good. A
+//!   failed read leaves garbage in the buffer. After a failed flush some of what it covered is
+//!   durable; the rest is never covered by a later flush: readers see it until power is lost, or it is
+//!   gone at once. A rewrite starts afresh.
+//! - **Discard** leaves each logical block old or zero, decided once. It is a write in every other
+//!   way, as is write-zeroes.
+//! - **Bit rot** ([`SimDisk::rot`]) flips stored bits; the device does not notice.
+//!
+//! A run ([`World::run`]) stops where its [`Stop`] says: at the n-th write, write-zeroes, discard or
+//! flush of any device, before it arrives or after it has taken effect (in both cases before its
+//! completion), or before any step of any task. What a task still does between the stop and its next
+//! wait goes nowhere; see [`Stopper::is_stopped`].
+//!
+//! What is *not* simulated: misdirected and lost writes that are reported as done, reads that return
+//! old data once, and a device that goes away.
+//!
+//! `FOREBAY_SIM_TRACE=1` prints every operation to standard error.
+
+mod disk;
+mod media;
+mod rng;
+mod store;
+mod world;
+
+pub use disk::{Counters, DiskConfig, FaultPlan, OpClass, SimDisk};
+pub use rng::Rng;
+pub use world::{Keep, Outcome, Stop, Stopper, World};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Buf};
+
+use super::*;
+use crate::rt;
+use crate::sync::Promise;
+
+fn one_disk(seed: u64, change: impl FnOnce(&mut DiskConfig)) -> (World, SimDisk) {
+    let mut world = World::new(seed);
+    let mut config = DiskConfig::new("disk", 1 << 20);
+    change(&mut config);
+    let disk = world.add_disk(&config);
+    (world, disk)
+}
+
+fn filled(byte: u8, len: usize) -> Buf {
+    let buf = Buf::scratch(len);
+    buf.fill(byte);
+    buf
+}
+
+/// Runs steps that must come to their end.
+fn finish<T: 'static>(world: &World, future: impl Future<Output = T> + 'static) -> T {
+    match world.run(1, future) {
+        Outcome::Finished(value) => value,
+        other => panic!("the run ended as {:?}", matches!(other, Outcome::Crashed)),
+    }
+}
+
+#[test]
+fn what_is_flushed_or_fua_survives_power_loss_and_nothing_else_need() {
+    let (world, disk) = one_disk(1, |_| ());
+    let device = disk.clone();
+    finish(&world, async move {
+        device.write(0, filled(1, 512)).await.unwrap();
+        device.flush().await.unwrap();
+        device.write(512, filled(2, 512)).await.unwrap();
+        device.write_fua(1024, filled(3, 512)).await.unwrap();
+        device.write(0, filled(4, 512)).await.unwrap();
+    });
+    assert_eq!(world.unflushed(), 2);
+    assert_eq!(disk.peek(0, 1536), [[4; 512], [2; 512], [3; 512]].concat());
+    let after = |keep| {
+        let world = world.fork();
+        world.crash_power(keep);
+        let bytes = world.disks()[0].peek(0, 1536);
+        [bytes[0], bytes[512], bytes[1024]]
+    };
+    assert_eq!(after(Keep::None), [1, 0, 3]);
+    assert_eq!(after(Keep::All), [4, 2, 3]);
+    assert_eq!(after(Keep::Only(0)), [1, 2, 3]);
+    assert_eq!(after(Keep::Only(1)), [4, 0, 3]);
+    assert_eq!(after(Keep::AllBut(1)), [1, 2, 3]);
+    let mut seen: Vec<_> = (0..64).map(|seed| after(Keep::Random(seed))).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 4, "every subset comes up: {seen:?}");
+    world.crash_process(9);
+    assert_eq!(disk.peek(0, 1536), [[4; 512], [2; 512], [3; 512]].concat());
+    world.crash_power(Keep::None);
+    assert_eq!(disk.peek(512, 512), vec![0; 512], "still not flushed");
+}
+
+#[test]
+fn fua_over_an_unflushed_write_is_never_undone_by_it() {
+    for seed in 0..50 {
+        let (world, disk) = one_disk(seed, |_| ());
+        let device = disk.clone();
+        finish(&world, async move {
+            device.write(0, filled(1, 1024)).await.unwrap();
+            device.write_fua(0, filled(2, 512)).await.unwrap();
+        });
+        let fork = world.fork();
+        fork.crash_power(Keep::All);
+        assert_eq!(fork.disks()[0].peek(0, 512), vec![2; 512]);
+        world.crash_power(Keep::Random(seed));
+        assert_eq!(disk.peek(0, 512), vec![2; 512]);
+    }
+}
+
+#[test]
+fn a_write_in_flight_is_torn_between_blocks_only() {
+    let (mut torn, mut whole, mut none) = (0, 0, 0);
+    for seed in 0..200 {
+        let (world, disk) = one_disk(seed, |config| config.volatile_cache = seed % 2 == 0);
+        let device = disk.clone();
+        world.set_stop(Some(Stop::BeforeIo(2)));
+        let outcome = world.run(seed, async move {
+            let write = device.write(0, filled(1, 4096));
+            rt::yield_now().await;
+            device.flush().await.unwrap();
+            write.await.unwrap();
+        });
+        assert_eq!(outcome, Outcome::Crashed);
+        if seed % 3 == 0 {
+            world.crash_process(seed);
+        } else {
+            world.crash_power(Keep::Random(seed));
+        }
+        let bytes = disk.peek(0, 4096);
+        let blocks: Vec<_> = bytes.chunks(512).map(|block| block[0]).collect();
+        assert!(bytes.chunks(512).zip(&blocks).all(|(b, &v)| b == [v; 512]));
+        match blocks.iter().filter(|&&byte| byte == 1).count() {
+            0 => none += 1,
+            8 => whole += 1,
+            _ => torn += 1,
+        }
+    }
+    assert!(
+        torn > 20 && whole > 20 && none > 20,
+        "{torn} {whole} {none}"
+    );
+}
+
+#[test]
+fn the_stop_falls_before_or_after_the_effect() {
+    for (stop, expected) in [
+        (Stop::BeforeIo(1), 0),
+        (Stop::AfterIo(1), 0),
+        (Stop::BeforeIo(2), 0),
+        (Stop::AfterIo(2), 7),
+        (Stop::AfterIo(3), 7),
+    ] {
+        let (world, disk) = one_disk(5, |_| ());
+        world.set_stop(Some(stop));
+        let outcome = world.run(5, async move {
+            disk.write(0, filled(7, 512)).await.unwrap();
+            disk.flush().await.unwrap();
+            disk.write(0, filled(8, 512)).await.unwrap();
+        });
+        assert_eq!(outcome, Outcome::Crashed);
+        world.crash_power(Keep::None);
+        assert_eq!(world.disks()[0].peek(0, 1), [expected], "{stop:?}");
+    }
+}
+
+#[test]
+fn a_failed_flush_is_not_made_good_by_the_next() {
+    let (mut lost, mut kept, mut gone_at_once) = (0, 0, 0);
+    for seed in 0..100 {
+        let (world, disk) = one_disk(seed, |_| ());
+        disk.set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Flush, 1)),
+            ..FaultPlan::default()
+        });
+        let device = disk.clone();
+        let live = finish(&world, async move {
+            device.write(0, filled(1, 512)).await.unwrap();
+            device.flush().await.unwrap_err();
+            device.write(512, filled(2, 512)).await.unwrap();
+            device.flush().await.unwrap();
+            let buf = Buf::scratch(512);
+            device.read(0, buf.clone()).await.unwrap();
+            buf.to_vec()[0]
+        });
+        world.crash_power(Keep::All);
+        assert_eq!(disk.peek(512, 1), [2]);
+        match (live, disk.peek(0, 1)[0]) {
+            (1, 1) => kept += 1,
+            (1, 0) => lost += 1,
+            (0, 0) => gone_at_once += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(kept > 10 && lost > 10 && gone_at_once > 10);
+}
+
+#[test]
+fn failures_are_counted_by_kind() {
+    let (world, disk) = one_disk(3, |_| ());
+    let device = disk.clone();
+    finish(&world, async move {
+        device.set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Write, 2)),
+            bad_range: Some(8192..8704),
+        });
+        device.write(0, filled(1, 512)).await.unwrap();
+        device.write(512, filled(1, 512)).await.unwrap_err();
+        device.write(1024, filled(1, 512)).await.unwrap();
+        device.discard(0, 512).await.unwrap();
+        device.read(4096, Buf::scratch(4096)).await.unwrap();
+        device.read(4096, Buf::scratch(8192)).await.unwrap_err();
+        device.write_zeroes(2048, 512).await.unwrap();
+    });
+    let counters = disk.counters();
+    assert_eq!((counters.writes, counters.write_bytes), (3, 1536));
+    assert_eq!(
+        (counters.failed, counters.reads, counters.zeroes),
+        (2, 2, 1)
+    );
+    disk.rot(1024, 512, 1);
+    let ones: u32 = disk
+        .peek(1024, 512)
+        .iter()
+        .map(|b| (b ^ 1).count_ones())
+        .sum();
+    assert_eq!(ones, 1);
+}
+
+#[test]
+fn a_discard_is_decided_once_for_each_block() {
+    let (mut old, mut zero) = (0, 0);
+    for seed in 0..40 {
+        let (world, disk) = one_disk(seed, |config| config.logical_block_bytes = 4096);
+        let device = disk.clone();
+        finish(&world, async move {
+            device.write(0, filled(1, 32768)).await.unwrap();
+            device.discard(0, 32768).await.unwrap();
+            device.flush().await.unwrap();
+        });
+        let before = disk.peek(0, 32768);
+        world.crash_power(Keep::None);
+        assert_eq!(before, disk.peek(0, 32768));
+        for block in before.chunks(4096) {
+            assert!(block.iter().all(|&byte| byte == block[0]));
+            *(if block[0] == 1 { &mut old } else { &mut zero }) += 1;
+        }
+    }
+    assert!(old > 50 && zero > 50);
+}
+
+#[test]
+fn completions_are_reordered_and_repeat_with_the_seed() {
+    let order = |seed| {
+        let (world, disk) = one_disk(seed, |_| ());
+        let order = finish(&world, async move {
+            let log = Rc::new(RefCell::new(Vec::new()));
+            let done = Promise::new();
+            for number in 0..16u64 {
+                let (log, done, disk) = (Rc::clone(&log), done.clone(), disk.clone());
+                rt::spawn(async move {
+                    disk.write(number * 512, filled(1, 512)).await.unwrap();
+                    log.borrow_mut().push(number);
+                    if log.borrow().len() == 16 {
+                        done.set(());
+                    }
+                });
+            }
+            done.get().await;
+            log.take()
+        });
+        (order, world.digest())
+    };
+    assert_eq!(order(4), order(4));
+    assert_ne!(order(4), order(5));
+    assert_ne!(order(4).0, (0..16).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crash_drops_layers_in_any_order() {
+    // A layer that holds its client's completion while it waits for the device, as an engine does.
+    let (world, disk) = one_disk(9, |_| ());
+    world.set_stop(Some(Stop::AfterIo(1)));
+    let outcome = world.run(9, async move {
+        let (done, future) = forebay_block::completion_pair();
+        rt::spawn(async move {
+            let result = disk.write(0, filled(1, 512)).await;
+            done.complete(result);
+        });
+        future.await.unwrap();
+    });
+    assert_eq!(outcome, Outcome::Crashed);
+    let deadlock = {
+        world.crash_process(9);
+        world.run(9, std::future::pending::<()>())
+    };
+    assert!(matches!(deadlock, Outcome::Deadlock(_)));
+}

@@ -1,0 +1,398 @@
+//! The world of a simulated process: its devices, its clock, and when it ends.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use forebay_block::{Completion, ErrorKind, Request};
+
+use super::disk::{DiskConfig, SimDisk};
+use super::media::Part;
+use super::rng::Rng;
+use crate::rt::{self, Executor};
+
+/// Where a run is cut off. I/Os are writes, write-zeroes, discards and flushes on any device, in the
+/// order of their submission, counted from one since the stop was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// When the n-th I/O is submitted; it never arrives at its device.
+    BeforeIo(u64),
+    /// When the n-th I/O is submitted and has had all of its effect at once, unacknowledged.
+    AfterIo(u64),
+    /// Before the n-th time that any task runs, counted from one since the run began.
+    BeforePoll(u64),
+}
+
+/// What of the unflushed writes survives power loss. Writes are counted from zero over all devices
+/// in the order of their submission; [`World::unflushed`] says how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing.
+    None,
+    /// Everything.
+    All,
+    /// Only the i-th.
+    Only(usize),
+    /// All but the i-th.
+    AllBut(usize),
+    /// All on one device (in the order in which devices were added), nothing on the others.
+    Disk(usize),
+    /// A seeded subset, each write wholly, not at all, or torn between logical blocks.
+    Random(u64),
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome<T> {
+    /// The future came to its end.
+    Finished(T),
+    /// The run was cut off, by its [`Stop`] or by [`World::stop`].
+    Crashed,
+    /// It would never have ended; why.
+    Deadlock(&'static str),
+}
+
+/// Virtual time after which a run counts as deadlocked.
+const TIME_LIMIT: Duration = Duration::from_secs(3600);
+/// Polls after which a run counts as deadlocked.
+const POLL_LIMIT: u64 = 50_000_000;
+
+/// What a world's devices share.
+pub(super) struct Shared {
+    stop: Cell<Option<Stop>>,
+    stopped: Cell<bool>,
+    io_count: Cell<u64>,
+    next_id: Cell<u64>,
+    abandoned: RefCell<Vec<Completion>>,
+    digest: Cell<u64>,
+}
+
+impl Shared {
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// Keeps a completion that nobody will hear until the process is gone.
+    pub(super) fn abandon(&self, done: Completion) {
+        self.abandoned.borrow_mut().push(done);
+    }
+
+    /// Counts an I/O. Whether the world stops before it.
+    pub(super) fn stops_before_io(&self) -> bool {
+        self.io_count.set(self.io_count.get() + 1);
+        self.stop_if(Stop::BeforeIo(self.io_count.get()))
+    }
+
+    pub(super) fn stops_after_io(&self) -> bool {
+        self.stop_if(Stop::AfterIo(self.io_count.get()))
+    }
+
+    fn stop_if(&self, here: Stop) -> bool {
+        let stop = self.stop.get() == Some(here);
+        if stop {
+            self.stopped.set(true);
+        }
+        stop
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.set(self.next_id.get() + 1);
+        self.next_id.get()
+    }
+
+    pub(super) fn trace(&self, disk: &str, what: &str, request: &Request, fails: bool) {
+        let mut digest = self.digest.get();
+        let op = format_op(request);
+        for part in [
+            rt::now().as_nanos() as u64,
+            what.len() as u64,
+            op.0,
+            request.offset,
+            request.len,
+        ] {
+            digest = (digest ^ part)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29);
+        }
+        self.digest.set(digest);
+        if tracing_enabled() {
+            eprintln!(
+                "{:>10.6} io {:>5} {what:<11} {disk:<10} {:<9} {:>9} +{}{}",
+                rt::now().as_secs_f64(),
+                self.io_count.get(),
+                op.1,
+                request.offset,
+                request.len,
+                if fails { " FAILS" } else { "" }
+            );
+        }
+    }
+}
+
+fn format_op(request: &Request) -> (u64, &'static str) {
+    use forebay_block::Op;
+    match request.op {
+        Op::Read => (0, "read"),
+        Op::Write { fua: false } => (1, "write"),
+        Op::Write { fua: true } => (2, "write fua"),
+        Op::Flush => (3, "flush"),
+        Op::Discard => (4, "discard"),
+        Op::WriteZeroes { fua: false, .. } => (5, "zero"),
+        Op::WriteZeroes { fua: true, .. } => (6, "zero fua"),
+    }
+}
+
+fn tracing_enabled() -> bool {
+    static ENABLED: OnceLock<bool> = OnceLock::new();
+    *ENABLED.get_or_init(|| std::env::var_os("FOREBAY_SIM_TRACE").is_some_and(|value| value == "1"))
+}
+
+/// A set of simulated devices and the process that uses them.
+pub struct World {
+    seed: u64,
+    shared: Rc<Shared>,
+    disks: Vec<SimDisk>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("seed", &self.seed)
+            .field("disks", &self.disks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// A world without devices.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            shared: Rc::new(Shared {
+                stop: Cell::new(None),
+                stopped: Cell::new(false),
+                io_count: Cell::new(0),
+                next_id: Cell::new(0),
+                abandoned: RefCell::default(),
+                digest: Cell::new(0),
+            }),
+            disks: Vec::new(),
+        }
+    }
+
+    /// Adds a device.
+    pub fn add_disk(&mut self, config: &DiskConfig) -> SimDisk {
+        let rng = Rng::labelled(self.seed, self.disks.len() as u64 + 1);
+        let disk = SimDisk::new(Rc::clone(&self.shared), config, rng);
+        self.disks.push(disk.clone());
+        disk
+    }
+
+    /// The devices in the order in which they were added.
+    #[must_use]
+    pub fn disks(&self) -> &[SimDisk] {
+        &self.disks
+    }
+
+    /// A copy of the world as it is, with its unflushed writes, to try another end on. Faults and
+    /// stops are not copied.
+    ///
+    /// # Panics
+    /// While a run is under way.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let shared = Rc::new(Shared {
+            stop: Cell::new(None),
+            stopped: Cell::new(self.shared.stopped.get()),
+            io_count: Cell::new(self.shared.io_count.get()),
+            next_id: Cell::new(self.shared.next_id.get()),
+            abandoned: RefCell::default(),
+            digest: Cell::new(self.shared.digest.get()),
+        });
+        Self {
+            seed: self.seed,
+            disks: (self.disks.iter())
+                .map(|disk| disk.fork(Rc::clone(&shared)))
+                .collect(),
+            shared,
+        }
+    }
+
+    /// Sets where the next run is cut off, and counts I/Os from zero.
+    pub fn set_stop(&self, stop: Option<Stop>) {
+        self.shared.stop.set(stop);
+        self.shared.io_count.set(0);
+    }
+
+    /// A handle by which something inside a run can see or cause its end.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Rc::clone(&self.shared))
+    }
+
+    /// Write-like I/Os submitted since the stop was set.
+    #[must_use]
+    pub fn io_count(&self) -> u64 {
+        self.shared.io_count.get()
+    }
+
+    /// A number that is the same for two runs if and, nearly, only if they did the same I/O at the
+    /// same times.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.shared.digest.get()
+    }
+
+    /// Runs a process until `future` ends or the world stops. Tasks that are left are dropped. After
+    /// a crash, [`World::crash_power`] or [`World::crash_process`] must decide what became of the
+    /// unflushed writes; after an end, operations still in flight end as in process death.
+    pub fn run<T: 'static>(
+        &self,
+        seed: u64,
+        future: impl Future<Output = T> + 'static,
+    ) -> Outcome<T> {
+        assert!(
+            !self.shared.is_stopped(),
+            "a crash must be decided before the next run"
+        );
+        let executor = Executor::simulated(seed);
+        let entered = executor.enter();
+        let result = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&result);
+        executor.spawn(async move {
+            let value = future.await;
+            *slot.borrow_mut() = Some(value);
+        });
+        let outcome = self.drive(&executor, &result);
+        executor.clear();
+        for disk in &self.disks {
+            for done in disk.drain() {
+                done.complete(Err(ErrorKind::ShuttingDown.into()));
+            }
+        }
+        for done in self.shared.abandoned.take() {
+            done.complete(Err(ErrorKind::ShuttingDown.into()));
+        }
+        executor.clear();
+        drop(entered);
+        if matches!(outcome, Outcome::Finished(_)) {
+            self.crash_process(seed);
+        }
+        outcome
+    }
+
+    fn drive<T>(&self, executor: &Rc<Executor>, result: &RefCell<Option<T>>) -> Outcome<T> {
+        let mut polls = 0;
+        loop {
+            while executor.collect() {
+                polls += 1;
+                if self.shared.stop_if(Stop::BeforePoll(polls)) {
+                    return Outcome::Crashed;
+                }
+                executor.run_ready(1);
+                if self.shared.is_stopped() {
+                    return Outcome::Crashed;
+                }
+                if let Some(value) = result.borrow_mut().take() {
+                    return Outcome::Finished(value);
+                }
+                if polls > POLL_LIMIT {
+                    return Outcome::Deadlock("tasks run and run, and the work does not end");
+                }
+            }
+            let Some(next) = executor.next_timer() else {
+                return Outcome::Deadlock("every task waits, and no timer is set");
+            };
+            if next > TIME_LIMIT {
+                return Outcome::Deadlock("an hour has passed, and the work has not ended");
+            }
+            executor.advance(next);
+        }
+    }
+
+    /// The number of writes that power loss may take.
+    #[must_use]
+    pub fn unflushed(&self) -> usize {
+        self.unflushed_ids().len()
+    }
+
+    fn unflushed_ids(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for disk in &self.disks {
+            ids.extend(disk.media().borrow().unflushed());
+        }
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Power is lost and comes back: every device forgets its unflushed writes but those of `keep`.
+    ///
+    /// # Panics
+    /// If `keep` counts past the unflushed writes.
+    pub fn crash_power(&self, keep: Keep) {
+        let ids = self.unflushed_ids();
+        let seed = if let Keep::Random(seed) = keep {
+            seed
+        } else {
+            0
+        };
+        let rng = Rng::labelled(self.seed, seed);
+        let density = rng.below(9);
+        for (index, disk) in self.disks.iter().enumerate() {
+            disk.media().borrow_mut().lose_power(&rng, |id| match keep {
+                Keep::None => None,
+                Keep::All => Some(Part::All),
+                Keep::Only(one) => (id == ids[one]).then_some(Part::All),
+                Keep::AllBut(one) => (id != ids[one]).then_some(Part::All),
+                Keep::Disk(one) => (index == one).then_some(Part::All),
+                Keep::Random(_) => match rng.below(3) {
+                    0 => Some(Part::Some(rng.below(9))),
+                    _ => rng.chance(density, 8).then_some(Part::All),
+                },
+            });
+        }
+        self.restart();
+    }
+
+    /// The process dies; its devices live on and finish what was in flight, or not, as `seed` says.
+    pub fn crash_process(&self, seed: u64) {
+        for (index, disk) in self.disks.iter().enumerate() {
+            let rng = Rng::labelled(self.seed ^ seed, index as u64);
+            disk.media().borrow_mut().lose_process(&rng);
+        }
+        self.restart();
+    }
+
+    fn restart(&self) {
+        self.shared.stopped.set(false);
+        self.shared.stop.set(None);
+    }
+}
+
+/// Sees and causes the end of a run from inside it.
+#[derive(Clone)]
+pub struct Stopper(Rc<Shared>);
+
+impl std::fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Stopper")
+            .field(&self.0.stopped.get())
+            .finish()
+    }
+}
+
+impl Stopper {
+    /// Whether the run is over: what a task still does before it next waits never happened.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.stopped.get()
+    }
+
+    /// Ends the run when the current task next waits.
+    pub fn stop(&self) {
+        self.0.stopped.set(true);
+    }
+}
