@@ -1,1 +1,19 @@
-//! The crash-consistent map: layout, superblock, records, log, replay, check. No policy.
+//! The crash-consistent map: which block of which volume lies in which slot of the cache device,
+//! and what may be dirty. No policy, no clock; docs/format.md describes every byte and argues the
+//! order of every step.
+//!
+//! - [`superblock`]: geometry and the table of volumes, in two copies of which the newer wins.
+//! - [`record`]: the 64-byte record, the only thing that the log is made of.
+//! - [`log`]: the ring of records: batches, positions, the tail.
+//! - [`replay`]: from a ring back to the map.
+//! - [`journal`]: records in memory that outlives the process, for writes that were acknowledged
+//!   and not yet flushed.
+
+mod codec;
+pub mod journal;
+pub mod log;
+pub mod record;
+pub mod replay;
+pub mod superblock;
+
+pub use codec::Seed;

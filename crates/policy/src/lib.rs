@@ -1,1 +1,13 @@
-//! Pure decisions: block index, replacement, allocation, promotion, cleaning order. No I/O, no clock, no threads.
+//! Pure decisions: which block is where, which goes next, who is let in, what is cleaned first.
+//!
+//! No I/O, no clock, no threads: the engine, the simulator and the crash tests run this same code.
+
+mod admission;
+mod index;
+mod lru;
+mod order;
+
+pub use admission::{Promotion, PromotionFilter, SequentialDetector};
+pub use index::{BlockIndex, BlockKey, SlotId};
+pub use lru::LruList;
+pub use order::DirtyQueue;

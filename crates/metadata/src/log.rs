@@ -1,0 +1,303 @@
+//! The log: a ring of records on the metadata device, written in batches of whole units.
+//!
+//! This module keeps positions; it does no I/O. One batch is in flight at a time: it is built, its
+//! extents are written and made durable by the caller, and then [`Log::committed`] lets the next one
+//! begin. A unit is never overwritten while a record in it counts: a batch goes only to positions whose
+//! records were dead before the batch was built, and which every record of the batch declares dead
+//! through its `tail`. docs/format.md, "The log", has the argument.
+
+use forebay_block::Buf;
+
+use crate::Seed;
+use crate::record::{Body, Position, RECORD_BYTES, encode};
+
+/// Where the log lies on the metadata device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogGeometry {
+    /// First byte.
+    pub offset: u64,
+    /// Number of records in the ring; fills whole units.
+    pub records: u64,
+    /// Commit unit, bytes: the larger of the device's logical and physical block.
+    pub unit_bytes: u32,
+}
+
+impl LogGeometry {
+    /// Records in one unit.
+    #[must_use]
+    pub const fn unit_records(&self) -> u64 {
+        self.unit_bytes as u64 / RECORD_BYTES as u64
+    }
+}
+
+/// Whom a record in the ring speaks of, so that the tail can ask whether it still counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// Nobody: the record matters only until what it shadows has left the ring.
+    pub const NONE: Self = Self(u32::MAX);
+    const MARK: u32 = 1 << 31;
+
+    /// A slot.
+    ///
+    /// # Panics
+    /// In debug builds, above 2^31.
+    #[must_use]
+    pub const fn slot(slot: u32) -> Self {
+        debug_assert!(slot < Self::MARK);
+        Self(slot)
+    }
+
+    /// The mark with this number.
+    ///
+    /// # Panics
+    /// In debug builds, above 2^31 - 2.
+    #[must_use]
+    pub const fn mark(number: u32) -> Self {
+        debug_assert!(number < Self::MARK - 1);
+        Self(number | Self::MARK)
+    }
+
+    /// Told apart.
+    #[must_use]
+    pub const fn kind(self) -> OwnerKind {
+        if self.0 == u32::MAX {
+            OwnerKind::None
+        } else if self.0 & Self::MARK != 0 {
+            OwnerKind::Mark(self.0 & !Self::MARK)
+        } else {
+            OwnerKind::Slot(self.0)
+        }
+    }
+}
+
+/// An [`Owner`], told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerKind {
+    /// Nobody.
+    None,
+    /// A slot.
+    Slot(u32),
+    /// A mark.
+    Mark(u32),
+}
+
+/// A part of a batch: where on the device, and what.
+#[derive(Clone, Debug)]
+pub struct LogExtent {
+    /// First byte on the metadata device.
+    pub offset: u64,
+    /// Whole units.
+    pub buf: Buf,
+}
+
+/// The log's positions.
+#[derive(Debug)]
+pub struct Log {
+    geometry: LogGeometry,
+    seed: Seed,
+    /// The next record's number.
+    next: u64,
+    /// The first record's number of the batch being built.
+    batch: u64,
+    /// The oldest record that may still count.
+    tail: u64,
+    /// The tail as of the last durable batch: what the batch being built declares.
+    declared: u64,
+    /// By position: whom the record speaks of.
+    owners: Vec<Owner>,
+    /// The batch's bytes.
+    bytes: Vec<u8>,
+}
+
+impl Log {
+    /// A log that continues at `next`, a multiple of a unit's records, with records from `tail` on
+    /// still counting.
+    ///
+    /// # Panics
+    /// If `next` does not begin a unit.
+    #[must_use]
+    pub fn new(geometry: LogGeometry, seed: Seed, tail: u64, next: u64) -> Self {
+        assert!(next.is_multiple_of(geometry.unit_records()) && tail <= next);
+        Self {
+            geometry,
+            seed,
+            next,
+            batch: next,
+            tail,
+            declared: tail,
+            owners: vec![
+                Owner::NONE;
+                usize::try_from(geometry.records).expect("a ring fits memory")
+            ],
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Says whom the record `lsn`, found at recovery, speaks of.
+    pub fn adopt(&mut self, lsn: u64, owner: Owner) {
+        let place = self.place(lsn);
+        self.owners[place] = owner;
+    }
+
+    fn place(&self, lsn: u64) -> usize {
+        usize::try_from(lsn % self.geometry.records).expect("a ring fits memory")
+    }
+
+    /// The number that the next record gets.
+    #[must_use]
+    pub const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Records from the tail to the end.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.next - self.tail
+    }
+
+    /// Size of the ring, records.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.geometry.records
+    }
+
+    /// Records that the batch can still take before it would reach positions that it may not
+    /// overwrite.
+    #[must_use]
+    pub const fn room(&self) -> u64 {
+        self.declared + self.geometry.records - self.next
+    }
+
+    /// Free places in the last unit of the batch.
+    #[must_use]
+    pub const fn unit_room(&self) -> u64 {
+        let unit = self.geometry.unit_records();
+        (unit - self.next % unit) % unit
+    }
+
+    /// Whether the batch has no record.
+    #[must_use]
+    pub const fn batch_is_empty(&self) -> bool {
+        self.batch == self.next
+    }
+
+    /// Adds a record to the batch. Returns its number.
+    ///
+    /// # Panics
+    /// If the ring has no room: the caller asks [`Log::room`] first.
+    pub fn push(&mut self, body: &Body, owner: Owner) -> u64 {
+        assert!(self.room() > 0, "the log is full");
+        let lsn = self.next;
+        let units_back = (lsn - self.batch) / self.geometry.unit_records();
+        let mut record = [0; RECORD_BYTES];
+        let position = Position {
+            lsn,
+            tail: self.declared,
+            units_back: u16::try_from(units_back).expect("a batch has at most 65,536 units"),
+        };
+        encode(&mut record, self.seed, position, body);
+        self.bytes.extend_from_slice(&record);
+        let place = self.place(lsn);
+        self.owners[place] = owner;
+        self.next += 1;
+        lsn
+    }
+
+    /// The oldest record and whom it speaks of; none if it belongs to the batch being built.
+    #[must_use]
+    pub fn oldest(&self) -> Option<(u64, Owner)> {
+        (self.tail < self.batch).then(|| (self.tail, self.owners[self.place(self.tail)]))
+    }
+
+    /// Moves the tail past the oldest record, which no longer counts or stands in the batch again.
+    pub fn drop_oldest(&mut self) {
+        debug_assert!(self.tail < self.batch);
+        self.tail += 1;
+    }
+
+    /// Ends the batch: fills its last unit with padding and returns what to write, in one extent or,
+    /// where the ring wraps, two.
+    pub fn seal(&mut self) -> Vec<LogExtent> {
+        while self.unit_room() > 0 {
+            self.push(&Body::Pad, Owner::NONE);
+        }
+        let start = self.batch % self.geometry.records;
+        let until_wrap = usize::try_from(self.geometry.records - start).expect("fits memory");
+        let split = (until_wrap * RECORD_BYTES).min(self.bytes.len());
+        let mut extents = Vec::with_capacity(2);
+        let (first, second) = self.bytes.split_at(split);
+        for (at, part) in [(start, first), (0, second)] {
+            if !part.is_empty() {
+                extents.push(LogExtent {
+                    offset: self.geometry.offset + at * RECORD_BYTES as u64,
+                    buf: Buf::copied(part),
+                });
+            }
+        }
+        self.bytes.clear();
+        extents
+    }
+
+    /// The sealed batch is durable.
+    pub fn committed(&mut self) {
+        self.batch = self.next;
+        self.declared = self.tail;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::decode;
+
+    const GEOMETRY: LogGeometry = LogGeometry {
+        offset: 4096,
+        records: 32,
+        unit_bytes: 512,
+    };
+
+    #[test]
+    fn batches_are_whole_units_and_wrap() {
+        let seed = Seed::new(&[1; 16]);
+        let mut log = Log::new(GEOMETRY, seed, 0, 0);
+        for _ in 0..3 {
+            log.push(&Body::Close, Owner::slot(3));
+        }
+        let extents = log.seal();
+        assert_eq!(extents.len(), 1);
+        assert_eq!((extents[0].offset, extents[0].buf.len()), (4096, 512));
+        log.committed();
+        for _ in 0..16 {
+            log.push(&Body::Close, Owner::NONE);
+        }
+        log.seal();
+        log.committed();
+        assert_eq!(log.room(), 8);
+        // The oldest eight are dropped, but the batch that says so cannot use their room yet.
+        for at in 0..8 {
+            assert_eq!(log.oldest().map(|(lsn, _)| lsn), Some(at));
+            log.drop_oldest();
+        }
+        assert_eq!(log.room(), 8);
+        log.push(&Body::Close, Owner::NONE);
+        log.seal();
+        log.committed();
+        assert_eq!(log.room(), 8);
+        log.push(&Body::Close, Owner::NONE);
+        let extents = log.seal();
+        assert_eq!(extents[0].offset, 4096, "the ring wraps");
+        let mut record = [0; RECORD_BYTES];
+        extents[0].buf.copy_to(0, &mut record);
+        let (position, _) = decode(&record, seed).expect("verifies");
+        assert_eq!((position.lsn, position.tail), (32, 8));
+    }
+
+    #[test]
+    fn owners_are_told_apart() {
+        assert_eq!(Owner::slot(7).kind(), OwnerKind::Slot(7));
+        assert_eq!(Owner::mark(7).kind(), OwnerKind::Mark(7));
+        assert_eq!(Owner::NONE.kind(), OwnerKind::None);
+    }
+}

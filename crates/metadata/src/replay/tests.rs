@@ -1,0 +1,203 @@
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use forebay_block::{Completion, DeviceInfo, Op, Request};
+
+use super::*;
+use crate::log::{Log, Owner};
+
+/// A device of plain bytes that completes at once.
+struct Bytes(RefCell<Vec<u8>>);
+
+impl BlockDevice for Bytes {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::new("bytes", self.0.borrow().len() as u64)
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let at = usize::try_from(request.offset).expect("small");
+        let mut bytes = self.0.borrow_mut();
+        match (request.op, request.buf) {
+            (Op::Read, Some(buf)) => buf.copy_from(0, &bytes[at..at + buf.len()]),
+            (Op::Write { .. }, Some(buf)) => {
+                let len = buf.len();
+                buf.copy_to(0, &mut bytes[at..at + len]);
+            }
+            _ => {}
+        }
+        done.complete(Ok(()));
+    }
+}
+
+const GEOMETRY: LogGeometry = LogGeometry {
+    offset: 0,
+    records: 32,
+    unit_bytes: 512,
+};
+
+struct Ring {
+    device: Bytes,
+    log: Log,
+}
+
+impl Ring {
+    fn new() -> Self {
+        Self {
+            device: Bytes(RefCell::new(vec![0; 32 * RECORD_BYTES])),
+            log: Log::new(GEOMETRY, Seed::new(&[1; 16]), 0, 0),
+        }
+    }
+
+    /// Writes a batch; `keep` says which of its units reach the device.
+    fn batch(&mut self, bodies: &[Body], keep: impl Fn(usize) -> bool) {
+        for body in bodies {
+            self.log.push(body, Owner::NONE);
+        }
+        for extent in self.log.seal() {
+            let bytes = extent.buf.to_vec();
+            for (unit, chunk) in bytes.chunks(512).enumerate() {
+                if keep(unit) {
+                    let at = usize::try_from(extent.offset).expect("small") + unit * 512;
+                    self.device.0.borrow_mut()[at..at + 512].copy_from_slice(chunk);
+                }
+            }
+        }
+        self.log.committed();
+    }
+
+    fn drop_to(&mut self, tail: u64) {
+        while self.log.oldest().is_some_and(|(lsn, _)| lsn < tail) {
+            self.log.drop_oldest();
+        }
+    }
+
+    fn replay(&self, journal: &[(u64, BlockRecord)]) -> Replayed {
+        let future = replay(&self.device, GEOMETRY, Seed::new(&[1; 16]), 16, journal);
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result.expect("readable"),
+            Poll::Pending => panic!("the device completes at once"),
+        }
+    }
+}
+
+fn block(slot: u32, number: u64) -> BlockRecord {
+    BlockRecord {
+        volume: 1,
+        block: number,
+        slot,
+        valid: 3,
+        dirty: 1,
+    }
+}
+
+fn kill(slot: u32) -> Body {
+    let mut slots = [0; 10];
+    slots[0] = slot;
+    Body::Kill { slots, count: 1 }
+}
+
+fn blocks(replayed: &Replayed) -> Vec<(u32, u64)> {
+    replayed
+        .blocks
+        .iter()
+        .map(|found| (found.block.slot, found.block.block))
+        .collect()
+}
+
+#[test]
+fn the_newest_record_of_a_slot_wins_over_laps() {
+    let mut ring = Ring::new();
+    assert_eq!(ring.replay(&[]).next, 0, "an empty ring");
+    for lap in 0..20 {
+        ring.drop_to(ring.log.next().saturating_sub(16));
+        ring.batch(
+            &[Body::Block(block(1, lap)), Body::Block(block(2, lap + 100))],
+            |_| true,
+        );
+        let found = ring.replay(&[]);
+        assert_eq!(blocks(&found), [(1, lap), (2, lap + 100)]);
+        assert_eq!((found.next, found.damaged_records), (ring.log.next(), 0));
+    }
+}
+
+#[test]
+fn a_killed_slot_stays_dead_when_only_its_kill_is_overwritten() {
+    let mut ring = Ring::new();
+    ring.batch(&[Body::Block(block(1, 7))], |_| true);
+    ring.batch(&[kill(1)], |_| true);
+    ring.drop_to(16);
+    ring.batch(&[Body::Close], |_| true);
+    ring.batch(&[Body::Close], |_| true);
+    assert!(blocks(&ring.replay(&[])).is_empty());
+    // The ring is full; this batch of two units goes over the record and its kill. Only the second
+    // unit reaches the device: the record is there, the kill is not.
+    let pads = [Body::Pad; 16];
+    ring.batch(&pads, |unit| unit == 1);
+    assert!(blocks(&ring.replay(&[])).is_empty());
+}
+
+#[test]
+fn a_torn_batch_is_no_damage_and_a_rotten_unit_is() {
+    let mut ring = Ring::new();
+    ring.batch(&[Body::Block(block(1, 7))], |_| true);
+    ring.batch(&[Body::Block(block(2, 8))], |_| true);
+    let many: Vec<Body> = (3..12).map(|slot| Body::Block(block(slot, 9))).collect();
+    ring.batch(&many, |unit| unit == 1);
+    let found = ring.replay(&[]);
+    assert_eq!(blocks(&found), [(1, 7), (2, 8), (11, 9)]);
+    assert_eq!(found.damaged_records, 0);
+    ring.device.0.borrow_mut()[512 + 70] ^= 1;
+    ring.device.0.borrow_mut()[512 + 5] ^= 1;
+    let found = ring.replay(&[]);
+    assert_eq!(found.damaged_records, 2);
+    assert_eq!(blocks(&found), [(1, 7), (11, 9)]);
+    assert_eq!(
+        found.blocks[0].block.valid, 1,
+        "older clean data is not trusted"
+    );
+    assert_eq!(found.blocks[1].block.valid, 3);
+}
+
+#[test]
+fn journal_entries_stand_where_they_were_stamped() {
+    let mut ring = Ring::new();
+    ring.batch(&[Body::Block(block(1, 7))], |_| true);
+    ring.batch(&[kill(2), Body::Block(block(3, 30))], |_| true);
+    let journal = [
+        (8, block(1, 70)),
+        (8, block(2, 20)),
+        (9, block(3, 31)),
+        (16, block(3, 32)),
+        (16, block(4, 40)),
+    ];
+    let found = ring.replay(&journal);
+    assert_eq!(blocks(&found), [(1, 70), (3, 32), (4, 40)]);
+    assert!(found.blocks.iter().all(|found| found.lsn.is_none()));
+    // The entry for slot 2 came before its kill and stays dead.
+}
+
+#[test]
+fn a_close_voids_marks_until_the_next_open() {
+    let mark = Body::Mark {
+        volume: 1,
+        region: 5,
+        state: MarkState::MaybeDirty,
+    };
+    let open = Body::Open {
+        boot_id: [4; 16],
+        journal: true,
+    };
+    let mut ring = Ring::new();
+    ring.batch(&[open, mark], |_| true);
+    let found = ring.replay(&[]);
+    assert_eq!((found.marks.len(), found.clean), (1, false));
+    ring.batch(&[Body::Close], |_| true);
+    let found = ring.replay(&[]);
+    assert_eq!((found.marks.len(), found.clean), (0, true));
+    ring.batch(&[open], |_| true);
+    let found = ring.replay(&[]);
+    assert_eq!((found.marks.len(), found.clean), (0, false));
+    assert_eq!(found.last_open, Some(([4; 16], true)));
+}

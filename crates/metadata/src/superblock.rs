@@ -1,0 +1,447 @@
+//! The superblock: what this cache is, where its parts lie, and which volumes it knows.
+//!
+//! Two copies, [`COPY_STRIDE_BYTES`] apart at the start of the device. A change is written over the
+//! older copy and flushed; whichever copy verifies with the higher sequence wins. A device that holds
+//! data only (its cache has a separate metadata device) carries the same superblock with its own role,
+//! so that a part of a cache is always recognised as such.
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+
+use crate::Seed;
+use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::log::LogGeometry;
+use crate::record::RECORD_BYTES;
+
+/// The first eight bytes of either copy.
+pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
+/// The version that this code writes.
+pub const VERSION: u32 = 1;
+/// Length of one copy, bytes.
+pub const COPY_BYTES: usize = 16 << 10;
+/// Distance between the two copies, bytes.
+pub const COPY_STRIDE_BYTES: u64 = 64 << 10;
+/// Where the log (or on a data-only device the data) can begin, bytes.
+pub const RESERVED_BYTES: u64 = 2 * COPY_STRIDE_BYTES;
+/// Volumes that one cache knows at most.
+pub const MAX_VOLUMES: usize = 64;
+/// Longest volume name, bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+
+const HEADER_BYTES: usize = 512;
+const VOLUME_BYTES: usize = 128;
+const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES);
+
+/// Features that a reader must know to open the cache at all. None are defined yet.
+pub const KNOWN_INCOMPAT: u64 = 0;
+/// Features that a writer must know. None are defined yet.
+pub const KNOWN_RO_COMPAT: u64 = 0;
+
+/// What a device is to its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Data and metadata.
+    Whole,
+    /// Data; the metadata lies elsewhere.
+    Data,
+    /// Metadata; the data lies elsewhere.
+    Metadata,
+}
+
+/// A volume as the cache knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeEntry {
+    /// Its number in block records; never given to another volume of this cache.
+    pub id: u16,
+    /// Its name in the configuration.
+    pub name: String,
+    /// How often it was attached, to this cache or without one (DESIGN.md, rule 6).
+    pub epoch: u64,
+    /// Size of the backing device at the last attach, bytes.
+    pub size_bytes: u64,
+}
+
+/// The superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The newer copy has the higher one.
+    pub sequence: u64,
+    /// Features that any version may ignore.
+    pub compat: u64,
+    /// Features that a version that does not know them may read but not write.
+    pub ro_compat: u64,
+    /// Features that a version must know.
+    pub incompat: u64,
+    /// The cache's identity.
+    pub uuid: [u8; 16],
+    /// What the device that holds this copy is.
+    pub role: Role,
+    /// Cache block size, bytes.
+    pub block_size_bytes: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// Where slot 0 begins on the data device, bytes.
+    pub data_offset: u64,
+    /// Where the log lies on the metadata device.
+    pub log: LogGeometry,
+    /// The number that the next new volume gets.
+    pub next_volume: u16,
+    /// The volumes.
+    pub volumes: Vec<VolumeEntry>,
+}
+
+/// Sizes that `Superblock::plan` starts from.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInput {
+    /// Size of the data device, bytes.
+    pub data_bytes: u64,
+    /// Size of the metadata device if there is one, bytes.
+    pub metadata_bytes: Option<u64>,
+    /// Largest logical or physical block of the device that holds the metadata, bytes.
+    pub unit_bytes: u32,
+    /// Cache block size, bytes.
+    pub block_size_bytes: u32,
+    /// Identity of the new cache.
+    pub uuid: [u8; 16],
+}
+
+/// Log records a slot: live records fill at most a third of the ring, the marks at most another.
+const RECORDS_PER_SLOT: u64 = 3;
+/// Records that even the smallest ring has on top.
+const RECORDS_MIN: u64 = 256;
+/// Units that even the smallest ring has.
+const UNITS_MIN: u64 = 16;
+
+fn log_bytes(slots: u64, unit_bytes: u32) -> u64 {
+    let unit = u64::from(unit_bytes);
+    let records = slots * RECORDS_PER_SLOT + RECORDS_MIN;
+    (records * RECORD_BYTES as u64)
+        .next_multiple_of(unit)
+        .max(unit * UNITS_MIN)
+}
+
+impl Superblock {
+    /// Lays out a new cache.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace` for
+    /// devices that hold no slot.
+    pub fn plan(input: PlanInput) -> Result<Self> {
+        let block = u64::from(input.block_size_bytes);
+        if !block.is_power_of_two() || !(4096..=1 << 20).contains(&block) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("block size {block}: choose a power of two from 4096 to 1048576"),
+            ));
+        }
+        let unit = input.unit_bytes.max(512);
+        let aligned = block.max(u64::from(unit));
+        let together = |slots: u64| {
+            let data_offset = (RESERVED_BYTES + log_bytes(slots, unit)).next_multiple_of(aligned);
+            (data_offset, data_offset + slots * block)
+        };
+        let (slots, data_offset) = match input.metadata_bytes {
+            Some(metadata_bytes) => {
+                let data_offset = RESERVED_BYTES.next_multiple_of(aligned);
+                let by_data = input.data_bytes.saturating_sub(data_offset) / block;
+                let room = metadata_bytes.saturating_sub(RESERVED_BYTES) / RECORD_BYTES as u64;
+                let by_metadata = room.saturating_sub(RECORDS_MIN + 64) / RECORDS_PER_SLOT;
+                (by_data.min(by_metadata), data_offset)
+            }
+            None => {
+                let mut slots = input.data_bytes.saturating_sub(RESERVED_BYTES)
+                    / (block + RECORDS_PER_SLOT * RECORD_BYTES as u64);
+                while slots > 0 && together(slots).1 > input.data_bytes {
+                    // Only rounding is left: a few steps at most for large blocks.
+                    slots -= (together(slots).1 - input.data_bytes)
+                        .div_ceil(block)
+                        .min(slots);
+                }
+                (slots, together(slots).0)
+            }
+        };
+        let slots = u32::try_from(slots.min(1 << 31)).expect("at most 2^31");
+        let log_size = log_bytes(u64::from(slots), unit);
+        let metadata_size = input.metadata_bytes.unwrap_or(input.data_bytes);
+        if slots == 0 || RESERVED_BYTES + log_size > metadata_size {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "a cache of {}-byte blocks does not fit on {} bytes: at least {} are needed",
+                    block,
+                    input.data_bytes,
+                    together(1).1
+                ),
+            ));
+        }
+        Ok(Self {
+            sequence: 1,
+            compat: 0,
+            ro_compat: 0,
+            incompat: 0,
+            uuid: input.uuid,
+            role: match input.metadata_bytes {
+                Some(_) => Role::Metadata,
+                None => Role::Whole,
+            },
+            block_size_bytes: input.block_size_bytes,
+            slots,
+            data_offset,
+            log: LogGeometry {
+                offset: RESERVED_BYTES,
+                records: log_size / RECORD_BYTES as u64,
+                unit_bytes: unit,
+            },
+            next_volume: 1,
+            volumes: Vec::new(),
+        })
+    }
+
+    /// The seed of this cache's checksums.
+    #[must_use]
+    pub fn seed(&self) -> Seed {
+        Seed::new(&self.uuid)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; COPY_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        put_u32(&mut out, 12, VERSION);
+        put_u64(&mut out, 16, self.sequence);
+        put_u64(&mut out, 24, self.compat);
+        put_u64(&mut out, 32, self.ro_compat);
+        put_u64(&mut out, 40, self.incompat);
+        out[48..64].copy_from_slice(&self.uuid);
+        out[64] = match self.role {
+            Role::Whole => 0,
+            Role::Data => 1,
+            Role::Metadata => 2,
+        };
+        put_u32(&mut out, 68, self.block_size_bytes);
+        put_u32(&mut out, 72, self.slots);
+        put_u32(&mut out, 76, self.log.unit_bytes);
+        put_u64(&mut out, 80, self.data_offset);
+        put_u64(&mut out, 88, self.log.offset);
+        put_u64(&mut out, 96, self.log.records);
+        put_u16(&mut out, 104, self.next_volume);
+        put_u16(
+            &mut out,
+            106,
+            u16::try_from(self.volumes.len()).expect("at most MAX_VOLUMES"),
+        );
+        for (place, volume) in self.volumes.iter().enumerate() {
+            let at = HEADER_BYTES + place * VOLUME_BYTES;
+            let entry = &mut out[at..at + VOLUME_BYTES];
+            put_u16(entry, 0, volume.id);
+            put_u16(
+                entry,
+                2,
+                u16::try_from(volume.name.len()).expect("at most MAX_NAME_BYTES"),
+            );
+            put_u64(entry, 8, volume.epoch);
+            put_u64(entry, 16, volume.size_bytes);
+            entry[64..64 + volume.name.len()].copy_from_slice(volume.name.as_bytes());
+        }
+        let checksum = self.seed().checksum(&out[12..]);
+        put_u32(&mut out, 8, checksum);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let uuid = get_id(bytes, 48);
+        if bytes[..8] != MAGIC || get_u32(bytes, 8) != Seed::new(&uuid).checksum(&bytes[12..]) {
+            return None;
+        }
+        let volumes = usize::from(get_u16(bytes, 106)).min(MAX_VOLUMES);
+        Some(Self {
+            sequence: get_u64(bytes, 16),
+            compat: get_u64(bytes, 24),
+            ro_compat: get_u64(bytes, 32),
+            incompat: get_u64(bytes, 40),
+            uuid,
+            role: match bytes[64] {
+                0 => Role::Whole,
+                1 => Role::Data,
+                2 => Role::Metadata,
+                _ => return None,
+            },
+            block_size_bytes: get_u32(bytes, 68),
+            slots: get_u32(bytes, 72),
+            data_offset: get_u64(bytes, 80),
+            log: LogGeometry {
+                offset: get_u64(bytes, 88),
+                records: get_u64(bytes, 96),
+                unit_bytes: get_u32(bytes, 76),
+            },
+            next_volume: get_u16(bytes, 104),
+            volumes: (0..volumes)
+                .map(|place| {
+                    let at = HEADER_BYTES + place * VOLUME_BYTES;
+                    let entry = &bytes[at..at + VOLUME_BYTES];
+                    let name = usize::from(get_u16(entry, 2)).min(MAX_NAME_BYTES);
+                    VolumeEntry {
+                        id: get_u16(entry, 0),
+                        name: String::from_utf8_lossy(&entry[64..64 + name]).into_owned(),
+                        epoch: get_u64(entry, 8),
+                        size_bytes: get_u64(entry, 16),
+                    }
+                })
+                .collect(),
+        })
+    }
+
+    /// Reads a device's superblock: the newer copy that verifies.
+    ///
+    /// # Errors
+    /// `NotFound` if neither copy is one of ours, `Corrupt` if there are traces of one and neither
+    /// verifies, `Unsupported` if it needs a newer version, or the device's own error.
+    pub async fn read(device: &dyn BlockDevice) -> Result<Self> {
+        let mut best: Option<Self> = None;
+        let mut traces = false;
+        for copy in 0..2 {
+            let buf = Buf::scratch(COPY_BYTES);
+            if device.info().size_bytes < RESERVED_BYTES {
+                break;
+            }
+            // An unreadable copy is what the other one is for.
+            if device
+                .read(copy * COPY_STRIDE_BYTES, buf.clone())
+                .await
+                .is_err()
+            {
+                traces = true;
+                continue;
+            }
+            let bytes = buf.to_vec();
+            traces |= bytes[..8] == MAGIC;
+            let found = Self::decode(&bytes);
+            if found.as_ref().map(|s| s.sequence) > best.as_ref().map(|s| s.sequence) {
+                best = found;
+            }
+        }
+        let name = device.info().name;
+        let Some(superblock) = best else {
+            return Err(if traces {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!("{name}: both copies of the superblock are damaged"),
+                )
+            } else {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("{name} holds no Forebay cache; make one with `forebay format`"),
+                )
+            });
+        };
+        if superblock.incompat & !KNOWN_INCOMPAT != 0
+            || superblock.ro_compat & !KNOWN_RO_COMPAT != 0
+        {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{name} was written by a newer Forebay: upgrade to open it"),
+            ));
+        }
+        superblock.sound(&name)?;
+        Ok(superblock)
+    }
+
+    /// Numbers that the rest of the code divides by and allocates from.
+    fn sound(&self, name: &str) -> Result<()> {
+        let block = u64::from(self.block_size_bytes);
+        let unit = u64::from(self.log.unit_bytes);
+        let sound = block.is_power_of_two()
+            && (4096..=1 << 20).contains(&block)
+            && unit.is_power_of_two()
+            && (512..=65536).contains(&unit)
+            && self.slots > 0
+            && self.slots <= 1 << 31
+            && self.log.records >= u64::from(self.slots)
+            && self.log.records < 1 << 40
+            && (self.log.records * RECORD_BYTES as u64).is_multiple_of(unit)
+            && self.log.offset >= RESERVED_BYTES
+            && self.data_offset.is_multiple_of(512);
+        if sound {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("{name}: the superblock verifies but its geometry makes no sense"),
+        ))
+    }
+
+    /// Writes this superblock over the older copy on `device`, as `role`, and makes it durable. The
+    /// caller has raised `sequence`.
+    ///
+    /// # Errors
+    /// The device's own.
+    pub async fn write(&self, device: &dyn BlockDevice, role: Role) -> Result<()> {
+        let copy = Self {
+            role,
+            ..self.clone()
+        };
+        let at = (self.sequence % 2) * COPY_STRIDE_BYTES;
+        device.write(at, Buf::copied(&copy.encode())).await?;
+        device.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
+        Superblock::plan(PlanInput {
+            data_bytes: data,
+            metadata_bytes: metadata,
+            unit_bytes: 4096,
+            block_size_bytes: block,
+            uuid: [3; 16],
+        })
+    }
+
+    #[test]
+    fn plans_fit_their_devices() {
+        for block in [4096, 32768, 1 << 20] {
+            for size in [3 << 20, 100 << 20, (1 << 30) + 12288, 1 << 40] {
+                let found = plan(size, None, block).expect("fits");
+                let slots = u64::from(found.slots);
+                let end = found.data_offset + slots * u64::from(block);
+                assert!(end <= size, "{found:?}");
+                assert!(size - end < 3 * u64::from(block).max(8192) || slots == 1 << 31);
+                let log_end = found.log.offset + found.log.records * RECORD_BYTES as u64;
+                assert!(log_end <= found.data_offset);
+                assert!(found.log.records >= slots * 3);
+                found.sound("test").expect("sound");
+            }
+        }
+        let apart = plan(1 << 30, Some(16 << 20), 32768).expect("fits");
+        assert_eq!(apart.slots, ((1 << 30) - (128 << 10)) / 32768);
+        let starved = plan(1 << 30, Some(1 << 20), 4096).expect("fits");
+        assert!(starved.slots < 5000, "the metadata device limits the slots");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let kind = |result: Result<Superblock>| result.expect_err("refused").kind();
+        assert_eq!(kind(plan(1 << 30, None, 3000)), ErrorKind::InvalidInput);
+        assert_eq!(kind(plan(1 << 30, None, 2 << 20)), ErrorKind::InvalidInput);
+        assert_eq!(kind(plan(1 << 16, None, 4096)), ErrorKind::NoSpace);
+    }
+
+    #[test]
+    fn a_copy_survives_a_round_trip_and_damage_is_seen() {
+        let mut superblock = plan(1 << 30, None, 32768).expect("fits");
+        superblock.volumes.push(VolumeEntry {
+            id: 5,
+            name: "db".into(),
+            epoch: 9,
+            size_bytes: 1 << 40,
+        });
+        let mut bytes = superblock.encode();
+        assert_eq!(Superblock::decode(&bytes), Some(superblock));
+        for at in (0..COPY_BYTES).step_by(97) {
+            bytes[at] ^= 1;
+            assert_eq!(Superblock::decode(&bytes), None, "byte {at}");
+            bytes[at] ^= 1;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! From a block's address to the slot that holds it.
+
+use hashbrown::HashTable;
+
+/// A cache block's address: volume (16 bits) and block number within the volume (48 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockKey(u64);
+
+impl BlockKey {
+    /// Block numbers are below this.
+    pub const MAX_BLOCKS: u64 = 1 << 48;
+
+    /// The key of block `block` of volume `volume`.
+    ///
+    /// # Panics
+    /// In debug builds, if the block number needs more than 48 bits.
+    #[must_use]
+    pub const fn new(volume: u16, block: u64) -> Self {
+        debug_assert!(block < Self::MAX_BLOCKS);
+        Self(((volume as u64) << 48) | block)
+    }
+
+    /// The volume.
+    #[must_use]
+    pub const fn volume(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// The block number within the volume.
+    #[must_use]
+    pub const fn block(self) -> u64 {
+        self.0 & (Self::MAX_BLOCKS - 1)
+    }
+
+    /// A well-mixed hash (the finalizer of MurmurHash3).
+    #[must_use]
+    pub const fn hash(self) -> u64 {
+        let mut z = self.0;
+        z = (z ^ (z >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        z = (z ^ (z >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        z ^ (z >> 33)
+    }
+}
+
+/// A slot of the cache device: where one cache block's data lies.
+pub type SlotId = u32;
+
+/// The hash index. It stores slot numbers only; the keys stay with the slots, so that an entry costs
+/// five bytes and the load factor.
+#[derive(Debug)]
+pub struct BlockIndex {
+    table: HashTable<SlotId>,
+}
+
+impl BlockIndex {
+    /// An index with room for `slots` entries, so that it never grows in service.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self {
+            table: HashTable::with_capacity(slots),
+        }
+    }
+
+    /// The slot that holds `key`. `key_of` tells a slot's key.
+    #[inline]
+    pub fn get(&self, key: BlockKey, key_of: impl Fn(SlotId) -> BlockKey) -> Option<SlotId> {
+        self.table
+            .find(key.hash(), |&slot| key_of(slot) == key)
+            .copied()
+    }
+
+    /// Adds `slot` under `key`, which is not in the index.
+    pub fn insert(&mut self, key: BlockKey, slot: SlotId, key_of: impl Fn(SlotId) -> BlockKey) {
+        debug_assert!(self.get(key, &key_of).is_none(), "{key:?} is indexed twice");
+        self.table
+            .insert_unique(key.hash(), slot, |&other| key_of(other).hash());
+    }
+
+    /// Removes `key`. Returns the slot that held it.
+    pub fn remove(&mut self, key: BlockKey, key_of: impl Fn(SlotId) -> BlockKey) -> Option<SlotId> {
+        self.table
+            .find_entry(key.hash(), |&slot| key_of(slot) == key)
+            .ok()
+            .map(|entry| entry.remove().0)
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Bytes of memory that the index holds.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.table.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_put_in_and_nothing_else() {
+        let keys: Vec<_> = (0..1000)
+            .map(|block| BlockKey::new((block % 3) as u16, block / 3))
+            .collect();
+        let key_of = |slot: SlotId| keys[slot as usize];
+        let mut index = BlockIndex::new(keys.len());
+        for slot in 0..1000 {
+            index.insert(keys[slot as usize], slot, key_of);
+        }
+        for slot in (0..1000).step_by(2) {
+            assert_eq!(index.remove(keys[slot as usize], key_of), Some(slot));
+        }
+        for slot in 0..1000 {
+            let expected = (slot % 2 == 1).then_some(slot);
+            assert_eq!(index.get(keys[slot as usize], key_of), expected);
+        }
+        assert_eq!(index.get(BlockKey::new(9, 9), key_of), None);
+        assert_eq!(index.len(), 500);
+    }
+}

@@ -1,0 +1,146 @@
+//! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot.
+
+use crate::SlotId;
+
+const NONE: SlotId = SlotId::MAX;
+/// `prev` of a slot that is not on the list.
+const ABSENT: SlotId = SlotId::MAX - 1;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    prev: SlotId,
+    next: SlotId,
+}
+
+/// Slots from the most to the least recently used.
+#[derive(Debug)]
+pub struct LruList {
+    links: Vec<Link>,
+    head: SlotId,
+    tail: SlotId,
+    len: usize,
+}
+
+impl LruList {
+    /// An empty list for slots `0..slots`.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self {
+            links: vec![
+                Link {
+                    prev: ABSENT,
+                    next: NONE
+                };
+                slots
+            ],
+            head: NONE,
+            tail: NONE,
+            len: 0,
+        }
+    }
+
+    /// Puts a slot that is not on the list at the most recent end.
+    pub fn insert(&mut self, slot: SlotId) {
+        debug_assert_eq!(
+            self.links[slot as usize].prev, ABSENT,
+            "slot {slot} is on the list"
+        );
+        self.links[slot as usize] = Link {
+            prev: NONE,
+            next: self.head,
+        };
+        match self.head {
+            NONE => self.tail = slot,
+            head => self.links[head as usize].prev = slot,
+        }
+        self.head = slot;
+        self.len += 1;
+    }
+
+    /// Takes a slot off the list.
+    pub fn remove(&mut self, slot: SlotId) {
+        let Link { prev, next } = self.links[slot as usize];
+        debug_assert_ne!(prev, ABSENT, "slot {slot} is not on the list");
+        match prev {
+            NONE => self.head = next,
+            prev => self.links[prev as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => self.links[next as usize].prev = prev,
+        }
+        self.links[slot as usize] = Link {
+            prev: ABSENT,
+            next: NONE,
+        };
+        self.len -= 1;
+    }
+
+    /// Moves a slot to the most recent end.
+    #[inline]
+    pub fn touch(&mut self, slot: SlotId) {
+        if self.head != slot {
+            self.remove(slot);
+            self.insert(slot);
+        }
+    }
+
+    /// Slots from the least to the most recently used.
+    pub fn coldest(&self) -> impl Iterator<Item = SlotId> + '_ {
+        let mut at = self.tail;
+        std::iter::from_fn(move || {
+            let slot = at;
+            if slot == NONE {
+                return None;
+            }
+            at = self.links[slot as usize].prev;
+            Some(slot)
+        })
+    }
+
+    /// Number of slots on the list.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the list is empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_like_a_queue_with_moves() {
+        let mut lru = LruList::new(8);
+        let mut model: Vec<SlotId> = Vec::new();
+        let mut state = 12345_u32;
+        for _ in 0..10_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let slot = (state >> 16) % 8;
+            let at = model.iter().position(|&other| other == slot);
+            match (at, state >> 30) {
+                (None, _) => {
+                    lru.insert(slot);
+                    model.push(slot);
+                }
+                (Some(at), 0) => {
+                    lru.remove(slot);
+                    model.remove(at);
+                }
+                (Some(at), _) => {
+                    lru.touch(slot);
+                    model.remove(at);
+                    model.push(slot);
+                }
+            }
+            assert!(lru.coldest().eq(model.iter().copied()));
+            assert_eq!(lru.len(), model.len());
+        }
+    }
+}
