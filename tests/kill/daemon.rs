@@ -1,0 +1,263 @@
+//! The program under test: configured in a folder of its own, started, killed, stopped.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+
+/// The volume's name in the configuration.
+pub(crate) const VOLUME: &str = "v";
+/// A start or a stop that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The `forebay` program: `FOREBAY_BIN`, or built from this workspace.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(path) = std::env::var_os("FOREBAY_BIN") {
+            return path.into();
+        }
+        // Tests lie in target/PROFILE/deps, programs in target/PROFILE.
+        let test = std::env::current_exe().expect("the test knows its own path");
+        let folder = test.ancestors().nth(2).expect("two folders up");
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--profile=test", "--package=forebay"])
+            .arg("--bin=forebay")
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("CARGO_TARGET_DIR", folder.parent().expect("target"))
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "cargo build: {status}");
+        folder.join("forebay")
+    })
+}
+
+/// A folder that is removed at the end.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        let unique = format!("forebay-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(unique);
+        fs::create_dir(&path).expect("a folder of our own");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        } else {
+            eprintln!("what was there is kept in {}", self.0.display());
+        }
+    }
+}
+
+/// What to serve.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) durability: &'static str,
+    pub(crate) cache_bytes: u64,
+    pub(crate) volume_bytes: u64,
+    /// Whether the volume is also mounted with FUSE.
+    pub(crate) fuse: bool,
+}
+
+/// The program, running or not, with its folder.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) folder: Folder,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// Makes the files, formats the cache and writes the configuration. Does not start yet.
+    pub(crate) fn new(name: &str, setup: &Setup) -> Self {
+        let folder = Folder::new(name);
+        for (file, size) in [
+            ("cache", setup.cache_bytes),
+            ("backing", setup.volume_bytes),
+        ] {
+            let file = File::create_new(folder.join(file)).expect("a new file");
+            file.set_len(size).expect("a sparse file");
+        }
+        let fuse = if setup.fuse {
+            fs::create_dir(folder.join("mnt")).expect("a mount point");
+            format!("[[export]]\nvolume = \"{VOLUME}\"\nfuse = \"mnt\"\n")
+        } else {
+            String::new()
+        };
+        let durability = setup.durability;
+        let config = format!(
+            r#"
+[[device]]
+name = "cache"
+kind = "file"
+path = "cache"
+
+[[device]]
+name = "backing"
+kind = "file"
+path = "backing"
+
+[cache]
+data = "cache"
+durability = "{durability}"
+journal = "journal"
+
+[[volume]]
+name = "{VOLUME}"
+backing = "backing"
+mode = "wb"
+
+[[export]]
+volume = "{VOLUME}"
+nbd = "unix:nbd.sock"
+
+{fuse}
+[server]
+control = "control.sock"
+metrics = "127.0.0.1:0"
+state = "state"
+"#
+        );
+        let mut file = File::create_new(folder.join("forebay.toml")).expect("a new file");
+        file.write_all(config.as_bytes())
+            .expect("the configuration");
+        let daemon = Self {
+            folder,
+            child: None,
+        };
+        daemon.command("format", &["--cache", "cache"]);
+        daemon
+    }
+
+    /// Runs another of the program's commands, which must succeed. Returns what it printed.
+    pub(crate) fn command(&self, name: &str, arguments: &[&str]) -> String {
+        let output = Command::new(program())
+            .arg(name)
+            .args(arguments)
+            .current_dir(&self.folder.0)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "forebay {name}: {text}{errors}");
+        text
+    }
+
+    /// As [`Self::command`], for commands that talk to the running daemon.
+    pub(crate) fn control(&self, name: &str, arguments: &[&str]) -> String {
+        self.command(name, &[&["--control", "control.sock"], arguments].concat())
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("nbd.sock")
+    }
+
+    /// Starts the daemon and waits for the first read to be answered. Returns how long that took.
+    pub(crate) fn start(&mut self) -> Duration {
+        assert!(self.child.is_none(), "started once");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"))
+            .expect("a log");
+        let begin = Instant::now();
+        let child = Command::new(program())
+            .args(["serve", "forebay.toml"])
+            .current_dir(&self.folder.0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("one log for both"))
+            .stderr(log)
+            .spawn()
+            .expect("the program starts");
+        self.child = Some(child);
+        loop {
+            let answer = Client::connect(&self.socket(), VOLUME).and_then(|mut c| c.read(0, 4096));
+            let Err(error) = answer else {
+                return begin.elapsed();
+            };
+            let over = self
+                .child
+                .as_mut()
+                .and_then(|c| c.try_wait().ok().flatten());
+            assert!(
+                over.is_none(),
+                "the daemon ended: {over:?}\n{}",
+                self.log_tail()
+            );
+            let waited = begin.elapsed();
+            assert!(waited < PATIENCE, "no answer: {error}\n{}", self.log_tail());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("the signal is sent");
+        let status = child.wait().expect("it ends");
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(
+            signal,
+            Some(9),
+            "it ended by itself: {status}\n{}",
+            self.log_tail()
+        );
+    }
+
+    /// SIGTERM: a clean shutdown.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        let pid = child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(
+            sent.is_ok_and(|status| status.success()),
+            "kill -TERM {pid}"
+        );
+        let begin = Instant::now();
+        let status: ExitStatus = loop {
+            if let Some(status) = child.try_wait().expect("it can be waited for") {
+                break status;
+            }
+            if begin.elapsed() > PATIENCE {
+                child.kill().expect("the signal is sent");
+            }
+            sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "SIGTERM: {status}\n{}", self.log_tail());
+    }
+
+    /// The end of what the daemon said.
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

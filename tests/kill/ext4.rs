@@ -1,0 +1,258 @@
+//! ext4 on a loop device on the FUSE export, killed while files are written: what was fsynced is
+//! there, and the file system is clean once its journal was replayed.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::daemon::{Daemon, Setup, VOLUME};
+use crate::log::mix;
+use crate::{kills, say};
+
+const VOLUME_BYTES: u64 = 256 << 20;
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// A file that was synced: its path under the mount point and what seeds its content.
+#[derive(Debug)]
+struct Synced {
+    name: String,
+    seed: u64,
+}
+
+/// What a file holds: its length and every byte follow from its seed.
+fn content(seed: u64) -> Vec<u8> {
+    let words = 64 + mix(seed) % 8192;
+    let mut state = seed;
+    let mut bytes = Vec::with_capacity(words as usize * 8);
+    for _ in 0..words {
+        state = mix(state);
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes
+}
+
+/// Whether `folder` holds every file of `synced` as it was written; else the names that differ.
+fn wrong_files(folder: &Path, synced: &[Synced]) -> Vec<String> {
+    let differs = |file: &&Synced| {
+        fs::read(folder.join(&file.name)).ok().as_deref() != Some(content(file.seed).as_slice())
+    };
+    let wrong = synced.iter().filter(differs);
+    wrong.map(|file| file.name.clone()).collect()
+}
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    let output = Command::new(program).args(arguments).output();
+    output.unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+fn must(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {text}{errors}"
+    );
+    text.trim().to_owned()
+}
+
+/// The volume as a mounted file system: FUSE file, loop device, ext4. Taken apart on drop.
+#[derive(Debug)]
+struct Mounted {
+    fuse: PathBuf,
+    mount: PathBuf,
+    device: Option<String>,
+    mounted: bool,
+}
+
+impl Mounted {
+    fn new(daemon: &Daemon) -> Self {
+        let mount = daemon.folder.join("ext4");
+        fs::create_dir_all(&mount).expect("a mount point");
+        let fuse = daemon.folder.join("mnt");
+        let file = fuse.join(VOLUME);
+        let file = file.to_str().expect("a path in UTF-8");
+        let device = must("losetup", &["--find", "--show", "--direct-io=on", file]);
+        Self {
+            fuse,
+            mount,
+            device: Some(device),
+            mounted: false,
+        }
+    }
+
+    fn device(&self) -> &str {
+        self.device.as_deref().expect("attached")
+    }
+
+    fn make(&self) {
+        must("mkfs.ext4", &["-q", "-E", "nodiscard", self.device()]);
+    }
+
+    fn mount(&mut self) {
+        let folder = self.mount.to_str().expect("a path in UTF-8").to_owned();
+        must("mount", &["-t", "ext4", self.device(), &folder]);
+        self.mounted = true;
+    }
+
+    fn unmount(&mut self) {
+        if std::mem::take(&mut self.mounted) {
+            let folder = self.mount.to_str().expect("a path in UTF-8");
+            must("umount", &[folder]);
+        }
+    }
+
+    /// `e2fsck -fn`, which writes nothing, has nothing to say.
+    fn check(&self) {
+        must("e2fsck", &["-fn", self.device()]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // After a kill these may fail, and what is left is taken apart lazily.
+        if self.mounted {
+            run("umount", &["-l", &self.mount.to_string_lossy()]);
+        }
+        if let Some(device) = self.device.take() {
+            run("losetup", &["--detach", &device]);
+        }
+    }
+}
+
+/// Writes and syncs files until the first error, and tells of each that was synced.
+fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc::Sender<Synced>) {
+    for number in 0_u64.. {
+        let seed = mix((round << 48) ^ (writer << 40) ^ number);
+        let name = format!("r{round}-w{writer}-{number}");
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(folder.join(&name))?;
+            file.write_all(&content(seed))?;
+            // Every other file is left to the kernel, so that the kill finds dirty pages.
+            if number % 2 == 0 {
+                file.sync_all()?;
+                File::open(folder)?.sync_all()?;
+                let _ = synced.send(Synced { name, seed });
+            }
+            // Room for the next ones.
+            if number >= 64 && number % 2 == 1 {
+                fs::remove_file(folder.join(format!("r{round}-w{writer}-{}", number - 64)))?;
+            }
+            Ok(())
+        };
+        if write().is_err() {
+            return;
+        }
+    }
+}
+
+/// Why this machine cannot run the test, if so.
+fn obstacle() -> Option<String> {
+    let root = run("id", &["-u"]).stdout.trim_ascii() == b"0";
+    if !root {
+        return Some("only root may attach loop devices and mount".into());
+    }
+    for path in ["/dev/fuse", "/dev/loop-control"] {
+        if !Path::new(path).exists() {
+            return Some(format!("{path} does not exist here"));
+        }
+    }
+    for (program, package) in [("mkfs.ext4", "e2fsprogs"), ("losetup", "util-linux")] {
+        if Command::new(program).arg("-V").output().is_err() {
+            return Some(format!("{program} is missing: install {package}"));
+        }
+    }
+    None
+}
+
+fn killed_while_files_are_written(durability: &'static str) {
+    if let Some(reason) = obstacle() {
+        say(&format!(
+            "SKIPPED ext4 killed with durability {durability}: {reason}"
+        ));
+        return;
+    }
+    let setup = Setup {
+        durability,
+        cache_bytes: CACHE_BYTES,
+        volume_bytes: VOLUME_BYTES,
+        fuse: true,
+    };
+    let mut daemon = Daemon::new(&format!("ext4-{durability}"), &setup);
+    daemon.start();
+    let mut mounted = Mounted::new(&daemon);
+    mounted.make();
+    mounted.mount();
+    for round in 1..=kills() {
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            for writer in 0..2 {
+                let (folder, sender) = (mounted.mount.clone(), sender.clone());
+                scope.spawn(move || write_files(&folder, round, writer, &sender));
+            }
+            thread::sleep(Duration::from_millis(500 + mix(round) % 1000));
+            daemon.kill();
+        });
+        drop(sender);
+        let synced: Vec<_> = receiver.iter().collect();
+        assert!(
+            synced.len() > 2,
+            "only {} synced files prove nothing",
+            synced.len()
+        );
+
+        // The loop device is lost with the daemon, as the disk is in a power cut.
+        let fuse = mounted.fuse.clone();
+        drop(mounted);
+        run("umount", &["-l", &fuse.to_string_lossy()]);
+        daemon.start();
+        mounted = Mounted::new(&daemon);
+        mounted.mount();
+        let wrong = wrong_files(&mounted.mount, &synced);
+        mounted.unmount();
+        mounted.check();
+        say(&format!(
+            "ext4, durability {durability}: kill {round}: {} synced files, {} wrong, e2fsck clean",
+            synced.len(),
+            wrong.len()
+        ));
+        assert!(
+            wrong.is_empty(),
+            "after kill {round} these differ: {wrong:?}"
+        );
+        mounted.mount();
+        for file in fs::read_dir(&mounted.mount).expect("mounted").flatten() {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+    mounted.unmount();
+    drop(mounted);
+    daemon.stop();
+}
+
+#[test]
+fn ext4_survives_with_durability_sync() {
+    killed_while_files_are_written("sync");
+}
+
+#[test]
+fn ext4_survives_with_durability_flush() {
+    killed_while_files_are_written("flush");
+}
+
+#[test]
+fn a_file_that_differs_is_found() {
+    let folder = crate::daemon::Folder::new("planted");
+    let name = "file".to_owned();
+    let synced = [Synced { name, seed: 7 }];
+    fs::write(folder.join("file"), content(7)).expect("written");
+    assert!(wrong_files(folder.path(), &synced).is_empty());
+    fs::write(folder.join("file"), &content(7)[1..]).expect("written");
+    assert_eq!(wrong_files(folder.path(), &synced), ["file"]);
+    fs::remove_file(folder.join("file")).expect("removed");
+    assert_eq!(wrong_files(folder.path(), &synced), ["file"]);
+}

@@ -1,0 +1,161 @@
+//! `kill -9` under load: no acknowledged write is lost with the process, in either durability.
+//!
+//! The log of what was acknowledged lives here, outside of the daemon. `FOREBAY_KILLS` says how many
+//! times the daemon is killed for each durability (5), `FOREBAY_SEED` replays a run's requests and
+//! moments.
+
+mod client;
+mod daemon;
+mod ext4;
+mod load;
+mod log;
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use client::Client;
+use daemon::{Daemon, Setup, VOLUME};
+use load::{STRIPE_BYTES, Writer};
+use log::Mismatch;
+
+const WRITERS: u64 = 4;
+/// The load of one round covers several times what the cache holds.
+const CACHE_BYTES: u64 = 48 << 20;
+const VOLUME_BYTES: u64 = 192 << 20;
+
+fn number(variable: &str, otherwise: impl FnOnce() -> u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}={text:?} is no number")),
+        Err(_) => otherwise(),
+    }
+}
+
+/// Says something that shows also where the test harness captures what tests print.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// How often to kill.
+fn kills() -> u64 {
+    number("FOREBAY_KILLS", || 5)
+}
+
+/// Loads the daemon and kills it after `life`.
+fn load_and_kill(daemon: &mut Daemon, writers: &mut [Writer], life: Duration) {
+    let (killed, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let socket = daemon.socket();
+    thread::scope(|scope| {
+        for writer in writers {
+            let (socket, killed, stop) = (&socket, &killed, &stop);
+            scope.spawn(move || writer.run(socket, VOLUME, killed, stop));
+        }
+        thread::sleep(life);
+        killed.store(true, Ordering::SeqCst);
+        daemon.kill();
+    });
+}
+
+/// Reads the whole volume through the daemon and compares it with the logs.
+fn verify(daemon: &Daemon, writers: &mut [Writer]) -> Vec<Mismatch> {
+    let mut client = Client::connect(&daemon.socket(), VOLUME).expect("it serves again");
+    let mut mismatches = Vec::new();
+    for writer in writers {
+        let read = |offset| {
+            let read = client.read(offset, STRIPE_BYTES as u32);
+            read.unwrap_or_else(|error| panic!("read at {offset} after the restart: {error}"))
+        };
+        mismatches.extend(writer.verify(read, VOLUME_BYTES));
+    }
+    mismatches
+}
+
+/// Compares the backing file itself with the logs.
+fn verify_backing(backing: &File, writers: &mut [Writer]) -> Vec<Mismatch> {
+    let mut mismatches = Vec::new();
+    for writer in writers {
+        let read = |offset| {
+            let mut bytes = vec![0; STRIPE_BYTES as usize];
+            backing
+                .read_exact_at(&mut bytes, offset)
+                .expect("a file of the full size");
+            bytes
+        };
+        mismatches.extend(writer.verify(read, VOLUME_BYTES));
+    }
+    mismatches
+}
+
+fn assert_none(mismatches: &[Mismatch], when: &str, seed: u64) {
+    let some = &mismatches[..mismatches.len().min(8)];
+    let count = mismatches.len();
+    assert!(
+        mismatches.is_empty(),
+        "{when}: {count} sectors are wrong (FOREBAY_SEED={seed}), such as {some:#x?}"
+    );
+}
+
+fn killed_under_load(durability: &'static str) {
+    let clock = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
+    let seed = number("FOREBAY_SEED", || clock.as_nanos() as u64);
+    say(&format!("durability {durability}: FOREBAY_SEED={seed}"));
+    let setup = Setup {
+        durability,
+        cache_bytes: CACHE_BYTES,
+        volume_bytes: VOLUME_BYTES,
+        fuse: false,
+    };
+    let mut daemon = Daemon::new(&format!("kill-{durability}"), &setup);
+    let mut writers: Vec<_> = (0..WRITERS)
+        .map(|index| Writer::new(index, WRITERS, seed))
+        .collect();
+    daemon.start();
+    for round in 1..=kills() {
+        let before: u64 = writers.iter().map(|w| w.log.acknowledged).sum();
+        let life_ms = 200 + log::mix(seed ^ (round << 32)) % 1300;
+        load_and_kill(&mut daemon, &mut writers, Duration::from_millis(life_ms));
+        let total: u64 = writers.iter().map(|w| w.log.acknowledged).sum();
+        let acknowledged = total - before;
+        assert!(
+            acknowledged > 50,
+            "only {acknowledged} writes in {life_ms} ms prove nothing"
+        );
+        let restart = daemon.start();
+        let mismatches = verify(&daemon, &mut writers);
+        say(&format!(
+            "durability {durability}: kill {round} after {life_ms} ms: {acknowledged} acknowledged \
+             writes, first answer {} ms after the restart, {} mismatches",
+            restart.as_millis(),
+            mismatches.len()
+        ));
+        assert_none(&mismatches, &format!("after kill {round}"), seed);
+    }
+
+    // What is left dirty reaches the backing device, and a clean stop loses nothing either.
+    daemon.control("flush", &[]);
+    daemon.stop();
+    let backing = File::open(daemon.folder.join("backing")).expect("the backing file");
+    assert_none(
+        &verify_backing(&backing, &mut writers),
+        "on the backing file",
+        seed,
+    );
+    daemon.start();
+    assert_none(&verify(&daemon, &mut writers), "after a clean stop", seed);
+    daemon.stop();
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_with_durability_sync() {
+    killed_under_load("sync");
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_with_durability_flush() {
+    killed_under_load("flush");
+}
