@@ -1,1 +1,3 @@
 //! The `forebay` program and the library face.
+
+pub mod config;

@@ -1,0 +1,99 @@
+//! `[cache]`: the fast devices and what an acknowledgement promises.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::problem::Problems;
+use super::size::{Interval, Percent, Size};
+
+/// Size of the process journal where the configuration says nothing.
+pub const JOURNAL_BYTES: u64 = 4 << 20;
+/// Share of the cache that may be dirty where the configuration says nothing.
+pub const DIRTY_LIMIT_PERCENT: u8 = 60;
+/// Longest time that metadata waits for a flush where the configuration says nothing.
+pub const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// The name of the device that holds cached data.
+    pub data: String,
+    /// The name of the device that holds the metadata; none where it lies on the data device.
+    pub metadata: Option<String>,
+    /// What an acknowledged write survives.
+    pub durability: Durability,
+    /// Share of the cache that may be dirty before writes wait for cleaning.
+    pub dirty_limit_percent: u8,
+    /// Longest time that metadata waits for a flush before it is written anyway.
+    pub commit_interval: Duration,
+    /// Where the process journal lies; none for `/dev/shm/forebay-UUID.journal`.
+    pub journal: Option<PathBuf>,
+    /// Size of the process journal, bytes.
+    pub journal_bytes: u64,
+    /// The line of the file.
+    pub line: usize,
+}
+
+/// What an acknowledged write survives besides the death of the process.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Power loss, at once.
+    Sync,
+    /// Power loss, after the client's next flush.
+    #[default]
+    Flush,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCache {
+    pub(super) data: Spanned<String>,
+    pub(super) metadata: Option<Spanned<String>>,
+    durability: Option<Durability>,
+    dirty_limit: Option<Percent>,
+    commit_interval: Option<Spanned<Interval>>,
+    journal: Option<PathBuf>,
+    journal_size: Option<Spanned<Size>>,
+}
+
+impl RawCache {
+    pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Cache {
+        if let Some(size) = &self.journal_size
+            && !(1 << 20..=1 << 30).contains(&size.get_ref().0)
+        {
+            problems.add(
+                &size.span(),
+                "the process journal has between 1M and 1G",
+                "write a size such as \"4M\", or leave `journal_size` out",
+            );
+        }
+        if let Some(interval) = &self.commit_interval
+            && interval.get_ref().0.is_zero()
+        {
+            problems.add(
+                &interval.span(),
+                "a commit interval of zero never rests",
+                "write a time such as \"500ms\"; for durability at every write use durability = \"sync\"",
+            );
+        }
+        Cache {
+            data: self.data.get_ref().clone(),
+            metadata: self.metadata.as_ref().map(|name| name.get_ref().clone()),
+            durability: self.durability.unwrap_or_default(),
+            dirty_limit_percent: self.dirty_limit.map_or(DIRTY_LIMIT_PERCENT, |p| p.0),
+            commit_interval: self
+                .commit_interval
+                .as_ref()
+                .map_or(COMMIT_INTERVAL, |interval| interval.get_ref().0),
+            journal: self.journal.as_ref().map(|path| problems.base().join(path)),
+            journal_bytes: self.journal_size.as_ref().map_or(JOURNAL_BYTES, |size| {
+                size.get_ref().0.next_multiple_of(4096)
+            }),
+            line: problems.line(self.data.span().start),
+        }
+    }
+}

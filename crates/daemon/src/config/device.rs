@@ -1,0 +1,228 @@
+//! `[[device]]`: what stores bytes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::problem::{Problems, Span};
+use super::size::{Interval, Rate, Size};
+
+/// A named device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name in the configuration.
+    pub name: String,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// The line of the file that names it.
+    pub line: usize,
+}
+
+/// The kinds of device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A regular file or a raw block device.
+    File {
+        /// Where it is; absolute.
+        path: PathBuf,
+        /// Whether the page cache is passed by (`O_DIRECT`).
+        direct: bool,
+    },
+    /// Memory of the process.
+    Mem {
+        /// Size in bytes.
+        size_bytes: u64,
+        /// Whether the user accepts that acknowledged writes go with the process.
+        volatile: bool,
+    },
+    /// Another device with declared latency and bandwidth.
+    Emulate {
+        /// The name of the device under it.
+        on: String,
+        /// Time that each read takes.
+        read_latency: Duration,
+        /// Time that each write takes.
+        write_latency: Duration,
+        /// Time that each flush takes.
+        flush_latency: Duration,
+        /// Bytes a second over all operations; none for no limit.
+        bandwidth_bytes_per_s: Option<u64>,
+        /// Operations that it works on at once; none for no limit.
+        queue_depth: Option<u32>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    File,
+    Mem,
+    Emulate,
+}
+
+impl Kind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Mem => "mem",
+            Self::Emulate => "emulate",
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDevice {
+    pub(super) name: Spanned<String>,
+    kind: Spanned<Kind>,
+    path: Option<Spanned<PathBuf>>,
+    direct: Option<Spanned<bool>>,
+    size: Option<Spanned<Size>>,
+    volatile: Option<Spanned<bool>>,
+    on: Option<Spanned<String>>,
+    latency: Option<Spanned<Interval>>,
+    read_latency: Option<Spanned<Interval>>,
+    write_latency: Option<Spanned<Interval>>,
+    flush_latency: Option<Spanned<Interval>>,
+    bandwidth: Option<Spanned<Rate>>,
+    queue_depth: Option<Spanned<u32>>,
+}
+
+fn span<T>(value: Option<&Spanned<T>>) -> Option<Span> {
+    value.map(Spanned::span)
+}
+
+impl RawDevice {
+    /// The name of the device under this one.
+    pub(super) fn under(&self) -> Option<&Spanned<String>> {
+        self.on
+            .as_ref()
+            .filter(|_| *self.kind.get_ref() == Kind::Emulate)
+    }
+
+    /// Checks the keys against the kind. None where something needed is missing.
+    pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Option<Device> {
+        let name = self.name.get_ref();
+        let kind = *self.kind.get_ref();
+        super::check_name(problems, &self.name, "device");
+        self.refuse_foreign_keys(problems);
+        let mut missing = |key: &str, example: &str| {
+            problems.add(
+                &self.name.span(),
+                format!("device {name:?} of kind {} has no `{key}`", kind.as_str()),
+                format!("add {key} = {example}"),
+            );
+        };
+        let kind = match kind {
+            Kind::File => {
+                let Some(path) = &self.path else {
+                    missing("path", "\"/dev/...\" or the path of a file");
+                    return None;
+                };
+                DeviceKind::File {
+                    path: problems.base().join(path.get_ref()),
+                    direct: self.direct.as_ref().is_none_or(|direct| *direct.get_ref()),
+                }
+            }
+            Kind::Mem => {
+                let Some(size) = &self.size else {
+                    missing("size", "\"256M\" or another size");
+                    return None;
+                };
+                if size.get_ref().0 == 0 || size.get_ref().0 % 4096 != 0 {
+                    problems.add(
+                        &size.span(),
+                        format!("the size of device {name:?} is not a multiple of 4K above zero"),
+                        "write a size such as \"256M\"",
+                    );
+                }
+                DeviceKind::Mem {
+                    size_bytes: size.get_ref().0,
+                    volatile: self.volatile.as_ref().is_some_and(|v| *v.get_ref()),
+                }
+            }
+            Kind::Emulate => {
+                let Some(on) = &self.on else {
+                    missing("on", "the name of the device under it");
+                    return None;
+                };
+                if let Some(depth) = self.queue_depth.as_ref().filter(|d| *d.get_ref() == 0) {
+                    problems.add(
+                        &depth.span(),
+                        format!("device {name:?} with a queue depth of zero does nothing"),
+                        "write 1 or more, or leave `queue_depth` out where there is no limit",
+                    );
+                }
+                let latency = self
+                    .latency
+                    .as_ref()
+                    .map_or(Duration::ZERO, |l| l.get_ref().0);
+                let or = |own: &Option<Spanned<Interval>>| {
+                    own.as_ref().map_or(latency, |own| own.get_ref().0)
+                };
+                DeviceKind::Emulate {
+                    on: on.get_ref().clone(),
+                    read_latency: or(&self.read_latency),
+                    write_latency: or(&self.write_latency),
+                    flush_latency: or(&self.flush_latency),
+                    bandwidth_bytes_per_s: self.bandwidth.as_ref().map(|b| b.get_ref().0),
+                    queue_depth: self.queue_depth.as_ref().map(|depth| *depth.get_ref()),
+                }
+            }
+        };
+        Some(Device {
+            name: name.clone(),
+            kind,
+            line: problems.line(self.name.span().start),
+        })
+    }
+
+    fn refuse_foreign_keys(&self, problems: &mut Problems<'_>) {
+        let keys = [
+            ("path", span(self.path.as_ref()), Kind::File),
+            ("direct", span(self.direct.as_ref()), Kind::File),
+            ("size", span(self.size.as_ref()), Kind::Mem),
+            ("volatile", span(self.volatile.as_ref()), Kind::Mem),
+            ("on", span(self.on.as_ref()), Kind::Emulate),
+            ("latency", span(self.latency.as_ref()), Kind::Emulate),
+            (
+                "read_latency",
+                span(self.read_latency.as_ref()),
+                Kind::Emulate,
+            ),
+            (
+                "write_latency",
+                span(self.write_latency.as_ref()),
+                Kind::Emulate,
+            ),
+            (
+                "flush_latency",
+                span(self.flush_latency.as_ref()),
+                Kind::Emulate,
+            ),
+            ("bandwidth", span(self.bandwidth.as_ref()), Kind::Emulate),
+            (
+                "queue_depth",
+                span(self.queue_depth.as_ref()),
+                Kind::Emulate,
+            ),
+        ];
+        let kind = *self.kind.get_ref();
+        for (key, span, of) in keys {
+            let Some(span) = span.filter(|_| of != kind) else {
+                continue;
+            };
+            problems.add(
+                &span,
+                format!(
+                    "`{key}` means nothing to device {:?} of kind {}",
+                    self.name.get_ref(),
+                    kind.as_str()
+                ),
+                format!("remove it; it belongs to kind = {:?}", of.as_str()),
+            );
+        }
+    }
+}

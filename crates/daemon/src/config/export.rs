@@ -1,0 +1,138 @@
+//! `[[export]]`: a volume on a protocol.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::problem::{Problems, Span};
+
+/// An export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The name of the volume.
+    pub volume: String,
+    /// Where clients find it.
+    pub protocol: Protocol,
+    /// The line of the file.
+    pub line: usize,
+}
+
+/// The protocols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// NBD, fixed newstyle; the volume's name is the export's name.
+    Nbd(Listen),
+    /// One file in a FUSE file system that is mounted here.
+    Fuse(PathBuf),
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket; absolute.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawExport {
+    pub(super) volume: Spanned<String>,
+    nbd: Option<Spanned<String>>,
+    fuse: Option<Spanned<PathBuf>>,
+    insecure: Option<Spanned<bool>>,
+}
+
+/// Parses `127.0.0.1:10809` or `unix:/path`.
+fn parse_listen(text: &str, base: &Path) -> Option<Listen> {
+    match text.strip_prefix("unix:") {
+        Some("") => None,
+        Some(path) => Some(Listen::Unix(base.join(path))),
+        None => text.parse().ok().map(Listen::Tcp),
+    }
+}
+
+impl RawExport {
+    pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Option<Export> {
+        let volume = self.volume.get_ref();
+        let span = self.volume.span();
+        let protocol = match (&self.nbd, &self.fuse) {
+            (Some(nbd), None) => Protocol::Nbd(self.resolve_nbd(problems, nbd)?),
+            (None, Some(path)) => Protocol::Fuse(problems.base().join(path.get_ref())),
+            (Some(_), Some(_)) => {
+                problems.add(
+                    &span,
+                    format!("this export of volume {volume:?} names two protocols"),
+                    "write two [[export]] tables, one with `nbd` and one with `fuse`",
+                );
+                return None;
+            }
+            (None, None) => {
+                problems.add(
+                    &span,
+                    format!("this export of volume {volume:?} names no protocol"),
+                    "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\" or fuse = \"/run/forebay/db\"",
+                );
+                return None;
+            }
+        };
+        if let (Some(insecure), Protocol::Fuse(_)) = (&self.insecure, &protocol) {
+            problems.add(
+                &insecure.span(),
+                "`insecure` means nothing to a FUSE export",
+                "remove it",
+            );
+        }
+        Some(Export {
+            volume: volume.clone(),
+            protocol,
+            line: problems.line(span.start),
+        })
+    }
+
+    fn resolve_nbd(&self, problems: &mut Problems<'_>, nbd: &Spanned<String>) -> Option<Listen> {
+        let text = nbd.get_ref();
+        let span: Span = nbd.span();
+        let Some(listen) = parse_listen(text, &problems.base()) else {
+            problems.add(
+                &span,
+                format!("{text:?} is no address to listen on"),
+                "write an IP address with a port (\"127.0.0.1:10809\") or \"unix:\" with a path",
+            );
+            return None;
+        };
+        let insecure = self.insecure.as_ref().is_some_and(|i| *i.get_ref());
+        if let Listen::Tcp(address) = &listen
+            && !address.ip().is_loopback()
+            && !insecure
+        {
+            problems.add(
+                &span,
+                format!(
+                    "{address} can be reached from other machines, and NBD here has neither \
+                     encryption nor authentication"
+                ),
+                "listen on 127.0.0.1 or a Unix socket, or add insecure = true where the network is trusted",
+            );
+        }
+        if let Listen::Unix(path) = &listen
+            && path.as_os_str().len() > super::SOCKET_PATH_BYTES
+        {
+            problems.add(&span, super::LONG_SOCKET, super::LONG_SOCKET_HELP);
+        }
+        Some(listen)
+    }
+}

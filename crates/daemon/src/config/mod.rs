@@ -1,0 +1,389 @@
+//! The configuration: a list of named devices, a cache, volumes and exports, nothing else.
+//!
+//! Reading goes in two steps. TOML becomes raw tables that remember where each value stands; these
+//! are then resolved into small typed values, and what refers to what is checked. Every problem
+//! names the file, the line and the remedy, and all problems of the second step are told at once.
+
+pub mod cache;
+pub mod device;
+pub mod export;
+mod problem;
+pub mod server;
+pub mod size;
+pub mod volume;
+
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context as _, Result};
+use serde::Deserialize;
+use toml::Spanned;
+
+pub use cache::{Cache, Durability};
+pub use device::{Device, DeviceKind};
+pub use export::{Export, Listen, Protocol};
+use problem::Problems;
+pub use server::{Io, Server};
+pub use volume::{Mode, Promotion, Volume};
+
+/// The longest path that a Unix socket can have on Linux, bytes.
+const SOCKET_PATH_BYTES: usize = 107;
+const LONG_SOCKET: &str = "the path of a Unix socket has at most 107 bytes, and this one is longer";
+const LONG_SOCKET_HELP: &str = "choose a shorter path, such as one under /run";
+
+/// A configuration whose names all lead somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The file that it was read from.
+    pub path: PathBuf,
+    /// The process.
+    pub server: Server,
+    /// The devices, in the file's order.
+    pub devices: Vec<Device>,
+    /// The cache; none where volumes are served straight from their backing devices.
+    pub cache: Option<Cache>,
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+    /// The exports.
+    pub exports: Vec<Export>,
+    /// What is allowed but deserves a look: sentences with file and line.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    server: server::RawServer,
+    #[serde(default)]
+    device: Vec<device::RawDevice>,
+    cache: Option<cache::RawCache>,
+    #[serde(default)]
+    volume: Vec<volume::RawVolume>,
+    #[serde(default)]
+    export: Vec<export::RawExport>,
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be read; `InvalidInput` when it is wrong, with file, line and remedy.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).context(|| {
+            format!(
+                "cannot read the configuration {}: name a file that exists and that you may read",
+                path.display()
+            )
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Checks `text`, which was read from `path`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is wrong, with file, line and remedy.
+    pub fn parse(path: &Path, text: &str) -> Result<Self> {
+        let mut problems = Problems::new(path, text);
+        let file: File = match toml::from_str(text) {
+            Ok(file) => file,
+            Err(error) => {
+                problems.add_syntax(&error);
+                return Err(problems.into_error());
+            }
+        };
+        let mut config = Self {
+            path: path.to_path_buf(),
+            server: file.server.resolve(&mut problems),
+            devices: Vec::new(),
+            cache: file
+                .cache
+                .as_ref()
+                .map(|cache| cache.resolve(&mut problems)),
+            volumes: Vec::new(),
+            exports: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for device in &file.device {
+            config.devices.extend(device.resolve(&mut problems));
+        }
+        for volume in &file.volume {
+            config.volumes.push(volume.resolve(&mut problems));
+        }
+        for export in &file.export {
+            config.exports.extend(export.resolve(&mut problems));
+        }
+        file.check_names(&mut problems);
+        file.check_uses(&mut problems);
+        config.check_exports(&file, &mut problems);
+        config.check_paths(&file, &mut problems);
+        if !problems.any() {
+            config.check_memory(&file, &mut problems);
+        }
+        if problems.any() {
+            return Err(problems.into_error());
+        }
+        config.warnings = problems.warnings;
+        Ok(config)
+    }
+
+    /// The device called `name`.
+    ///
+    /// # Panics
+    /// If there is none: a loaded configuration has only names that lead somewhere.
+    #[must_use]
+    pub fn device(&self, name: &str) -> &Device {
+        let found = self.devices.iter().find(|device| device.name == name);
+        found.expect("names were checked when the file was read")
+    }
+
+    /// The device called `name`, and what lies under it, down to the leaf.
+    #[must_use]
+    pub fn stack(&self, name: &str) -> Vec<&Device> {
+        let mut stack = vec![self.device(name)];
+        while let DeviceKind::Emulate { on, .. } = &stack[stack.len() - 1].kind {
+            stack.push(self.device(on));
+        }
+        stack
+    }
+
+    /// Whether the data device is memory, and, if so, whether the user accepts what that means.
+    #[must_use]
+    pub fn memory_cache(&self) -> Option<bool> {
+        let cache = self.cache.as_ref()?;
+        match self.stack(&cache.data).last()?.kind {
+            DeviceKind::Mem { volatile, .. } => Some(volatile),
+            _ => None,
+        }
+    }
+
+    /// `file:line` of something, for messages that are found out later.
+    #[must_use]
+    pub fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
+    }
+
+    fn check_exports(&self, file: &File, problems: &mut Problems<'_>) {
+        for (index, export) in self.exports.iter().enumerate() {
+            let twin = self.exports[..index].iter().find(|other| {
+                match (&other.protocol, &export.protocol) {
+                    (Protocol::Fuse(a), Protocol::Fuse(b)) => a == b,
+                    (a, b) => a == b && other.volume == export.volume,
+                }
+            });
+            let raw = file
+                .export
+                .iter()
+                .find(|raw| problems.line(raw.volume.span().start) == export.line);
+            if let (Some(twin), Some(raw)) = (twin, raw) {
+                problems.add(
+                    &raw.volume.span(),
+                    format!("the export in line {} is in the same place", twin.line),
+                    "remove one of the two, or give it another address or directory",
+                );
+            }
+        }
+        for volume in &file.volume {
+            let name = volume.name.get_ref();
+            if !file.export.iter().any(|e| e.volume.get_ref() == name) {
+                problems.warn(
+                    &volume.name.span(),
+                    &format!("volume {name:?} has no export: nobody can reach it"),
+                );
+            }
+        }
+    }
+
+    /// One medium has one user: two devices on one file would write over each other.
+    fn check_paths(&self, file: &File, problems: &mut Problems<'_>) {
+        let mut seen: Vec<(&Path, &str)> = Vec::new();
+        for device in &self.devices {
+            let DeviceKind::File { path, .. } = &device.kind else {
+                continue;
+            };
+            match seen.iter().find(|(other, _)| other == path) {
+                Some((_, other)) => {
+                    let raw = file
+                        .device
+                        .iter()
+                        .find(|raw| *raw.name.get_ref() == device.name);
+                    problems.add(
+                        &raw.map_or(0..0, |raw| raw.name.span()),
+                        format!(
+                            "devices {other:?} and {:?} are both {}",
+                            device.name,
+                            path.display()
+                        ),
+                        "give each device a file of its own, or use one device in both places",
+                    );
+                }
+                None => seen.push((path, &device.name)),
+            }
+        }
+    }
+
+    /// A cache in memory goes with the process, so it may not hold the only copy of anything,
+    /// unless the user says that this is meant.
+    fn check_memory(&self, file: &File, problems: &mut Problems<'_>) {
+        let (Some(accepted), Some(cache)) = (self.memory_cache(), &file.cache) else {
+            return;
+        };
+        problems.warn(
+            &cache.data.span(),
+            "the cache is memory of the process: what it holds goes with the process",
+        );
+        for volume in file.volume.iter().filter(|_| !accepted) {
+            let Some(mode) = &volume.mode else { continue };
+            if mode.get_ref().keeps_dirty_data() {
+                problems.add(
+                    &mode.span(),
+                    format!(
+                        "volume {:?} in mode {} on a cache in memory loses acknowledged writes when \
+                         the process dies",
+                        volume.name.get_ref(),
+                        mode.get_ref()
+                    ),
+                    "use mode wt, wa, wi or pt, or add volatile = true to the memory device where \
+                     the data may be lost",
+                );
+            }
+        }
+    }
+}
+
+impl File {
+    /// No two devices, and no two volumes, share a name.
+    fn check_names(&self, problems: &mut Problems<'_>) {
+        let devices: Vec<_> = self.device.iter().map(|d| &d.name).collect();
+        let volumes: Vec<_> = self.volume.iter().map(|v| &v.name).collect();
+        for (noun, names) in [("device", devices), ("volume", volumes)] {
+            for (index, name) in names.iter().enumerate() {
+                let twin = names[..index]
+                    .iter()
+                    .find(|n| n.get_ref() == name.get_ref());
+                if let Some(twin) = twin {
+                    let line = problems.line(twin.span().start);
+                    problems.add(
+                        &name.span(),
+                        format!("{noun} {:?} is in line {line} already", name.get_ref()),
+                        "give one of the two another name",
+                    );
+                }
+            }
+        }
+    }
+
+    /// Every name that is used exists, and no device has two users.
+    fn check_uses(&self, problems: &mut Problems<'_>) {
+        let mut uses: Vec<(&Spanned<String>, String)> = Vec::new();
+        if let Some(cache) = &self.cache {
+            uses.push((&cache.data, "[cache] data".into()));
+            if let Some(metadata) = &cache.metadata {
+                uses.push((metadata, "[cache] metadata".into()));
+            }
+        }
+        for device in &self.device {
+            if let Some(on) = device.under() {
+                uses.push((on, format!("device {:?}", device.name.get_ref())));
+            }
+        }
+        for volume in &self.volume {
+            uses.push((
+                &volume.backing,
+                format!("volume {:?}", volume.name.get_ref()),
+            ));
+        }
+        for (index, (name, user)) in uses.iter().enumerate() {
+            if !self
+                .device
+                .iter()
+                .any(|d| d.name.get_ref() == name.get_ref())
+            {
+                problems.add(
+                    &name.span(),
+                    format!(
+                        "{user} uses device {:?}, which does not exist",
+                        name.get_ref()
+                    ),
+                    known("device", self.device.iter().map(|d| d.name.get_ref())),
+                );
+            }
+            let other = uses[..index]
+                .iter()
+                .find(|(n, _)| n.get_ref() == name.get_ref());
+            if let Some((_, other)) = other {
+                problems.add(
+                    &name.span(),
+                    format!("device {:?} is used by {other} already", name.get_ref()),
+                    "give each user a device of its own",
+                );
+            }
+        }
+        for device in &self.device {
+            self.check_loop(device, problems);
+            let name = device.name.get_ref();
+            if !uses.iter().any(|(used, _)| used.get_ref() == name) {
+                problems.warn(
+                    &device.name.span(),
+                    &format!("nothing uses device {name:?}"),
+                );
+            }
+        }
+        for export in &self.export {
+            let name = export.volume.get_ref();
+            if !self.volume.iter().any(|v| v.name.get_ref() == name) {
+                problems.add(
+                    &export.volume.span(),
+                    format!("this exports volume {name:?}, which does not exist"),
+                    known("volume", self.volume.iter().map(|v| v.name.get_ref())),
+                );
+            }
+        }
+    }
+
+    /// A device does not lie on itself.
+    fn check_loop(&self, device: &device::RawDevice, problems: &mut Problems<'_>) {
+        let mut current = device;
+        for _ in 0..self.device.len() {
+            let Some(on) = current.under() else { return };
+            let next = self
+                .device
+                .iter()
+                .find(|d| d.name.get_ref() == on.get_ref());
+            let Some(next) = next else { return };
+            if next.name == device.name {
+                problems.add(
+                    &on.span(),
+                    format!("device {:?} lies on itself", device.name.get_ref()),
+                    "let `on` lead to a device of kind file or mem",
+                );
+                return;
+            }
+            current = next;
+        }
+    }
+}
+
+fn known<'a>(noun: &str, names: impl Iterator<Item = &'a String>) -> String {
+    let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();
+    match names.len() {
+        0 => format!("add a [[{noun}]] table with this name"),
+        _ => format!("use one of {}, or add a [[{noun}]] table", names.join(", ")),
+    }
+}
+
+/// Names end up in file names, metrics and export names: they are kept plain.
+fn check_name(problems: &mut Problems<'_>, name: &Spanned<String>, noun: &str) {
+    let text = name.get_ref();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let short = (1..=64).contains(&text.len());
+    if !short || !text.chars().all(plain) || text.starts_with(['.', '-']) {
+        problems.add(
+            &name.span(),
+            format!("{text:?} cannot be the name of a {noun}"),
+            "use 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! `[server]`: the process itself.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::problem::Problems;
+
+/// The process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Number of reactor threads: one runs the cache, the others serve connections.
+    pub reactors: usize,
+    /// The path of the control socket.
+    pub control: PathBuf,
+    /// Where `/metrics` and the status page are served; loopback.
+    pub metrics: SocketAddr,
+    /// The directory that remembers the volumes' epochs.
+    pub state: PathBuf,
+    /// How I/O reaches the kernel.
+    pub io: Io,
+}
+
+/// How I/O reaches the kernel.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Io {
+    /// io_uring where the kernel allows it, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or no start.
+    Uring,
+    /// A pool of threads.
+    Threads,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawServer {
+    reactors: Option<Spanned<usize>>,
+    control: Option<Spanned<PathBuf>>,
+    metrics: Option<Spanned<String>>,
+    state: Option<PathBuf>,
+    io: Option<Io>,
+}
+
+impl RawServer {
+    pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Server {
+        let reactors = self.reactors.as_ref().map_or(1, |count| {
+            if !(1..=64).contains(count.get_ref()) {
+                problems.add(
+                    &count.span(),
+                    format!("{} reactors are not possible", count.get_ref()),
+                    "write a number from 1 to 64; one a core is the most that helps",
+                );
+            }
+            *count.get_ref()
+        });
+        let metrics = self.metrics.as_ref().and_then(|text| {
+            let address = text.get_ref().parse::<SocketAddr>().ok();
+            let loopback = address.filter(|address| address.ip().is_loopback());
+            if loopback.is_none() {
+                problems.add(
+                    &text.span(),
+                    format!("{:?} is no loopback address", text.get_ref()),
+                    "write metrics = \"127.0.0.1:9809\"; a proxy can make it reachable from elsewhere",
+                );
+            }
+            loopback
+        });
+        let control = self.control.as_ref().map(|path| {
+            let absolute = problems.base().join(path.get_ref());
+            if absolute.as_os_str().len() > super::SOCKET_PATH_BYTES {
+                problems.add(&path.span(), super::LONG_SOCKET, super::LONG_SOCKET_HELP);
+            }
+            absolute
+        });
+        Server {
+            reactors,
+            control: control.unwrap_or_else(default_control),
+            metrics: metrics.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9809))),
+            state: self
+                .state
+                .as_ref()
+                .map_or_else(default_state, |path| problems.base().join(path)),
+            io: self.io.unwrap_or_default(),
+        }
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Where the control socket lies when nobody says: under `/run` for root, else in the user's own
+/// runtime directory.
+#[must_use]
+pub fn default_control() -> PathBuf {
+    if is_root() {
+        return "/run/forebay/control.sock".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(run) => PathBuf::from(run).join("forebay/control.sock"),
+        None => {
+            // SAFETY: no memory is involved.
+            let user = unsafe { libc::geteuid() };
+            format!("/tmp/forebay-{user}/control.sock").into()
+        }
+    }
+}
+
+/// Where the volumes' epochs are kept when nobody says.
+#[must_use]
+pub fn default_state() -> PathBuf {
+    if is_root() {
+        return "/var/lib/forebay".into();
+    }
+    match (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")) {
+        (Some(state), _) => PathBuf::from(state).join("forebay"),
+        (None, Some(home)) => PathBuf::from(home).join(".local/state/forebay"),
+        (None, None) => "/var/lib/forebay".into(),
+    }
+}

@@ -1,0 +1,311 @@
+//! Values with units: sizes, rates, durations, percents. Each parses from text (in a configuration
+//! file or on the command line) and says, when it does not, how to write it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+/// Why a piece of text is not a value, and how to write one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadValue {
+    /// What is wrong.
+    pub what: String,
+    /// What to write instead.
+    pub help: &'static str,
+}
+
+/// Between what and help in the text of a [`BadValue`]: serde carries only text, and the
+/// configuration's reader takes the two apart again.
+pub(super) const HELP: &str = "; help: ";
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{HELP}{}", self.what, self.help)
+    }
+}
+
+impl std::error::Error for BadValue {}
+
+fn bad<T>(text: &str, noun: &str, help: &'static str) -> Result<T, BadValue> {
+    Err(BadValue {
+        what: format!("{text:?} is not {noun}"),
+        help,
+    })
+}
+
+/// A number of bytes, written with binary units: `512`, `32K`, `1M`, `64GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Bytes a second, written with either kind of unit: `100MB/s` (decimal), `100MiB/s` (binary).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
+/// A length of time: `250us`, `1ms`, `1.5s`, `2m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interval(pub Duration);
+
+/// A share of a whole: `60%`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Percent(pub u8);
+
+/// Splits `"1.5ms"` into `("1.5", "ms")`.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim_start())
+}
+
+/// `number` (with at most nine decimals) times `unit`; none where it is no number, does not fit, or
+/// the product is not whole.
+fn scaled(number: &str, unit: u64) -> Option<u64> {
+    let number = number.replace('_', "");
+    let (whole, part) = number.split_once('.').unwrap_or((&number, ""));
+    if part.len() > 9 || number.ends_with('.') {
+        return None;
+    }
+    let whole: u128 = whole.parse().ok()?;
+    let scale = 10_u128.pow(u32::try_from(part.len()).ok()?);
+    let part: u128 = if part.is_empty() {
+        0
+    } else {
+        part.parse().ok()?
+    };
+    let product = whole
+        .checked_mul(scale)?
+        .checked_add(part)?
+        .checked_mul(u128::from(unit))?;
+    (product % scale == 0)
+        .then(|| u64::try_from(product / scale).ok())
+        .flatten()
+}
+
+const SIZE_HELP: &str = "write bytes, or a number with K, M, G or T (powers of 1024), such as \"32K\", \"1M\" or \"64G\"";
+
+impl FromStr for Size {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let (number, unit) = split(text);
+        let unit = match unit {
+            "" | "B" => 1,
+            "K" | "k" | "KiB" => 1 << 10,
+            "M" | "MiB" => 1 << 20,
+            "G" | "GiB" => 1 << 30,
+            "T" | "TiB" => 1 << 40,
+            _ => return bad(text, "a size", SIZE_HELP),
+        };
+        match scaled(number, unit) {
+            Some(bytes) => Ok(Self(bytes)),
+            None => bad(text, "a size", SIZE_HELP),
+        }
+    }
+}
+
+const RATE_HELP: &str = "write bytes a second with a unit, such as \"100MB/s\" (millions) or \"100MiB/s\" (powers of 1024)";
+
+impl FromStr for Rate {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let (number, unit) = split(text);
+        let unit = match unit.strip_suffix("/s") {
+            Some("B") => 1,
+            Some("kB" | "KB") => 1_000,
+            Some("MB") => 1_000_000,
+            Some("GB") => 1_000_000_000,
+            Some("KiB") => 1 << 10,
+            Some("MiB") => 1 << 20,
+            Some("GiB") => 1 << 30,
+            _ => return bad(text, "a rate", RATE_HELP),
+        };
+        match scaled(number, unit) {
+            Some(0) => Err(BadValue {
+                what: "a rate of zero lets nothing through".into(),
+                help: "leave `bandwidth` out where there is no limit",
+            }),
+            Some(bytes) => Ok(Self(bytes)),
+            None => bad(text, "a rate", RATE_HELP),
+        }
+    }
+}
+
+const INTERVAL_HELP: &str =
+    "write a number with ns, us, ms, s, m or h, such as \"250us\", \"1ms\" or \"2s\"";
+
+impl FromStr for Interval {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let (number, unit) = split(text);
+        let unit_ns = match unit {
+            "ns" => 1,
+            "us" | "µs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" | "min" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return bad(text, "a duration", INTERVAL_HELP),
+        };
+        match scaled(number, unit_ns) {
+            Some(ns) => Ok(Self(Duration::from_nanos(ns))),
+            None => bad(text, "a duration", INTERVAL_HELP),
+        }
+    }
+}
+
+const PERCENT_HELP: &str =
+    "write a whole number from 1 to 100 with a percent sign, such as \"60%\"";
+
+impl FromStr for Percent {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let number = text.trim().strip_suffix('%').map(str::trim_end);
+        match number.and_then(|number| number.parse::<u8>().ok()) {
+            Some(percent @ 1..=100) => Ok(Self(percent)),
+            _ => bad(text, "a percentage", PERCENT_HELP),
+        }
+    }
+}
+
+/// Reads a value from text, and, for sizes, from a bare number of bytes.
+struct TextVisitor<T> {
+    from_number: Option<fn(u64) -> T>,
+    what: &'static str,
+    here: PhantomData<T>,
+}
+
+impl<T: FromStr<Err = BadValue>> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        match (self.from_number, u64::try_from(number)) {
+            (Some(make), Ok(number)) => Ok(make(number)),
+            _ => Err(E::invalid_type(de::Unexpected::Signed(number), &self)),
+        }
+    }
+}
+
+macro_rules! deserialize_text {
+    ($type:ident, $from_number:expr, $what:literal) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(TextVisitor {
+                    from_number: $from_number,
+                    what: $what,
+                    here: PhantomData,
+                })
+            }
+        }
+    };
+}
+
+deserialize_text!(Size, Some(Size), "a size such as \"32K\"");
+deserialize_text!(Rate, None, "a rate such as \"100MB/s\", in quotes");
+deserialize_text!(Interval, None, "a duration such as \"1ms\", in quotes");
+deserialize_text!(Percent, None, "a percentage such as \"60%\", in quotes");
+
+/// Bytes for a person: `1.5 GiB`, `32 KiB`, `512 B`.
+#[must_use]
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() < 0.05 || unit == 0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// A length of time for a person: `850 us`, `1.5 ms`, `42 s`, `3 h 20 min`.
+#[must_use]
+pub fn human_duration(duration: Duration) -> String {
+    let us = duration.as_micros();
+    let s = duration.as_secs();
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        1_000_000..10_000_000 => format!("{:.1} s", us as f64 / 1e6),
+        _ if s < 120 => format!("{s} s"),
+        _ if s < 7200 => format!("{} min {} s", s / 60, s % 60),
+        _ if s < 172_800 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_binary() {
+        let ok = |text: &str| text.parse::<Size>().map(|size| size.0);
+        assert_eq!(ok("512"), Ok(512));
+        assert_eq!(ok("32K"), Ok(32 << 10));
+        assert_eq!(ok("1.5 MiB"), Ok(3 << 19));
+        assert_eq!(ok("64G"), Ok(64 << 30));
+        for wrong in [
+            "",
+            "K",
+            "32KB",
+            "-1",
+            "1.3",
+            "1e9",
+            "99999999999T",
+            "1..2K",
+            "1.K",
+        ] {
+            let error = ok(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("powers of 1024"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn rates_say_which_unit_they_mean() {
+        let ok = |text: &str| text.parse::<Rate>().map(|rate| rate.0);
+        assert_eq!(ok("100MB/s"), Ok(100_000_000));
+        assert_eq!(ok("100 MiB/s"), Ok(100 << 20));
+        assert!(ok("100M").is_err());
+        assert!(ok("0MB/s").unwrap_err().to_string().contains("leave"));
+    }
+
+    #[test]
+    fn durations_and_percents() {
+        let ok = |text: &str| text.parse::<Interval>().map(|interval| interval.0);
+        assert_eq!(ok("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(ok("0.5s"), Ok(Duration::from_millis(500)));
+        assert!(ok("1").is_err());
+        assert_eq!("60%".parse(), Ok(Percent(60)));
+        for wrong in ["0%", "101%", "60", "%", "-5%"] {
+            assert!(wrong.parse::<Percent>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(human_bytes(512), "512 B");
+        assert_eq!(human_bytes(32 << 10), "32 KiB");
+        assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+        assert_eq!(human_duration(Duration::from_micros(1500)), "1.5 ms");
+        assert_eq!(human_duration(Duration::from_secs(12_000)), "3 h 20 min");
+    }
+}

@@ -1,0 +1,205 @@
+//! What a good configuration means, and that every bad one names file, line and remedy.
+
+use super::*;
+
+const GOOD: &str = r#"
+[[device]]
+name = "ssd"
+kind = "file"
+path = "/dev/nvme0n1"
+
+[[device]]
+name = "disk"
+kind = "file"
+path = "db.img"
+direct = false
+
+[[device]]
+name = "slow"
+kind = "emulate"
+on = "disk"
+latency = "1ms"
+flush_latency = "2ms"
+bandwidth = "100MB/s"
+
+[cache]
+data = "ssd"
+durability = "sync"
+dirty_limit = "40%"
+
+[[volume]]
+name = "db"
+backing = "slow"
+mode = "wb"
+promotion = "nhit:2"
+sequential_cutoff = "1M"
+
+[[export]]
+volume = "db"
+nbd = "127.0.0.1:10809"
+
+[[export]]
+volume = "db"
+nbd = "unix:/run/forebay/db.sock"
+
+[[export]]
+volume = "db"
+fuse = "/run/forebay/db"
+
+[server]
+reactors = 2
+control = "/run/x.sock"
+state = "state"
+io = "threads"
+"#;
+
+fn parse(text: &str) -> Result<Config> {
+    Config::parse(Path::new("/etc/forebay.toml"), text)
+}
+
+/// The error of GOOD with `from` replaced by `to`.
+fn broken(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from:?} is in the example");
+    let text = GOOD.replacen(from, to, 1);
+    let error = parse(&text).expect_err(&format!("{to:?} should be refused"));
+    let report = error.report();
+    let at = GOOD.find(from).expect("checked above") + from.len() - from.trim_start().len();
+    let first = 1 + GOOD[..at].matches('\n').count();
+    let last = first + to.trim().matches('\n').count();
+    assert!(
+        (first..=last).any(|line| report.contains(&format!("/etc/forebay.toml:{line}: "))),
+        "names the file and line {first}: {report}"
+    );
+    assert!(report.contains("help: "), "names the remedy: {report}");
+    report
+}
+
+#[test]
+fn a_good_file_means_what_it_says() {
+    let config = parse(GOOD).expect("the example is right");
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!(config.devices.len(), 3);
+    let DeviceKind::Emulate {
+        read_latency,
+        flush_latency,
+        bandwidth_bytes_per_s,
+        ..
+    } = &config.device("slow").kind
+    else {
+        panic!("slow is emulated");
+    };
+    assert_eq!(read_latency.as_millis(), 1);
+    assert_eq!(flush_latency.as_millis(), 2);
+    assert_eq!(*bandwidth_bytes_per_s, Some(100_000_000));
+    let leaf = config.stack("slow")[1];
+    assert_eq!(
+        leaf.kind,
+        DeviceKind::File {
+            path: "/etc/db.img".into(),
+            direct: false
+        }
+    );
+    let cache = config.cache.as_ref().expect("there is a cache");
+    assert_eq!(cache.durability, Durability::Sync);
+    assert_eq!(cache.dirty_limit_percent, 40);
+    assert_eq!(config.volumes[0].mode, Mode::WriteBack);
+    assert_eq!(config.volumes[0].promotion, Promotion::Nhit { hits: 2 });
+    assert_eq!(config.volumes[0].sequential_cutoff_bytes, 1 << 20);
+    assert_eq!(config.exports.len(), 3);
+    assert_eq!(config.server.state, Path::new("/etc/state"));
+    assert_eq!(config.server.io, Io::Threads);
+}
+
+#[test]
+fn syntax_and_unknown_keys_are_named() {
+    assert!(broken("[cache]", "[cache").contains("help"));
+    let report = broken("dirty_limit = \"40%\"", "dirty_limits = \"40%\"");
+    assert!(report.contains("unknown field `dirty_limits`"), "{report}");
+    assert!(
+        report.contains("`dirty_limit`"),
+        "lists the right name: {report}"
+    );
+    assert!(broken("[cache]\n", "[cash]\n").contains("unknown field `cash`"));
+    assert!(broken("kind = \"file\"", "kind = \"ssd\"").contains("unknown variant `ssd`"));
+    assert!(broken("reactors = 2", "reactors = \"two\"").contains("invalid type"));
+    assert!(broken("direct = false", "direct = false\ndirect = true").contains("keep one"));
+}
+
+#[test]
+fn values_are_named_with_how_to_write_them() {
+    assert!(broken("latency = \"1ms\"", "latency = \"1\"").contains("\"250us\""));
+    assert!(broken("latency = \"1ms\"", "latency = 1").contains("duration such as"));
+    assert!(broken("\"100MB/s\"", "\"100\"").contains("100MB/s"));
+    assert!(broken("\"40%\"", "\"140%\"").contains("60%"));
+    assert!(broken("mode = \"wb\"", "mode = \"wbb\"").contains("write-back"));
+    assert!(broken("nhit:2", "nhit:0").contains("always"));
+    assert!(broken("\"1M\"", "\"1MB\"").contains("powers of 1024"));
+    assert!(broken("reactors = 2", "reactors = 0").contains("from 1 to 64"));
+    assert!(broken("name = \"db\"", "name = \"../db\"").contains("cannot be the name"));
+}
+
+#[test]
+fn names_must_lead_somewhere_and_have_one_user() {
+    let report = broken("data = \"ssd\"", "data = \"sdd\"");
+    assert!(report.contains("does not exist"), "{report}");
+    assert!(report.contains("\"ssd\", \"disk\", \"slow\""), "{report}");
+    assert!(broken("backing = \"slow\"", "backing = \"disk\"").contains("used by"));
+    assert!(broken("on = \"disk\"", "on = \"slow\"").contains("lies on itself"));
+    assert!(broken("name = \"disk\"", "name = \"ssd\"").contains("already"));
+    assert!(broken("volume = \"db\"", "volume = \"dc\"").contains("does not exist"));
+    assert!(parse(&GOOD.replace("\"db.img\"", "\"/dev/nvme0n1\"")).is_err());
+}
+
+#[test]
+fn keys_belong_to_their_kind() {
+    let report = broken("direct = false", "size = \"1G\"");
+    assert!(report.contains("belongs to kind = \"mem\""), "{report}");
+    let missing = parse("[[device]]\nname = \"d\"\nkind = \"mem\"\n").unwrap_err();
+    assert!(missing.report().contains("add size"), "{missing:?}");
+    let missing = parse("[[device]]\nkind = \"mem\"\n").unwrap_err().report();
+    assert!(missing.contains("/etc/forebay.toml:1: "), "{missing}");
+    assert!(missing.contains("add the key"), "{missing}");
+}
+
+#[test]
+fn an_open_door_needs_a_word() {
+    let report = broken("\"127.0.0.1:10809\"", "\"0.0.0.0:10809\"");
+    assert!(report.contains("insecure = true"), "{report}");
+    let text = GOOD.replace(
+        "nbd = \"127.0.0.1:10809\"",
+        "nbd = \"0.0.0.0:10809\"\ninsecure = true",
+    );
+    assert!(parse(&text).is_ok());
+    assert!(broken("\"127.0.0.1:10809\"", "\"localhost\"").contains("IP address with a port"));
+    assert!(broken("io = \"threads\"", "metrics = \"0.0.0.0:9\"").contains("loopback"));
+    let fuse = "fuse = \"/run/forebay/db\"";
+    let none = parse(&GOOD.replace(fuse, "insecure = true")).unwrap_err();
+    assert!(none.report().contains("names no protocol"), "{none:?}");
+    let both = format!("{fuse}\nnbd = \"127.0.0.1:1\"");
+    assert!(parse(&GOOD.replace(fuse, &both)).is_err());
+}
+
+#[test]
+fn a_cache_in_memory_holds_no_only_copy() {
+    let memory = GOOD.replace(
+        "kind = \"file\"\npath = \"/dev/nvme0n1\"",
+        "kind = \"mem\"\nsize = \"64M\"",
+    );
+    let report = parse(&memory).unwrap_err().report();
+    assert!(report.contains("volatile = true"), "{report}");
+    let accepted = memory.replace("\"64M\"", "\"64M\"\nvolatile = true");
+    let config = parse(&accepted).expect("volatile says that it is meant");
+    assert_eq!(config.memory_cache(), Some(true));
+    assert!(config.warnings[0].contains("goes with the process"));
+    let through = parse(&memory.replace("\"wb\"", "\"wt\"")).expect("wt keeps no dirty data");
+    assert_eq!(through.memory_cache(), Some(false));
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let text = GOOD
+        .replace("data = \"ssd\"", "data = \"x\"")
+        .replace("reactors = 2", "reactors = 0");
+    let report = parse(&text).unwrap_err().report();
+    assert_eq!(report.matches("help: ").count(), 2, "{report}");
+}

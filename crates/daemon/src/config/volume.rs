@@ -1,0 +1,184 @@
+//! `[[volume]]`: what clients see, and how it uses the cache.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use toml::Spanned;
+
+use super::problem::Problems;
+use super::size::{BadValue, Size};
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Its name, also as an export.
+    pub name: String,
+    /// The name of its backing device.
+    pub backing: String,
+    /// How it uses the cache.
+    pub mode: Mode,
+    /// What a miss needs to be taken into the cache.
+    pub promotion: Promotion,
+    /// A sequential stream longer than this passes the cache by, bytes; zero for never.
+    pub sequential_cutoff_bytes: u64,
+    /// Whether clients may not write.
+    pub read_only: bool,
+    /// The line of the file.
+    pub line: usize,
+}
+
+/// The six cache modes, by the short names that the field uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// `wb`: a write is acknowledged when the cache has it.
+    WriteBack,
+    /// `wt`: a write goes to the cache and to the backing device.
+    #[default]
+    WriteThrough,
+    /// `wa`: a write goes to the backing device, and to the cache where the block is there already.
+    WriteAround,
+    /// `wi`: a write goes to the backing device and drops the block from the cache.
+    WriteInvalidate,
+    /// `wo`: writes are cached as in `wb`, reads of other blocks are not taken in.
+    WriteOnly,
+    /// `pt`: everything goes to the backing device.
+    PassThrough,
+}
+
+/// What a miss needs to be taken into the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promotion {
+    /// `always`: nothing.
+    #[default]
+    Always,
+    /// `nhit:N`: to be the N-th access to its block.
+    Nhit {
+        /// The N.
+        hits: u32,
+    },
+}
+
+impl Mode {
+    /// All of them, with what they do in a few words.
+    pub const ALL: [(Self, &'static str, &'static str); 6] = [
+        (Self::WriteBack, "wb", "write-back"),
+        (Self::WriteThrough, "wt", "write-through"),
+        (Self::WriteAround, "wa", "write-around"),
+        (Self::WriteInvalidate, "wi", "write-invalidate"),
+        (Self::WriteOnly, "wo", "write-only"),
+        (Self::PassThrough, "pt", "pass-through"),
+    ];
+
+    /// Whether the cache may hold the only copy of an acknowledged write.
+    #[must_use]
+    pub const fn keeps_dirty_data(self) -> bool {
+        matches!(self, Self::WriteBack | Self::WriteOnly)
+    }
+
+    fn entry(self) -> &'static (Self, &'static str, &'static str) {
+        &Self::ALL[self as usize]
+    }
+
+    /// The long name.
+    #[must_use]
+    pub fn long_name(self) -> &'static str {
+        self.entry().2
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.entry().1)
+    }
+}
+
+impl FromStr for Mode {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        Self::ALL
+            .iter()
+            .find(|(_, short, long)| text == *short || text == *long)
+            .map(|(mode, ..)| *mode)
+            .ok_or_else(|| BadValue {
+                what: format!("{text:?} is not a cache mode"),
+                help: "write wb (write-back), wt (write-through), wa (write-around), \
+                       wi (write-invalidate), wo (write-only) or pt (pass-through)",
+            })
+    }
+}
+
+impl fmt::Display for Promotion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Always => f.write_str("always"),
+            Self::Nhit { hits } => write!(f, "nhit:{hits}"),
+        }
+    }
+}
+
+impl FromStr for Promotion {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let hits = text.strip_prefix("nhit:").and_then(|n| n.parse().ok());
+        match (text, hits) {
+            ("always", _) => Ok(Self::Always),
+            (_, Some(hits @ 1..=255)) => Ok(Self::Nhit { hits }),
+            _ => Err(BadValue {
+                what: format!("{text:?} is not a promotion rule"),
+                help: "write \"always\", or \"nhit:2\" to take a block in at its second access (at most 255)",
+            }),
+        }
+    }
+}
+
+macro_rules! through_text {
+    ($type:ident) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    };
+}
+
+through_text!(Mode);
+through_text!(Promotion);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawVolume {
+    pub(super) name: Spanned<String>,
+    pub(super) backing: Spanned<String>,
+    pub(super) mode: Option<Spanned<Mode>>,
+    promotion: Option<Promotion>,
+    sequential_cutoff: Option<Size>,
+    read_only: Option<bool>,
+}
+
+impl RawVolume {
+    pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Volume {
+        super::check_name(problems, &self.name, "volume");
+        Volume {
+            name: self.name.get_ref().clone(),
+            backing: self.backing.get_ref().clone(),
+            mode: self
+                .mode
+                .as_ref()
+                .map_or_else(Mode::default, |m| *m.get_ref()),
+            promotion: self.promotion.unwrap_or_default(),
+            sequential_cutoff_bytes: self.sequential_cutoff.map_or(0, |size| size.0),
+            read_only: self.read_only.unwrap_or(false),
+            line: problems.line(self.name.span().start),
+        }
+    }
+}
