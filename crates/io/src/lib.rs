@@ -4,8 +4,21 @@
 //! - [`rt`]: the single-threaded executor that every reactor runs. The simulator runs the same one
 //!   with a virtual clock and a seeded choice of the next task, so that the engine is the same code
 //!   in production and under test.
+//! - [`reactor`]: a thread's executor with its driver: io_uring, or threads where that is forbidden.
+//! - [`file`], [`net`], [`shm`], [`system`]: what tasks of a reactor use of the machine.
 //! - [`sync`]: what tasks of one reactor use to wait for each other.
 
+pub mod file;
+pub mod net;
+pub mod reactor;
 pub mod rt;
+pub mod shm;
 pub mod sim;
 pub mod sync;
+pub mod system;
+#[cfg(test)]
+mod testing;
+mod threads;
+mod uring;
+
+pub use reactor::{Engine, Reactor, spawn_reactor};

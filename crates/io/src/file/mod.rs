@@ -1,0 +1,268 @@
+//! Regular files and raw block devices, opened exclusively and read and written directly.
+
+mod geometry;
+mod operation;
+
+use std::cell::Cell;
+use std::fs::{Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Request, Result};
+
+use crate::reactor::{Driver, Target, current};
+pub use geometry::Geometry;
+pub(crate) use operation::FileOp;
+
+/// How a file is opened.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Go round the page cache (`O_DIRECT`). Where the file system refuses, a warning is logged and
+    /// the page cache is used.
+    pub direct: bool,
+    /// Hold it alone: a lock for files, and the kernel's exclusive claim for block devices.
+    pub exclusive: bool,
+    /// Make a regular file of this size, bytes, sparse, if there is none or an empty one. A file that
+    /// has contents keeps its size.
+    pub create_bytes: Option<u64>,
+}
+
+/// An open file or block device. It belongs to the reactor that it was opened on.
+pub struct File {
+    handle: Rc<Handle>,
+}
+
+/// What operations in flight share with the file.
+pub(crate) struct Handle {
+    driver: Rc<Driver>,
+    target: Target,
+    fd: OwnedFd,
+    exclusive: bool,
+    read_only: bool,
+    path: PathBuf,
+    geometry: Geometry,
+    /// What requests are checked against.
+    info: DeviceInfo,
+    /// Buffers at other addresses are bounced, bytes.
+    memory_align: usize,
+    /// Whether `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` are not known to be refused.
+    punches: Cell<bool>,
+    zeroes: Cell<bool>,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.handle.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.driver.unregister(self.target);
+        if self.exclusive {
+            // The ring may hold the file a moment longer; the next opener need not wait for that.
+            // SAFETY: the descriptor is open.
+            unsafe { libc::flock(self.fd.as_raw_fd(), libc::LOCK_UN) };
+        }
+    }
+}
+
+impl File {
+    /// Opens `path`, which names a regular file or a block device.
+    ///
+    /// # Errors
+    /// `Busy` if somebody else holds it and `options.exclusive` is set, `InvalidInput` if it is
+    /// neither a file nor a block device or no reactor runs on this thread, else what the system says.
+    pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
+        let path = path.as_ref();
+        open(path, options).context(|| format!("opening {}", path.display()))
+    }
+
+    /// Size, blocks and abilities.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.handle.geometry
+    }
+
+    /// The path that it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.handle.path
+    }
+
+    /// Starts `request`; `done` tells the outcome, later, on this thread.
+    ///
+    /// Requests that reach past the end, are misaligned or write to a read-only file fail. A read
+    /// never invents data: if the file ends early (it was truncated), it fails.
+    pub fn submit(&self, request: Request, done: Completion) {
+        let handle = &self.handle;
+        let checked = if handle.read_only && !matches!(request.op, Op::Read | Op::Flush) {
+            Err(ErrorKind::ReadOnly.into())
+        } else {
+            handle.info.check(&request)
+        };
+        match checked {
+            // A discard is advice; this medium has no use for it.
+            Ok(()) if request.op == Op::Discard && !handle.geometry.discard => {
+                done.complete(Ok(()));
+            }
+            Ok(()) => handle.driver.start_file(FileOp::new(handle, request, done)),
+            Err(error) => done.complete(Err(error)),
+        }
+    }
+}
+
+fn open(path: &Path, options: &FileOptions) -> Result<File> {
+    let driver = current()?;
+    let existing = match std::fs::metadata(path) {
+        Ok(metadata) => Some(metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && options.create_bytes.is_some() => {
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(metadata) = &existing {
+        check_type(metadata)?;
+    }
+    let block_device = existing
+        .as_ref()
+        .is_some_and(|metadata| metadata.file_type().is_block_device());
+    let (file, direct) = open_descriptor(path, options, block_device)?;
+    let mut metadata = file.metadata()?;
+    check_type(&metadata)?;
+    if block_device != metadata.file_type().is_block_device() {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            "it was replaced while it was being opened",
+        ));
+    }
+    if options.exclusive {
+        lock(&file)?;
+    }
+    if let Some(size_bytes) = options.create_bytes
+        && !block_device
+        && metadata.size() == 0
+    {
+        create(&file, path, size_bytes)?;
+        metadata = file.metadata()?;
+    }
+    let (geometry, memory_align) =
+        geometry::probe(file.as_fd(), &metadata, direct, options.read_only)?;
+    if geometry.block_device && geometry.discard {
+        driver.prepare_discard()?;
+    }
+    let mut info = DeviceInfo::new("", geometry.size_bytes);
+    info.logical_block_bytes = geometry.logical_block_bytes;
+    let fd = OwnedFd::from(file);
+    Ok(File {
+        handle: Rc::new(Handle {
+            target: driver.register(fd.as_raw_fd()),
+            driver,
+            fd,
+            exclusive: options.exclusive,
+            read_only: options.read_only,
+            path: path.to_owned(),
+            geometry,
+            info,
+            memory_align,
+            punches: Cell::new(true),
+            zeroes: Cell::new(true),
+        }),
+    })
+}
+
+fn check_type(metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() || metadata.file_type().is_block_device() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        "it is neither a regular file nor a block device",
+    ))
+}
+
+/// Opens with `O_DIRECT` if asked to and possible. Whether it was.
+fn open_descriptor(
+    path: &Path,
+    options: &FileOptions,
+    block_device: bool,
+) -> Result<(std::fs::File, bool)> {
+    let attempt = |direct: bool| {
+        let mut flags = libc::O_CLOEXEC;
+        if direct {
+            flags |= libc::O_DIRECT;
+        }
+        if options.exclusive && block_device {
+            flags |= libc::O_EXCL;
+        }
+        OpenOptions::new()
+            .read(true)
+            .write(!options.read_only)
+            .create(options.create_bytes.is_some() && !options.read_only && !block_device)
+            .mode(0o600)
+            .custom_flags(flags)
+            .open(path)
+    };
+    let opened = match attempt(options.direct) {
+        Err(error) if options.direct && error.raw_os_error() == Some(libc::EINVAL) => {
+            tracing::warn!(
+                path = %path.display(),
+                "the file system refuses O_DIRECT: data goes through the page cache"
+            );
+            attempt(false).map(|file| (file, false))
+        }
+        other => other.map(|file| (file, options.direct)),
+    };
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::with_source(
+            ErrorKind::Busy,
+            "it is in use (mounted, or held by another program): release it first",
+            error,
+        ),
+        _ => error.into(),
+    })
+}
+
+fn lock(file: &std::fs::File) -> Result<()> {
+    loop {
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => (),
+            Some(libc::EWOULDBLOCK) => {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "another program holds it locked (another forebay?): stop that one first",
+                ));
+            }
+            _ => return Err(error).context(|| "locking it"),
+        }
+    }
+}
+
+/// Gives a new file its size, and makes its name durable.
+fn create(file: &std::fs::File, path: &Path, size_bytes: u64) -> Result<()> {
+    file.set_len(size_bytes)
+        .and_then(|()| file.sync_all())
+        .context(|| format!("making it {size_bytes} bytes long"))?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    std::fs::File::open(parent)
+        .and_then(|directory| directory.sync_all())
+        .context(|| format!("syncing the directory {}", parent.display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,346 @@
+//! Connections.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{Buf, Context, Error, ErrorKind, Result};
+
+use super::address::{Raw, raw_tcp, raw_unix};
+use super::{Address, Socket, count, new_socket};
+use crate::reactor::{Driver, Hold, SocketStep, TRANSFER_MAX_BYTES, current};
+use crate::rt::sleep;
+use crate::sync::Semaphore;
+
+/// Parts that one system call takes (`IOV_MAX`).
+const PARTS_MAX: usize = 1024;
+/// How often and for how long to try a Unix socket whose listener's queue is full.
+const CONNECT_ATTEMPTS: u32 = 500;
+const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A connected stream socket.
+///
+/// Dropping a receive or send before it has ended leaves the stream at an unknown place in its data;
+/// after a dropped send it refuses to send more.
+pub struct Stream {
+    socket: Rc<Socket>,
+    message: Rc<Message>,
+    /// One send at a time, in the order of their calls.
+    turn: Semaphore,
+    broken: Cell<bool>,
+}
+
+/// A gathered send. While one is in flight nothing changes it.
+pub(crate) struct Message(RefCell<Gather>);
+
+struct Gather {
+    header: libc::msghdr,
+    vector: Vec<libc::iovec>,
+    /// Keeps the parts alive.
+    parts: Vec<Buf>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Stream").field(&self.socket.fd()).finish()
+    }
+}
+
+impl Stream {
+    fn new(socket: Rc<Socket>) -> Self {
+        Self {
+            socket,
+            message: Rc::new(Message(RefCell::new(Gather {
+                // SAFETY: all zeroes is a valid value of this plain structure.
+                header: unsafe { std::mem::zeroed() },
+                vector: Vec::new(),
+                parts: Vec::new(),
+            }))),
+            turn: Semaphore::new(1),
+            broken: Cell::new(false),
+        }
+    }
+
+    pub(super) fn accepted(
+        driver: &Rc<Driver>,
+        fd: OwnedFd,
+        at: &Address,
+    ) -> Result<(Self, String)> {
+        let (fd, peer) = match at {
+            Address::Tcp(_) => {
+                let stream = TcpStream::from(fd);
+                // If the peer is gone already, the first receive says so.
+                let _ = stream.set_nodelay(true);
+                let peer = stream.peer_addr().map_or_else(
+                    |_| "a closed connection".to_owned(),
+                    |peer| peer.to_string(),
+                );
+                (OwnedFd::from(stream), peer)
+            }
+            Address::Unix(_) => {
+                let peer = unix_peer(&fd);
+                (fd, peer)
+            }
+        };
+        Ok((Self::new(Socket::adopt(driver, fd)), peer))
+    }
+
+    /// Connects to `address`.
+    ///
+    /// # Errors
+    /// `Disconnected` if nobody listens there, or what the system says.
+    pub async fn connect(address: &Address) -> Result<Self> {
+        Self::connect_raw(address)
+            .await
+            .context(|| format!("connecting to {address}"))
+    }
+
+    async fn connect_raw(address: &Address) -> Result<Self> {
+        let driver = current()?;
+        let family = match address {
+            Address::Tcp(tcp) if tcp.is_ipv4() => libc::AF_INET,
+            Address::Tcp(_) => libc::AF_INET6,
+            Address::Unix(_) => libc::AF_UNIX,
+        };
+        let mut fd = new_socket(&driver, family)?;
+        if family != libc::AF_UNIX {
+            let stream = TcpStream::from(fd);
+            stream.set_nodelay(true)?;
+            fd = stream.into();
+        }
+        let socket = Socket::adopt(&driver, fd);
+        for _ in 0..CONNECT_ATTEMPTS {
+            let Raw { storage, len } = match address {
+                Address::Tcp(tcp) => raw_tcp(tcp),
+                Address::Unix(path) => raw_unix(path)?,
+            };
+            let step = SocketStep::Connect {
+                fd: socket.fd(),
+                address: (&raw const *storage).cast(),
+                len,
+            };
+            let result = socket.start(&step, Hold::Address(storage)).await;
+            if -result != libc::EAGAIN && -result != libc::EINTR {
+                count(result)?;
+                return Ok(Self::new(socket));
+            }
+            sleep(CONNECT_PAUSE).await;
+        }
+        Err(Error::new(
+            ErrorKind::TimedOut,
+            "the listener takes no connections",
+        ))
+    }
+
+    /// Receives at most `buf.len()` bytes, at least one. Zero means that the peer has ended.
+    ///
+    /// # Errors
+    /// `Disconnected` if the connection broke, or what the system says.
+    pub async fn recv(&self, buf: Buf) -> Result<usize> {
+        loop {
+            let result = self.receive(&buf, 0, 0).await;
+            if result != -libc::EINTR {
+                return count(result);
+            }
+        }
+    }
+
+    /// Receives exactly `buf.len()` bytes.
+    ///
+    /// # Errors
+    /// As [`Stream::recv`]; `Disconnected` too if the peer ends before that.
+    pub async fn recv_exact(&self, buf: Buf) -> Result<()> {
+        let mut received = 0;
+        while received < buf.len() {
+            let result = self.receive(&buf, received, libc::MSG_WAITALL).await;
+            if result == -libc::EINTR {
+                continue;
+            }
+            match count(result)? {
+                0 => {
+                    return Err(Error::new(
+                        ErrorKind::Disconnected,
+                        format!(
+                            "the peer closed the connection after {received} of {} bytes",
+                            buf.len()
+                        ),
+                    ));
+                }
+                more => received += more,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, buf: &Buf, start: usize, flags: i32) -> impl Future<Output = i32> + use<> {
+        let step = SocketStep::Recv {
+            fd: self.socket.fd(),
+            ptr: buf.as_ptr().wrapping_add(start),
+            len: transfer_len(buf.len() - start),
+            flags,
+        };
+        self.socket.start(&step, Hold::Buf(buf.clone()))
+    }
+
+    /// Sends all of all parts, in one system call where possible. Sends of several tasks go out
+    /// whole, in the order of their calls.
+    ///
+    /// # Errors
+    /// `Disconnected` if the connection broke, or what the system says. After an error the stream
+    /// sends no more, since the peer may have got a part.
+    pub async fn send(&self, parts: &[Buf]) -> Result<()> {
+        self.turn.acquire(1).await;
+        let turn = Turn(self);
+        if self.broken.get() {
+            return Err(Error::new(
+                ErrorKind::Disconnected,
+                "an earlier send on this connection failed",
+            ));
+        }
+        self.broken.set(true);
+        match parts {
+            [] => (),
+            [part] => self.send_part(part).await?,
+            _ => {
+                for some in parts.chunks(PARTS_MAX) {
+                    self.send_gathered(some).await?;
+                }
+            }
+        }
+        self.broken.set(false);
+        drop(turn);
+        Ok(())
+    }
+
+    async fn send_part(&self, part: &Buf) -> Result<()> {
+        let mut sent = 0;
+        while sent < part.len() {
+            let step = SocketStep::Send {
+                fd: self.socket.fd(),
+                ptr: part.as_ptr().wrapping_add(sent),
+                len: transfer_len(part.len() - sent),
+            };
+            let result = self.socket.start(&step, Hold::Buf(part.clone())).await;
+            if result != -libc::EINTR {
+                sent += count(result)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_gathered(&self, parts: &[Buf]) -> Result<()> {
+        self.message.load(parts);
+        while let Some(header) = self.message.header() {
+            let step = SocketStep::SendMessage {
+                fd: self.socket.fd(),
+                message: header,
+            };
+            let hold = Hold::Message(Rc::clone(&self.message));
+            let result = self.socket.start(&step, hold).await;
+            if result != -libc::EINTR {
+                self.message.advance(count(result)?);
+            }
+        }
+        self.message.unload();
+        Ok(())
+    }
+
+    /// Ends the connection in both directions: what waits for it, here and at the peer, sees the end.
+    pub fn shutdown(&self) {
+        // SAFETY: the descriptor is open.
+        unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+/// The right to send, given back on drop.
+struct Turn<'a>(&'a Stream);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.turn.release(1);
+    }
+}
+
+impl Message {
+    fn load(&self, parts: &[Buf]) {
+        let mut gather = self.0.borrow_mut();
+        gather.unload();
+        gather.parts.extend_from_slice(parts);
+        let Gather { vector, parts, .. } = &mut *gather;
+        vector.extend(parts.iter().map(|part| libc::iovec {
+            iov_base: part.as_ptr().cast(),
+            iov_len: part.len(),
+        }));
+        gather.header.msg_iov = gather.vector.as_mut_ptr();
+        gather.header.msg_iovlen = gather.vector.len();
+    }
+
+    /// The header for a system call; none when everything was sent.
+    fn header(&self) -> Option<*const libc::msghdr> {
+        let gather = self.0.borrow();
+        (gather.header.msg_iovlen > 0).then_some(&raw const gather.header)
+    }
+
+    fn advance(&self, mut sent: usize) {
+        let mut gather = self.0.borrow_mut();
+        let start = gather.vector.len() - gather.header.msg_iovlen;
+        let mut next = start;
+        for part in &mut gather.vector[start..] {
+            if sent < part.iov_len {
+                part.iov_base = part.iov_base.wrapping_byte_add(sent);
+                part.iov_len -= sent;
+                break;
+            }
+            sent -= part.iov_len;
+            next += 1;
+        }
+        let left = &mut gather.vector[next..];
+        let (first, count) = (left.as_mut_ptr(), left.len());
+        gather.header.msg_iov = first;
+        gather.header.msg_iovlen = count;
+    }
+
+    fn unload(&self) {
+        self.0.borrow_mut().unload();
+    }
+}
+
+impl Gather {
+    fn unload(&mut self) {
+        self.vector.clear();
+        self.parts.clear();
+        self.header.msg_iov = std::ptr::null_mut();
+        self.header.msg_iovlen = 0;
+    }
+}
+
+fn transfer_len(bytes: usize) -> u32 {
+    u32::try_from((bytes as u64).min(TRANSFER_MAX_BYTES)).expect("at most 2^30")
+}
+
+/// The process at the other end of a Unix socket.
+fn unix_peer(fd: &OwnedFd) -> String {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a small size");
+    // SAFETY: the answer has the length that the call is told.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if result < 0 {
+        return "an unknown process".to_owned();
+    }
+    format!("process {} of user {}", peer.pid, peer.uid)
+}

@@ -1,0 +1,381 @@
+//! The driver of one reactor: operations in flight, and the engine that carries them out.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::future::Future;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use forebay_block::{Buf, Completion, ErrorKind, Result};
+
+use super::slab::{Hold, Operation, Slab, SocketOp, SocketState, Token};
+use super::step::{FileStep, SocketStep, Target};
+use super::{Engine, Parker};
+use crate::file::FileOp;
+use crate::net::Socket;
+use crate::rt::Executor;
+use crate::threads::{Epoll, Pool};
+use crate::uring::Ring;
+
+/// Workers of the threads engine, and those that do `BLKDISCARD` beside a ring.
+const THREADS_WORKERS: usize = 16;
+const DISCARD_WORKERS: usize = 2;
+/// Length of the zeroes that are written where a device cannot make its own.
+const ZEROES_BYTES: usize = 256 << 10;
+
+enum Backend {
+    Uring(Box<Ring>),
+    Threads(Epoll),
+}
+
+/// How long an engine may wait for something to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    No,
+    /// At most this long; without a limit if none.
+    Until(Option<Duration>),
+}
+
+pub(crate) struct Driver {
+    backend: RefCell<Backend>,
+    pool: OnceCell<Pool>,
+    operations: RefCell<Slab>,
+    results: RefCell<Vec<(Token, i32)>>,
+    parker: Arc<Parker>,
+    closed: Cell<bool>,
+    zeroes: OnceCell<Buf>,
+}
+
+impl Driver {
+    pub(crate) fn new(engine: Engine) -> Result<Rc<Self>> {
+        let parker = Arc::new(Parker::new()?);
+        let backend = match engine.resolve()? {
+            Engine::Threads => Backend::Threads(Epoll::new(&parker)?),
+            Engine::Uring => Backend::Uring(Box::new(Ring::new(&parker)?)),
+            Engine::Auto => match Ring::new(&parker) {
+                Ok(ring) => Backend::Uring(Box::new(ring)),
+                Err(error) => {
+                    tracing::warn!(
+                        "io_uring is not available, using the slower threads engine: {}",
+                        error.report()
+                    );
+                    Backend::Threads(Epoll::new(&parker)?)
+                }
+            },
+        };
+        let pool = OnceCell::new();
+        if matches!(backend, Backend::Threads(_)) {
+            let _ = pool.set(Pool::new(&parker, THREADS_WORKERS)?);
+        }
+        Ok(Rc::new(Self {
+            backend: RefCell::new(backend),
+            pool,
+            operations: RefCell::new(Slab::default()),
+            results: RefCell::new(Vec::with_capacity(256)),
+            parker,
+            closed: Cell::new(false),
+            zeroes: OnceCell::new(),
+        }))
+    }
+
+    pub(crate) fn engine_name(&self) -> &'static str {
+        match &*self.backend.borrow() {
+            Backend::Uring(_) => "io_uring",
+            Backend::Threads(_) => "threads",
+        }
+    }
+
+    pub(crate) fn parker(&self) -> &Arc<Parker> {
+        &self.parker
+    }
+
+    /// Whether sockets of this driver have to be non-blocking: an engine that waits by epoll needs
+    /// that, io_uring wants the contrary.
+    pub(crate) fn wants_nonblocking(&self) -> bool {
+        matches!(&*self.backend.borrow(), Backend::Threads(_))
+    }
+
+    /// Prepares for [`FileStep::Discard`], which needs a worker thread on either engine.
+    pub(crate) fn prepare_discard(&self) -> Result<()> {
+        if self.pool.get().is_none() {
+            let _ = self.pool.set(Pool::new(&self.parker, DISCARD_WORKERS)?);
+        }
+        Ok(())
+    }
+
+    /// Zeroes to write from; never written to.
+    pub(crate) fn zeroes(&self) -> &Buf {
+        self.zeroes.get_or_init(|| Buf::zeroed(ZEROES_BYTES))
+    }
+
+    /// Registers a file with the ring, which then finds it without counting references.
+    pub(crate) fn register(&self, fd: RawFd) -> Target {
+        let slot = match &mut *self.backend.borrow_mut() {
+            Backend::Uring(ring) => ring.register(fd),
+            Backend::Threads(_) => None,
+        };
+        Target { fd, slot }
+    }
+
+    pub(crate) fn unregister(&self, target: Target) {
+        if let (Backend::Uring(ring), Some(slot)) = (&mut *self.backend.borrow_mut(), target.slot) {
+            ring.unregister(slot);
+        }
+    }
+
+    /// A socket is about to be closed.
+    pub(crate) fn forget(&self, fd: RawFd) {
+        if let Backend::Threads(epoll) = &mut *self.backend.borrow_mut() {
+            epoll.forget(fd);
+        }
+    }
+
+    /// Starts a file operation; its completion says how it ended.
+    pub(crate) fn start_file(&self, operation: FileOp) {
+        if self.closed.get() {
+            let (done, _) = operation.into_parts();
+            done.complete(Err(ErrorKind::ShuttingDown.into()));
+            return;
+        }
+        let step = operation.step();
+        let token = self
+            .operations
+            .borrow_mut()
+            .insert(Operation::File(operation));
+        self.launch_file(token, &step);
+    }
+
+    fn launch_file(&self, token: Token, step: &FileStep) {
+        if !matches!(step, FileStep::Discard { .. })
+            && let Backend::Uring(ring) = &mut *self.backend.borrow_mut()
+        {
+            ring.push_file(token, step);
+            return;
+        }
+        self.pool
+            .get()
+            .expect("a pool is made before a file needs it")
+            .push(token, *step);
+    }
+
+    /// Starts a socket operation and returns what waits for its result.
+    pub(crate) fn start_socket(
+        self: &Rc<Self>,
+        socket: &Rc<Socket>,
+        step: &SocketStep,
+        hold: Hold,
+    ) -> SocketFuture {
+        let closed = self.closed.get();
+        let state = if closed {
+            SocketState::Ready(-libc::ESHUTDOWN)
+        } else {
+            SocketState::Waiting(None)
+        };
+        let token = self
+            .operations
+            .borrow_mut()
+            .insert(Operation::Socket(SocketOp {
+                socket: Rc::clone(socket),
+                _hold: hold,
+                accepts: matches!(step, SocketStep::Accept { .. }),
+                state,
+            }));
+        if !closed {
+            let at_once = match &mut *self.backend.borrow_mut() {
+                Backend::Uring(ring) => {
+                    ring.push_socket(token, step);
+                    None
+                }
+                Backend::Threads(epoll) => epoll.start(token, step),
+            };
+            if let Some(result) = at_once {
+                self.deliver(token, result);
+            }
+        }
+        SocketFuture {
+            driver: Rc::clone(self),
+            token,
+            taken: false,
+        }
+    }
+
+    /// One turn: hands the engine what was queued, takes the results that are there, and waits for
+    /// some if the executor has nothing to do.
+    pub(crate) fn turn(&self, executor: &Executor) {
+        let mut wait = Wait::No;
+        if !executor.has_work() {
+            let timeout = executor
+                .next_timer()
+                .map(|due| due.saturating_sub(executor.now()));
+            if timeout != Some(Duration::ZERO) {
+                wait = Wait::Until(timeout);
+            }
+        }
+        self.turn_for(wait, || executor.has_work());
+    }
+
+    fn turn_for(&self, mut wait: Wait, has_work: impl Fn() -> bool) {
+        if wait != Wait::No {
+            self.parker.prepare();
+            if has_work() || self.pool.get().is_some_and(Pool::has_results) {
+                wait = Wait::No;
+            }
+        }
+        let mut results = self.results.take();
+        match &mut *self.backend.borrow_mut() {
+            Backend::Uring(ring) => ring.turn(wait, &mut results),
+            Backend::Threads(epoll) => epoll.turn(wait, &mut results),
+        }
+        self.parker.awake();
+        if let Some(pool) = self.pool.get() {
+            pool.take_results(&mut results);
+        }
+        for (token, result) in results.drain(..) {
+            self.deliver(token, result);
+        }
+        self.results.replace(results);
+    }
+
+    /// Tells an operation the result of its step. Nothing is borrowed while an operation is dropped
+    /// or completed: that may close files and sockets of this driver.
+    fn deliver(&self, token: Token, result: i32) {
+        let mut operations = self.operations.borrow_mut();
+        match operations.get(token) {
+            None => debug_assert!(false, "a result without an operation"),
+            Some(Operation::File(file)) => match file.advance(result) {
+                None => {
+                    let step = file.step();
+                    drop(operations);
+                    self.launch_file(token, &step);
+                }
+                Some(outcome) => {
+                    let taken = operations.take(token);
+                    drop(operations);
+                    finish(taken, outcome);
+                }
+            },
+            Some(Operation::Socket(socket)) => {
+                match std::mem::replace(&mut socket.state, SocketState::Ready(result)) {
+                    SocketState::Waiting(waker) => {
+                        drop(operations);
+                        if let Some(waker) = waker {
+                            waker.wake();
+                        }
+                    }
+                    SocketState::Ready(_) | SocketState::Detached => {
+                        let taken = operations.take(token);
+                        drop(operations);
+                        throw_away(taken, result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The future of a socket operation was dropped before it saw the result.
+    fn detach(&self, token: Token) {
+        let mut operations = self.operations.borrow_mut();
+        let Some(Operation::Socket(socket)) = operations.get(token) else {
+            return;
+        };
+        let gone = match &socket.state {
+            SocketState::Ready(result) => Some(*result),
+            _ => {
+                let fd = socket.socket.fd();
+                socket.state = SocketState::Detached;
+                match &mut *self.backend.borrow_mut() {
+                    Backend::Uring(ring) => {
+                        ring.cancel(token);
+                        None
+                    }
+                    Backend::Threads(epoll) => {
+                        epoll.cancel(token, fd);
+                        Some(-libc::ECANCELED)
+                    }
+                }
+            }
+        };
+        if let Some(result) = gone {
+            let taken = operations.take(token);
+            drop(operations);
+            throw_away(taken, result);
+        }
+    }
+
+    /// Refuses new operations and waits for the end of those in flight.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        while !self.operations.borrow().is_empty() {
+            self.turn_for(Wait::Until(None), || false);
+        }
+        if let Backend::Uring(ring) = &mut *self.backend.borrow_mut() {
+            ring.close();
+        }
+    }
+}
+
+fn finish(taken: Option<Operation>, outcome: Result<()>) {
+    if let Some(Operation::File(file)) = taken {
+        let (done, rest): (Completion, _) = file.into_parts();
+        drop(rest);
+        done.complete(outcome);
+    }
+}
+
+fn throw_away(taken: Option<Operation>, result: i32) {
+    if let Some(Operation::Socket(socket)) = taken
+        && socket.accepts
+        && result >= 0
+    {
+        // SAFETY: an accept that nobody waits for any more made this descriptor.
+        drop(unsafe { OwnedFd::from_raw_fd(result) });
+    }
+}
+
+/// Resolves to the result of a socket operation: a count or descriptor, or an error number,
+/// negated. Dropping it cancels the operation.
+pub(crate) struct SocketFuture {
+    driver: Rc<Driver>,
+    token: Token,
+    taken: bool,
+}
+
+impl Future for SocketFuture {
+    type Output = i32;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<i32> {
+        let mut operations = self.driver.operations.borrow_mut();
+        let Some(Operation::Socket(socket)) = operations.get(self.token) else {
+            unreachable!("a socket operation stays until its future has seen the result");
+        };
+        match &mut socket.state {
+            SocketState::Ready(result) => {
+                let result = *result;
+                let taken = operations.take(self.token);
+                drop(operations);
+                drop(taken);
+                self.taken = true;
+                Poll::Ready(result)
+            }
+            SocketState::Waiting(Some(waker)) => {
+                waker.clone_from(cx.waker());
+                Poll::Pending
+            }
+            state => {
+                *state = SocketState::Waiting(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for SocketFuture {
+    fn drop(&mut self) {
+        if !self.taken {
+            self.driver.detach(self.token);
+        }
+    }
+}

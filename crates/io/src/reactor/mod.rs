@@ -1,0 +1,195 @@
+//! Reactors: a thread, its executor and its driver.
+//!
+//! The loop takes what other threads sent, runs ready tasks, hands the engine everything that they
+//! started in one system call, and sleeps in that same call when nothing is ready.
+
+mod driver;
+mod park;
+mod slab;
+mod step;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+
+use crate::rt::Executor;
+pub(crate) use driver::{Driver, SocketFuture, Wait};
+pub(crate) use park::Parker;
+pub(crate) use slab::{FIRST_SPECIAL, Hold, Token};
+pub(crate) use step::{FileStep, SocketStep, TRANSFER_MAX_BYTES, Target};
+
+/// Tasks polled before the engine gets its turn.
+const TASKS_PER_TURN: usize = 256;
+
+/// What carries out a reactor's I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// What the environment variable `FOREBAY_IO` says (`uring` or `threads`); without it io_uring
+    /// where the kernel allows it, else threads (with a warning that says why).
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// epoll for sockets and a pool of worker threads for files.
+    Threads,
+}
+
+impl Engine {
+    fn resolve(self) -> Result<Self> {
+        if self != Self::Auto {
+            return Ok(self);
+        }
+        match std::env::var("FOREBAY_IO").as_deref() {
+            Err(_) | Ok("" | "auto") => Ok(Self::Auto),
+            Ok("uring" | "io_uring") => Ok(Self::Uring),
+            Ok("threads") => Ok(Self::Threads),
+            Ok(other) => Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the environment variable FOREBAY_IO is {other:?}: set it to uring, threads or auto"
+                ),
+            )),
+        }
+    }
+}
+
+/// One thread's executor and driver.
+pub struct Reactor {
+    executor: Rc<Executor>,
+    driver: Rc<Driver>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Driver>>> = const { RefCell::new(None) };
+}
+
+/// The driver of the reactor that runs on this thread.
+pub(crate) fn current() -> Result<Rc<Driver>> {
+    CURRENT.with(|current| current.borrow().clone()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidInput,
+            "no reactor runs on this thread: files and sockets are opened from a reactor's tasks",
+        )
+    })
+}
+
+struct Entered {
+    _executor: crate::rt::Entered,
+    previous: Option<Rc<Driver>>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.with(|current| current.replace(self.previous.take()));
+    }
+}
+
+impl std::fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reactor")
+            .field("engine", &self.engine_name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reactor {
+    /// A reactor for this thread.
+    ///
+    /// # Errors
+    /// If the engine is not available, or `FOREBAY_IO` names none.
+    pub fn new(engine: Engine) -> Result<Rc<Self>> {
+        let driver = Driver::new(engine)?;
+        let parker = Arc::clone(driver.parker());
+        Ok(Rc::new(Self {
+            executor: Executor::new(move || parker.unpark()),
+            driver,
+        }))
+    }
+
+    /// `"io_uring"` or `"threads"`.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        self.driver.engine_name()
+    }
+
+    /// By which other threads give work to this reactor.
+    #[must_use]
+    pub fn remote(&self) -> crate::rt::Remote {
+        self.executor.remote()
+    }
+
+    /// Makes this the thread's reactor and runs `future` and everything it spawns until `future`
+    /// ends. What was spawned and has not ended stays, and goes on in the next `run`.
+    ///
+    /// # Panics
+    /// If the kernel refuses to run the engine any longer.
+    pub fn run<T: 'static>(self: &Rc<Self>, future: impl Future<Output = T> + 'static) -> T {
+        let _entered = self.enter();
+        let value = Rc::new(Cell::new(None));
+        let slot = Rc::clone(&value);
+        self.executor.spawn(async move {
+            slot.set(Some(future.await));
+        });
+        loop {
+            self.executor.collect();
+            self.executor.run_ready(TASKS_PER_TURN);
+            if let Some(value) = value.take() {
+                return value;
+            }
+            self.driver.turn(&self.executor);
+        }
+    }
+
+    fn enter(&self) -> Entered {
+        Entered {
+            _executor: self.executor.enter(),
+            previous: CURRENT.with(|current| current.replace(Some(Rc::clone(&self.driver)))),
+        }
+    }
+}
+
+impl Drop for Reactor {
+    /// Drops the tasks and waits for the operations in flight, whose memory the kernel may touch.
+    fn drop(&mut self) {
+        let _entered = self.enter();
+        self.executor.clear();
+        self.driver.close();
+    }
+}
+
+/// Starts a thread named `name` that runs a reactor. `main` is called on it and its future is run to
+/// its end; then the thread ends.
+///
+/// # Errors
+/// If the thread or its reactor cannot be made.
+pub fn spawn_reactor<F: Future<Output = ()> + 'static>(
+    name: &str,
+    engine: Engine,
+    main: impl FnOnce() -> F + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let (send, receive) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || match Reactor::new(engine) {
+            Ok(reactor) => {
+                let _ = send.send(Ok(()));
+                reactor.run(async move { main().await });
+            }
+            Err(error) => {
+                let _ = send.send(Err(error));
+            }
+        })
+        .context(|| format!("starting the thread of reactor {name}"))?;
+    receive
+        .recv()
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the thread died at its start")))
+        .context(|| format!("starting reactor {name}"))?;
+    Ok(thread)
+}
+
+#[cfg(test)]
+mod tests;

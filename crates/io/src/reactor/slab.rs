@@ -1,0 +1,131 @@
+//! Operations in flight. Each owns what the kernel or a worker may touch, until its result arrives.
+
+use std::rc::Rc;
+use std::task::Waker;
+
+use forebay_block::Buf;
+
+use crate::file::FileOp;
+use crate::net::{Message, Socket};
+
+/// What a socket operation keeps alive besides the socket.
+pub(crate) enum Hold {
+    Nothing,
+    Buf(#[allow(dead_code, reason = "kept alive, not read")] Buf),
+    Message(#[allow(dead_code, reason = "kept alive, not read")] Rc<Message>),
+    Address(#[allow(dead_code, reason = "kept alive, not read")] Box<libc::sockaddr_storage>),
+}
+
+pub(crate) enum SocketState {
+    /// In flight, and who waits for it.
+    Waiting(Option<Waker>),
+    /// Done; the future has not looked yet.
+    Ready(i32),
+    /// The future was dropped; the result is thrown away.
+    Detached,
+}
+
+pub(crate) struct SocketOp {
+    pub(crate) socket: Rc<Socket>,
+    pub(crate) _hold: Hold,
+    /// Whether a good result is a new descriptor.
+    pub(crate) accepts: bool,
+    pub(crate) state: SocketState,
+}
+
+pub(crate) enum Operation {
+    File(FileOp),
+    Socket(SocketOp),
+}
+
+/// Names an operation in an engine: slot number and the slot's generation.
+pub(crate) type Token = u64;
+
+/// Tokens from here on are not operations.
+pub(crate) const FIRST_SPECIAL: Token = u64::MAX - 15;
+const GENERATION_MASK: u32 = u32::MAX >> 1;
+
+struct Slot {
+    generation: u32,
+    operation: Option<Operation>,
+}
+
+#[derive(Default)]
+pub(crate) struct Slab {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Slab {
+    pub(crate) fn insert(&mut self, operation: Operation) -> Token {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 0,
+                operation: None,
+            });
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations")
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.operation = Some(operation);
+        (u64::from(slot.generation) << 32) | u64::from(index)
+    }
+
+    /// The operation, if it is still there.
+    pub(crate) fn get(&mut self, token: Token) -> Option<&mut Operation> {
+        let (index, generation) = parts(token);
+        self.slots
+            .get_mut(index)
+            .filter(|slot| slot.generation == generation)?
+            .operation
+            .as_mut()
+    }
+
+    pub(crate) fn take(&mut self, token: Token) -> Option<Operation> {
+        let (index, generation) = parts(token);
+        let slot = self
+            .slots
+            .get_mut(index)
+            .filter(|slot| slot.generation == generation)?;
+        let operation = slot.operation.take()?;
+        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        self.free
+            .push(u32::try_from(index).expect("an index that was given out"));
+        Some(operation)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+}
+
+fn parts(token: Token) -> (usize, u32) {
+    let index = usize::try_from(token & u64::from(u32::MAX)).expect("32 bits");
+    (index, u32::try_from(token >> 32).expect("32 bits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_one_operation_only() {
+        let driver = crate::reactor::Driver::new(crate::Engine::Threads).expect("a driver");
+        let operation = || {
+            let file = std::fs::File::open("/dev/null").expect("/dev/null");
+            Operation::Socket(SocketOp {
+                socket: Socket::adopt(&driver, file.into()),
+                _hold: Hold::Nothing,
+                accepts: false,
+                state: SocketState::Detached,
+            })
+        };
+        let mut slab = Slab::default();
+        let first = slab.insert(operation());
+        assert!(slab.take(first).is_some());
+        let second = slab.insert(operation());
+        assert_ne!(first, second, "the slot is reused under another token");
+        assert!(slab.take(first).is_none() && slab.get(second).is_some());
+        assert!(!slab.is_empty());
+        assert!(slab.take(second).is_some() && slab.is_empty());
+    }
+}

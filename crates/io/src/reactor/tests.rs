@@ -1,0 +1,134 @@
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::rt::{now, remote, sleep, spawn, yield_now};
+use crate::sync::Promise;
+use crate::testing::engines;
+
+fn reactor(engine: Engine) -> Rc<Reactor> {
+    Reactor::new(engine).expect("this engine works here")
+}
+
+#[test]
+fn the_engine_is_the_one_that_was_asked_for() {
+    for engine in engines() {
+        let name = if engine == Engine::Uring {
+            "io_uring"
+        } else {
+            "threads"
+        };
+        assert_eq!(reactor(engine).engine_name(), name);
+    }
+}
+
+#[test]
+fn timers_are_on_time() {
+    for engine in engines() {
+        let (early, late) = reactor(engine).run(async {
+            let start = now();
+            sleep(Duration::from_millis(2)).await;
+            let early = now() - start;
+            sleep(Duration::from_millis(30)).await;
+            (early, now() - start)
+        });
+        assert!(early >= Duration::from_millis(2), "{engine:?} {early:?}");
+        assert!(late >= Duration::from_millis(32), "{engine:?} {late:?}");
+        assert!(late < Duration::from_secs(5), "{engine:?} {late:?}");
+    }
+}
+
+#[test]
+fn another_thread_wakes_a_sleeping_reactor_at_once() {
+    for engine in engines() {
+        let waited = reactor(engine).run(async {
+            let mut worst = Duration::ZERO;
+            for _ in 0..20 {
+                let woken = Promise::new();
+                thread_local! {
+                    static WOKEN: RefCell<Option<Promise<Instant>>> = const { RefCell::new(None) };
+                }
+                WOKEN.with(|slot| slot.replace(Some(woken.clone())));
+                let remote = remote();
+                let thread = std::thread::spawn(move || {
+                    // Long enough for the reactor to fall asleep.
+                    std::thread::sleep(Duration::from_millis(5));
+                    let called = Instant::now();
+                    remote.call(move || {
+                        let woken = WOKEN.with(RefCell::take);
+                        woken.expect("this is the reactor's thread").set(called);
+                    });
+                });
+                worst = worst.max(woken.get().await.elapsed());
+                thread.join().expect("no panic");
+            }
+            worst
+        });
+        // There is no timer: without the wake-up it would sleep for ever.
+        assert!(waited < Duration::from_secs(2), "{engine:?} {waited:?}");
+    }
+}
+
+#[test]
+fn two_reactors_pass_a_message_to_and_fro() {
+    for engine in engines() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = std::sync::Arc::clone(&stop);
+        let thread = spawn_reactor("echo", engine, move || async move {
+            let _ = send.send(remote());
+            while !stopped.load(std::sync::atomic::Ordering::Acquire) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .expect("a second reactor");
+        let other = receive.recv().expect("it runs");
+        thread_local! {
+            static COUNT: Cell<u32> = const { Cell::new(0) };
+        }
+        COUNT.set(0);
+        reactor(engine).run(async move {
+            for round in 1..=200 {
+                let back = remote();
+                other.call(move || back.call(|| COUNT.set(COUNT.get() + 1)));
+                while COUNT.get() < round {
+                    yield_now().await;
+                }
+            }
+        });
+        stop.store(true, std::sync::atomic::Ordering::Release);
+        thread.join().expect("no panic");
+        assert_eq!(COUNT.get(), 200);
+    }
+}
+
+#[test]
+fn spawned_tasks_go_on_in_the_next_run() {
+    for engine in engines() {
+        let reactor = reactor(engine);
+        let flag = Rc::new(Cell::new(false));
+        let set = Rc::clone(&flag);
+        reactor.run(async move {
+            spawn(async move {
+                sleep(Duration::from_millis(1)).await;
+                set.set(true);
+            });
+        });
+        assert!(!flag.get());
+        reactor.run(sleep_briefly());
+        assert!(flag.get());
+    }
+}
+
+async fn sleep_briefly() {
+    sleep(Duration::from_millis(20)).await;
+}
+
+#[test]
+fn a_failed_start_is_told_to_the_caller() {
+    let error = Engine::Auto.resolve().map(|_| ());
+    assert!(error.is_ok(), "FOREBAY_IO is not set to nonsense in tests");
+    let error = current().err().expect("no reactor runs in this test");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}

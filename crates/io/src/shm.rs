@@ -1,0 +1,167 @@
+//! Shared memory in a file: what it holds outlives this process.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
+
+struct Shared {
+    address: *mut libc::c_void,
+    len: usize,
+    /// Held for its lock.
+    _file: std::fs::File,
+}
+
+// SAFETY: the memory is plain bytes in a mapping that belongs to this value; what threads do with
+// them is their business, as for every `Buf`.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+// SAFETY: the range is mapped from `open_shared` to `drop`, readable and writable, and the file was
+// allocated to its end, so that no access runs out of space.
+unsafe impl Mapping for Shared {
+    fn as_ptr(&self) -> *mut u8 {
+        self.address.cast()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `open_shared` made, and nobody uses it any more.
+        unsafe { libc::munmap(self.address, self.len) };
+    }
+}
+
+/// Maps the file at `path` (on tmpfs, such as `/dev/shm`) with `size_bytes` bytes, and whether it
+/// existed with that size: then the contents are what was there, else they are zeroes.
+///
+/// The file is held alone while any view of the memory lives, and only its owner may open it.
+///
+/// # Errors
+/// `Busy` if another process holds it, `Permission` if it belongs to another user or others may
+/// write to it, `InvalidInput` for a size of zero, `NoSpace`, or what the system says.
+pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
+    open(path, size_bytes).context(|| format!("shared memory {}", path.display()))
+}
+
+fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
+    if size_bytes == 0 {
+        return Err(Error::new(ErrorKind::InvalidInput, "a size of zero bytes"));
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    // SAFETY: a plain system call.
+    let user = unsafe { libc::geteuid() };
+    if !metadata.is_file() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
+        return Err(Error::new(
+            ErrorKind::Permission,
+            "it is not a file that only this user can open: remove it or choose another path",
+        ));
+    }
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match error.raw_os_error() {
+            Some(libc::EWOULDBLOCK) => Error::new(
+                ErrorKind::Busy,
+                "another process holds it (another forebay?): stop that one first",
+            ),
+            _ => error.into(),
+        });
+    }
+    // Looked at again under the lock.
+    let existed = file.metadata()?.size() == size_bytes as u64;
+    if !existed {
+        file.set_len(0)?;
+        file.set_len(size_bytes as u64)?;
+    }
+    allocate(&file, size_bytes).context(|| {
+        format!("allocating {size_bytes} bytes: free some memory or choose another file system")
+    })?;
+    // SAFETY: a new mapping of a file of at least this length, at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size_bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error()).context(|| "mapping it");
+    }
+    let mapping = Shared {
+        address,
+        len: size_bytes,
+        _file: file,
+    };
+    Ok((Buf::mapped(Box::new(mapping)), existed))
+}
+
+/// Gives every page its memory now, so that a full file system is an error here and not a signal
+/// later.
+fn allocate(file: &std::fs::File, size_bytes: usize) -> io::Result<()> {
+    let len = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn contents_outlive_the_mapping_but_not_a_change_of_size() {
+        let scratch = Scratch::new();
+        let path = scratch.path("journal");
+        let (memory, existed) = open_shared(&path, 8192).expect("new");
+        assert!(!existed && memory.is_zero());
+        memory.copy_from(5000, b"kept");
+        let refused = open_shared(&path, 8192).expect_err("it is held");
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(refused.report().contains("journal"), "{refused:?}");
+        drop(memory);
+        let (memory, existed) = open_shared(&path, 8192).expect("again");
+        assert!(existed);
+        assert_eq!(memory.slice(5000..5004).to_vec(), b"kept");
+        drop(memory);
+        let (memory, existed) = open_shared(&path, 4096).expect("smaller");
+        assert!(!existed && memory.is_zero());
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new();
+        let path = scratch.path("open");
+        std::fs::write(&path, [0; 4096]).expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).expect("chmod");
+        let refused = open_shared(&path, 4096).expect_err("anybody can write to it");
+        assert_eq!(refused.kind(), ErrorKind::Permission);
+    }
+}

@@ -1,0 +1,131 @@
+//! The machine: its boot, its entropy, its clock, and what a process in the I/O path asks of it.
+
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// `PR_SET_IO_FLUSHER` of linux/prctl.h.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// A number that every boot of the machine draws anew: shared memory that names another boot is from
+/// before a power loss or restart.
+///
+/// # Errors
+/// If the kernel does not tell.
+pub fn boot_id() -> Result<[u8; 16]> {
+    let text = std::fs::read_to_string(BOOT_ID).context(|| format!("reading {BOOT_ID}"))?;
+    let digits: Vec<u8> = text
+        .bytes()
+        .filter(u8::is_ascii_hexdigit)
+        .map(|digit| match digit {
+            b'0'..=b'9' => digit - b'0',
+            _ => digit.to_ascii_lowercase() - b'a' + 10,
+        })
+        .collect();
+    let mut id = [0; 16];
+    if digits.len() != 2 * id.len() {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("{BOOT_ID} says {text:?}, which is no UUID"),
+        ));
+    }
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    Ok(id)
+}
+
+/// Fills `buf` with random bytes from the kernel.
+///
+/// # Panics
+/// If the kernel has none, which it only refuses to callers that pass a wrong address.
+pub fn random(buf: &mut [u8]) {
+    let mut filled = 0;
+    while filled < buf.len() {
+        let rest = &mut buf[filled..];
+        // SAFETY: the call writes at most the length that it is told.
+        let result = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(result) {
+            Ok(more) => filled += more,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                assert!(
+                    error.raw_os_error() == Some(libc::EINTR),
+                    "getrandom failed: {error}"
+                );
+            }
+        }
+    }
+}
+
+/// Keeps this process's memory, what is used now and what will be, out of swap, if it may; the log
+/// says if not. A process that others' write-back depends on must not wait for its own pages.
+pub fn lock_memory() {
+    let unlimited = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // Under a limit, allocations would fail later: all or nothing.
+    // SAFETY: the limit lives through the call.
+    let raised = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) };
+    let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: a plain system call.
+    if raised < 0 || unsafe { libc::mlockall(flags) } < 0 {
+        tracing::info!(
+            "memory is not locked ({}): under memory pressure requests may wait for swap; \
+             give the process CAP_SYS_RESOURCE and CAP_IPC_LOCK, or LimitMEMLOCK=infinity",
+            io::Error::last_os_error()
+        );
+    }
+}
+
+/// Tells the kernel that this thread, and those that it starts from now on, serve a block device:
+/// their allocations then never wait for write-back, which could wait for them. The log says if the
+/// kernel refuses. Call it before other threads are started.
+pub fn io_flusher() {
+    // SAFETY: a plain system call with integer arguments.
+    if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
+        tracing::info!(
+            "not marked as an I/O flusher ({}): memory pressure may stall the volumes of a file \
+             system on this machine; give the process CAP_SYS_RESOURCE",
+            io::Error::last_os_error()
+        );
+    }
+}
+
+/// Time since 1970, by the machine's clock. It may jump; for intervals use [`crate::rt::now`].
+#[must_use]
+pub fn wall_clock() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_has_one_name() {
+        let id = boot_id().expect("Linux has one");
+        assert_ne!(id, [0; 16]);
+        assert_eq!(id, boot_id().expect("again"));
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        let mut first = [0; 300];
+        let mut second = [0; 300];
+        random(&mut first);
+        random(&mut second);
+        assert_ne!(first, second);
+        assert!(first[284..] != [0; 16], "filled to the end");
+    }
+
+    #[test]
+    fn the_clock_is_past_2020() {
+        assert!(wall_clock() > Duration::from_secs(1_577_836_800));
+    }
+}
