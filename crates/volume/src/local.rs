@@ -1,0 +1,246 @@
+//! A volume on its engine reactor.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result,
+};
+use forebay_io::rt;
+use forebay_io::sync::WaitList;
+
+use crate::forward::{Answer, Ask};
+use crate::handle::{Shared, VolumeHandle};
+use crate::mailbox::Mailbox;
+use crate::stats::{Counters, OpKind};
+
+thread_local! {
+    /// The volumes whose engine reactor runs on this thread.
+    static VOLUMES: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn find(id: u64) -> Option<Rc<Local>> {
+    VOLUMES.with_borrow(|volumes| volumes.iter().find(|local| local.shared.id == id).cloned())
+}
+
+pub(crate) fn open(id: u64) -> Option<Rc<dyn BlockDevice>> {
+    find(id).map(|local| Rc::new(LocalDevice(local)) as Rc<dyn BlockDevice>)
+}
+
+fn receive(ask: Ask) {
+    match find(ask.volume) {
+        Some(local) => local.submit(ask.request, Answer::Away(ask.answer)),
+        None => ask.answer.refuse(ErrorKind::ShuttingDown.into()),
+    }
+}
+
+/// The engine reactor's part of a volume.
+struct Local {
+    shared: Arc<Shared>,
+    device: Rc<dyn BlockDevice>,
+    /// The same as `shared.info`, without the lock.
+    info: RefCell<DeviceInfo>,
+    /// Whether the device makes a single write durable itself.
+    device_fua: bool,
+    draining: Cell<bool>,
+    idle: WaitList,
+}
+
+/// A volume on the reactor of its device. Dropping it ends the volume: handles stay valid, and
+/// answer `ShuttingDown`. Call [`Volume::drain`] first to wait for requests in flight.
+pub struct Volume {
+    local: Rc<Local>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume")
+            .field("name", &self.local.shared.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    /// Puts a volume called `name` on `device`, which belongs to the calling reactor.
+    ///
+    /// # Panics
+    /// On a thread that runs no reactor.
+    #[must_use]
+    pub fn new(name: impl Into<String>, device: Rc<dyn BlockDevice>, read_only: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let name = name.into();
+        let device_info = device.info();
+        let device_fua = device_info.fua;
+        let info = presented(&name, device_info);
+        let engine = rt::remote();
+        let local = Rc::new(Local {
+            shared: Arc::new(Shared {
+                id: NEXT.fetch_add(1, Ordering::Relaxed),
+                name,
+                read_only,
+                engine: engine.clone(),
+                info: Mutex::new(info.clone()),
+                counters: Counters::new(),
+                inbox: Mailbox::new(engine, receive),
+            }),
+            device,
+            info: RefCell::new(info),
+            device_fua,
+            draining: Cell::new(false),
+            idle: WaitList::new(),
+        });
+        VOLUMES.with_borrow_mut(|volumes| volumes.push(Rc::clone(&local)));
+        Self { local }
+    }
+
+    /// A handle for front-ends.
+    #[must_use]
+    pub fn handle(&self) -> VolumeHandle {
+        VolumeHandle {
+            shared: Arc::clone(&self.local.shared),
+        }
+    }
+
+    /// Takes no more requests (they end with `ShuttingDown`) and waits until none is in flight.
+    pub async fn drain(&self) {
+        self.local.draining.set(true);
+        let counters = &self.local.shared.counters;
+        self.local.idle.until(|| counters.in_flight() == 0).await;
+    }
+
+    /// Takes over the device's present size, for a device that has grown. Returns the size, bytes.
+    /// Requests up to it are taken from now on; NBD clients learn of it when they reconnect.
+    ///
+    /// # Errors
+    /// `Busy` if the device has become smaller: clients may hold data beyond its end.
+    pub fn grow(&self) -> Result<u64> {
+        let local = &self.local;
+        let size_bytes = local.device.info().size_bytes;
+        let mut info = local.info.borrow_mut();
+        if size_bytes < info.size_bytes {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "volume {} is {} bytes and its device only {size_bytes}: volumes do not \
+                     shrink while they are served; detach it first",
+                    local.shared.name, info.size_bytes
+                ),
+            ));
+        }
+        info.size_bytes = size_bytes;
+        let shared = &local.shared;
+        *shared.info.lock().unwrap_or_else(PoisonError::into_inner) = info.clone();
+        Ok(size_bytes)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.local.draining.set(true);
+        let id = self.local.shared.id;
+        // Taken out first: dropping the last reference drops a device, which may do anything.
+        let gone = VOLUMES.try_with(|volumes| {
+            let mut volumes = volumes.borrow_mut();
+            let at = volumes.iter().position(|local| local.shared.id == id)?;
+            Some(volumes.swap_remove(at))
+        });
+        drop(gone);
+        for ask in self.local.shared.inbox.close() {
+            ask.answer.refuse(ErrorKind::ShuttingDown.into());
+        }
+    }
+}
+
+/// What clients see of a device: the volume's name, and FUA in every case.
+fn presented(name: &str, device: DeviceInfo) -> DeviceInfo {
+    DeviceInfo {
+        name: name.to_owned(),
+        fua: true,
+        ..device
+    }
+}
+
+impl Local {
+    fn admit(&self, request: &Request) -> Result<()> {
+        if self.draining.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        if self.shared.read_only && !matches!(request.op, Op::Read | Op::Flush) {
+            return Err(ErrorKind::ReadOnly.into());
+        }
+        self.info.borrow().check(request)
+    }
+
+    fn submit(self: &Rc<Self>, mut request: Request, answer: Answer) {
+        let kind = OpKind::of(request.op);
+        let len = request.len;
+        if let Err(refused) = self.admit(&request) {
+            self.shared.counters.refuse(kind);
+            answer.give(Err(refused));
+            return;
+        }
+        let started = self.shared.counters.start(kind).then(rt::now);
+        let then_flush = !self.device_fua && strip_fua(&mut request.op);
+        let mut io = self.device.start(request);
+        // A device that has answered already (a memory device) costs no task.
+        if !then_flush
+            && let Poll::Ready(outcome) =
+                Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.finish(kind, len, started, outcome, answer);
+            return;
+        }
+        let this = Rc::clone(self);
+        rt::spawn(async move {
+            let mut outcome = io.await;
+            if then_flush && outcome.is_ok() {
+                outcome = this.device.flush().await;
+            }
+            this.finish(kind, len, started, outcome, answer);
+        });
+    }
+
+    fn finish(
+        &self,
+        kind: OpKind,
+        len: u64,
+        started: Option<Duration>,
+        outcome: Result<()>,
+        answer: Answer,
+    ) {
+        let counters = &self.shared.counters;
+        let latency = started.map(|started| rt::now().saturating_sub(started));
+        counters.end(kind, len, outcome.is_ok(), latency);
+        answer.give(outcome);
+        if self.draining.get() && counters.in_flight() == 0 {
+            self.idle.wake_all();
+        }
+    }
+}
+
+/// Takes FUA off an operation; whether it was there.
+fn strip_fua(op: &mut Op) -> bool {
+    match op {
+        Op::Write { fua } | Op::WriteZeroes { fua, .. } => std::mem::take(fua),
+        Op::Read | Op::Flush | Op::Discard => false,
+    }
+}
+
+/// A volume as a device of its engine reactor.
+struct LocalDevice(Rc<Local>);
+
+impl BlockDevice for LocalDevice {
+    fn info(&self) -> DeviceInfo {
+        self.0.info.borrow().clone()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        self.0.submit(request, Answer::Here(done));
+    }
+}

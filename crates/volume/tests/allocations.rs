@@ -1,0 +1,71 @@
+//! The way through a volume asks the allocator for nothing.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Completion, DeviceInfo, Request};
+use forebay_io::rt;
+use forebay_volume::Volume;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Answers at once, or at the reactor's next turn.
+struct Nothing {
+    later: bool,
+}
+
+impl BlockDevice for Nothing {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::new("nothing", 1 << 30)
+    }
+
+    fn submit(&self, _request: Request, done: Completion) {
+        if self.later {
+            rt::spawn(async move { done.complete(Ok(())) });
+        } else {
+            done.complete(Ok(()));
+        }
+    }
+}
+
+#[test]
+fn requests_allocate_nothing() {
+    for later in [false, true] {
+        let allocated = rt::block_on_simulated(1, async move {
+            let volume = Volume::new("v", Rc::new(Nothing { later }), false);
+            let device = volume.handle().open();
+            let buf = Buf::zeroed(4096);
+            let round = async |count: u64| {
+                for at in 0..count {
+                    device.read(at * 4096, buf.clone()).await.expect("a read");
+                    device.write(at * 4096, buf.clone()).await.expect("a write");
+                }
+            };
+            round(100).await;
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            round(1000).await;
+            ALLOCATIONS.load(Ordering::Relaxed) - before
+        });
+        assert_eq!(allocated, 0, "completing later: {later}");
+    }
+}
