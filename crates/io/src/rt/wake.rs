@@ -159,7 +159,7 @@ impl Remote {
     /// Whether this is the calling thread's executor.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        try_with_current(|executor| executor.id == self.0.id) == Some(true)
+        try_with_current(|executor| Arc::ptr_eq(&executor.remote, &self.0)) == Some(true)
     }
 }
 
