@@ -1,1 +1,18 @@
 //! Model disk, workload generator, crash-point driver and checkers.
+//!
+//! - [`stamp`]: contents that say which write they came from.
+//! - [`model`]: what a read may return, live and after each kind of crash.
+//! - [`workload`]: seeded clients that drive volumes and report to the model.
+//! - [`stack`]: what a test has to say about the stack that it tests.
+//! - [`machine`]: simulated devices, a stack on them and the model, through lives and crashes.
+//! - [`crash`]: the drivers: every crash point of one workload, every failure of one operation, and
+//!   random lives by seed.
+//! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
+
+pub mod case;
+pub mod crash;
+pub mod machine;
+pub mod model;
+pub mod stack;
+pub mod stamp;
+pub mod workload;

@@ -43,6 +43,8 @@ impl OpClass {
 pub struct FaultPlan {
     /// The n-th operation of a kind fails, counted from one since the plan was set.
     pub fail_nth: Option<(OpClass, u64)>,
+    /// After a failed flush readers no longer see what it lost; else they see it until power is lost.
+    pub lose_at_failed_flush: bool,
     /// Reads that touch this range fail: a medium error.
     pub bad_range: Option<std::ops::Range<u64>>,
 }
@@ -360,7 +362,9 @@ impl Inner {
                     media.acknowledge(id);
                 }
             }
-            Step::Flush(at) if operation.fails => media.fail_flush(at, &self.rng),
+            Step::Flush(at) if operation.fails => {
+                media.fail_flush(at, self.faults.borrow().lose_at_failed_flush, &self.rng);
+            }
             Step::Flush(at) => media.finish_flush(at),
         }
         if operation.fails {

@@ -179,8 +179,8 @@ impl Media {
     }
 
     /// The flush failed. Some of what it covered may be durable; the rest is gone from the set that
-    /// later flushes cover, and is either gone at once or still what readers see.
-    pub(super) fn fail_flush(&mut self, flush: u64, rng: &Rng) {
+    /// later flushes cover; with `lose_now` readers lose it at once.
+    pub(super) fn fail_flush(&mut self, flush: u64, lose_now: bool, rng: &Rng) {
         self.flushes.retain(|&other| other != flush);
         let (covered, kept): (Vec<Write>, Vec<Write>) = std::mem::take(&mut self.pending)
             .into_iter()
@@ -191,7 +191,7 @@ impl Media {
             self.persist(index, density, rng);
         }
         let covered = std::mem::replace(&mut self.pending, kept);
-        if rng.chance(1, 2) {
+        if lose_now {
             for write in &covered {
                 for block in 0..write.applied.len() as u64 {
                     self.show_durable(write.first_block + block);

@@ -24,8 +24,8 @@
 //!   what was never flushed.
 //! - **Failures** ([`FaultPlan`]). A failed write leaves each logical block old or new, for good. A
 //!   failed read leaves garbage in the buffer. After a failed flush some of what it covered is
-//!   durable; the rest is never covered by a later flush: readers see it until power is lost, or it is
-//!   gone at once. A rewrite starts afresh.
+//!   durable; the rest is never covered by a later flush: readers see it until power is lost, or (with
+//!   `lose_at_failed_flush`) it is gone at once. A rewrite starts afresh.
 //! - **Discard** leaves each logical block old or zero, decided once. It is a write in every other
 //!   way, as is write-zeroes.
 //! - **Bit rot** ([`SimDisk::rot`]) flips stored bits; the device does not notice.

@@ -143,6 +143,7 @@ fn a_failed_flush_is_not_made_good_by_the_next() {
         let (world, disk) = one_disk(seed, |_| ());
         disk.set_faults(FaultPlan {
             fail_nth: Some((OpClass::Flush, 1)),
+            lose_at_failed_flush: seed % 2 == 0,
             ..FaultPlan::default()
         });
         let device = disk.clone();
@@ -175,6 +176,7 @@ fn failures_are_counted_by_kind() {
         device.set_faults(FaultPlan {
             fail_nth: Some((OpClass::Write, 2)),
             bad_range: Some(8192..8704),
+            ..FaultPlan::default()
         });
         device.write(0, filled(1, 512)).await.unwrap();
         device.write(512, filled(1, 512)).await.unwrap_err();

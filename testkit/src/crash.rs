@@ -1,0 +1,376 @@
+//! The crash drivers. Each takes a [`Target`] and returns at the first violation, with the one
+//! command that replays it.
+
+use std::fmt;
+use std::rc::Rc;
+
+use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Stop};
+
+use crate::case::Case;
+use crate::machine::{Crash, End, Life, Machine};
+use crate::stack::Stack;
+use crate::workload::{Mix, Plan};
+
+/// What is tested, and how a failure names it.
+#[derive(Debug)]
+pub struct Target<S> {
+    /// The stack.
+    pub stack: Rc<S>,
+    /// What clients do.
+    pub plan: Plan,
+    /// Names the stack's configuration in the replay command.
+    pub label: String,
+    /// The command that replays a case which it finds in `FOREBAY_REPLAY`.
+    pub command: &'static str,
+}
+
+/// How thorough a sweep is at each crash point.
+#[derive(Clone, Copy, Debug)]
+pub struct Depth {
+    /// With more unflushed writes than this, this many are drawn to be kept alone or lost alone.
+    pub singles: usize,
+    /// Seeded subsets that are kept.
+    pub subsets: u64,
+    /// Seeded outcomes of process death.
+    pub deaths: u64,
+    /// Every how many I/Os the run is cut off; one for all.
+    pub stride: u64,
+}
+
+/// How much a driver did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Places at which a run was cut off.
+    pub points: u64,
+    /// Crashes from which the stack recovered.
+    pub crashes: u64,
+}
+
+/// A violation.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was violated.
+    pub message: String,
+    /// The command that replays it.
+    pub replay: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nreplay with: {}", self.message, self.replay)
+    }
+}
+
+impl<S: Stack> Target<S> {
+    fn replay_command(&self, case: Case) -> String {
+        format!("FOREBAY_REPLAY='{}: {case}' {}", self.label, self.command)
+    }
+
+    /// Runs a step of a case; a violation or a panic in it names the case.
+    fn within<T>(
+        &self,
+        case: Case,
+        step: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, Failure> {
+        struct Announce<F: Fn()>(F);
+        impl<F: Fn()> Drop for Announce<F> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    (self.0)();
+                }
+            }
+        }
+        let _announce = Announce(|| eprintln!("replay with: {}", self.replay_command(case)));
+        step().map_err(|message| Failure {
+            message,
+            replay: self.replay_command(case),
+        })
+    }
+
+    fn first_life(&self, seed: u64) -> Life {
+        Life {
+            seed,
+            verify: false,
+            work: Some(self.plan),
+            close: true,
+            errors_allowed: false,
+        }
+    }
+
+    /// A life that reads everything, does a little, and ends.
+    fn second_life(&self, seed: u64, close: bool) -> Life {
+        Life {
+            seed,
+            verify: true,
+            work: Some(Plan {
+                lanes: 1,
+                operations: 5,
+                mix: Mix {
+                    control: 0,
+                    pause: 0,
+                    ..self.plan.mix
+                },
+                largest_bytes: self.plan.largest_bytes,
+            }),
+            close,
+            errors_allowed: false,
+        }
+    }
+
+    /// Opens the machine after a crash and checks everything; lets it end once more, cleanly or
+    /// not, and checks again. With `power_stays` no power loss is among the ends.
+    fn recover(
+        &self,
+        machine: &mut Machine<S>,
+        seed: u64,
+        power_stays: bool,
+    ) -> Result<(), String> {
+        let rng = Rng::labelled(seed, 7);
+        let close = rng.chance(1, 2);
+        let with = |what: &str, message: String| format!("{what}: {message}");
+        machine
+            .live(self.second_life(rng.draw(), close))
+            .map_err(|message| with("after the crash", message))?;
+        let then = if close {
+            "after the crash, a recovery and a clean end"
+        } else if power_stays || rng.chance(1, 2) {
+            machine.crash(Crash::Process(rng.draw()));
+            "after the crash, a recovery and process death"
+        } else {
+            machine.crash(Crash::Power(Keep::Random(rng.draw())));
+            "after the crash, a recovery and power loss"
+        };
+        let last = Life {
+            work: None,
+            ..self.second_life(rng.draw(), true)
+        };
+        machine.live(last).map_err(|message| with(then, message))?;
+        Ok(())
+    }
+
+    /// Cuts the workload of `seed` off at each of its I/Os, and recovers from each crash.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn sweep(&self, seed: u64, depth: Depth) -> Result<Report, Failure> {
+        let case = |stop, crash| Case::Sweep { seed, stop, crash };
+        let undecided = Crash::Power(Keep::None);
+        let fresh = self.within(case(Stop::BeforeIo(0), undecided), || {
+            Machine::new(&self.stack, seed)
+        })?;
+        let mut report = Report::default();
+        for nth in (1..).step_by(depth.stride.max(1) as usize) {
+            for stop in [Stop::BeforeIo(nth), Stop::AfterIo(nth)] {
+                let crashed = fresh.fork();
+                let end = self.within(case(stop, undecided), || {
+                    crashed.world.set_stop(Some(stop));
+                    crashed.live(self.first_life(seed))
+                })?;
+                report.points += 1;
+                let crashes = match (stop, end) {
+                    (Stop::AfterIo(_), End::Crashed) => {
+                        let few = Depth {
+                            singles: 0,
+                            subsets: 1,
+                            deaths: 1,
+                            ..depth
+                        };
+                        choices(&crashed, few, seed ^ nth)
+                    }
+                    (_, End::Crashed) => choices(&crashed, depth, seed ^ nth),
+                    _ => vec![undecided, Crash::Process(nth)],
+                };
+                for crash in crashes {
+                    self.within(case(stop, crash), || {
+                        let mut machine = crashed.fork();
+                        machine.crash(crash);
+                        self.recover(&mut machine, seed ^ nth, false)
+                    })?;
+                    report.crashes += 1;
+                }
+                if end != End::Crashed {
+                    return Ok(report);
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Makes the n-th operation of each kind on each device fail, n = 1, 2, ... until nothing fails;
+    /// then crashes and recovers without failures.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn faults(&self, seed: u64, stride: u64) -> Result<Report, Failure> {
+        let mut report = Report::default();
+        let fresh = self.within(Case::Random { seed }, || Machine::new(&self.stack, seed))?;
+        for disk in 0..fresh.world.disks().len() {
+            for class in [
+                OpClass::Write,
+                OpClass::Flush,
+                OpClass::Discard,
+                OpClass::Read,
+            ] {
+                for nth in (1..).step_by(stride.max(1) as usize) {
+                    let mut failed = false;
+                    for crash in [
+                        Crash::Power(Keep::None),
+                        Crash::Power(Keep::Random(nth)),
+                        Crash::Process(nth),
+                    ] {
+                        let case = Case::Fault {
+                            seed,
+                            disk,
+                            class,
+                            nth,
+                            crash,
+                        };
+                        failed = self.within(case, || self.fault(&fresh, case))?;
+                        report.crashes += 1;
+                    }
+                    report.points += 1;
+                    if !failed {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// One failure. Whether anything failed.
+    fn fault(&self, fresh: &Machine<S>, case: Case) -> Result<bool, String> {
+        let Case::Fault {
+            seed,
+            disk,
+            class,
+            nth,
+            crash,
+        } = case
+        else {
+            unreachable!("the caller made it");
+        };
+        let mut machine = fresh.fork();
+        let device = machine.world.disks()[disk].clone();
+        let before = device.counters().failed;
+        device.set_faults(FaultPlan {
+            fail_nth: Some((class, nth)),
+            ..FaultPlan::default()
+        });
+        machine.live(Life {
+            errors_allowed: true,
+            ..self.first_life(seed)
+        })?;
+        let failed = device.counters().failed > before;
+        device.set_faults(FaultPlan::default());
+        machine.crash(crash);
+        // What a failed flush lost may still show until power is lost, and a new process cannot know.
+        let power_stays = class == OpClass::Flush && matches!(crash, Crash::Process(_));
+        self.recover(&mut machine, seed ^ nth, power_stays)?;
+        Ok(failed)
+    }
+
+    /// Lives and crashes that `seed` draws, with a crash possible in every recovery.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn random(&self, seed: u64) -> Result<Report, Failure> {
+        self.within(Case::Random { seed }, || self.random_lives(seed))
+    }
+
+    fn random_lives(&self, seed: u64) -> Result<Report, String> {
+        let rng = Rng::labelled(seed, 11);
+        let mut machine = Machine::new(&self.stack, rng.draw())?;
+        let mut report = Report::default();
+        for round in 0..2 + rng.below(4) {
+            let within_io = [10, 60, 400][rng.index(3)];
+            machine.world.set_stop(match rng.below(6) {
+                0 => None,
+                1 => Some(Stop::BeforePoll(1 + rng.below(within_io * 20))),
+                2 => Some(Stop::AfterIo(1 + rng.below(within_io))),
+                _ => Some(Stop::BeforeIo(1 + rng.below(within_io))),
+            });
+            let life = Life {
+                verify: round > 0,
+                close: rng.chance(1, 2),
+                ..self.first_life(rng.draw())
+            };
+            let end = machine
+                .live(life)
+                .map_err(|message| format!("life {round}: {message}"))?;
+            report.points += 1;
+            if end == End::Crashed || rng.chance(3, 4) {
+                machine.crash(draw_crash(&machine, &rng));
+                report.crashes += 1;
+            }
+        }
+        machine.world.set_stop(None);
+        self.recover(&mut machine, rng.draw(), false)
+            .map_err(|message| format!("at the end: {message}"))?;
+        Ok(report)
+    }
+
+    /// Runs one case again.
+    ///
+    /// # Errors
+    /// The violation.
+    pub fn replay(&self, case: Case) -> Result<(), Failure> {
+        self.within(case, || match case {
+            Case::Random { seed } => self.random_lives(seed).map(|_| ()),
+            Case::Fault { seed, .. } => {
+                let fresh = Machine::new(&self.stack, seed)?;
+                self.fault(&fresh, case).map(|_| ())
+            }
+            Case::Sweep { seed, stop, crash } => {
+                let crashed = Machine::new(&self.stack, seed)?.fork();
+                crashed.world.set_stop(Some(stop));
+                crashed.live(self.first_life(seed))?;
+                let (Stop::BeforeIo(nth) | Stop::AfterIo(nth) | Stop::BeforePoll(nth)) = stop;
+                let mut machine = crashed.fork();
+                machine.crash(crash);
+                self.recover(&mut machine, seed ^ nth, false)
+            }
+        })
+    }
+}
+
+/// The crashes to try at one point.
+fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -> Vec<Crash> {
+    let rng = Rng::labelled(seed, 3);
+    let unflushed = machine.world.unflushed();
+    let disks = machine.world.disks().len();
+    let mut keeps = vec![Keep::None];
+    if unflushed > 0 {
+        keeps.push(Keep::All);
+        keeps.extend((0..depth.subsets).map(|_| Keep::Random(rng.draw())));
+        if disks > 1 {
+            keeps.extend((0..disks).map(Keep::Disk));
+        }
+    }
+    if unflushed > 1 {
+        let mut singles: Vec<usize> = (0..unflushed).collect();
+        while singles.len() > depth.singles {
+            singles.swap_remove(rng.index(singles.len()));
+        }
+        singles.sort_unstable();
+        keeps.extend(singles.iter().map(|&one| Keep::Only(one)));
+        keeps.extend(singles.iter().map(|&one| Keep::AllBut(one)));
+    }
+    let deaths = (0..depth.deaths).map(|_| Crash::Process(rng.draw()));
+    keeps.into_iter().map(Crash::Power).chain(deaths).collect()
+}
+
+fn draw_crash<S: Stack>(machine: &Machine<S>, rng: &Rng) -> Crash {
+    if rng.chance(2, 5) {
+        return Crash::Process(rng.draw());
+    }
+    let unflushed = machine.world.unflushed();
+    Crash::Power(match rng.below(8) {
+        0 | 1 => Keep::None,
+        2 => Keep::All,
+        3 => Keep::Disk(rng.index(machine.world.disks().len())),
+        4 if unflushed > 0 => Keep::Only(rng.index(unflushed)),
+        5 if unflushed > 0 => Keep::AllBut(rng.index(unflushed)),
+        _ => Keep::Random(rng.draw()),
+    })
+}

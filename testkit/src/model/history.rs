@@ -1,0 +1,260 @@
+//! What one sector may hold: its versions and what is known about their order.
+//!
+//! Version `v` is *known before* `w` if `v` ended before `w` was submitted, or if a read that began
+//! after `v` had ended returned `w`. A version that is known before one which must have taken effect
+//! can no longer be read; for a read, those are the acknowledged and the already read ones, for power
+//! loss the promised ones. Everything else follows from this.
+
+use crate::stamp::Content;
+
+/// What is known of a version's effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Submitted, not ended: it may take effect at any time.
+    InFlight,
+    /// It took effect.
+    Certain,
+    /// It took effect by the time it ended, or never will: a discard, a failed write, a write in
+    /// flight when the process died, an unpromised write when power was lost.
+    Maybe,
+}
+
+/// What one write, write-zeroes or discard does to the sector.
+#[derive(Clone, Debug)]
+struct Version {
+    number: u64,
+    content: Content,
+    submitted: u64,
+    ended: u64,
+    state: State,
+    /// When a read first returned it.
+    read_at: u64,
+    promised: bool,
+    /// Numbers of versions that a read has shown to be later.
+    later: Vec<u64>,
+}
+
+/// Something that has not happened.
+const NEVER: u64 = u64::MAX;
+
+/// The versions of one sector.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    versions: Vec<Version>,
+}
+
+impl Version {
+    fn known_before(&self, other: &Self) -> bool {
+        self.ended < other.submitted || self.later.contains(&other.number)
+    }
+}
+
+impl History {
+    /// A sector of a new volume: zeroes, durable.
+    pub(super) fn new() -> Self {
+        Self {
+            versions: vec![Version {
+                number: 0,
+                content: Content::Zero,
+                submitted: 0,
+                ended: 0,
+                state: State::Certain,
+                read_at: NEVER,
+                promised: true,
+                later: Vec::new(),
+            }],
+        }
+    }
+
+    pub(super) const fn is_settled(&self) -> bool {
+        self.versions.len() == 1
+    }
+
+    pub(super) fn submit(&mut self, number: u64, content: Content, now: u64) {
+        self.versions.push(Version {
+            number,
+            content,
+            submitted: now,
+            ended: NEVER,
+            state: State::InFlight,
+            read_at: NEVER,
+            promised: false,
+            later: Vec::new(),
+        });
+    }
+
+    /// The operation ended; `certain` says whether it must have taken effect.
+    pub(super) fn end(&mut self, number: u64, certain: bool, promised: bool, now: u64) {
+        for version in &mut self.versions {
+            if version.number == number {
+                version.ended = now;
+                version.state = if certain {
+                    State::Certain
+                } else {
+                    State::Maybe
+                };
+                version.promised = certain && promised;
+            }
+        }
+    }
+
+    /// Everything that took effect before a flush was submitted is promised.
+    pub(super) fn promise(&mut self, flush_submitted: u64) {
+        for version in &mut self.versions {
+            let effective = version.state == State::Certain || version.read_at < flush_submitted;
+            if version.ended < flush_submitted && effective {
+                version.promised = true;
+            }
+        }
+    }
+
+    /// For each version, whether one that `must` have taken effect is known to be later.
+    fn dead(&self, must: impl Fn(&Version) -> bool) -> Vec<bool> {
+        let mut dead = vec![false; self.versions.len()];
+        loop {
+            let mut changed = false;
+            for (index, version) in self.versions.iter().enumerate() {
+                if dead[index] {
+                    continue;
+                }
+                let overtaken = self.versions.iter().zip(&dead).any(|(other, &other_dead)| {
+                    other.number != version.number
+                        && (other_dead || must(other))
+                        && version.known_before(other)
+                });
+                if overtaken {
+                    dead[index] = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return dead;
+            }
+        }
+    }
+
+    fn dead_for_reader(&self, submitted: u64) -> Vec<bool> {
+        self.dead(|version| {
+            (version.state == State::Certain && version.ended < submitted)
+                || version.read_at < submitted
+        })
+    }
+
+    /// A read that was submitted at `submitted` returned `content`.
+    ///
+    /// # Errors
+    /// In words, what it might have returned.
+    pub(super) fn read(
+        &mut self,
+        content: Content,
+        submitted: u64,
+        now: u64,
+    ) -> Result<(), String> {
+        if let [only] = &mut self.versions[..] {
+            if only.content != content {
+                return Err(self.describe(submitted));
+            }
+            only.read_at = only.read_at.min(now);
+            return Ok(());
+        }
+        let dead = self.dead_for_reader(submitted);
+        // Zeroes may have several sources; the newest assumes least.
+        let found = (self.versions.iter().zip(&dead))
+            .filter(|(version, dead)| !**dead && version.content == content)
+            .max_by_key(|(version, _)| version.submitted)
+            .map(|(version, _)| version.clone());
+        let Some(found) = found else {
+            return Err(self.describe(submitted));
+        };
+        self.versions.retain_mut(|version| {
+            if version.number == found.number {
+                version.read_at = version.read_at.min(now);
+                return true;
+            }
+            if version.ended >= submitted {
+                return true;
+            }
+            if found.known_before(version) {
+                // It had ended and did not show, so it never took effect (it was not certain to,
+                // or what was found would be dead).
+                return false;
+            }
+            if !version.later.contains(&found.number) {
+                version.later.push(found.number);
+            }
+            true
+        });
+        Ok(())
+    }
+
+    /// The process is gone: what was in flight took effect, or never will.
+    pub(super) fn lose_process(&mut self, now: u64) {
+        for version in &mut self.versions {
+            if version.state == State::InFlight {
+                version.state = State::Maybe;
+                version.ended = now;
+                version.read_at = NEVER;
+            }
+        }
+    }
+
+    /// Power was lost: what was not promised is there, or never will be.
+    pub(super) fn lose_power(&mut self, now: u64) {
+        let dead = self.dead(|version| version.promised);
+        let mut dead = dead.iter();
+        self.versions
+            .retain(|_| !dead.next().expect("one a version"));
+        for version in &mut self.versions {
+            version.ended = version.ended.min(now);
+            if version.promised {
+                version.state = State::Certain;
+            } else {
+                version.state = State::Maybe;
+                version.read_at = NEVER;
+            }
+        }
+    }
+
+    /// Forgets versions that can be read no more, by a reader or after power loss.
+    pub(super) fn prune(&mut self, oldest_read: u64) {
+        if self.versions.len() < 2 {
+            return;
+        }
+        let for_reader = self.dead_for_reader(oldest_read);
+        let for_power = self.dead(|version| version.promised);
+        let mut dead = for_reader.iter().zip(&for_power);
+        self.versions.retain(|_| {
+            let (reader, power) = dead.next().expect("one a version");
+            !(*reader && *power)
+        });
+    }
+
+    /// What a read submitted at `submitted` may return, and all that is known, for a report.
+    pub(super) fn describe(&self, submitted: u64) -> String {
+        let dead = self.dead_for_reader(submitted);
+        let mut out = format!("read submitted at {submitted}; allowed:");
+        for (version, dead) in self.versions.iter().zip(dead) {
+            let name = match version.content {
+                Content::Zero => format!("zeroes of {}", version.number),
+                Content::Write(number) => format!("write {number}"),
+            };
+            let ended = match (version.state, version.ended) {
+                (State::InFlight, _) => "in flight".to_owned(),
+                (State::Certain, at) => format!("acknowledged {at}"),
+                (State::Maybe, at) => format!("uncertain since {at}"),
+            };
+            out.push_str(&format!(
+                "\n    {} {name}: submitted {}, {ended}{}{}",
+                if dead { "no, older:" } else { "yes:" },
+                version.submitted,
+                if version.promised { ", promised" } else { "" },
+                if version.read_at == NEVER {
+                    String::new()
+                } else {
+                    format!(", read {}", version.read_at)
+                },
+            ));
+        }
+        out
+    }
+}

@@ -1,0 +1,240 @@
+//! The rules of the model, one by one. Each test shows a history that is allowed and one that is not.
+
+use forebay_block::{Error, ErrorKind};
+
+use super::*;
+
+struct Bench {
+    model: Model,
+}
+
+const WRITE: Op = Op::Write { fua: false };
+const FUA: Op = Op::Write { fua: true };
+
+impl Bench {
+    fn new(promise: Promise) -> Self {
+        Self {
+            model: Model::new(promise, &[4096]),
+        }
+    }
+
+    fn begin(&mut self, op: Op) -> Ticket {
+        let len = if op == Op::Flush { 0 } else { 512 };
+        let intent = Intent { op, offset: 0, len };
+        self.model.submit(0, intent).0
+    }
+
+    fn ok(&mut self, ticket: &Ticket) {
+        self.model.end(ticket, &Ok(()), None).unwrap();
+    }
+
+    fn fail(&mut self, ticket: &Ticket) {
+        let error = Err(Error::new(ErrorKind::Io, "injected"));
+        self.model.end(ticket, &error, None).unwrap();
+    }
+
+    /// Does an operation to its end; returns its number.
+    fn run(&mut self, op: Op) -> u64 {
+        let ticket = self.begin(op);
+        self.ok(&ticket);
+        ticket.number
+    }
+
+    fn end_read(&mut self, ticket: &Ticket, number: u64) -> bool {
+        let buf = Buf::zeroed(512);
+        if number > 0 {
+            stamp::fill(&buf, 0, 0, number);
+        }
+        self.model.end(ticket, &Ok(()), Some(&buf)).is_ok()
+    }
+
+    /// Whether a read may return write `number` (zero: zeroes). It narrows.
+    fn reads(&mut self, number: u64) -> bool {
+        let ticket = self.begin(Op::Read);
+        self.end_read(&ticket, number)
+    }
+
+    /// Whether it may, without narrowing.
+    fn may_read(&self, number: u64) -> bool {
+        let mut copy = Self {
+            model: self.model.clone(),
+        };
+        copy.reads(number)
+    }
+
+    fn may(&self, numbers: &[u64]) -> Vec<bool> {
+        numbers
+            .iter()
+            .map(|&number| self.may_read(number))
+            .collect()
+    }
+}
+
+#[test]
+fn a_read_returns_the_last_acknowledged_or_one_in_flight() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    assert_eq!(bench.may(&[0, first]), [false, true]);
+    let second = bench.begin(WRITE);
+    let third = bench.begin(WRITE);
+    let all = [0, first, second.number, third.number];
+    assert_eq!(bench.may(&all), [false, true, true, true]);
+    bench.ok(&second);
+    bench.ok(&third);
+    assert_eq!(bench.may(&all), [false, false, true, true]);
+    assert!(bench.reads(second.number));
+    assert_eq!(bench.may(&all), [false, false, true, false], "stays read");
+}
+
+#[test]
+fn a_read_that_began_before_may_be_old() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    let read = bench.begin(Op::Read);
+    let second = bench.run(WRITE);
+    let third = bench.run(WRITE);
+    for number in [first, second, third] {
+        let mut copy = Bench {
+            model: bench.model.clone(),
+        };
+        assert!(copy.end_read(&read, number));
+        assert_eq!(copy.may(&[first, second, third]), [false, false, true]);
+    }
+    assert!(!bench.end_read(&read, 0));
+}
+
+#[test]
+fn what_was_read_in_flight_stays_read() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    let second = bench.begin(WRITE);
+    assert!(bench.reads(second.number));
+    assert_eq!(bench.may(&[first, second.number]), [false, true]);
+    bench.model.crash(Loss::Process);
+    assert_eq!(bench.may(&[first, second.number]), [true, true]);
+}
+
+#[test]
+fn process_death_keeps_what_was_acknowledged() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    let second = bench.begin(WRITE);
+    bench.model.crash(Loss::Process);
+    let all = [0, first, second.number];
+    assert_eq!(bench.may(&all), [false, true, true]);
+    assert!(bench.reads(first));
+    assert_eq!(bench.may(&all), [false, true, false]);
+    bench.model.crash(Loss::Process);
+    assert_eq!(bench.may(&all), [false, true, false]);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&all), [true, true, false]);
+}
+
+#[test]
+fn power_loss_keeps_what_was_promised() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    let flush = bench.begin(Op::Flush);
+    let second = bench.run(WRITE);
+    bench.ok(&flush);
+    let third = bench.run(WRITE);
+    bench.model.crash(Loss::Power);
+    let all = [0, first, second, third];
+    assert_eq!(bench.may(&all), [false, true, true, true]);
+    assert!(bench.reads(second));
+    assert_eq!(bench.may(&all), [false, false, true, false]);
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&all), [false, false, true, false]);
+}
+
+#[test]
+fn a_failed_flush_promises_nothing_and_fua_promises_itself() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(FUA);
+    let second = bench.run(WRITE);
+    let flush = bench.begin(Op::Flush);
+    bench.fail(&flush);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&[0, first, second]), [false, true, true]);
+}
+
+#[test]
+fn sync_promises_every_acknowledgement() {
+    let mut bench = Bench::new(Promise::Sync);
+    let first = bench.run(WRITE);
+    let second = bench.begin(WRITE);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&[0, first, second.number]), [false, true, true]);
+}
+
+#[test]
+fn a_failed_write_happened_or_not() {
+    let mut bench = Bench::new(Promise::Sync);
+    let first = bench.run(WRITE);
+    let second = bench.begin(WRITE);
+    bench.fail(&second);
+    let all = [0, first, second.number];
+    assert_eq!(bench.may(&all), [false, true, true]);
+    let mut copy = Bench {
+        model: bench.model.clone(),
+    };
+    assert!(copy.reads(second.number));
+    assert_eq!(copy.may(&all), [false, false, true]);
+    assert!(bench.reads(first));
+    assert_eq!(bench.may(&all), [false, true, false]);
+}
+
+#[test]
+fn a_discard_is_old_or_zero_and_stays_so() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(FUA);
+    let second = bench.run(FUA);
+    bench.run(Op::Discard);
+    let all = [0, first, second];
+    assert_eq!(bench.may(&all), [true, false, true]);
+    let mut copy = Bench {
+        model: bench.model.clone(),
+    };
+    assert!(copy.reads(second));
+    assert_eq!(copy.may(&all), [false, false, true]);
+    assert!(bench.reads(0));
+    assert_eq!(bench.may(&all), [true, false, false]);
+    let mut copy = Bench {
+        model: bench.model.clone(),
+    };
+    copy.model.crash(Loss::Power);
+    assert_eq!(copy.may(&all), [true, false, true], "not flushed");
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&all), [true, false, false], "flushed");
+}
+
+#[test]
+fn zeroes_are_a_write() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(FUA);
+    bench.run(Op::WriteZeroes {
+        fua: false,
+        unmap: true,
+    });
+    assert_eq!(bench.may(&[0, first]), [true, false]);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&[0, first]), [true, true]);
+    let third = bench.run(WRITE);
+    assert_eq!(bench.may(&[0, first, third]), [false, false, true]);
+}
+
+#[test]
+fn an_order_that_a_read_has_shown_outlives_power_loss_once_promised() {
+    let mut bench = Bench::new(Promise::Flush);
+    let (one, two) = (bench.begin(WRITE), bench.begin(WRITE));
+    bench.ok(&one);
+    bench.ok(&two);
+    let all = [one.number, two.number];
+    assert!(bench.reads(one.number));
+    assert_eq!(bench.may(&all), [true, false]);
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&all), [true, false]);
+}

@@ -1,0 +1,54 @@
+//! What a test says about the stack under test.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Buf, Result};
+use forebay_io::sim::{SimDisk, World};
+
+use crate::model::Promise;
+
+/// What a process finds when it starts.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// The devices, in the order in which [`Stack::world`] added them.
+    pub disks: Vec<SimDisk>,
+    /// Memory that outlives the process but not power loss.
+    pub journal: Buf,
+    /// Changes with power loss.
+    pub boot_id: [u8; 16],
+}
+
+/// A stack of block devices under test.
+pub trait Stack: 'static {
+    /// What runs while the stack is open.
+    type Running: Running;
+
+    /// Makes the devices.
+    fn world(&self, seed: u64) -> World;
+
+    /// Sizes of the volumes, bytes.
+    fn volume_bytes(&self) -> Vec<u64>;
+
+    /// What an acknowledgement promises against power loss.
+    fn promise(&self) -> Promise;
+
+    /// Makes fresh devices ready. Runs once, without a crash.
+    fn format(&self, process: &Process) -> impl Future<Output = Result<()>>;
+
+    /// Opens the stack, on fresh devices or after any crash.
+    fn open(&self, process: &Process) -> impl Future<Output = Result<Self::Running>>;
+}
+
+/// An open stack.
+pub trait Running: 'static {
+    /// The volumes.
+    fn volumes(&self) -> Vec<Rc<dyn BlockDevice>>;
+
+    /// Does something that clients must not notice, picked by `draw`: a change of mode, a
+    /// write-back, whatever the stack offers.
+    fn control(&self, volume: usize, draw: u64) -> impl Future<Output = Result<()>>;
+
+    /// Shuts down cleanly; everything acknowledged is durable when it ends.
+    fn close(&self) -> impl Future<Output = Result<()>>;
+}
