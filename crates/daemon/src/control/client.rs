@@ -1,0 +1,92 @@
+//! The command line's side of the control socket.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+
+use super::protocol::{LINE_BYTES, Reply, Request, line};
+
+/// Longest silence of a daemon at work: it reports progress every second.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// When nothing answers there, or one may not.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(path).context(|| {
+            format!(
+                "no daemon answers on {}: start one with `forebay serve CONFIG`, or name its socket \
+                 with --control",
+                path.display()
+            )
+        })?;
+        let set = stream.set_read_timeout(Some(SILENCE));
+        set.context(|| "control socket")?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Sends a request and waits for its end. `progress` is told how far it is.
+    ///
+    /// # Errors
+    /// What the daemon says, or that the connection failed.
+    pub fn call(&mut self, request: &Request, mut progress: impl FnMut(&str)) -> Result<Reply> {
+        let sent = self.stream.get_mut().write_all(&line(request));
+        sent.context(|| "the daemon closed the control socket")?;
+        loop {
+            let mut text = Vec::new();
+            let limit = 16 * LINE_BYTES as u64;
+            let read = (&mut self.stream).take(limit).read_until(b'\n', &mut text);
+            read.context(|| "the daemon did not answer; its log says more")?;
+            let reply: Reply = serde_json::from_slice(&text).map_err(|error| {
+                let what = match text.is_empty() {
+                    true => "the daemon ended before it answered; its log says more",
+                    false => "the daemon's answer makes no sense; is it of another version?",
+                };
+                Error::with_source(ErrorKind::Disconnected, what, error)
+            })?;
+            match reply {
+                Reply::Progress(text) => progress(&text),
+                Reply::Error { kind, message } => {
+                    // The kind comes back when the error is printed.
+                    let message = message
+                        .strip_suffix(&format!(" ({kind})"))
+                        .unwrap_or(&message);
+                    return Err(Error::new(kind_of(&kind), message));
+                }
+                reply => return Ok(reply),
+            }
+        }
+    }
+}
+
+/// The kind by its name; `Io` for one that this version does not know.
+fn kind_of(name: &str) -> ErrorKind {
+    use ErrorKind as K;
+    [
+        K::InvalidInput,
+        K::NotFound,
+        K::Busy,
+        K::Unsupported,
+        K::ReadOnly,
+        K::NoSpace,
+        K::Lost,
+        K::Corrupt,
+        K::ShuttingDown,
+    ]
+    .into_iter()
+    .find(|kind| kind.as_str() == name)
+    .unwrap_or(K::Io)
+}

@@ -1,0 +1,275 @@
+//! The Unix socket's side of the daemon: reads requests, hands them to the engine, writes replies.
+
+use std::future::Future;
+use std::io::ErrorKind as IoKind;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::protocol::{LINE_BYTES, Reply, Request, line, parse_request};
+
+/// What becomes of a request: a future that ends with the last reply. Progress goes to the sender.
+pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// Answers requests.
+pub type Handler = Arc<dyn Fn(Request, mpsc::Sender<String>) -> Answer + Send + Sync>;
+
+/// Clients that are served at once; more wait.
+const CLIENTS: usize = 64;
+
+/// Makes the control socket at `path`, mode 0600, in a directory that is made if it is not there. A
+/// socket that nothing answers on is replaced.
+///
+/// Call it before there are other threads: it sets the process's umask for a moment, so that the
+/// socket is never open to others.
+///
+/// # Errors
+/// `Busy` when another daemon answers there; what the operating system says otherwise.
+pub fn bind(path: &Path) -> Result<StdListener> {
+    let what = || format!("control socket {}", path.display());
+    if let Some(directory) = path.parent().filter(|parent| !parent.exists()) {
+        std::fs::create_dir_all(directory).context(|| {
+            format!(
+                "cannot make {} for the {}: make it, or set `control` in [server] to another path",
+                directory.display(),
+                what()
+            )
+        })?;
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(directory, private).context(what)?;
+    }
+    let bound = match bind_private(path) {
+        Err(error) if error.kind() == IoKind::AddrInUse => {
+            match StdStream::connect(path) {
+                Err(error) if error.kind() == IoKind::ConnectionRefused => {}
+                _ => {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        format!(
+                            "something answers on the {} already: stop the other daemon, or set \
+                             `control` in [server] to another path",
+                            what()
+                        ),
+                    ));
+                }
+            }
+            std::fs::remove_file(path).context(what)?;
+            bind_private(path)
+        }
+        bound => bound,
+    };
+    let listener = bound.context(|| {
+        format!(
+            "cannot listen on the {}: set `control` in [server] to a path that you may write to",
+            what()
+        )
+    })?;
+    listener.set_nonblocking(true).context(what)?;
+    Ok(listener)
+}
+
+fn bind_private(path: &Path) -> std::io::Result<StdListener> {
+    // SAFETY: no memory is involved.
+    let before = unsafe { libc::umask(0o177) };
+    let bound = StdListener::bind(path);
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    bound
+}
+
+/// Serves clients for ever. Runs on a tokio runtime.
+///
+/// # Errors
+/// When the listener cannot be used; a client's failure only ends that client.
+pub async fn serve(listener: StdListener, handler: Handler) -> Result<()> {
+    let listener = UnixListener::from_std(listener).context(|| "control socket")?;
+    let clients = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let Ok(permit) = Arc::clone(&clients).acquire_owned().await else {
+            return Ok(());
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let handler = Arc::clone(&handler);
+                tokio::spawn(async move {
+                    if let Err(error) = client(stream, handler).await {
+                        tracing::debug!("a control client left: {error}");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("control socket: {error}; trying again in a second");
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn client(stream: UnixStream, handler: Handler) -> std::io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    let mut request = Vec::new();
+    loop {
+        request.clear();
+        let limit = LINE_BYTES as u64;
+        if (&mut read)
+            .take(limit)
+            .read_until(b'\n', &mut request)
+            .await?
+            == 0
+        {
+            return Ok(());
+        }
+        if request.last() != Some(&b'\n') {
+            let error = Error::new(
+                ErrorKind::InvalidInput,
+                "a request ends with a line feed and has at most 1 MiB",
+            );
+            return write.write_all(&line(&Reply::error(&error))).await;
+        }
+        match parse_request(&request) {
+            Ok(request) => answer(request, &handler, &mut write).await?,
+            Err(error) => write.write_all(&line(&Reply::error(&error))).await?,
+        }
+    }
+}
+
+/// Passes progress on while the work goes on. The work itself goes on to its end even when the
+/// client leaves: the handler gave it to the engine's reactor.
+async fn answer(
+    request: Request,
+    handler: &Handler,
+    write: &mut OwnedWriteHalf,
+) -> std::io::Result<()> {
+    let (progress, mut told) = mpsc::channel(4);
+    let mut work = handler(request, progress);
+    loop {
+        tokio::select! {
+            biased;
+            Some(text) = told.recv() => {
+                write.write_all(&line(&Reply::Progress(text))).await?;
+            }
+            last = &mut work => {
+                while let Ok(text) = told.try_recv() {
+                    write.write_all(&line(&Reply::Progress(text))).await?;
+                }
+                return write.write_all(&line(&last)).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::client::Client;
+    use crate::control::protocol::Request;
+
+    /// A daemon that flushes in two steps and knows nothing else.
+    fn handler() -> Handler {
+        Arc::new(|request, progress| {
+            Box::pin(async move {
+                let Request::Flush { volume } = request else {
+                    let error = Error::new(ErrorKind::Unsupported, "only flush");
+                    return Reply::error(&error);
+                };
+                for left in ["2 left", "1 left"] {
+                    progress
+                        .send(left.into())
+                        .await
+                        .expect("the client listens");
+                }
+                Reply::Done(format!("flushed {volume:?}"))
+            })
+        })
+    }
+
+    fn with_server(name: &str, test: impl FnOnce(&Path)) {
+        let directory = std::env::temp_dir().join(format!("fb-{name}-{}", std::process::id()));
+        let path = directory.join("control.sock");
+        let listener = bind(&path).expect("the socket can be made");
+        std::thread::scope(|scope| {
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .expect("a runtime");
+                runtime.block_on(async {
+                    tokio::select! {
+                        result = serve(listener, handler()) => result.expect("serves for ever"),
+                        _ = stopped => {}
+                    }
+                });
+            });
+            test(&path);
+            drop(stop);
+        });
+        std::fs::remove_dir_all(&directory).expect("it was there");
+    }
+
+    #[test]
+    fn a_request_has_progress_and_one_end() {
+        with_server("progress", |path| {
+            let mut client = Client::connect(path).expect("the server listens");
+            for _ in 0..2 {
+                let mut seen = Vec::new();
+                let request = Request::Flush {
+                    volume: Some("db".into()),
+                };
+                let reply = client
+                    .call(&request, |text| seen.push(text.to_owned()))
+                    .expect("it is answered");
+                assert_eq!(reply, Reply::Done("flushed Some(\"db\")".into()));
+                assert_eq!(seen, ["2 left", "1 left"]);
+            }
+            let refused = client.call(&Request::Status {}, |_| ()).unwrap_err();
+            assert!(refused.report().contains("only flush"), "{refused:?}");
+            let mode = std::fs::metadata(path)
+                .expect("a socket")
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600);
+        });
+    }
+
+    #[test]
+    fn garbage_is_answered_and_the_server_lives_on() {
+        use std::io::{Read as _, Write as _};
+        with_server("garbage", |path| {
+            let mut stream = StdStream::connect(path).expect("the server listens");
+            stream.write_all(b"\xff\xfe{\n").expect("sent");
+            let mut answer = [0; 9];
+            stream.read_exact(&mut answer).expect("answered");
+            assert_eq!(&answer, b"{\"error\":");
+            let mut flood = StdStream::connect(path).expect("the server listens");
+            flood.write_all(&vec![b'x'; LINE_BYTES + 1]).ok();
+            let mut text = String::new();
+            flood.read_to_string(&mut text).ok();
+            assert!(text.is_empty() || text.contains("at most 1 MiB"), "{text}");
+            let mut client = Client::connect(path).expect("the server lives on");
+            let request = Request::Flush { volume: None };
+            assert!(client.call(&request, |_| ()).is_ok());
+        });
+    }
+
+    #[test]
+    fn a_second_daemon_is_refused_and_a_dead_ones_socket_replaced() {
+        let directory = std::env::temp_dir().join(format!("fb-stale-{}", std::process::id()));
+        let path = directory.join("control.sock");
+        let first = bind(&path).expect("the socket can be made");
+        assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::Busy);
+        drop(first);
+        drop(bind(&path).expect("a socket that nobody answers on is replaced"));
+        std::fs::remove_dir_all(&directory).expect("it was there");
+    }
+}

@@ -1,0 +1,302 @@
+//! What the daemon says about itself. The status table, `--json`, the page and the metrics are four
+//! views of this one value.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Mode, Promotion};
+
+/// The whole daemon at one moment. Counters start at zero with the process.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// The process.
+    pub pid: u32,
+    /// Time since the start, seconds.
+    pub uptime_s: u64,
+    /// `io_uring` or `threads`.
+    pub io_engine: String,
+    /// Whether the daemon is on its way out.
+    pub shutting_down: bool,
+    /// The cache; none where volumes are served straight from their backing devices.
+    pub cache: Option<CacheStatus>,
+    /// The volumes.
+    pub volumes: Vec<VolumeStatus>,
+    /// The devices that the cache and the volumes stand on.
+    pub devices: Vec<DeviceStatus>,
+    /// Where clients find what, in words.
+    pub listening: Vec<String>,
+}
+
+/// The cache.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct CacheStatus {
+    /// The cache's identity, 32 hexadecimal digits.
+    pub uuid: String,
+    /// `sync` or `flush`.
+    pub durability: String,
+    /// What the recovery at the start found, in words.
+    pub recovery: String,
+    /// Time from the start of recovery to the first I/O, milliseconds.
+    pub recovery_ms: u64,
+    /// Size of a cache block, bytes.
+    pub block_size_bytes: u64,
+    /// Room for data, bytes.
+    pub capacity_bytes: u64,
+    /// Room that is in use, bytes.
+    pub used_bytes: u64,
+    /// Data that the backing devices do not have yet, bytes.
+    pub dirty_bytes: u64,
+    /// Share of the capacity that may be dirty.
+    pub dirty_limit_percent: u8,
+    /// Blocks that made room for others.
+    pub evictions: u64,
+    /// Blocks that were written back.
+    pub cleaned_blocks: u64,
+    /// Bytes that were written back.
+    pub cleaned_bytes: u64,
+    /// Durable writes of metadata.
+    pub commits: u64,
+    /// How long these took.
+    pub commit_latency: Latency,
+    /// Errors of the cache's own work (cleaning, metadata).
+    pub errors: u64,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// Size, bytes.
+    pub size_bytes: u64,
+    /// Its cache mode; none when it is served without the cache.
+    pub mode: Option<Mode>,
+    /// What a miss needs to be taken into the cache.
+    pub promotion: Promotion,
+    /// Whether clients may not write.
+    pub read_only: bool,
+    /// The epoch of this attach.
+    pub epoch: u64,
+    /// Data that the backing device does not have yet, bytes.
+    pub dirty_bytes: u64,
+    /// Its data in the cache, bytes.
+    pub cached_bytes: u64,
+    /// Reads that the cache answered whole.
+    pub read_hits: u64,
+    /// Reads that needed the backing device.
+    pub read_misses: u64,
+    /// Writes to blocks that were in the cache.
+    pub write_hits: u64,
+    /// Writes to blocks that were not.
+    pub write_misses: u64,
+    /// Requests that passed the cache by.
+    pub bypassed: u64,
+    /// Requests that have started and not ended.
+    pub in_flight: u64,
+    /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
+    pub operations: Vec<OperationStatus>,
+}
+
+/// One kind of request to one volume.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct OperationStatus {
+    /// The kind.
+    pub kind: String,
+    /// Requests that ended, well or not.
+    pub count: u64,
+    /// Bytes of those that ended well.
+    pub bytes: u64,
+    /// Requests that failed or were refused.
+    pub errors: u64,
+    /// How long they took, of a sample.
+    pub latency: Latency,
+}
+
+/// A device.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct DeviceStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is, in words.
+    pub what: String,
+    /// `cache`, `metadata` or `backing`.
+    pub role: String,
+    /// Size, bytes.
+    pub size_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Writes that had to be on media at once.
+    pub fua_writes: u64,
+    /// Bytes given back.
+    pub discard_bytes: u64,
+    /// Bytes written as zeroes.
+    pub write_zeroes_bytes: u64,
+}
+
+/// A distribution of latencies.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Latency {
+    /// Number of measured requests.
+    pub count: u64,
+    /// Sum of their latencies, microseconds.
+    pub sum_us: f64,
+    /// The latency that half of them do not exceed, microseconds.
+    pub p50_us: f64,
+    /// The latency that 99 in 100 do not exceed, microseconds.
+    pub p99_us: f64,
+    /// How many took no longer than each of [`LATENCY_BOUNDS_US`].
+    pub within: Vec<u64>,
+}
+
+/// The bounds of the latency histograms, microseconds.
+pub const LATENCY_BOUNDS_US: [u64; 19] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+    1_000_000, 10_000_000, 60_000_000,
+];
+
+impl Latency {
+    /// A distribution from the buckets of a histogram: (largest value in ns, how many), in order.
+    /// A bucket that straddles a bound counts for the next one, so that no bucket claims too much.
+    pub fn from_buckets(buckets: impl Iterator<Item = (u64, u64)>, sum_ns: u64) -> Self {
+        let buckets: Vec<_> = buckets.filter(|(_, count)| *count > 0).collect();
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+        let quantile_us = |share: f64| {
+            let rank = ((count as f64 * share).ceil() as u64).max(1);
+            let mut seen = 0;
+            let found = buckets.iter().find(|(_, n)| {
+                seen += n;
+                seen >= rank
+            });
+            found.map_or(0.0, |(upper_ns, _)| *upper_ns as f64 / 1e3)
+        };
+        let within = |bound_us: &u64| {
+            let fits = buckets
+                .iter()
+                .filter(|(upper_ns, _)| *upper_ns <= bound_us * 1000);
+            fits.map(|(_, count)| count).sum()
+        };
+        Self {
+            count,
+            sum_us: sum_ns as f64 / 1e3,
+            p50_us: quantile_us(0.50),
+            p99_us: quantile_us(0.99),
+            within: LATENCY_BOUNDS_US.iter().map(within).collect(),
+        }
+    }
+}
+
+impl VolumeStatus {
+    /// Share of reads that the cache answered, in percent; none before the first.
+    #[must_use]
+    pub fn read_hit_percent(&self) -> Option<f64> {
+        percent(self.read_hits, self.read_hits + self.read_misses)
+    }
+
+    /// The counters of one kind of request; zeroes where there are none.
+    #[must_use]
+    pub fn operation(&self, kind: &str) -> OperationStatus {
+        let found = self
+            .operations
+            .iter()
+            .find(|operation| operation.kind == kind);
+        found.cloned().unwrap_or_default()
+    }
+
+    /// The mode, or that there is no cache.
+    #[must_use]
+    pub fn mode_text(&self) -> String {
+        self.mode
+            .map_or_else(|| "no cache".into(), |mode| mode.to_string())
+    }
+}
+
+/// `part` of `whole` in percent; none of nothing.
+#[must_use]
+pub fn percent(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
+}
+
+/// A daemon with one volume, for the tests of the views.
+#[cfg(test)]
+pub(crate) fn example() -> Status {
+    let read = OperationStatus {
+        kind: "read".into(),
+        count: 100,
+        bytes: 409_600,
+        errors: 1,
+        latency: Latency::from_buckets([(50_000, 90), (1_500_000, 10)].into_iter(), 20_000_000),
+    };
+    Status {
+        version: "0.1.0".into(),
+        pid: 7,
+        uptime_s: 61,
+        io_engine: "io_uring".into(),
+        shutting_down: false,
+        cache: Some(CacheStatus {
+            uuid: "00112233445566778899aabbccddeeff".into(),
+            durability: "flush".into(),
+            recovery: "clean shutdown".into(),
+            recovery_ms: 12,
+            block_size_bytes: 32 << 10,
+            capacity_bytes: 1 << 30,
+            used_bytes: 1 << 20,
+            dirty_bytes: 64 << 10,
+            dirty_limit_percent: 60,
+            ..CacheStatus::default()
+        }),
+        volumes: vec![VolumeStatus {
+            name: "db".into(),
+            size_bytes: 1 << 30,
+            mode: Some(Mode::WriteBack),
+            promotion: Promotion::Always,
+            read_only: false,
+            epoch: 3,
+            dirty_bytes: 64 << 10,
+            cached_bytes: 1 << 20,
+            read_hits: 90,
+            read_misses: 10,
+            write_hits: 0,
+            write_misses: 0,
+            bypassed: 0,
+            in_flight: 0,
+            operations: vec![read],
+        }],
+        devices: vec![DeviceStatus {
+            name: "ssd".into(),
+            what: "file <a&b>".into(),
+            role: "cache".into(),
+            size_bytes: 1 << 30,
+            write_bytes: 4096,
+            ..DeviceStatus::default()
+        }],
+        listening: vec!["NBD on 127.0.0.1:10809".into()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_counts_each_value_once() {
+        let buckets = [(900, 2), (40_000, 96), (3_000_000, 1), (90_000_000_000, 1)];
+        let latency = Latency::from_buckets(buckets.into_iter(), 5_000);
+        assert_eq!(latency.count, 100);
+        assert_eq!(latency.p50_us, 40.0);
+        assert_eq!(latency.p99_us, 3_000.0);
+        assert_eq!(latency.within[0], 2);
+        assert_eq!(latency.within[4], 2);
+        assert_eq!(latency.within[5], 98);
+        assert_eq!(latency.within[18], 99);
+        assert_eq!(Latency::from_buckets([].into_iter(), 0).p99_us, 0.0);
+    }
+}

@@ -1,0 +1,324 @@
+//! The status as Prometheus reads it: text format 0.0.4, base units (bytes, seconds), `_total` on
+//! counters.
+
+use std::fmt::{Display, Write as _};
+
+use crate::control::status::{LATENCY_BOUNDS_US, Latency, Status, VolumeStatus};
+
+/// Text under construction.
+struct Text(String);
+
+/// Label names and values of one sample.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Text {
+    /// Begins a family: all its samples follow.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        self.0.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            self.0.push(if index == 0 { '{' } else { ',' });
+            let text = text
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            let _ = write!(self.0, "{label}=\"{text}\"");
+        }
+        if !labels.is_empty() {
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn histogram(&mut self, name: &str, labels: Labels<'_>, latency: &Latency) {
+        let bucket = format!("{name}_bucket");
+        let mut sample = |bound: &str, count| {
+            let labels = [labels, &[("le", bound)]].concat();
+            self.sample(&bucket, &labels, count);
+        };
+        for (bound_us, within) in LATENCY_BOUNDS_US.iter().zip(&latency.within) {
+            sample(&(*bound_us as f64 / 1e6).to_string(), *within);
+        }
+        sample("+Inf", latency.count);
+        self.sample(&format!("{name}_sum"), labels, latency.sum_us / 1e6);
+        self.sample(&format!("{name}_count"), labels, latency.count);
+    }
+}
+
+/// The metrics of `status`.
+#[must_use]
+pub fn render(status: &Status) -> String {
+    let mut text = Text(String::with_capacity(16 << 10));
+    text.family(
+        "forebay_build_info",
+        "gauge",
+        "The program's version and its I/O engine.",
+    );
+    let build = [
+        ("version", status.version.as_str()),
+        ("io_engine", status.io_engine.as_str()),
+    ];
+    text.sample("forebay_build_info", &build, 1);
+    text.single(
+        "forebay_uptime_seconds",
+        "gauge",
+        "Time since the start.",
+        status.uptime_s,
+    );
+    text.single(
+        "forebay_shutting_down",
+        "gauge",
+        "1 while the daemon is on its way out.",
+        u8::from(status.shutting_down),
+    );
+    cache(&mut text, status);
+    volumes(&mut text, &status.volumes);
+    devices(&mut text, status);
+    text.0
+}
+
+fn cache(text: &mut Text, status: &Status) {
+    let Some(cache) = &status.cache else { return };
+    let gauges = [
+        (
+            "capacity_bytes",
+            "Room for cached data.",
+            cache.capacity_bytes,
+        ),
+        ("used_bytes", "Room that is in use.", cache.used_bytes),
+        (
+            "dirty_bytes",
+            "Data that the backing devices do not have yet.",
+            cache.dirty_bytes,
+        ),
+        (
+            "block_size_bytes",
+            "Size of a cache block.",
+            cache.block_size_bytes,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        text.single(&format!("forebay_cache_{name}"), "gauge", help, value);
+    }
+    let counters = [
+        (
+            "evictions",
+            "Blocks that made room for others.",
+            cache.evictions,
+        ),
+        (
+            "cleaned_blocks",
+            "Blocks that were written back.",
+            cache.cleaned_blocks,
+        ),
+        (
+            "cleaned_bytes",
+            "Bytes that were written back.",
+            cache.cleaned_bytes,
+        ),
+        ("commits", "Durable writes of metadata.", cache.commits),
+        (
+            "errors",
+            "Errors of the cache's own work, such as cleaning.",
+            cache.errors,
+        ),
+    ];
+    for (name, help, value) in counters {
+        text.single(
+            &format!("forebay_cache_{name}_total"),
+            "counter",
+            help,
+            value,
+        );
+    }
+    let name = "forebay_cache_commit_latency_seconds";
+    text.family(
+        name,
+        "histogram",
+        "How long durable writes of metadata took.",
+    );
+    text.histogram(name, &[], &cache.commit_latency);
+    text.single(
+        "forebay_cache_recovery_seconds",
+        "gauge",
+        "Time that the recovery at the start took.",
+        cache.recovery_ms as f64 / 1e3,
+    );
+}
+
+/// Name, help and value of a number that each volume has.
+type VolumeNumber = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
+
+fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
+    let gauges: [VolumeNumber; 4] = [
+        ("size_bytes", "Size of the volume.", |v| v.size_bytes),
+        (
+            "dirty_bytes",
+            "Data that the backing device does not have yet.",
+            |v| v.dirty_bytes,
+        ),
+        ("cached_bytes", "The volume's data in the cache.", |v| {
+            v.cached_bytes
+        }),
+        (
+            "in_flight_requests",
+            "Requests that have started and not ended.",
+            |v| v.in_flight,
+        ),
+    ];
+    let counters: [VolumeNumber; 5] = [
+        ("read_hits", "Reads that the cache answered whole.", |v| {
+            v.read_hits
+        }),
+        (
+            "read_misses",
+            "Reads that needed the backing device.",
+            |v| v.read_misses,
+        ),
+        ("write_hits", "Writes to blocks in the cache.", |v| {
+            v.write_hits
+        }),
+        (
+            "write_misses",
+            "Writes to blocks that were not in the cache.",
+            |v| v.write_misses,
+        ),
+        (
+            "bypassed_requests",
+            "Requests that passed the cache by.",
+            |v| v.bypassed,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        let name = format!("forebay_volume_{name}");
+        text.family(&name, "gauge", help);
+        for volume in volumes {
+            text.sample(&name, &[("volume", &volume.name)], value(volume));
+        }
+    }
+    for (name, help, value) in counters {
+        let name = format!("forebay_volume_{name}_total");
+        text.family(&name, "counter", help);
+        for volume in volumes {
+            text.sample(&name, &[("volume", &volume.name)], value(volume));
+        }
+    }
+    let operations = [
+        ("requests", "Requests that ended, well or not."),
+        ("bytes", "Bytes of the requests that ended well."),
+        ("errors", "Requests that failed or were refused."),
+    ];
+    for (name, help) in operations {
+        let full = format!("forebay_volume_{name}_total");
+        text.family(&full, "counter", help);
+        for volume in volumes {
+            for operation in &volume.operations {
+                let labels = [("volume", volume.name.as_str()), ("op", &operation.kind)];
+                let value = match name {
+                    "requests" => operation.count,
+                    "bytes" => operation.bytes,
+                    _ => operation.errors,
+                };
+                text.sample(&full, &labels, value);
+            }
+        }
+    }
+    let name = "forebay_volume_latency_seconds";
+    text.family(
+        name,
+        "histogram",
+        "How long requests took, of a sample of reads and writes and of all others.",
+    );
+    for volume in volumes {
+        for operation in &volume.operations {
+            let labels = [("volume", volume.name.as_str()), ("op", &operation.kind)];
+            text.histogram(name, &labels, &operation.latency);
+        }
+    }
+}
+
+fn devices(text: &mut Text, status: &Status) {
+    let name = "forebay_device_size_bytes";
+    text.family(name, "gauge", "Size of the device.");
+    for device in &status.devices {
+        let labels = [("device", device.name.as_str()), ("role", &device.role)];
+        text.sample(name, &labels, device.size_bytes);
+    }
+    type Number = (
+        &'static str,
+        &'static str,
+        fn(&crate::control::status::DeviceStatus) -> u64,
+    );
+    let counters: [Number; 8] = [
+        ("reads", "Reads.", |d| d.reads),
+        ("read_bytes", "Bytes read.", |d| d.read_bytes),
+        ("writes", "Writes.", |d| d.writes),
+        ("written_bytes", "Bytes written.", |d| d.write_bytes),
+        ("flushes", "Flushes.", |d| d.flushes),
+        (
+            "fua_writes",
+            "Writes that had to be on media at once.",
+            |d| d.fua_writes,
+        ),
+        ("discarded_bytes", "Bytes given back.", |d| d.discard_bytes),
+        ("zeroed_bytes", "Bytes written as zeroes.", |d| {
+            d.write_zeroes_bytes
+        }),
+    ];
+    for (name, help, value) in counters {
+        let name = format!("forebay_device_{name}_total");
+        text.family(&name, "counter", help);
+        for device in &status.devices {
+            let labels = [("device", device.name.as_str()), ("role", &device.role)];
+            text.sample(&name, &labels, value(device));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::status::example;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let text = render(&example());
+        let mut families = HashSet::new();
+        let mut current = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').expect("a type line has two words");
+                assert!(families.insert(name.to_owned()), "{name} begins once");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+                current = name.to_owned();
+            } else if !line.starts_with("# HELP ") {
+                assert!(line.starts_with(&current), "{line} belongs to {current}");
+                let value = line.rsplit(' ').next().expect("a sample has a value");
+                value.parse::<f64>().expect(line);
+            }
+        }
+        assert!(families.len() > 25, "{families:?}");
+        for sample in [
+            "forebay_cache_dirty_bytes 65536",
+            "forebay_volume_read_hits_total{volume=\"db\"} 90",
+            "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
+            "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",
+            "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",
+            "forebay_device_written_bytes_total{device=\"ssd\",role=\"cache\"} 4096",
+        ] {
+            assert!(
+                text.lines().any(|line| line == sample),
+                "{sample} in\n{text}"
+            );
+        }
+    }
+}

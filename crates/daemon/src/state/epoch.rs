@@ -1,0 +1,148 @@
+//! `NAME.epoch`: a few lines of text with a check value, replaced atomically and durably.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+
+use super::sync_directory;
+
+/// Which cache a volume was attached to last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheId {
+    /// None, or it has forgotten the volume since.
+    None,
+    /// A cache in the memory of a process; it is gone with that.
+    Memory,
+    /// The cache with this identity.
+    Uuid([u8; 16]),
+}
+
+/// What is remembered of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The epoch of the last attach, or of the last time without the cache.
+    pub epoch: u64,
+    /// The cache of the last attach.
+    pub cache: CacheId,
+    /// Whether that cache may hold data that the backing device does not have.
+    pub may_be_dirty: bool,
+    /// The epoch that the cache knows, if the volume was served without it since: the log of ranges
+    /// has all writes after that epoch.
+    pub logged_since: Option<u64>,
+}
+
+const HEAD: &str = "forebay volume state 1";
+
+fn path(directory: &Path, volume: &str) -> PathBuf {
+    directory.join(format!("{volume}.epoch"))
+}
+
+/// FNV-1a: enough to tell a whole file from a damaged one.
+fn check(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+impl fmt::Display for CacheId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Memory => f.write_str("memory"),
+            Self::Uuid(uuid) => f.write_str(&hex(uuid)),
+        }
+    }
+}
+
+/// An identity as 32 hexadecimal digits.
+#[must_use]
+pub(crate) fn hex(uuid: &[u8; 16]) -> String {
+    use fmt::Write as _;
+    uuid.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn parse_cache(text: &str) -> Option<CacheId> {
+    match text {
+        "none" => Some(CacheId::None),
+        "memory" => Some(CacheId::Memory),
+        _ if text.len() == 32 && text.is_ascii() => {
+            let mut uuid = [0; 16];
+            for (index, byte) in uuid.iter_mut().enumerate() {
+                *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+            }
+            Some(CacheId::Uuid(uuid))
+        }
+        _ => None,
+    }
+}
+
+fn render(volume: &str, record: &Record) -> String {
+    let since = record
+        .logged_since
+        .map_or_else(|| "no".into(), |epoch| epoch.to_string());
+    let body = format!(
+        "{HEAD}\nvolume {volume}\nepoch {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\n",
+        record.epoch, record.cache, record.may_be_dirty,
+    );
+    let check = check(&body);
+    format!("{body}check {check:016x}\n")
+}
+
+fn parse(volume: &str, text: &str) -> Option<Record> {
+    let body_len = text.trim_end_matches('\n').rfind('\n')? + 1;
+    let (body, last) = text.split_at(body_len);
+    let expected = last.strip_suffix('\n')?.strip_prefix("check ")?;
+    if u64::from_str_radix(expected, 16).ok()? != check(body) {
+        return None;
+    }
+    let mut lines = body.lines();
+    if lines.next()? != HEAD || lines.next()?.strip_prefix("volume ")? != volume {
+        return None;
+    }
+    Some(Record {
+        epoch: lines.next()?.strip_prefix("epoch ")?.parse().ok()?,
+        cache: parse_cache(lines.next()?.strip_prefix("cache ")?)?,
+        may_be_dirty: lines.next()?.strip_prefix("may-be-dirty ")?.parse().ok()?,
+        logged_since: match lines.next()?.strip_prefix("logged-since ")? {
+            "no" => None,
+            epoch => Some(epoch.parse().ok()?),
+        },
+    })
+}
+
+pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
+    let path = path(directory, volume);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.context(|| format!("cannot read {}", path.display()))?,
+    };
+    match parse(volume, &text) {
+        Some(record) => Ok(Some(record)),
+        None => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "{} is damaged, so that nobody knows whether volume {volume:?} was written to \
+                 without its cache: restore the file, or remove it and start with --adopt {volume} \
+                 if the backing device and the cache belong together",
+                path.display()
+            ),
+        )),
+    }
+}
+
+pub(super) fn store(directory: &Path, volume: &str, record: &Record) -> Result<()> {
+    let path = path(directory, volume);
+    let new = directory.join(format!("{volume}.epoch.new"));
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(render(volume, record).as_bytes())?;
+        file.sync_all()
+    });
+    written.context(|| format!("cannot write {}", new.display()))?;
+    fs::rename(&new, &path).context(|| format!("cannot replace {}", path.display()))?;
+    sync_directory(directory)
+}

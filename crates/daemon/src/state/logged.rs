@@ -1,0 +1,155 @@
+//! A backing device that is served without its cache: what is written is logged first.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::mpsc;
+
+use forebay_block::{
+    BlockDevice, Completion, Context as _, DeviceInfo, Error, ErrorKind, Op, Request, Result,
+};
+use forebay_io::rt;
+use tokio::sync::oneshot;
+
+use super::ranges::{RANGE_BYTES, RangeLog};
+
+/// Ranges to be logged, and whom to tell that they are durable.
+type Wanted = (Vec<u64>, oneshot::Sender<Result<()>>);
+
+/// Passes everything on to a device; the first write to each range waits until the log has it. The
+/// log is written by a thread of its own, so that the reactor never waits for a file system.
+pub struct LoggedDevice {
+    inner: Rc<dyn BlockDevice>,
+    known: Rc<RefCell<HashSet<u64>>>,
+    log: mpsc::Sender<Wanted>,
+}
+
+impl LoggedDevice {
+    /// Logs what is written to `inner` in the file at `path`, and goes on with what it has.
+    ///
+    /// # Errors
+    /// When the log cannot be opened or its thread not be started.
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "devices are handed around as trait objects"
+    )]
+    pub fn new(inner: Rc<dyn BlockDevice>, path: &Path) -> Result<Rc<dyn BlockDevice>> {
+        let mut log = RangeLog::open(path)?;
+        let known = Rc::new(RefCell::new(log.known()));
+        let (send, wanted) = mpsc::channel::<Wanted>();
+        std::thread::Builder::new()
+            .name("ranges".into())
+            .spawn(move || {
+                while let Ok((numbers, told)) = wanted.recv() {
+                    // Whoever asked may be gone; the line stays.
+                    let _ = told.send(log.add(&numbers));
+                }
+            })
+            .context(|| "cannot start the thread that logs what is written without the cache")?;
+        Ok(Rc::new(Self {
+            inner,
+            known,
+            log: send,
+        }))
+    }
+
+    /// Those ranges under a request that the log does not have.
+    fn missing(&self, request: &Request) -> Vec<u64> {
+        if matches!(request.op, Op::Read | Op::Flush) || request.len == 0 {
+            return Vec::new();
+        }
+        let last = request.offset.saturating_add(request.len - 1) / RANGE_BYTES;
+        let known = self.known.borrow();
+        (request.offset / RANGE_BYTES..=last)
+            .filter(|number| !known.contains(number))
+            .collect()
+    }
+}
+
+impl BlockDevice for LoggedDevice {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        // A wrong request would make the log long, and changes nothing.
+        if let Err(error) = self.inner.info().check(&request) {
+            done.complete(Err(error));
+            return;
+        }
+        let numbers = self.missing(&request);
+        if numbers.is_empty() {
+            self.inner.submit(request, done);
+            return;
+        }
+        let (tell, told) = oneshot::channel();
+        let sent = self.log.send((numbers.clone(), tell));
+        let (inner, known) = (Rc::clone(&self.inner), Rc::clone(&self.known));
+        rt::spawn(async move {
+            let logged = match sent {
+                Ok(()) => told.await.unwrap_or_else(|_| Err(log_ended())),
+                Err(_) => Err(log_ended()),
+            };
+            match logged {
+                Ok(()) => {
+                    known.borrow_mut().extend(numbers);
+                    inner.submit(request, done);
+                }
+                Err(error) => done.complete(Err(error)),
+            }
+        });
+    }
+}
+
+fn log_ended() -> Error {
+    Error::new(
+        ErrorKind::Io,
+        "the log of what is written without the cache has ended; restart the daemon",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::read_ranges;
+    use forebay_block::{BlockDeviceExt as _, Buf};
+    use forebay_device::mem::MemDevice;
+    use forebay_io::{Engine, Reactor};
+
+    #[test]
+    fn a_write_is_in_the_log_before_it_is_acknowledged() {
+        let path = std::env::temp_dir().join(format!("fb-logged-{}.ranges", std::process::id()));
+        let log = path.clone();
+        let reactor = Reactor::new(Engine::Threads).expect("threads work everywhere");
+        reactor.run(async move {
+            let inner = MemDevice::new("m", 16 << 20);
+            let device = LoggedDevice::new(Rc::clone(&inner), &log).expect("a log");
+            let data = Buf::copied(&[9; 4096]);
+            device
+                .read(0, Buf::scratch(4096))
+                .await
+                .expect("reads need no log");
+            assert_eq!(read_ranges(&log).expect("there"), Some(vec![]));
+            let straddling = 2 * RANGE_BYTES - 2048;
+            device.write(straddling, data).await.expect("written");
+            let logged = read_ranges(&log).expect("there");
+            assert_eq!(logged, Some(vec![RANGE_BYTES..3 * RANGE_BYTES]));
+            device.write_zeroes(0, 4096).await.expect("zeroed");
+            device.discard(5 << 20, 4096).await.expect("discarded");
+            assert!(
+                device
+                    .write(u64::MAX - 4095, Buf::zeroed(4096))
+                    .await
+                    .is_err()
+            );
+            let logged = read_ranges(&log).expect("there");
+            let mib = RANGE_BYTES;
+            assert_eq!(logged, Some(vec![0..3 * mib, 5 * mib..6 * mib]));
+            let back = Buf::scratch(4096);
+            inner.read(straddling, back.clone()).await.expect("read");
+            assert_eq!(back.to_vec(), [9; 4096]);
+        });
+        std::fs::remove_file(&path).expect("it was there");
+    }
+}

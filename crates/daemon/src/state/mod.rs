@@ -1,0 +1,129 @@
+//! The state directory: what is remembered about each volume beside its cache.
+//!
+//! A cache alone cannot know that its volume was written to without it. So each volume has a file
+//! `NAME.epoch` here, with the epoch of its last attach and the identity of the cache it was attached
+//! to. The cache keeps the epoch too, and the two are compared at each attach. Serving without the
+//! cache first raises the epoch and then logs, durably and before the write is passed on, which
+//! ranges are written (`NAME.ranges`). At the next attach the cache is given those ranges: clean
+//! copies of them are stale, dirty ones are given up by name.
+//!
+//! What is decided at an attach, and why, is in [`decide`].
+
+pub mod decide;
+mod epoch;
+mod logged;
+mod ranges;
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+
+pub use epoch::{CacheId, Record};
+pub use logged::LoggedDevice;
+pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
+
+/// The state directory, held by this process alone.
+#[derive(Debug)]
+pub struct StateDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDirectory {
+    /// Takes the directory at `path`; it is made if it is not there.
+    ///
+    /// # Errors
+    /// `Busy` when another daemon holds it; what the operating system says otherwise.
+    pub fn open(path: &Path) -> Result<Self> {
+        let what = || {
+            format!(
+                "state directory {}: set `state` in [server] to a directory that you may write to",
+                path.display()
+            )
+        };
+        std::fs::create_dir_all(path).context(what)?;
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path.join("lock"))
+            .context(what)?;
+        // SAFETY: the descriptor is open; no memory is involved.
+        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "another daemon holds the state directory {}: stop it, or set `state` in \
+                     [server] to a directory of its own",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            _lock: lock,
+        })
+    }
+
+    /// Where the directory is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is remembered of a volume; none if it was never served with this directory.
+    ///
+    /// # Errors
+    /// `Corrupt` when the file is damaged, or what the operating system says.
+    pub fn load(&self, volume: &str) -> Result<Option<Record>> {
+        epoch::load(&self.path, volume)
+    }
+
+    /// Remembers `record` durably in place of what was there.
+    ///
+    /// # Errors
+    /// What the operating system says; the former record is then still whole.
+    pub fn store(&self, volume: &str, record: &Record) -> Result<()> {
+        epoch::store(&self.path, volume, record)
+    }
+
+    /// The ranges of a volume that were written without the cache, [`RANGE_BYTES`] each, as ranges
+    /// of bytes; none if there is no log, or it is damaged.
+    ///
+    /// # Errors
+    /// As [`read_ranges`].
+    pub fn ranges(&self, volume: &str) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        read_ranges(&self.ranges_path(volume))
+    }
+
+    /// Forgets the log of ranges, durably.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn remove_ranges(&self, volume: &str) -> Result<()> {
+        let path = self.ranges_path(volume);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context(|| path.display().to_string())
+            }
+            _ => sync_directory(&self.path),
+        }
+    }
+
+    /// The path of a volume's log of ranges.
+    #[must_use]
+    pub fn ranges_path(&self, volume: &str) -> PathBuf {
+        self.path.join(format!("{volume}.ranges"))
+    }
+}
+
+/// Makes the names in a directory durable.
+fn sync_directory(path: &Path) -> Result<()> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.context(|| format!("state directory {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

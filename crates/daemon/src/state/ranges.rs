@@ -1,0 +1,161 @@
+//! `NAME.ranges`: which parts of a volume were written without its cache.
+//!
+//! Append-only text, one line for each [`RANGE_BYTES`] of the volume that is written for the first
+//! time since the log was begun: the number of the range, and its complement as the check. A line
+//! that is cut short at the end was not durable, so the write that wanted it was never passed on. A
+//! bad line elsewhere is damage, and then everything counts as written.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context as _, Result};
+
+use super::sync_directory;
+
+/// Size of a logged range, bytes.
+pub const RANGE_BYTES: u64 = 1 << 20;
+
+const LINE_BYTES: usize = 34;
+
+fn render(number: u64) -> String {
+    format!("{number:016x} {:016x}\n", !number)
+}
+
+fn parse(line: &[u8]) -> Option<u64> {
+    let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let (number, complement) = line.split_once(' ')?;
+    let number = u64::from_str_radix(number, 16).ok()?;
+    (u64::from_str_radix(complement, 16).ok()? == !number).then_some(number)
+}
+
+/// The numbers in the log, and how many bytes of it are good. `Err` holds the place of the damage.
+fn scan(bytes: &[u8]) -> std::result::Result<(HashSet<u64>, usize), usize> {
+    let mut numbers = HashSet::new();
+    let mut good = 0;
+    for line in bytes.chunks(LINE_BYTES) {
+        match parse(line) {
+            Some(number) => numbers.insert(number),
+            // The end of the log, cut short or not wholly on media when power went.
+            None if good + LINE_BYTES >= bytes.len() => break,
+            None => return Err(good),
+        };
+        good += LINE_BYTES;
+    }
+    Ok((numbers, good))
+}
+
+/// Reads the log at `path` as ranges of bytes, in order and merged; none if there is no log, or if
+/// it is damaged: then nobody knows what was written.
+///
+/// # Errors
+/// What the operating system says.
+pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
+    let bytes = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
+    };
+    let numbers = match scan(&bytes) {
+        Ok((numbers, _)) => numbers,
+        Err(at) => {
+            tracing::error!(
+                "{} is damaged at byte {at}: the whole volume counts as written without the cache",
+                path.display()
+            );
+            return Ok(None);
+        }
+    };
+    let mut numbers: Vec<_> = numbers.into_iter().collect();
+    numbers.sort_unstable();
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for number in numbers {
+        let start = number.saturating_mul(RANGE_BYTES);
+        let end = start.saturating_add(RANGE_BYTES);
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => ranges.push(start..end),
+        }
+    }
+    Ok(Some(ranges))
+}
+
+/// The log, open for more.
+#[derive(Debug)]
+pub struct RangeLog {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    known: HashSet<u64>,
+}
+
+impl RangeLog {
+    /// Goes on with the log at `path`, or begins it. On return the file's name is durable.
+    ///
+    /// # Errors
+    /// `Corrupt` when the log is damaged, or what the operating system says.
+    pub fn open(path: &Path) -> Result<Self> {
+        let what = || format!("log of ranges {}", path.display());
+        let bytes = match std::fs::read(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            bytes => bytes.context(what)?,
+        };
+        let (known, good) = scan(&bytes).unwrap_or_else(|_| {
+            // Whoever reads it will take everything as written; more lines change nothing.
+            (HashSet::new(), bytes.len())
+        });
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .context(what)?;
+        file.set_len(good as u64).context(what)?;
+        file.sync_all().context(what)?;
+        sync_directory(path.parent().unwrap_or(Path::new(".")))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            len: good as u64,
+            known,
+        })
+    }
+
+    /// The numbers of the ranges that are in the log.
+    #[must_use]
+    pub fn known(&self) -> HashSet<u64> {
+        self.known.clone()
+    }
+
+    /// Adds the ranges with these numbers. On return they are durable.
+    ///
+    /// # Errors
+    /// What the operating system says; then none of the writes that wanted them may go on.
+    pub fn add(&mut self, numbers: &[u64]) -> Result<()> {
+        let mut text = String::new();
+        let mut new = Vec::new();
+        for number in numbers {
+            if !self.known.contains(number) && !new.contains(number) {
+                text.push_str(&render(*number));
+                new.push(*number);
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let added = self
+            .file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.sync_data());
+        if let Err(error) = added {
+            // No half line may stand before later ones.
+            let cut = self.file.set_len(self.len);
+            let what = || format!("log of ranges {}", self.path.display());
+            cut.context(what)?;
+            return Err(error).context(what);
+        }
+        self.len += text.len() as u64;
+        self.known.extend(new);
+        Ok(())
+    }
+}
