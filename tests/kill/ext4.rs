@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::daemon::{Daemon, Setup, VOLUME};
 use crate::log::mix;
@@ -75,6 +75,13 @@ impl Mounted {
         fs::create_dir_all(&mount).expect("a mount point");
         let fuse = daemon.folder.join("mnt");
         let file = fuse.join(VOLUME);
+        // NBD may answer a moment before the mount is there.
+        let begin = Instant::now();
+        while !file.exists() {
+            let waited = begin.elapsed();
+            assert!(waited.as_secs() < 20, "{} is not there", file.display());
+            thread::sleep(Duration::from_millis(5));
+        }
         let file = file.to_str().expect("a path in UTF-8");
         let device = must("losetup", &["--find", "--show", "--direct-io=on", file]);
         Self {
@@ -120,6 +127,9 @@ impl Drop for Mounted {
         }
         if let Some(device) = self.device.take() {
             run("losetup", &["--detach", &device]);
+        }
+        if thread::panicking() {
+            run("umount", &["-l", &self.fuse.to_string_lossy()]);
         }
     }
 }

@@ -139,7 +139,9 @@ impl Log {
 
     /// The write sent at `sent` is done, at the latest `now`.
     fn settle(&mut self, sector: u64, sent: u64, now: u64) {
-        let candidates = self.sectors.entry(sector).or_default();
+        let Some(candidates) = self.sectors.get_mut(&sector) else {
+            return; // Never written, and read as such.
+        };
         for candidate in candidates.iter_mut().filter(|c| c.sent == sent) {
             candidate.done.get_or_insert(now);
         }
@@ -222,7 +224,9 @@ mod tests {
     #[test]
     fn what_was_acknowledged_is_accepted() {
         let mut log = Log::default();
-        assert!(check(&mut log, 0, &content(0, 4, ZEROES)).is_empty());
+        for _ in 0..2 {
+            assert!(check(&mut log, 0, &content(0, 4, ZEROES)).is_empty());
+        }
         acknowledged(&mut log, 8, 8, 1);
         acknowledged(&mut log, 10, 1, 2);
         let mut bytes = content(8, 8, 1);
