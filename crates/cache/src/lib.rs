@@ -1,1 +1,35 @@
-//! The cache engine: look-up, allocate, six modes, clean, recover.
+//! The cache engine: look up, allocate, six modes, clean, recover.
+//!
+//! A [`Cache`] stands on one or two devices (data and metadata) and makes cached volumes out of
+//! backing devices: [`Cache::attach`] returns one as a [`BlockDevice`](forebay_block::BlockDevice). It
+//! lives on one reactor; front-ends on other reactors reach it by message, through `volume`.
+//!
+//! Follow a request: [`engine`] cuts it into pieces, one a cache block; [`mode`] dispatches a piece by
+//! cache mode; [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
+//! durable; [`region`] keeps the marks that rules 3 and 5 ask for; [`clean`] writes dirty blocks back;
+//! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back. docs/format.md and
+//! docs/durability.md argue why the order is what it is.
+
+mod attach;
+mod backing;
+mod clean;
+mod commit;
+mod engine;
+mod format;
+mod geometry;
+mod lock;
+mod map;
+mod mode;
+mod open;
+mod options;
+mod reclaim;
+mod recover;
+mod region;
+mod stats;
+
+pub use forebay_policy::Promotion;
+pub use format::{InspectedVolume, Inspection, format, inspect};
+pub use open::Cache;
+pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
+pub use recover::{LostRange, RecoveryReport};
+pub use stats::{CacheStats, VolumeStats};

@@ -157,6 +157,12 @@ impl Log {
         self.next - self.tail
     }
 
+    /// Records in one unit.
+    #[must_use]
+    pub const fn unit_records(&self) -> u64 {
+        self.geometry.unit_records()
+    }
+
     /// Size of the ring, records.
     #[must_use]
     pub const fn capacity(&self) -> u64 {

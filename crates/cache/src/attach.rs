@@ -1,0 +1,371 @@
+//! Volumes come and go: attach, grow, detach (rule 6).
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_io::sync::WaitList;
+use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
+use forebay_policy::{PromotionFilter, SequentialDetector, SlotId};
+
+use crate::backing::Backing;
+use crate::commit::Entry;
+use crate::engine::{Attached, CachedVolume, Engine};
+use crate::map::{DEFERRED, NO_RECORD, PENDING};
+use crate::open::Cache;
+use crate::options::VolumeOptions;
+use crate::stats::VolumeCounters;
+
+fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
+    Err(Error::new(kind, what))
+}
+
+impl Cache {
+    /// Makes a cached volume of `backing`, under a name by which this cache knows it again. Returns it
+    /// as a device of this reactor.
+    ///
+    /// The volume's epoch is raised, durably, before this returns; the caller stores
+    /// [`Cache::volume_epoch`] beside the cache before it serves the volume.
+    ///
+    /// # Errors
+    /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
+    /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
+    /// backing device that shrank below dirty data, or whose blocks are larger than a granule; `NoSpace`
+    /// for a 65th volume; or the devices' own.
+    pub async fn attach(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        options: VolumeOptions,
+    ) -> Result<Rc<dyn BlockDevice>> {
+        let engine = &self.engine;
+        let info = backing.info();
+        let logical_block = info.logical_block_bytes.max(engine.data_block.min(4096));
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return refuse(
+                ErrorKind::InvalidInput,
+                format!("volume name {name:?}: use 1 to {MAX_NAME_BYTES} bytes"),
+            );
+        }
+        if u64::from(info.logical_block_bytes) > engine.geometry.granule_bytes() {
+            return refuse(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{}: blocks of {} bytes are larger than the cache's granule of {}: format the cache with larger blocks",
+                    info.name,
+                    info.logical_block_bytes,
+                    engine.geometry.granule_bytes()
+                ),
+            );
+        }
+        if engine.volume_by_name(name).is_ok() {
+            return refuse(
+                ErrorKind::Busy,
+                format!("volume {name:?} is attached already"),
+            );
+        }
+        let size_bytes = info.size_bytes - info.size_bytes % u64::from(logical_block);
+        let known = engine.known_volume(name);
+        if known.is_none() && engine.superblock.borrow().volumes.len() >= MAX_VOLUMES {
+            return refuse(
+                ErrorKind::NoSpace,
+                format!("the cache knows {MAX_VOLUMES} volumes: detach one that is not needed"),
+            );
+        }
+        let backing = Backing::new(backing);
+        let id = match &known {
+            Some(known) => known.id,
+            None => engine.superblock.borrow().next_volume,
+        };
+        if let Some(known) = &known {
+            if !engine.was_clean {
+                // The writes of a process that died may sit in the device's cache, and a client that
+                // lived on will flush them through us.
+                backing.device.flush().await?;
+            }
+            engine.drop_stale(known, &options).await?;
+            engine.resize(known, size_bytes, &backing).await?;
+        }
+        let epoch = options
+            .epoch
+            .max(known.as_ref().map_or(0, |known| known.epoch))
+            + 1;
+        engine
+            .change_superblock(|superblock| {
+                superblock.volumes.retain(|volume| volume.id != id);
+                superblock.volumes.push(VolumeEntry {
+                    id,
+                    name: name.to_owned(),
+                    epoch,
+                    size_bytes,
+                });
+                superblock.next_volume = superblock.next_volume.max(id + 1);
+            })
+            .await?;
+        let blocks = engine.map.borrow().len();
+        let volume = Rc::new(Attached {
+            id,
+            name: name.to_owned(),
+            epoch,
+            backing,
+            size_bytes: Cell::new(size_bytes),
+            logical_block,
+            mode: Cell::new(options.mode),
+            filter: RefCell::new(PromotionFilter::new(options.promotion, blocks)),
+            streams: RefCell::new(SequentialDetector::new(options.sequential_cutoff_bytes)),
+            counters: VolumeCounters::default(),
+            in_flight: Cell::new(0),
+            detaching: Cell::new(false),
+            idle: WaitList::new(),
+        });
+        engine.volumes.borrow_mut().insert(id, Rc::clone(&volume));
+        engine.cleaner.kick();
+        Ok(Rc::new(CachedVolume {
+            engine: Rc::clone(engine),
+            volume,
+        }))
+    }
+
+    /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's size.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank, or the devices' own.
+    pub async fn grow(&self, name: &str) -> Result<u64> {
+        let engine = &self.engine;
+        let volume = engine.volume_by_name(name)?;
+        let size = volume.backing.device.info().size_bytes;
+        let size = size - size % u64::from(volume.logical_block);
+        let old = volume.size_bytes.get();
+        if size < old {
+            return refuse(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{}: the backing device has {size} bytes, the volume {old}: detach the volume before it shrinks",
+                    volume.name
+                ),
+            );
+        }
+        let known = engine.known_volume(name);
+        if let Some(known) = known.filter(|_| size > old) {
+            let last = volume.key(engine.geometry.block_of(old));
+            let _lock = engine.locks.exclusive(last).await;
+            engine.resize(&known, size, &volume.backing).await?;
+            engine
+                .change_superblock(|superblock| {
+                    for entry in &mut superblock.volumes {
+                        if entry.id == known.id {
+                            entry.size_bytes = size;
+                        }
+                    }
+                })
+                .await?;
+            volume.size_bytes.set(size);
+        }
+        Ok(size)
+    }
+
+    /// Writes everything of a volume back and forgets it. Nobody is served from it from the first moment
+    /// on: new requests get `ShuttingDown`.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume. If something cannot be written back, the devices' error: the
+    /// volume goes on as before, nothing is lost.
+    pub async fn detach(&self, name: &str) -> Result<()> {
+        let engine = &self.engine;
+        let volume = engine.volume_by_name(name)?;
+        volume.detaching.set(true);
+        volume.idle.until(|| volume.in_flight.get() == 0).await;
+        let result = self.try_detach(&volume).await;
+        if result.is_err() {
+            volume.detaching.set(false);
+        }
+        result
+    }
+
+    async fn try_detach(&self, volume: &Rc<Attached>) -> Result<()> {
+        let engine = &self.engine;
+        engine.write_back_volume(volume.id, true).await?;
+        engine.flush_backing(volume).await?;
+        // From here on the records of this volume's number mean nothing, durably.
+        engine
+            .change_superblock(|superblock| {
+                superblock.volumes.retain(|entry| entry.id != volume.id);
+            })
+            .await?;
+        let slots: Vec<SlotId> = engine.map.borrow().of_volume(volume.id).collect();
+        for slot in slots {
+            let key = engine.map.borrow().slot(slot).key;
+            let _lock = engine.locks.exclusive(key).await;
+            // The reclaimer may have had it first.
+            if engine.map.borrow().find(key) == Some(slot) {
+                engine.forget_slot(slot);
+            }
+        }
+        engine.regions.forget_volume(volume.id);
+        engine.volumes.borrow_mut().remove(&volume.id);
+        engine.reclaim.hint();
+        Ok(())
+    }
+}
+
+impl Engine {
+    fn known_volume(&self, name: &str) -> Option<VolumeEntry> {
+        self.superblock
+            .borrow()
+            .volumes
+            .iter()
+            .find(|volume| volume.name == name)
+            .cloned()
+    }
+
+    /// Rule 6: what was written without this cache is newer than what the cache holds.
+    async fn drop_stale(&self, known: &VolumeEntry, options: &VolumeOptions) -> Result<()> {
+        if options.epoch <= known.epoch {
+            return Ok(());
+        }
+        let everywhere = [0..u64::MAX];
+        let written = options.written_elsewhere.as_deref().unwrap_or(&everywhere);
+        let block_bytes = self.geometry.block_bytes();
+        let overlaps = |start: u64| {
+            written
+                .iter()
+                .any(|range: &Range<u64>| range.start < start + block_bytes && start < range.end)
+        };
+        let slots: Vec<SlotId> = self.map.borrow().of_volume(known.id).collect();
+        let mut stale = Vec::new();
+        for slot in &slots {
+            let entry = *self.map.borrow().slot(*slot);
+            let start = self.geometry.backing_offset(entry.key.block(), 0);
+            if entry.dirty != 0 && overlaps(start) {
+                stale.push((*slot, start));
+            }
+        }
+        if !stale.is_empty() && !options.discard_stale_dirty {
+            let named: Vec<String> = stale.iter().take(8).map(|(_, at)| at.to_string()).collect();
+            return refuse(
+                ErrorKind::Busy,
+                format!(
+                    "volume {:?} was written without this cache, which still holds older dirty data of {} blocks there (at {}{}): attach with discard of stale dirty data, or keep serving it without the cache",
+                    known.name,
+                    stale.len(),
+                    named.join(", "),
+                    if stale.len() > named.len() {
+                        ", ..."
+                    } else {
+                        ""
+                    }
+                ),
+            );
+        }
+        for (_, at) in &stale {
+            tracing::warn!(
+                volume = known.name,
+                offset = at,
+                len = block_bytes,
+                "stale dirty data is discarded"
+            );
+        }
+        let mut killed = Vec::new();
+        for slot in slots {
+            let entry = *self.map.borrow().slot(slot);
+            let stale_dirty = stale.iter().any(|(other, _)| *other == slot);
+            if entry.dirty == 0 || stale_dirty {
+                killed.push(slot);
+            } else {
+                self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
+                self.queue_record(slot);
+            }
+        }
+        self.kill(killed).await
+    }
+
+    /// Kills slots of a volume that nobody is served from.
+    async fn kill(&self, slots: Vec<SlotId>) -> Result<()> {
+        for slot in &slots {
+            let mut map = self.map.borrow_mut();
+            map.clear_flags(*slot, PENDING | DEFERRED);
+            map.set_record(*slot, NO_RECORD);
+        }
+        if !slots.is_empty() {
+            self.queue_entry(Entry::Kill(slots.clone()));
+        }
+        self.commit().await?;
+        for slot in slots {
+            self.forget_slot(slot);
+        }
+        Ok(())
+    }
+
+    /// Fits what is cached to a new size of the backing device.
+    async fn resize(&self, known: &VolumeEntry, size: u64, backing: &Backing) -> Result<()> {
+        let old = known.size_bytes;
+        if size < old {
+            let beyond: Vec<SlotId> = {
+                let map = self.map.borrow();
+                map.of_volume(known.id)
+                    .filter(|slot| {
+                        self.reaches(map.slot(*slot).key.block(), map.slot(*slot).valid) > size
+                    })
+                    .collect()
+            };
+            let dirty = beyond.iter().any(|slot| {
+                let map = self.map.borrow();
+                let entry = map.slot(*slot);
+                self.reaches(entry.key.block(), entry.dirty) > size
+            });
+            if dirty {
+                return refuse(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "volume {:?}: the backing device shrank from {old} to {size} bytes, and the cache holds dirty data beyond: make it as large as it was and write the data back first",
+                        known.name
+                    ),
+                );
+            }
+            let (keep, kill): (Vec<_>, Vec<_>) = beyond
+                .into_iter()
+                .partition(|slot| self.map.borrow().slot(*slot).dirty != 0);
+            for slot in keep {
+                let dirty = self.map.borrow().slot(slot).dirty;
+                self.map.borrow_mut().set(slot, dirty, dirty);
+                self.queue_record(slot);
+            }
+            return self.kill(kill).await;
+        }
+        let granule = self.geometry.granule_bytes();
+        if size == old || old.is_multiple_of(granule) {
+            return Ok(());
+        }
+        // The granule at the old end was cached as far as the volume went: the rest comes in now.
+        let block = self.geometry.block_of(old);
+        let start =
+            u32::try_from(old - self.geometry.backing_offset(block, 0)).expect("in a block");
+        let end = old.next_multiple_of(granule).min(size);
+        let found = self
+            .map
+            .borrow()
+            .find(forebay_policy::BlockKey::new(known.id, block));
+        if let Some(slot) = found {
+            let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
+            backing.device.read(old, buf.clone()).await?;
+            self.write_slot(slot, start, buf).await?;
+            self.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// One past the last byte of a volume that these granules of a block reach.
+    fn reaches(&self, block: u64, granules: u64) -> u64 {
+        let last = u64::from(64 - granules.leading_zeros());
+        // The last granule of a volume may be cut short: its start tells.
+        match last {
+            0 => 0,
+            last => {
+                self.geometry.backing_offset(block, 0)
+                    + (last - 1) * self.geometry.granule_bytes()
+                    + 1
+            }
+        }
+    }
+}

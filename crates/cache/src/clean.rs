@@ -1,0 +1,327 @@
+//! The cleaner: writes dirty blocks back, in the background.
+//!
+//! Rule 4: a block turns clean only when its data went to the backing device, a flush there covered
+//! it, and nobody wrote to the block meanwhile. The cleaner takes no lock while it works, so that
+//! clients never wait for the backing device; a write that comes meanwhile sets `REWRITTEN`, and the
+//! block stays dirty. It reads slots whose data may still sit in the cache device's volatile cache,
+//! which is fine: the dirty record stays until the copy is durable elsewhere.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_io::rt;
+use forebay_io::sync::{Promise, WaitList};
+use forebay_policy::SlotId;
+
+use crate::engine::{Attached, Engine};
+use crate::map::{CLEANING, LIVE, REWRITTEN};
+
+/// Blocks written back between two flushes of the backing device.
+const BATCH: usize = 64;
+/// Blocks of a batch that are under way at a time when nothing presses.
+const GENTLE: usize = 4;
+/// Below this share of dirty blocks the cleaner works gently.
+const LOW_PERCENT: u64 = 20;
+/// How long dirty data may lie before it is written back though nothing presses.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Wait after a failed write-back.
+const BACK_OFF: Duration = Duration::from_secs(1);
+
+/// State of the cleaner.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    kick: WaitList,
+    /// Blocks that the reclaimer wants clean.
+    wanted: Cell<usize>,
+    /// Somebody else is writing back; the task pauses.
+    suspended: Cell<u32>,
+}
+
+impl Cleaner {
+    pub(crate) fn kick(&self) {
+        self.kick.wake_all();
+    }
+
+    pub(crate) fn want_clean(&self, blocks: usize) {
+        self.wanted.set(blocks);
+        self.kick.wake_all();
+    }
+}
+
+/// How a write-back of one block ended.
+#[derive(Clone, Debug)]
+struct WrittenBack {
+    slot: SlotId,
+    volume: u16,
+    granules: u64,
+    result: Result<()>,
+}
+
+impl Engine {
+    /// The cleaner's task.
+    pub(crate) async fn clean_loop(self: Rc<Self>) {
+        while !self.stopping.get() {
+            let pressed = self.cleaner.wanted.get() > 0 || self.above_dirty_limit();
+            if !pressed {
+                self.pause().await;
+            }
+            if self.stopping.get() || self.commit.failure().is_some() {
+                return;
+            }
+            if self.cleaner.suspended.get() > 0 || self.map.borrow().dirty_slots() == 0 {
+                self.cleaner.wanted.set(0);
+                self.reclaim.hint();
+                if pressed {
+                    self.pause().await;
+                }
+                continue;
+            }
+            let slots = self.oldest_dirty();
+            let percent = self.dirty_percent();
+            let width = if pressed || percent > LOW_PERCENT {
+                BATCH
+            } else {
+                GENTLE
+            };
+            let failed = self.clean_batch(&slots, width).await.is_err();
+            let cleaned = self.cleaner.wanted.get().saturating_sub(slots.len());
+            self.cleaner.wanted.set(cleaned);
+            self.reclaim.hint();
+            if failed {
+                self.cleaner.wanted.set(0);
+                rt::sleep(BACK_OFF).await;
+            }
+        }
+    }
+
+    /// Waits for a kick, but not for ever.
+    async fn pause(&self) {
+        let alarm = Promise::new();
+        let set = alarm.clone();
+        rt::spawn(async move {
+            rt::sleep(PAUSE).await;
+            set.set(());
+        });
+        let kicked = std::pin::pin!(self.cleaner.kick.wait());
+        let timed = std::pin::pin!(alarm.get());
+        either(kicked, timed).await;
+    }
+
+    pub(crate) fn dirty_percent(&self) -> u64 {
+        let map = self.map.borrow();
+        map.dirty_slots() * 100 / (map.len() as u64).max(1)
+    }
+
+    pub(crate) fn above_dirty_limit(&self) -> bool {
+        self.dirty_percent() >= u64::from(self.options.dirty_limit_percent)
+    }
+
+    /// The blocks that have been dirty longest, in backing order.
+    fn oldest_dirty(&self) -> Vec<SlotId> {
+        let mut map = self.map.borrow_mut();
+        let mut slots = Vec::with_capacity(BATCH);
+        let mut later = Vec::new();
+        for _ in 0..map.queued_dirty() {
+            let Some(slot) = map.pop_dirty() else { break };
+            let entry = map.slot(slot);
+            if !entry.has(LIVE) || entry.dirty == 0 {
+                continue;
+            }
+            let attached = self.volumes.borrow().contains_key(&entry.key.volume());
+            if entry.has(CLEANING) || !attached || self.locks.is_exclusive(entry.key) {
+                later.push(slot);
+            } else {
+                slots.push(slot);
+            }
+            if slots.len() == BATCH || later.len() == 4 * BATCH {
+                break;
+            }
+        }
+        for slot in later {
+            map.requeue_dirty(slot);
+        }
+        slots.sort_unstable_by_key(|slot| map.slot(*slot).key);
+        slots
+    }
+
+    /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to
+    /// meanwhile. Dirty blocks go back on the queue.
+    ///
+    /// The error, if any, is the first that a write-back met; other blocks were cleaned nevertheless.
+    pub(crate) async fn clean_batch(self: &Rc<Self>, slots: &[SlotId], width: usize) -> Result<()> {
+        let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
+        for chunk in slots.chunks(width) {
+            let started: Vec<_> = chunk
+                .iter()
+                .filter_map(|slot| self.start_write_back(*slot))
+                .collect();
+            results.extend(Self::join(started).await);
+        }
+        let mut volumes: Vec<u16> = results.iter().map(|done| done.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        let mut error = None;
+        for volume in volumes {
+            let flushed = match self.volume_by_id(volume) {
+                Some(attached) => self.flush_backing(&attached).await,
+                None => Err(ErrorKind::ShuttingDown.into()),
+            };
+            for done in results.iter_mut().filter(|done| done.volume == volume) {
+                if let (Ok(()), Err(flush_error)) = (&done.result, &flushed) {
+                    done.result = Err(flush_error.clone());
+                }
+            }
+        }
+        for done in results {
+            if let Err(found) = self.finish_write_back(&done) {
+                error.get_or_insert(found);
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Begins to write a block back; none if it is not dirty, or somebody is at it.
+    fn start_write_back(
+        self: &Rc<Self>,
+        slot: SlotId,
+    ) -> Option<impl Future<Output = WrittenBack> + 'static> {
+        let entry = *self.map.borrow().slot(slot);
+        let ready = entry.has(LIVE)
+            && entry.dirty != 0
+            && !entry.has(CLEANING)
+            && !self.locks.is_exclusive(entry.key);
+        let volume = self.volume_by_id(entry.key.volume())?;
+        if !ready {
+            self.map.borrow_mut().requeue_dirty(slot);
+            return None;
+        }
+        let mut map = self.map.borrow_mut();
+        map.clear_flags(slot, REWRITTEN);
+        map.add_flags(slot, CLEANING);
+        let engine = Rc::clone(self);
+        Some(async move {
+            let result = engine
+                .write_back_block(&volume, slot, entry.key.block(), entry.dirty)
+                .await;
+            WrittenBack {
+                slot,
+                volume: volume.id,
+                granules: entry.dirty,
+                result,
+            }
+        })
+    }
+
+    async fn write_back_block(
+        &self,
+        volume: &Attached,
+        slot: SlotId,
+        block: u64,
+        granules: u64,
+    ) -> Result<()> {
+        volume.backing.check()?;
+        let limit = volume.limit(self.geometry, block);
+        for run in self.geometry.runs(granules, 0..limit) {
+            let len = (run.end - run.start) as usize;
+            let buf = Buf::scratch(len);
+            self.read_slot(slot, run.start, buf.clone()).await?;
+            let offset = self.geometry.backing_offset(block, run.start);
+            volume.backing.write(offset, buf, false).await?;
+            self.stats.write_back_bytes.add(len as u64);
+        }
+        Ok(())
+    }
+
+    fn finish_write_back(&self, done: &WrittenBack) -> Result<()> {
+        let mut map = self.map.borrow_mut();
+        let entry = *map.slot(done.slot);
+        debug_assert!(entry.has(LIVE | CLEANING));
+        map.clear_flags(done.slot, CLEANING);
+        if let Err(error) = &done.result {
+            map.requeue_dirty(done.slot);
+            self.stats.write_back_errors.add(1);
+            return Err(error.clone());
+        }
+        self.stats.write_backs.add(1);
+        if entry.has(REWRITTEN) {
+            map.requeue_dirty(done.slot);
+            return Ok(());
+        }
+        map.set(done.slot, entry.valid, entry.dirty & !done.granules);
+        if entry.dirty & !done.granules != 0 {
+            map.requeue_dirty(done.slot);
+        }
+        drop(map);
+        // Whoever relies on the block being clean (an overwrite under a mark, a write around it, its
+        // eviction) waits for a later record in the log than this one.
+        self.queue_record(done.slot);
+        Ok(())
+    }
+
+    /// Writes everything back that is dirty in a volume now; with `until_clean`, goes on until nothing
+    /// is (nobody may be writing then).
+    pub(crate) async fn write_back_volume(
+        self: &Rc<Self>,
+        volume: u16,
+        until_clean: bool,
+    ) -> Result<()> {
+        self.cleaner.suspended.set(self.cleaner.suspended.get() + 1);
+        let result = self.write_back_passes(volume, until_clean).await;
+        self.cleaner.suspended.set(self.cleaner.suspended.get() - 1);
+        self.cleaner.kick();
+        result
+    }
+
+    async fn write_back_passes(self: &Rc<Self>, volume: u16, until_clean: bool) -> Result<()> {
+        loop {
+            let mut slots: Vec<SlotId> = {
+                let map = self.map.borrow();
+                map.of_volume(volume)
+                    .filter(|slot| map.slot(*slot).dirty != 0)
+                    .collect()
+            };
+            if slots.is_empty() {
+                // What was cleaned must be recorded so before anybody is told.
+                return self.commit().await;
+            }
+            slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
+            for chunk in slots.chunks(BATCH) {
+                self.check_alive()?;
+                // A batch that the task had begun may still hold some of these.
+                while chunk
+                    .iter()
+                    .any(|slot| self.map.borrow().slot(*slot).has(CLEANING))
+                {
+                    rt::sleep(Duration::from_millis(1)).await;
+                }
+                self.clean_batch(chunk, BATCH).await.map_err(|error| {
+                    Error::with_source(
+                        error.kind(),
+                        "dirty data could not be written back; it stays in the cache",
+                        error,
+                    )
+                })?;
+            }
+            if !until_clean {
+                return self.commit().await;
+            }
+            rt::yield_now().await;
+        }
+    }
+}
+
+/// Waits for the first of two.
+async fn either(
+    mut first: std::pin::Pin<&mut impl Future<Output = ()>>,
+    mut second: std::pin::Pin<&mut impl Future<Output = ()>>,
+) {
+    std::future::poll_fn(|cx| {
+        if first.as_mut().poll(cx).is_ready() {
+            return std::task::Poll::Ready(());
+        }
+        second.as_mut().poll(cx)
+    })
+    .await;
+}

@@ -1,0 +1,257 @@
+//! Making a cache, and looking at what a device holds.
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_metadata::journal::Journal;
+use forebay_metadata::record::{MarkState, RECORD_BYTES};
+use forebay_metadata::replay::{Replayed, replay};
+use forebay_metadata::superblock::{COPY_STRIDE_BYTES, PlanInput, Role, Superblock};
+
+use crate::options::{Devices, FormatOptions};
+use crate::region::REGION_BLOCKS;
+
+/// Bytes zeroed at a time while formatting.
+const WIPE_BYTES: u64 = 1 << 20;
+
+fn unit_of(device: &dyn BlockDevice) -> u32 {
+    let info = device.info();
+    info.logical_block_bytes.max(info.physical_block_bytes)
+}
+
+/// Makes an empty cache on the devices, over whatever they hold. The caller has asked whoever must be
+/// asked (see [`inspect`]).
+///
+/// # Errors
+/// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace` for
+/// devices that are too small, or the device's own error.
+pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let superblock = Superblock::plan(PlanInput {
+        data_bytes: devices.data.info().size_bytes,
+        metadata_bytes: devices.metadata.as_ref().map(|d| d.info().size_bytes),
+        unit_bytes: unit_of(metadata.as_ref()),
+        block_size_bytes: options.block_size_bytes,
+        uuid: options.uuid,
+    })?;
+    // An interrupted format must leave no cache rather than half of one: the old superblocks go
+    // first and the new one comes last.
+    for device in [Some(&devices.data), devices.metadata.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let zeroes = Buf::zeroed(usize::try_from(COPY_STRIDE_BYTES).expect("small"));
+        device.write(0, zeroes.clone()).await?;
+        device.write(COPY_STRIDE_BYTES, zeroes).await?;
+        device.flush().await?;
+    }
+    // Records of an earlier cache would not verify under the new identity; the ring is wiped all the
+    // same, so that an unreadable place shows now and a sparse file gets its space now.
+    let log_bytes = superblock.log.records * RECORD_BYTES as u64;
+    let mut at = 0;
+    while at < log_bytes {
+        let len = WIPE_BYTES.min(log_bytes - at);
+        let zeroes = Buf::zeroed(usize::try_from(len).expect("a chunk"));
+        metadata.write(superblock.log.offset + at, zeroes).await?;
+        at += len;
+    }
+    metadata.flush().await?;
+    let mut first = superblock;
+    for _ in 0..2 {
+        first.sequence += 1;
+        if devices.metadata.is_some() {
+            first.write(devices.data.as_ref(), Role::Data).await?;
+        }
+        let role = first.role;
+        first.write(metadata.as_ref(), role).await?;
+    }
+    Ok(())
+}
+
+/// A volume of a cache that is not open.
+#[derive(Clone, Debug)]
+pub struct InspectedVolume {
+    /// Name.
+    pub name: String,
+    /// Epoch of its last attachment.
+    pub epoch: u64,
+    /// Size of the backing device then, bytes.
+    pub size_bytes: u64,
+    /// Blocks of it that are cached.
+    pub cached_blocks: u64,
+    /// Bytes that the backing device may lack, in granules.
+    pub dirty_bytes: u64,
+}
+
+/// What the devices hold.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// The cache's identity.
+    pub uuid: [u8; 16],
+    /// Cache block size, bytes.
+    pub block_size_bytes: u32,
+    /// Blocks that fit.
+    pub blocks: u32,
+    /// Whether the last shutdown was clean.
+    pub clean_shutdown: bool,
+    /// Records in the log that count.
+    pub records: u64,
+    /// Records that are damaged.
+    pub damaged_records: u64,
+    /// Units of the log that could not be read.
+    pub unreadable_units: u64,
+    /// What is wrong with the map, in words; empty if it is sound.
+    pub problems: Vec<String>,
+    /// The volumes that it knows.
+    pub volumes: Vec<InspectedVolume>,
+}
+
+/// Reads a cache without opening or changing it.
+///
+/// # Errors
+/// `NotFound` if there is none, `Corrupt`, `Unsupported`, or the device's own error.
+pub async fn inspect(devices: &Devices, journal: Option<(&Buf, [u8; 16])>) -> Result<Inspection> {
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let superblock = Superblock::read(metadata.as_ref()).await?;
+    check_roles(devices, &superblock).await?;
+    let entries = journal
+        .and_then(|(buf, boot_id)| Journal::recover(buf, &superblock.uuid, &boot_id))
+        .filter(|recovered| !recovered.poisoned)
+        .map(|recovered| recovered.entries)
+        .unwrap_or_default();
+    let replayed = replay(
+        metadata.as_ref(),
+        superblock.log,
+        superblock.seed(),
+        superblock.slots,
+        &entries,
+    )
+    .await?;
+    Ok(describe(&superblock, &replayed))
+}
+
+fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
+    let granule = u64::from((superblock.block_size_bytes / 64).max(4096));
+    let mut problems = Vec::new();
+    let mut seen = std::collections::HashMap::new();
+    for found in &replayed.blocks {
+        let block = &found.block;
+        if block.dirty & !block.valid != 0 {
+            problems.push(format!(
+                "slot {}: dirty granules that are not valid",
+                block.slot
+            ));
+        }
+        if block.valid != 0
+            && let Some(other) = seen.insert((block.volume, block.block), block.slot)
+        {
+            problems.push(format!(
+                "block {} of volume {} is in slots {other} and {}",
+                block.block, block.volume, block.slot
+            ));
+        }
+    }
+    if replayed.damaged_records > 0 {
+        problems.push(format!(
+            "{} records of the log are damaged; older clean data will not be used",
+            replayed.damaged_records
+        ));
+    }
+    if replayed.unreadable_units > 0 {
+        problems.push(format!(
+            "{} units of the log cannot be read",
+            replayed.unreadable_units
+        ));
+    }
+    let marked: std::collections::HashSet<(u16, u64)> = replayed
+        .marks
+        .iter()
+        .filter(|mark| mark.state == MarkState::MaybeDirty)
+        .map(|mark| (mark.volume, mark.region))
+        .collect();
+    let volumes = superblock
+        .volumes
+        .iter()
+        .map(|volume| {
+            let mut inspected = InspectedVolume {
+                name: volume.name.clone(),
+                epoch: volume.epoch,
+                size_bytes: volume.size_bytes,
+                cached_blocks: 0,
+                dirty_bytes: 0,
+            };
+            for found in &replayed.blocks {
+                let block = &found.block;
+                if block.volume == volume.id && block.valid != 0 {
+                    inspected.cached_blocks += 1;
+                    let region = (block.volume, block.block / REGION_BLOCKS);
+                    let dirty = if marked.contains(&region) {
+                        block.valid
+                    } else {
+                        block.dirty
+                    };
+                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * granule;
+                }
+            }
+            inspected
+        })
+        .collect();
+    Inspection {
+        uuid: superblock.uuid,
+        block_size_bytes: superblock.block_size_bytes,
+        blocks: superblock.slots,
+        clean_shutdown: replayed.clean,
+        records: replayed.records,
+        damaged_records: replayed.damaged_records,
+        unreadable_units: replayed.unreadable_units,
+        problems,
+        volumes,
+    }
+}
+
+/// Checks that the devices belong together and that the data fits.
+pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> Result<()> {
+    let data_name = devices.data.info().name;
+    let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+    match (&devices.metadata, superblock.role) {
+        (None, Role::Whole) => {}
+        (Some(_), Role::Metadata) => {
+            let other = Superblock::read(devices.data.as_ref()).await?;
+            if other.uuid != superblock.uuid || other.role != Role::Data {
+                return wrong(format!(
+                    "{data_name} is not the data device of this cache: check the device names"
+                ));
+            }
+        }
+        (None, Role::Data) => {
+            return wrong(format!(
+                "{data_name} holds data only: name the cache's metadata device too"
+            ));
+        }
+        _ => {
+            return wrong(format!(
+                "the devices are given in the wrong roles: {data_name} and its metadata device do not match what is on them"
+            ));
+        }
+    }
+    let end = superblock.data_offset
+        + u64::from(superblock.slots) * u64::from(superblock.block_size_bytes);
+    if end > devices.data.info().size_bytes {
+        return wrong(format!(
+            "{data_name} has {} bytes, the cache on it needs {end}: the device has shrunk",
+            devices.data.info().size_bytes
+        ));
+    }
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    if unit_of(metadata.as_ref()) > superblock.log.unit_bytes {
+        let info = metadata.info();
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{}: blocks of {} bytes now, {} when it was formatted: a torn write could take records of another commit with it; copy the cache to a device with smaller blocks or format again",
+                info.name,
+                unit_of(metadata.as_ref()),
+                superblock.log.unit_bytes
+            ),
+        ));
+    }
+    Ok(())
+}

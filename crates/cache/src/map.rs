@@ -1,0 +1,237 @@
+//! The map in memory: slots, the index over them, recency, free slots.
+//!
+//! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
+//! on media on the strength of a change waits until the log has it durably (see `commit`).
+
+use forebay_policy::{BlockIndex, BlockKey, DirtyQueue, LruList, SlotId};
+
+/// No record in the ring.
+pub(crate) const NO_RECORD: u32 = u32::MAX;
+
+/// A slot holds a block, or is being given one.
+pub(crate) const LIVE: u8 = 1;
+/// On the queue for the next commit.
+pub(crate) const PENDING: u8 = 2;
+/// Waits for a flush of the backing device before its clean granules are recorded.
+pub(crate) const DEFERRED: u8 = 4;
+/// Dirty in place under its region's mark: the record does not say so.
+pub(crate) const UNRECORDED: u8 = 8;
+/// Written to since the cleaner last started on it.
+pub(crate) const REWRITTEN: u8 = 16;
+/// The cleaner is writing it back.
+pub(crate) const CLEANING: u8 = 32;
+/// A record of it may stand in the log or in the process journal.
+pub(crate) const TRACED: u8 = 64;
+/// On the dirty queue.
+pub(crate) const QUEUED: u8 = 128;
+
+/// What is known of a slot: 32 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) key: BlockKey,
+    pub(crate) valid: u64,
+    pub(crate) dirty: u64,
+    /// Place in the ring of the record that counts.
+    pub(crate) record_at: u32,
+    pub(crate) flags: u8,
+}
+
+impl Slot {
+    const FREE: Self = Self {
+        key: BlockKey::new(0, 0),
+        valid: 0,
+        dirty: 0,
+        record_at: NO_RECORD,
+        flags: 0,
+    };
+
+    pub(crate) const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Slots and how they are found.
+#[derive(Debug)]
+pub(crate) struct Map {
+    slots: Vec<Slot>,
+    index: BlockIndex,
+    lru: LruList,
+    free: Vec<SlotId>,
+    dirty_queue: DirtyQueue,
+    dirty_slots: u64,
+}
+
+impl Map {
+    /// A map in which every slot is free.
+    pub(crate) fn new(slots: u32) -> Self {
+        let count = slots as usize;
+        Self {
+            slots: vec![Slot::FREE; count],
+            index: BlockIndex::new(count),
+            lru: LruList::new(count),
+            free: (0..slots).rev().collect(),
+            dirty_queue: DirtyQueue::new(count),
+            dirty_slots: 0,
+        }
+    }
+
+    pub(crate) fn slot(&self, slot: SlotId) -> &Slot {
+        &self.slots[slot as usize]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn cached(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn free_slots(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) const fn dirty_slots(&self) -> u64 {
+        self.dirty_slots
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+            + self.index.memory_bytes()
+            + self.slots.len() * 8
+            + self.free.capacity() * 4
+            + self.slots.len() * 4
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, key: BlockKey) -> Option<SlotId> {
+        let slots = &self.slots;
+        self.index.get(key, |slot| slots[slot as usize].key)
+    }
+
+    pub(crate) fn touch(&mut self, slot: SlotId) {
+        self.lru.touch(slot);
+    }
+
+    /// Gives `key` a free slot that holds nothing yet.
+    pub(crate) fn allocate(&mut self, key: BlockKey) -> Option<SlotId> {
+        let slot = self.free.pop()?;
+        self.place(slot, key);
+        Some(slot)
+    }
+
+    /// Gives `key` this free slot, which the caller took off the free list.
+    fn place(&mut self, slot: SlotId, key: BlockKey) {
+        let queued = self.slots[slot as usize].flags & QUEUED;
+        self.slots[slot as usize] = Slot {
+            key,
+            flags: LIVE | queued,
+            ..Slot::FREE
+        };
+        let slots = &self.slots;
+        self.index
+            .insert(key, slot, |slot| slots[slot as usize].key);
+        self.lru.insert(slot);
+    }
+
+    /// At recovery: `slot` holds this. The free list is made afterwards by `rebuild_free`.
+    pub(crate) fn restore(&mut self, slot: SlotId, key: BlockKey, valid: u64, dirty: u64) {
+        self.place(slot, key);
+        self.set(slot, valid, dirty);
+        self.add_flags(slot, TRACED);
+    }
+
+    /// At recovery: every slot that holds nothing and is not `held` is free.
+    pub(crate) fn rebuild_free(&mut self, held: &std::collections::HashSet<SlotId>) {
+        let slots = &self.slots;
+        self.free = (0..slots.len())
+            .rev()
+            .map(|slot| u32::try_from(slot).expect("at most 2^31 slots"))
+            .filter(|slot| !slots[*slot as usize].has(LIVE) && !held.contains(slot))
+            .collect();
+    }
+
+    /// At recovery: the death of a slot that was held back is durable.
+    pub(crate) fn release(&mut self, slot: SlotId) {
+        debug_assert!(!self.slot(slot).has(LIVE));
+        self.free.push(slot);
+    }
+
+    /// Takes a block out. Its slot is free at once: the caller made its death durable, or it never
+    /// left a trace.
+    pub(crate) fn remove(&mut self, slot: SlotId) {
+        self.set(slot, 0, 0);
+        let slots = &self.slots;
+        let key = slots[slot as usize].key;
+        let removed = self.index.remove(key, |slot| slots[slot as usize].key);
+        debug_assert_eq!(removed, Some(slot));
+        self.lru.remove(slot);
+        // A stale entry on the dirty queue is skipped when it comes up; the flag stays with it.
+        let queued = self.slots[slot as usize].flags & QUEUED;
+        self.slots[slot as usize] = Slot {
+            flags: queued,
+            ..Slot::FREE
+        };
+        self.free.push(slot);
+    }
+
+    /// Sets what a slot holds and which of it is dirty.
+    pub(crate) fn set(&mut self, slot: SlotId, valid: u64, dirty: u64) {
+        debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
+        let entry = &mut self.slots[slot as usize];
+        self.dirty_slots += u64::from(entry.dirty == 0 && dirty != 0);
+        self.dirty_slots -= u64::from(entry.dirty != 0 && dirty == 0);
+        entry.valid = valid;
+        entry.dirty = dirty;
+        if dirty != 0 && !entry.has(QUEUED) {
+            entry.flags |= QUEUED;
+            self.dirty_queue.push(slot);
+        }
+    }
+
+    pub(crate) fn add_flags(&mut self, slot: SlotId, flags: u8) {
+        self.slots[slot as usize].flags |= flags;
+    }
+
+    pub(crate) fn clear_flags(&mut self, slot: SlotId, flags: u8) {
+        self.slots[slot as usize].flags &= !flags;
+    }
+
+    pub(crate) fn set_record(&mut self, slot: SlotId, record_at: u32) {
+        self.slots[slot as usize].record_at = record_at;
+    }
+
+    /// Takes the slot that has been dirty longest off the queue. It may be clean or free by now.
+    pub(crate) fn pop_dirty(&mut self) -> Option<SlotId> {
+        let slot = self.dirty_queue.pop()?;
+        self.clear_flags(slot, QUEUED);
+        Some(slot)
+    }
+
+    /// Puts a slot that is still dirty back on the queue, at the young end.
+    pub(crate) fn requeue_dirty(&mut self, slot: SlotId) {
+        let entry = &self.slots[slot as usize];
+        let (valid, dirty) = (entry.valid, entry.dirty);
+        self.set(slot, valid, dirty);
+    }
+
+    pub(crate) fn queued_dirty(&self) -> usize {
+        self.dirty_queue.len()
+    }
+
+    /// Slots from the least recently used on.
+    pub(crate) fn coldest(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.lru.coldest()
+    }
+
+    /// Slots that hold a block of `volume`.
+    pub(crate) fn of_volume(&self, volume: u16) -> impl Iterator<Item = SlotId> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(move |(_, slot)| slot.has(LIVE) && slot.key.volume() == volume)
+            .map(|(number, _)| u32::try_from(number).expect("at most 2^31 slots"))
+    }
+}
+
+const _: () = assert!(size_of::<Slot>() == 32);

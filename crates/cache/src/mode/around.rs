@@ -1,0 +1,161 @@
+//! Writes to the backing device, with or without a copy in the cache (rule 5).
+//!
+//! Where the cache holds nothing of the block, and the index says so under the block's lock, no record
+//! of it can be alive in the log either, and the write just goes. Where it holds something, the region's
+//! `Intent` mark is durable first: after a crash, clean copies in the region are not believed.
+//!
+//! Dirty granules are newer than the backing device and win over it after a crash; a write that
+//! touches them goes to the cache as well, in place, and they stay dirty.
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+use forebay_metadata::record::MarkState;
+use forebay_policy::SlotId;
+
+use super::cached::forget_if_empty;
+use crate::engine::{Attached, Engine, Job};
+use crate::map::{REWRITTEN, Slot};
+
+/// What becomes of the cache's clean copy of what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copy {
+    /// It is kept up to date, and granules that are written wholly are taken in.
+    Extend,
+    /// It is kept up to date.
+    Refresh,
+    /// It is dropped.
+    Drop,
+}
+
+/// A piece of a write in the modes that do not take missed blocks in.
+pub(super) async fn write_beside(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job,
+    copy: Copy,
+) -> Result<()> {
+    let key = volume.key(job.piece.block);
+    let _lock = engine.locks.exclusive(key).await;
+    let found = engine.map.borrow().find(key);
+    if let Some(slot) = found {
+        volume.counters.write_hits.add(1);
+        return write_present(engine, volume, slot, &job, copy).await;
+    }
+    volume.counters.write_misses.add(1);
+    write_absent(engine, volume, &job).await
+}
+
+/// Writes a piece of a block that is not in the cache and stays out of it.
+pub(super) async fn write_absent(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: &Job,
+) -> Result<()> {
+    volume.counters.bypassed_writes.add(1);
+    to_backing(engine, volume, job).await
+}
+
+async fn to_backing(engine: &Engine, volume: &Attached, job: &Job) -> Result<()> {
+    let offset = engine
+        .geometry
+        .backing_offset(job.piece.block, job.piece.start);
+    volume
+        .backing
+        .write(offset, job.buf.clone(), job.durable)
+        .await
+}
+
+/// Writes a piece of a block that was just given `slot`. No record of it exists, so that no mark is
+/// needed: its first record waits for a flush of the backing device.
+pub(super) async fn write_and_insert(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    slot: SlotId,
+    job: &Job,
+) -> Result<()> {
+    let result = to_backing(engine, volume, job).await;
+    if result.is_ok() {
+        refresh(engine, volume, slot, job, Copy::Extend).await;
+    }
+    forget_if_empty(engine, slot);
+    result
+}
+
+/// Writes a piece of a block that the cache holds a part of.
+pub(super) async fn write_present(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    slot: SlotId,
+    job: &Job,
+    copy: Copy,
+) -> Result<()> {
+    let touched = engine.geometry.touched(&job.piece);
+    let before = *engine.map.borrow().slot(slot);
+    // The cleaner will not call dirty granules clean while this goes on: see `clean`.
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
+    let dirty = touched & before.dirty;
+    for run in engine.geometry.runs(dirty, job.piece.start..job.piece.end) {
+        let part = job
+            .buf
+            .slice((run.start - job.piece.start) as usize..(run.end - job.piece.start) as usize);
+        engine.write_slot(slot, run.start, part).await?;
+    }
+    let result = to_backing(engine, volume, job).await;
+    if result.is_err() || copy == Copy::Drop {
+        // After an error nobody knows which of old and new the backing device holds.
+        drop_clean(engine, slot, touched);
+    } else {
+        refresh(engine, volume, slot, job, copy).await;
+    }
+    result?;
+    if job.durable && dirty != 0 {
+        engine.commit().await?;
+    }
+    Ok(())
+}
+
+/// Drops clean granules from a slot.
+pub(super) fn drop_clean(engine: &Engine, slot: SlotId, granules: u64) {
+    let changed = {
+        let mut map = engine.map.borrow_mut();
+        let Slot { valid, dirty, .. } = *map.slot(slot);
+        let gone = granules & valid & !dirty;
+        map.set(slot, valid & !gone, dirty);
+        gone != 0
+    };
+    if changed {
+        engine.queue_record(slot);
+    }
+}
+
+/// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
+/// not the write.
+async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: SlotId, job: &Job, copy: Copy) {
+    let geometry = engine.geometry;
+    let limit = volume.limit(geometry, job.piece.block);
+    let Slot { valid, dirty, .. } = *engine.map.borrow().slot(slot);
+    let held = geometry.touched(&job.piece) & valid & !dirty;
+    let new = match copy {
+        Copy::Extend => geometry.covered(&job.piece, limit) & !valid,
+        Copy::Refresh | Copy::Drop => 0,
+    };
+    engine.map.borrow_mut().touch(slot);
+    let mut failed = false;
+    for run in geometry.runs(held | new, job.piece.start..job.piece.end) {
+        let part = job
+            .buf
+            .slice((run.start - job.piece.start) as usize..(run.end - job.piece.start) as usize);
+        failed |= engine.write_slot(slot, run.start, part).await.is_err();
+    }
+    if failed {
+        drop_clean(engine, slot, held);
+    } else if new != 0 {
+        let mut map = engine.map.borrow_mut();
+        let now = *map.slot(slot);
+        map.set(slot, now.valid | new, now.dirty);
+        drop(map);
+        engine.queue_record(slot);
+    }
+}

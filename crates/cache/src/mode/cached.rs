@@ -1,0 +1,167 @@
+//! Writes into the cache.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Buf, Result};
+use forebay_metadata::journal::Journal;
+use forebay_metadata::record::{BlockRecord, MarkState};
+use forebay_policy::SlotId;
+
+use crate::engine::{Attached, Engine, Job};
+use crate::geometry::Piece;
+use crate::map::{REWRITTEN, TRACED};
+
+/// Writes a piece into its slot, dirty. The block's exclusive lock is held.
+///
+/// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
+/// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark is
+/// durable before the first byte.
+pub(super) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    slot: SlotId,
+    job: &Job,
+) -> Result<()> {
+    let result = write_data(engine, volume, slot, job).await;
+    let fresh = match result {
+        Ok(fresh) => fresh,
+        Err(error) => {
+            forget_if_empty(engine, slot);
+            return Err(error);
+        }
+    };
+    if job.durable {
+        return engine.commit().await;
+    }
+    if fresh {
+        return survive_the_process(engine, slot).await;
+    }
+    Ok(())
+}
+
+/// A slot that was given out for a write that failed.
+pub(super) fn forget_if_empty(engine: &Engine, slot: SlotId) {
+    let empty = {
+        let map = engine.map.borrow();
+        let entry = map.slot(slot);
+        entry.valid == 0 && !entry.has(TRACED)
+    };
+    if empty {
+        engine.forget_slot(slot);
+    }
+}
+
+/// Puts the record of an acknowledged write where the next process finds it.
+async fn survive_the_process(engine: &Engine, slot: SlotId) -> Result<()> {
+    loop {
+        let room = engine.commit.journal.borrow().as_ref().map(Journal::room);
+        match room {
+            // Without a journal the log is the only place that outlives the process.
+            None => return engine.commit().await,
+            Some(0) => engine.commit().await?,
+            Some(_) => break,
+        }
+    }
+    let entry = *engine.map.borrow().slot(slot);
+    let record = BlockRecord {
+        volume: entry.key.volume(),
+        block: entry.key.block(),
+        slot,
+        // Clean granules are worth nothing after a crash that their record did not survive.
+        valid: entry.dirty,
+        dirty: entry.dirty,
+    };
+    let stamp = engine.commit.log.borrow().next();
+    if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {
+        journal.append(stamp, record);
+    }
+    engine.map.borrow_mut().add_flags(slot, TRACED);
+    Ok(())
+}
+
+/// Writes the data and notes it in the map. Returns whether granules are new, so that a record must
+/// follow.
+async fn write_data(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    slot: SlotId,
+    job: &Job,
+) -> Result<bool> {
+    let geometry = engine.geometry;
+    let touched = geometry.touched(&job.piece);
+    let before = *engine.map.borrow().slot(slot);
+    // From here on the cleaner will not call the block clean: what is dirty stays so.
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    engine.map.borrow_mut().touch(slot);
+
+    let limit = volume.limit(geometry, job.piece.block);
+    let ragged = touched & !geometry.covered(&job.piece, limit) & !before.valid;
+    let (start, buf) = if ragged == 0 {
+        (job.piece.start, job.buf.clone())
+    } else {
+        let whole = complete(engine, volume, &job.piece, &job.buf, ragged, limit).await?;
+        (whole.0.start, whole.1)
+    };
+
+    let clean = touched & before.valid & !before.dirty;
+    let _mark = if clean == 0 {
+        None
+    } else {
+        Some(
+            engine
+                .enter_region(before.key, MarkState::MaybeDirty)
+                .await?,
+        )
+    };
+    let written = engine.write_slot(slot, start, buf).await;
+    let fresh = touched & !before.valid;
+    let turned = if written.is_ok() {
+        touched
+    } else {
+        // The medium may hold any mixture of old and new: what was clean is not any more.
+        clean
+    };
+    {
+        let mut map = engine.map.borrow_mut();
+        let now = *map.slot(slot);
+        map.set(slot, now.valid | turned, now.dirty | turned);
+    }
+    if clean != 0 {
+        engine.note_unrecorded(slot);
+    }
+    written?;
+    if fresh != 0 {
+        engine.queue_record(slot);
+    }
+    if engine.above_dirty_limit() {
+        engine.cleaner.kick();
+    }
+    Ok(fresh != 0)
+}
+
+/// Fills a write up to whole granules where the slot holds nothing yet: the rest of those granules comes
+/// from the backing device.
+async fn complete(
+    engine: &Engine,
+    volume: &Attached,
+    piece: &Piece,
+    data: &Buf,
+    ragged: u64,
+    limit: u32,
+) -> Result<(Piece, Buf)> {
+    let geometry = engine.geometry;
+    let mut whole = *piece;
+    for run in geometry.runs(ragged, 0..limit) {
+        whole.start = whole.start.min(run.start);
+        whole.end = whole.end.max(run.end);
+    }
+    let buf = Buf::scratch(whole.len());
+    for run in geometry.runs(ragged, 0..limit) {
+        let part = buf.slice((run.start - whole.start) as usize..(run.end - whole.start) as usize);
+        let offset = geometry.backing_offset(piece.block, run.start);
+        volume.backing.device.read(offset, part).await?;
+    }
+    let at = (piece.start - whole.start) as usize;
+    buf.slice(at..at + data.len()).copy_from_buf(data);
+    Ok((whole, buf))
+}

@@ -1,0 +1,59 @@
+//! One table on top, one file a mode.
+//!
+//! Each mode says what a piece of a read or a write does on a hit and on a miss; the steps they are
+//! made of are in `cached` (the cache's copy) and `around` (the backing device beside it).
+
+mod around;
+mod cached;
+mod fetch;
+mod pass_through;
+mod write_around;
+mod write_back;
+mod write_invalidate;
+mod write_only;
+mod write_through;
+mod zero;
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+
+use crate::engine::{Attached, Engine, Job};
+use crate::options::Mode;
+
+pub(crate) use zero::zero;
+
+/// Dispatches a piece of a write.
+pub(crate) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
+    match volume.mode.get() {
+        Mode::WriteBack => write_back::write(engine, volume, job).await,
+        Mode::WriteThrough => write_through::write(engine, volume, job).await,
+        Mode::WriteAround => write_around::write(engine, volume, job).await,
+        Mode::WriteInvalidate => write_invalidate::write(engine, volume, job).await,
+        Mode::WriteOnly => write_only::write(engine, volume, job).await,
+        Mode::PassThrough => pass_through::write(engine, volume, job).await,
+    }
+}
+
+/// Dispatches a piece of a read.
+pub(crate) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
+    match volume.mode.get() {
+        Mode::WriteBack => write_back::read(engine, volume, job).await,
+        Mode::WriteThrough => write_through::read(engine, volume, job).await,
+        Mode::WriteAround => write_around::read(engine, volume, job).await,
+        Mode::WriteInvalidate => write_invalidate::read(engine, volume, job).await,
+        Mode::WriteOnly => write_only::read(engine, volume, job).await,
+        Mode::PassThrough => pass_through::read(engine, volume, job).await,
+    }
+}
+
+/// Makes everything durable that was acknowledged, in every mode: the backing device, for what went
+/// round the cache, and the cache's data and map. The mode may have changed since, so both are asked;
+/// each does nothing where nothing was written.
+pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
+    volume.backing.check()?;
+    if volume.backing.unflushed() {
+        engine.flush_backing(volume).await?;
+    }
+    engine.commit().await
+}

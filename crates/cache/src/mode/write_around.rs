@@ -1,0 +1,17 @@
+//! Write-around. Reads: served from the cache, promoted on a miss. Writes: to the backing device; what
+//! the cache holds of them is kept up to date, missed blocks are not taken in.
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+
+use super::{around, fetch};
+use crate::engine::{Attached, Engine, Job};
+
+pub(super) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
+    around::write_beside(engine, volume, job, around::Copy::Refresh).await
+}
+
+pub(super) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
+    fetch::promoting(engine, volume, job).await
+}

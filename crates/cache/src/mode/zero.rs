@@ -1,0 +1,102 @@
+//! Discard and write-zeroes: writes, with the same locks and the same order (rule 10).
+//!
+//! They go to the backing device, so that zeroing a terabyte does not fill the cache with zeroes. What
+//! the cache holds dirty is zeroed in place, in both cases (it stays dirty: were it dropped, a crash in
+//! between could bring back what lay under it); what it holds clean is dropped, durably, before the
+//! backing device is touched.
+
+use std::rc::Rc;
+
+use forebay_block::{Buf, ErrorKind, Request, Result};
+use forebay_policy::{BlockKey, SlotId};
+
+use super::around::drop_clean;
+use crate::engine::{Attached, Engine};
+use crate::geometry::Piece;
+use crate::map::{REWRITTEN, TRACED};
+
+/// Blocks that are locked at a time.
+const STRETCH_BLOCKS: usize = 64;
+
+/// Discards a range (`unmap` is none) or makes it read as zeroes.
+pub(crate) async fn zero(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    offset: u64,
+    len: u64,
+    unmap: Option<bool>,
+    durable: bool,
+) -> Result<()> {
+    let mut pieces = engine.geometry.pieces(offset, len).peekable();
+    let mut stretch: Vec<Piece> = Vec::with_capacity(STRETCH_BLOCKS);
+    while let Some(piece) = pieces.next() {
+        stretch.push(piece);
+        if stretch.len() == STRETCH_BLOCKS || pieces.peek().is_none() {
+            zero_stretch(engine, volume, &stretch, unmap, durable).await?;
+            stretch.clear();
+        }
+    }
+    Ok(())
+}
+
+async fn zero_stretch(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    pieces: &[Piece],
+    unmap: Option<bool>,
+    durable: bool,
+) -> Result<()> {
+    engine.check_alive()?;
+    let keys: Vec<BlockKey> = pieces.iter().map(|piece| volume.key(piece.block)).collect();
+    let mut locks = Vec::with_capacity(keys.len());
+    for key in &keys {
+        locks.push(engine.locks.exclusive(*key).await);
+    }
+    let mut dropped = false;
+    let mut zeroed = false;
+    for (piece, key) in pieces.iter().zip(&keys) {
+        let found = engine.map.borrow().find(*key);
+        if let Some(slot) = found {
+            let (drops, zeroes) = zero_cached(engine, slot, piece).await?;
+            dropped |= drops;
+            zeroed |= zeroes;
+        }
+    }
+    if dropped {
+        // The clean copies are durably gone before the backing device changes (rule 5).
+        engine.commit().await?;
+    }
+    let first = pieces.first().expect("a stretch has a piece");
+    let last = pieces.last().expect("a stretch has a piece");
+    let start = engine.geometry.backing_offset(first.block, first.start);
+    let end = engine.geometry.backing_offset(last.block, last.end);
+    let request = match unmap {
+        None => Request::discard(start, end - start),
+        Some(unmap) => Request::write_zeroes(start, end - start, false, unmap),
+    };
+    match volume.backing.change(request, durable).await {
+        // A device that cannot discard keeps what it has, which a discard allows.
+        Err(error) if unmap.is_none() && error.kind() == ErrorKind::Unsupported => {}
+        result => result?,
+    }
+    if durable && zeroed {
+        engine.commit().await?;
+    }
+    Ok(())
+}
+
+/// Zeroes what is dirty in place and drops what is clean. Returns whether something was dropped that a
+/// record may speak of, and whether something was zeroed.
+async fn zero_cached(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result<(bool, bool)> {
+    let touched = engine.geometry.touched(piece);
+    let before = *engine.map.borrow().slot(slot);
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    let dirty = touched & before.dirty;
+    for run in engine.geometry.runs(dirty, piece.start..piece.end) {
+        let zeroes = Buf::zeroed((run.end - run.start) as usize);
+        engine.write_slot(slot, run.start, zeroes).await?;
+    }
+    drop_clean(engine, slot, touched);
+    let dropped = touched & before.valid & !before.dirty != 0;
+    Ok((dropped && before.has(TRACED), dirty != 0))
+}

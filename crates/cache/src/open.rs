@@ -1,0 +1,292 @@
+//! The life of a cache: open, serve, close.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Result};
+use forebay_io::rt;
+use forebay_io::sync::Semaphore;
+use forebay_metadata::journal::Journal;
+use forebay_metadata::superblock::Superblock;
+
+use crate::clean::Cleaner;
+use crate::commit::{Committer, Entry};
+use crate::engine::Engine;
+use crate::format::check_roles;
+use crate::geometry::Geometry;
+use crate::lock::LockTable;
+use crate::options::{CacheOptions, Devices, Mode};
+use crate::reclaim::Reclaimer;
+use crate::recover::{RecoveredMap, RecoveryReport, recover};
+use crate::stats::{CacheStats, Stats, VolumeStats};
+
+/// An open cache. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    pub(crate) engine: Rc<Engine>,
+}
+
+impl Cache {
+    /// Opens the cache on these devices: reads the map, makes what the process journal had durable,
+    /// logs that the cache is open (which takes an earlier clean shutdown's mark back), and starts the
+    /// background tasks on this reactor.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt` or `Unsupported` from the superblock; `InvalidInput` for devices in wrong
+    /// roles or too small a journal; `Lost` if acknowledged writes stood in a journal that is gone; or
+    /// the devices' own.
+    pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
+        let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
+        let superblock = Superblock::read(metadata.as_ref()).await?;
+        check_roles(&devices, &superblock).await?;
+        let RecoveredMap {
+            map,
+            regions,
+            log,
+            stale,
+            zombies,
+            unrecorded,
+            report,
+        } = recover(&devices, &superblock, &options).await?;
+        let data_info = devices.data.info();
+        let metadata_info = metadata.info();
+        let slots = superblock.slots as usize;
+        let engine = Rc::new(Engine {
+            data_volatile: data_info.volatile_cache,
+            data_block: data_info.logical_block_bytes,
+            metadata_volatile: metadata_info.volatile_cache,
+            metadata_fua: metadata_info.fua,
+            data: devices.data,
+            metadata,
+            geometry: Geometry::new(superblock.block_size_bytes, superblock.data_offset),
+            superblock_lock: Semaphore::new(1),
+            map: RefCell::new(map),
+            locks: LockTable::default(),
+            regions,
+            commit: Committer::new(log, None),
+            deferred: RefCell::default(),
+            volumes: RefCell::new(BTreeMap::new()),
+            stats: Stats::default(),
+            stopping: Cell::new(false),
+            was_clean: report.clean_shutdown,
+            reclaim: Reclaimer::new(slots),
+            cleaner: Cleaner::default(),
+            superblock: RefCell::new(superblock),
+            options,
+        });
+        for slot in unrecorded {
+            engine.note_unrecorded(slot);
+        }
+        for slot in stale {
+            engine.queue_record(slot);
+        }
+        if !zombies.is_empty() {
+            engine.queue_entry(Entry::Kill(zombies.clone()));
+        }
+        rt::spawn(Rc::clone(&engine).commit_loop());
+        // What was recovered becomes durable before the old journal is dropped; only then is the new
+        // life logged, so that at no moment both the journal is gone and its records are not durable.
+        let opened = engine.go_into_service(zombies).await;
+        if let Err(error) = opened {
+            engine.commit.stop();
+            return Err(error);
+        }
+        rt::spawn(Rc::clone(&engine).commit_timer());
+        rt::spawn(Rc::clone(&engine).mark_timer());
+        rt::spawn(Rc::clone(&engine).clean_loop());
+        rt::spawn(Rc::clone(&engine).reclaim_loop());
+        Ok((Self { engine }, report))
+    }
+
+    /// Shuts the cache down cleanly: what is acknowledged is made durable, the map is made exact, and
+    /// the mark is logged that lets the next open believe it. Dirty data stays in the cache. Nobody may
+    /// be sending requests any more.
+    ///
+    /// # Errors
+    /// A failed flush of any device; then there is no clean mark, and the next open recovers as after a
+    /// crash.
+    pub async fn close(&self) -> Result<()> {
+        let engine = &self.engine;
+        let volumes: Vec<_> = engine.volumes.borrow().values().cloned().collect();
+        for volume in &volumes {
+            volume.detaching.set(true);
+            volume.idle.until(|| volume.in_flight.get() == 0).await;
+        }
+        engine.stopping.set(true);
+        engine.wake_everyone();
+        // A batch of the cleaner that is under way ends first.
+        while engine.is_cleaning() {
+            rt::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let result = self.settle(&volumes).await;
+        engine.commit.stop();
+        engine.volumes.borrow_mut().clear();
+        result
+    }
+
+    async fn settle(&self, volumes: &[Rc<crate::engine::Attached>]) -> Result<()> {
+        let engine = &self.engine;
+        for volume in volumes {
+            engine.flush_backing(volume).await?;
+        }
+        engine.clear_marks(true).await?;
+        engine.commit().await?;
+        engine.queue_entry(Entry::Close);
+        engine.commit().await
+    }
+
+    /// Writes the dirty data of one volume, or of all, back to the backing devices.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume; the backing device's own, and then the data stays dirty.
+    pub async fn write_back(&self, name: Option<&str>) -> Result<()> {
+        let ids: Vec<u16> = match name {
+            Some(name) => vec![self.engine.volume_by_name(name)?.id],
+            None => self.engine.volumes.borrow().keys().copied().collect(),
+        };
+        for id in ids {
+            self.engine.write_back_volume(id, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old mode is
+    /// written back in the background.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume.
+    pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        self.engine.volume_by_name(name)?.mode.set(mode);
+        self.engine.cleaner.kick();
+        Ok(())
+    }
+
+    /// The epoch of an attached volume: what the state directory must remember before the volume is
+    /// served.
+    #[must_use]
+    pub fn volume_epoch(&self, name: &str) -> Option<u64> {
+        self.engine
+            .volume_by_name(name)
+            .ok()
+            .map(|volume| volume.epoch)
+    }
+
+    /// The cache's identity.
+    #[must_use]
+    pub fn uuid(&self) -> [u8; 16] {
+        self.engine.superblock.borrow().uuid
+    }
+
+    /// The counters and sizes.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let engine = &self.engine;
+        let map = engine.map.borrow();
+        let mut by_volume: HashMap<u16, (u64, u64)> = HashMap::new();
+        for slot in 0..map.len() {
+            let entry = map.slot(u32::try_from(slot).expect("at most 2^31 slots"));
+            if entry.has(crate::map::LIVE) {
+                let counts = by_volume.entry(entry.key.volume()).or_default();
+                counts.0 += 1;
+                counts.1 += u64::from(entry.dirty.count_ones());
+            }
+        }
+        let granule = engine.geometry.granule_bytes();
+        let stats = &engine.stats;
+        let log = engine.commit.log.borrow();
+        CacheStats {
+            block_size_bytes: engine.geometry.block_bytes(),
+            blocks: map.len() as u64,
+            cached_blocks: map.cached() as u64,
+            dirty_blocks: map.dirty_slots(),
+            free_blocks: map.free_slots() as u64,
+            marked_regions: engine.regions.len() as u64,
+            log_used_records: log.used(),
+            log_records: log.capacity(),
+            log_bytes: stats.log_bytes.get(),
+            commits: stats.commits.get(),
+            commit_time_us: stats.commit_time_us.get(),
+            marks: stats.marks.get(),
+            evictions: stats.evictions.get(),
+            promotions: stats.promotions.get(),
+            write_backs: stats.write_backs.get(),
+            write_back_bytes: stats.write_back_bytes.get(),
+            write_back_errors: stats.write_back_errors.get(),
+            cache_read_errors: stats.cache_read_errors.get(),
+            memory_bytes: map.memory_bytes() as u64 + log.capacity() * 4,
+            failure: engine.commit.failure().map(|error| error.report()),
+            volumes: engine
+                .volumes
+                .borrow()
+                .values()
+                .map(|volume| {
+                    let (cached, dirty) = by_volume.get(&volume.id).copied().unwrap_or_default();
+                    let counters = &volume.counters;
+                    VolumeStats {
+                        name: volume.name.clone(),
+                        mode: volume.mode.get(),
+                        epoch: volume.epoch,
+                        size_bytes: volume.size_bytes.get(),
+                        cached_blocks: cached,
+                        dirty_bytes: dirty * granule,
+                        read_hits: counters.read_hits.get(),
+                        read_misses: counters.read_misses.get(),
+                        write_hits: counters.write_hits.get(),
+                        write_misses: counters.write_misses.get(),
+                        bypassed_reads: counters.bypassed_reads.get(),
+                        bypassed_writes: counters.bypassed_writes.get(),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Engine {
+    async fn go_into_service(&self, zombies: Vec<u32>) -> Result<()> {
+        self.commit().await?;
+        for slot in zombies {
+            self.map.borrow_mut().release(slot);
+        }
+        let journal = match &self.options.journal {
+            Some(buf) => Some(Journal::create(
+                buf.clone(),
+                &self.superblock.borrow().uuid,
+                &self.options.boot_id,
+            )?),
+            None => None,
+        };
+        *self.commit.journal.borrow_mut() = journal;
+        self.queue_entry(Entry::Open {
+            boot_id: self.options.boot_id,
+        });
+        self.commit().await
+    }
+
+    fn is_cleaning(&self) -> bool {
+        let map = self.map.borrow();
+        (0..map.len()).any(|slot| {
+            map.slot(u32::try_from(slot).expect("at most 2^31 slots"))
+                .has(crate::map::CLEANING)
+        })
+    }
+
+    /// Writes a changed superblock, as the newer copy.
+    pub(crate) async fn change_superblock(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        self.superblock_lock.acquire(1).await;
+        let mut next = self.superblock.borrow().clone();
+        change(&mut next);
+        next.sequence += 1;
+        let device: &Rc<dyn BlockDevice> = &self.metadata;
+        let result = next.write(device.as_ref(), next.role).await;
+        if result.is_ok() {
+            *self.superblock.borrow_mut() = next;
+        }
+        self.superblock_lock.release(1);
+        result
+    }
+}

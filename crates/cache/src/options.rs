@@ -1,0 +1,183 @@
+//! What a cache is opened with.
+
+use std::fmt;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
+use forebay_policy::Promotion;
+
+/// What is done with reads and writes that hit or miss. docs/operations.md has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// `wb`: writes go to the cache and later to the backing device.
+    WriteBack,
+    /// `wt`: writes go to both.
+    WriteThrough,
+    /// `wa`: writes go to the backing device, and to the cache where it holds the block already.
+    WriteAround,
+    /// `wi`: writes go to the backing device and drop what the cache holds of them.
+    WriteInvalidate,
+    /// `wo`: as write-back, but reads are not promoted.
+    WriteOnly,
+    /// `pt`: reads and writes go to the backing device; the cache only serves what is dirty in it.
+    PassThrough,
+}
+
+impl Mode {
+    /// All modes, in the order of the documentation.
+    pub const ALL: [Self; 6] = [
+        Self::WriteBack,
+        Self::WriteThrough,
+        Self::WriteAround,
+        Self::WriteInvalidate,
+        Self::WriteOnly,
+        Self::PassThrough,
+    ];
+
+    /// The two-letter name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WriteBack => "wb",
+            Self::WriteThrough => "wt",
+            Self::WriteAround => "wa",
+            Self::WriteInvalidate => "wi",
+            Self::WriteOnly => "wo",
+            Self::PassThrough => "pt",
+        }
+    }
+
+    /// Whether writes can leave data in the cache that the backing device lacks.
+    #[must_use]
+    pub const fn makes_dirty(self) -> bool {
+        matches!(self, Self::WriteBack | Self::WriteOnly)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("cache mode {text:?}: choose one of wb, wt, wa, wi, wo, pt"),
+                )
+            })
+    }
+}
+
+/// What an acknowledgement promises across power loss. docs/durability.md argues both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Every acknowledged write survives.
+    Sync,
+    /// Writes survive that a successful FLUSH, or FUA, covered: what a disk promises.
+    Flush,
+}
+
+/// The devices of a cache.
+#[derive(Clone)]
+pub struct Devices {
+    /// Where cached data lies.
+    pub data: Rc<dyn BlockDevice>,
+    /// Where the metadata lies; on the data device if none.
+    pub metadata: Option<Rc<dyn BlockDevice>>,
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Devices")
+            .field("data", &self.data.info().name)
+            .field("metadata", &self.metadata.as_ref().map(|d| d.info().name))
+            .finish()
+    }
+}
+
+/// How a cache is formatted.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    /// Cache block size: a power of two from 4 KiB to 1 MiB.
+    pub block_size_bytes: u32,
+    /// The new cache's identity.
+    pub uuid: [u8; 16],
+}
+
+/// How a cache is opened.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// Memory that outlives the process, for acknowledged records that are not in the log yet. Without
+    /// it a write waits for the log even with [`Durability::Flush`].
+    pub journal: Option<Buf>,
+    /// The boot of the machine.
+    pub boot_id: [u8; 16],
+    /// Above this share of dirty blocks, writes that miss go to the backing device.
+    pub dirty_limit_percent: u8,
+    /// How often the map is made durable without anybody asking.
+    pub commit_interval: Duration,
+    /// Open although the process journal of a process that died in this boot is gone: acknowledged
+    /// writes may be lost.
+    pub accept_journal_loss: bool,
+}
+
+impl CacheOptions {
+    /// Flush durability without a journal, and the default limits.
+    #[must_use]
+    pub const fn new(boot_id: [u8; 16]) -> Self {
+        Self {
+            durability: Durability::Flush,
+            journal: None,
+            boot_id,
+            dirty_limit_percent: 75,
+            commit_interval: Duration::from_secs(1),
+            accept_journal_loss: false,
+        }
+    }
+}
+
+/// How a volume is attached.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Cache mode.
+    pub mode: Mode,
+    /// When a missed block is let in.
+    pub promotion: Promotion,
+    /// A sequential stream goes round the cache after this many bytes; zero never.
+    pub sequential_cutoff_bytes: u64,
+    /// The epoch that the state directory remembers, zero for none: higher than the cache's own when
+    /// the volume was served without this cache meanwhile.
+    pub epoch: u64,
+    /// Where the volume was written without this cache; none if that is not known, which counts as
+    /// everywhere.
+    pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
+    /// Throw dirty data away that is older than what was written without this cache.
+    pub discard_stale_dirty: bool,
+}
+
+impl VolumeOptions {
+    /// A volume in `mode` that promotes always, with no cut-off and no history.
+    #[must_use]
+    pub const fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            promotion: Promotion::Always,
+            sequential_cutoff_bytes: 0,
+            epoch: 0,
+            written_elsewhere: None,
+            discard_stale_dirty: false,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Free slots, ahead of need (rule 2).
+//!
+//! Blocks that are cold and clean are killed in batches: their deaths are logged together, and only
+//! when that is durable are the slots free. Until then the blocks stay in the index under their
+//! exclusive locks, so that nobody can take them for absent.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_io::sync::WaitList;
+use forebay_policy::{BlockKey, SlotId};
+
+use crate::commit::Entry;
+use crate::engine::Engine;
+use crate::map::{CLEANING, DEFERRED, NO_RECORD, PENDING, TRACED};
+
+/// Candidates looked at for each slot that is wanted.
+const LOOK_AT: usize = 16;
+
+/// State of the reclaimer.
+#[derive(Debug)]
+pub(crate) struct Reclaimer {
+    /// Free slots below which it starts.
+    low: usize,
+    /// Slots killed in one round at most.
+    batch: usize,
+    kick: WaitList,
+    freed: WaitList,
+    /// The last round found nothing that could be evicted.
+    stuck: Cell<bool>,
+    busy: Cell<bool>,
+}
+
+impl Reclaimer {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            low: (slots / 64).clamp(1, 2048),
+            batch: (slots / 32).clamp(2, 4096),
+            kick: WaitList::new(),
+            freed: WaitList::new(),
+            stuck: Cell::new(false),
+            busy: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        self.kick.wake_all();
+        self.freed.wake_all();
+    }
+
+    /// Something changed that may let blocks be evicted.
+    pub(crate) fn hint(&self) {
+        if self.stuck.replace(false) {
+            self.kick.wake_all();
+        }
+    }
+}
+
+impl Engine {
+    /// A slot for `key`, which is not in the map and whose exclusive lock is held. None if nothing can
+    /// be evicted now: then the request goes round the cache.
+    pub(crate) async fn allocate(&self, key: BlockKey) -> Option<SlotId> {
+        loop {
+            let slot = self.map.borrow_mut().allocate(key);
+            if self.map.borrow().free_slots() < self.reclaim.low && !self.reclaim.busy.get() {
+                self.reclaim.kick.wake_all();
+            }
+            if slot.is_some() {
+                return slot;
+            }
+            if self.reclaim.stuck.get() || self.commit.failure().is_some() || self.stopping.get() {
+                return None;
+            }
+            self.reclaim.freed.wait().await;
+        }
+    }
+
+    /// The reclaimer's task.
+    pub(crate) async fn reclaim_loop(self: Rc<Self>) {
+        loop {
+            self.reclaim
+                .kick
+                .until(|| {
+                    self.stopping.get()
+                        || !self.reclaim.stuck.get()
+                            && self.map.borrow().free_slots() < self.reclaim.low
+                })
+                .await;
+            if self.stopping.get() || self.commit.failure().is_some() {
+                self.reclaim.stuck.set(true);
+                self.reclaim.freed.wake_all();
+                return;
+            }
+            self.reclaim.busy.set(true);
+            self.reclaim_round().await;
+            self.reclaim.busy.set(false);
+            self.reclaim.freed.wake_all();
+        }
+    }
+
+    async fn reclaim_round(&self) {
+        let wanted = self.reclaim.batch;
+        let mut dirty = 0;
+        let mut victims: Vec<SlotId> = Vec::new();
+        {
+            let map = self.map.borrow();
+            for slot in map.coldest().take(wanted * LOOK_AT) {
+                let entry = map.slot(slot);
+                if entry.dirty != 0 {
+                    dirty += 1;
+                } else if !entry.has(CLEANING) && self.locks.try_exclusive(entry.key) {
+                    victims.push(slot);
+                    if victims.len() >= wanted {
+                        break;
+                    }
+                }
+            }
+        }
+        if dirty > victims.len() {
+            self.cleaner.want_clean(wanted);
+        }
+        if victims.is_empty() {
+            self.reclaim.stuck.set(true);
+            return;
+        }
+        let keys: Vec<BlockKey> = victims
+            .iter()
+            .map(|slot| self.map.borrow().slot(*slot).key)
+            .collect();
+        let traced: Vec<SlotId> = victims
+            .iter()
+            .copied()
+            .filter(|slot| self.map.borrow().slot(*slot).has(TRACED))
+            .collect();
+        let mut durable = Ok(());
+        if !traced.is_empty() {
+            for slot in &traced {
+                let mut map = self.map.borrow_mut();
+                // Nothing may log them again behind their deaths.
+                map.clear_flags(*slot, PENDING | DEFERRED);
+                map.set_record(*slot, NO_RECORD);
+            }
+            self.queue_entry(Entry::Kill(traced));
+            durable = self.commit().await;
+        }
+        if durable.is_ok() {
+            self.stats.evictions.add(victims.len() as u64);
+            for slot in victims {
+                self.forget_slot(slot);
+            }
+        }
+        for key in keys {
+            self.locks.release_exclusive(key);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! From what is on media to a map in memory.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_metadata::journal::{Journal, Recovered};
+use forebay_metadata::log::{Log, Owner};
+use forebay_metadata::record::{BlockRecord, MarkState};
+use forebay_metadata::replay::{Replayed, replay};
+use forebay_metadata::superblock::Superblock;
+use forebay_policy::{BlockKey, SlotId};
+
+use crate::map::Map;
+use crate::options::{CacheOptions, Devices};
+use crate::region::{REGION_BLOCKS, Regions};
+
+/// A range of a volume whose acknowledged, unflushed data is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// The volume's name.
+    pub volume: String,
+    /// First byte.
+    pub offset: u64,
+    /// Length, bytes.
+    pub len: u64,
+}
+
+/// What opening a cache found.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// The last shutdown was clean.
+    pub clean_shutdown: bool,
+    /// Blocks that are cached.
+    pub cached_blocks: u64,
+    /// Blocks that count as dirty.
+    pub dirty_blocks: u64,
+    /// Records of acknowledged writes that the process journal had and the log had not.
+    pub journal_entries: u64,
+    /// Damaged records in the log.
+    pub damaged_records: u64,
+    /// Units of the log that could not be read.
+    pub unreadable_units: u64,
+    /// Blocks whose clean copy was dropped because a write may have gone round it.
+    pub distrusted_blocks: u64,
+    /// Acknowledged and not flushed before a flush of the cache device failed: lost.
+    pub lost: Vec<LostRange>,
+}
+
+/// A recovered map, before the cache goes into service.
+pub(crate) struct RecoveredMap {
+    pub(crate) map: Map,
+    pub(crate) regions: Regions,
+    pub(crate) log: Log,
+    /// Slots whose records differ from the map, to be logged first.
+    pub(crate) stale: Vec<SlotId>,
+    /// Slots that hold nothing but whose records are alive: killed before they are free.
+    pub(crate) zombies: Vec<SlotId>,
+    /// Slots dirty under a mark only.
+    pub(crate) unrecorded: Vec<SlotId>,
+    pub(crate) report: RecoveryReport,
+}
+
+/// Reads the map. Nothing is written.
+pub(crate) async fn recover(
+    devices: &Devices,
+    superblock: &Superblock,
+    options: &CacheOptions,
+) -> Result<RecoveredMap> {
+    let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
+    let journal = options
+        .journal
+        .as_ref()
+        .and_then(|buf| Journal::recover(buf, &superblock.uuid, &options.boot_id));
+    let usable = journal
+        .as_ref()
+        .filter(|found| !found.poisoned)
+        .map_or(&[][..], |found| &found.entries);
+    let replayed = replay(
+        metadata.as_ref(),
+        superblock.log,
+        superblock.seed(),
+        superblock.slots,
+        usable,
+    )
+    .await?;
+    check_journal(&replayed, journal.as_ref(), options)?;
+    let mut report = RecoveryReport {
+        clean_shutdown: replayed.clean,
+        damaged_records: replayed.damaged_records,
+        unreadable_units: replayed.unreadable_units,
+        journal_entries: usable.len() as u64,
+        lost: lost_ranges(superblock, journal.as_ref()),
+        ..RecoveryReport::default()
+    };
+    Ok(build(superblock, &replayed, &mut report))
+}
+
+/// A process of this boot that did not shut down cleanly kept acknowledged writes in its journal: without
+/// it they are lost, and going on as if nothing had happened would lie to the clients.
+fn check_journal(
+    replayed: &Replayed,
+    journal: Option<&Recovered>,
+    options: &CacheOptions,
+) -> Result<()> {
+    let kept = replayed
+        .last_open
+        .is_some_and(|(boot_id, kept)| kept && boot_id == options.boot_id);
+    if replayed.clean || !kept || journal.is_some() || options.accept_journal_loss {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Lost,
+        "the process that served this cache died in this boot of the machine, and its process journal is gone: writes that it acknowledged after the last flush may be lost. Put the journal back, or start with --accept-journal-loss",
+    ))
+}
+
+fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {
+    let Some(poisoned) = journal.filter(|found| found.poisoned) else {
+        return Vec::new();
+    };
+    let block_bytes = u64::from(superblock.block_size_bytes);
+    let name = |record: &BlockRecord| {
+        superblock
+            .volumes
+            .iter()
+            .find(|volume| volume.id == record.volume)
+            .map_or_else(
+                || format!("#{}", record.volume),
+                |volume| volume.name.clone(),
+            )
+    };
+    poisoned
+        .entries
+        .iter()
+        .map(|(_, record)| LostRange {
+            volume: name(record),
+            offset: record.block * block_bytes,
+            len: block_bytes,
+        })
+        .collect()
+}
+
+fn build(
+    superblock: &Superblock,
+    replayed: &Replayed,
+    report: &mut RecoveryReport,
+) -> RecoveredMap {
+    let mut map = Map::new(superblock.slots);
+    let regions = Regions::default();
+    let unit = superblock.log.unit_records();
+    let next = replayed.next.next_multiple_of(unit);
+    let mut log = Log::new(superblock.log, superblock.seed(), replayed.tail, next);
+    let known: HashSet<u16> = superblock.volumes.iter().map(|volume| volume.id).collect();
+
+    for mark in replayed
+        .marks
+        .iter()
+        .filter(|mark| known.contains(&mark.volume))
+    {
+        let place = u32::try_from(mark.lsn % log.capacity()).expect("a ring place");
+        let id = regions.restore(mark.volume, mark.region, mark.state, place);
+        log.adopt(mark.lsn, Owner::mark(id));
+    }
+
+    let mut held = HashSet::new();
+    let mut stale = Vec::new();
+    let mut zombies = Vec::new();
+    let mut unrecorded = Vec::new();
+    // The map places blocks as they come; every slot is taken off its free list by the rebuild below.
+    // Oldest first, so that recency follows the log, and of two records of one block the newer stays.
+    for found in &replayed.blocks {
+        let block = found.block;
+        if !known.contains(&block.volume) || block.valid == 0 {
+            continue;
+        }
+        let key = BlockKey::new(block.volume, block.block);
+        let state = regions.state(key);
+        let mut valid = block.valid;
+        let mut dirty = block.dirty & valid;
+        match state {
+            MarkState::MaybeDirty => dirty = valid,
+            MarkState::Intent => valid = dirty,
+            MarkState::None => {}
+        }
+        report.distrusted_blocks += u64::from(valid != block.valid);
+        if let Some(older) = map.find(key) {
+            map.remove(older);
+            held.insert(older);
+            zombies.push(older);
+        }
+        if valid == 0 {
+            held.insert(block.slot);
+            zombies.push(block.slot);
+            continue;
+        }
+        map.restore(block.slot, key, valid, dirty);
+        if let Some(lsn) = found.lsn {
+            let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
+            map.set_record(block.slot, place);
+            log.adopt(lsn, Owner::slot(block.slot));
+        }
+        if valid != block.valid || found.lsn.is_none() {
+            stale.push(block.slot);
+        }
+        if dirty != block.dirty && state == MarkState::MaybeDirty {
+            unrecorded.push(block.slot);
+        }
+    }
+    map.rebuild_free(&held);
+    report.cached_blocks = map.cached() as u64;
+    report.dirty_blocks = map.dirty_slots();
+    debug_assert!(
+        replayed
+            .marks
+            .iter()
+            .all(|mark| mark.region < u64::MAX / REGION_BLOCKS)
+    );
+    RecoveredMap {
+        map,
+        regions,
+        log,
+        stale,
+        zombies,
+        unrecorded,
+        report: report.clone(),
+    }
+}

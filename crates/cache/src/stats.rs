@@ -1,0 +1,120 @@
+//! Counters. All count since the cache was opened, unless they say otherwise.
+
+use std::cell::Cell;
+
+/// A counter of one reactor.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(Cell<u64>);
+
+impl Counter {
+    pub(crate) fn add(&self, by: u64) {
+        self.0.set(self.0.get().wrapping_add(by));
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// The cache's counters.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) commits: Counter,
+    pub(crate) commit_time_us: Counter,
+    pub(crate) log_bytes: Counter,
+    pub(crate) marks: Counter,
+    pub(crate) evictions: Counter,
+    pub(crate) write_backs: Counter,
+    pub(crate) write_back_bytes: Counter,
+    pub(crate) write_back_errors: Counter,
+    pub(crate) promotions: Counter,
+    pub(crate) cache_read_errors: Counter,
+}
+
+/// A volume's counters.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeCounters {
+    pub(crate) read_hits: Counter,
+    pub(crate) read_misses: Counter,
+    pub(crate) write_hits: Counter,
+    pub(crate) write_misses: Counter,
+    pub(crate) bypassed_reads: Counter,
+    pub(crate) bypassed_writes: Counter,
+}
+
+/// A volume, for status and metrics.
+#[derive(Clone, Debug)]
+pub struct VolumeStats {
+    /// Name.
+    pub name: String,
+    /// Cache mode.
+    pub mode: crate::Mode,
+    /// Epoch of this attachment.
+    pub epoch: u64,
+    /// Size, bytes.
+    pub size_bytes: u64,
+    /// Blocks of it that are cached.
+    pub cached_blocks: u64,
+    /// Bytes of it that are dirty, in granules.
+    pub dirty_bytes: u64,
+    /// Pieces of reads (a request counts once for each cache block that it touches) served from the
+    /// cache.
+    pub read_hits: u64,
+    /// Pieces of reads that needed the backing device.
+    pub read_misses: u64,
+    /// Pieces of writes to blocks that the cache held.
+    pub write_hits: u64,
+    /// Pieces of writes to blocks that it did not hold.
+    pub write_misses: u64,
+    /// Of the read misses, those that were not promoted.
+    pub bypassed_reads: u64,
+    /// Of the write misses, those that went to the backing device only.
+    pub bypassed_writes: u64,
+}
+
+/// The cache, for status and metrics.
+#[derive(Clone, Debug)]
+pub struct CacheStats {
+    /// Cache block size, bytes.
+    pub block_size_bytes: u64,
+    /// Blocks that fit.
+    pub blocks: u64,
+    /// Blocks that are cached.
+    pub cached_blocks: u64,
+    /// Blocks with dirty data.
+    pub dirty_blocks: u64,
+    /// Blocks that are free.
+    pub free_blocks: u64,
+    /// Regions with a mark.
+    pub marked_regions: u64,
+    /// Records between the log's tail and its end.
+    pub log_used_records: u64,
+    /// Records that the log's ring holds.
+    pub log_records: u64,
+    /// Bytes of metadata written.
+    pub log_bytes: u64,
+    /// Rounds of the committer.
+    pub commits: u64,
+    /// Time that they took, microseconds.
+    pub commit_time_us: u64,
+    /// Marks set.
+    pub marks: u64,
+    /// Blocks evicted.
+    pub evictions: u64,
+    /// Blocks promoted by reads.
+    pub promotions: u64,
+    /// Blocks written back.
+    pub write_backs: u64,
+    /// Bytes written back.
+    pub write_back_bytes: u64,
+    /// Write-backs that failed and will be tried again.
+    pub write_back_errors: u64,
+    /// Reads of the cache device that failed.
+    pub cache_read_errors: u64,
+    /// Memory of the map, bytes.
+    pub memory_bytes: u64,
+    /// Why the cache takes no more writes, if so.
+    pub failure: Option<String>,
+    /// The attached volumes.
+    pub volumes: Vec<VolumeStats>,
+}
