@@ -1,1 +1,3 @@
 //! Protocols to block requests, nothing else: NBD and FUSE.
+
+pub mod fuse;

@@ -1,0 +1,219 @@
+//! Mounting and unmounting, and mounts that a killed process has left behind.
+//!
+//! The system calls are made here and not by fuser, which would unmount by path once more when its
+//! session ends, and so could hit what somebody else has mounted there by then.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+
+/// The type that the mount table shows.
+const FS_TYPE: &str = "fuse.forebay";
+
+/// Makes `mountpoint` fit to mount on, and returns it as the mount table would show it: it is made
+/// if there is none, and a dead mount of ours is cleared.
+///
+/// # Errors
+/// `Busy` if it is mounted on by a living process or by something else that is dead, `InvalidInput`
+/// if it is not a directory.
+pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
+    let place = || format!("mountpoint {}", mountpoint.display());
+    match std::fs::symlink_metadata(mountpoint) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(mountpoint).context(place)?;
+        }
+        _ => {}
+    }
+    // Not by the path's last part, which does not answer while it is dead.
+    let parent = match mountpoint.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    };
+    let place_in_parent = parent.canonicalize().context(place)?;
+    let mut path = match mountpoint.file_name() {
+        Some(name) => place_in_parent.join(name),
+        None => mountpoint.canonicalize().context(place)?,
+    };
+    while let Err(error) = std::fs::metadata(&path)
+        && matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED)
+        )
+    {
+        if mounted_type(&path).context(place)?.as_deref() != Some(FS_TYPE) {
+            return Err(Error::with_source(
+                ErrorKind::Busy,
+                format!(
+                    "{} holds a dead mount that is not Forebay's: unmount it",
+                    place()
+                ),
+                error,
+            ));
+        }
+        tracing::warn!(mountpoint = %path.display(), "clearing the mount of a process that was killed");
+        detach(&path).context(place)?;
+    }
+    path = path.canonicalize().context(place)?;
+    if !std::fs::metadata(&path).context(place)?.is_dir() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{} is not a directory: name one, the volume appears in it",
+                place()
+            ),
+        ));
+    }
+    if mounted_type(&path).context(place)?.as_deref() == Some(FS_TYPE) {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("{} shows a volume already: choose another", place()),
+        ));
+    }
+    Ok(path)
+}
+
+/// Mounts a FUSE file system from `source` on `path`; returns the kernel's end of it.
+///
+/// # Errors
+/// `Permission` without `CAP_SYS_ADMIN`, `NotFound` without `/dev/fuse`, else what the system says.
+pub(super) fn mount(path: &Path, source: &str, read_only: bool) -> Result<OwnedFd> {
+    mount_as(FS_TYPE, path, source, read_only)
+}
+
+fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result<OwnedFd> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open("/dev/fuse")
+        .context(|| "/dev/fuse (is the fuse module loaded, and are you root?)")?;
+    let (user, group) = owner();
+    let options = format!(
+        "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions",
+        device.as_raw_fd(),
+    );
+    let mut flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOATIME;
+    if read_only {
+        flags |= libc::MS_RDONLY;
+    }
+    let [source, target, fs_type, options] = [
+        source.as_bytes(),
+        path.as_os_str().as_bytes(),
+        fs_type.as_bytes(),
+        options.as_bytes(),
+    ]
+    .map(|text| CString::new(text).map_err(io::Error::from));
+    let (source, target) = (source?, target?);
+    let (fs_type, options) = (fs_type?, options?);
+    // SAFETY: four strings that live through the call.
+    let outcome = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            fs_type.as_ptr(),
+            flags,
+            options.as_ptr().cast(),
+        )
+    };
+    if outcome != 0 {
+        let error = io::Error::last_os_error();
+        let remedy = match error.raw_os_error() {
+            Some(libc::EPERM) => " (mounting needs root; export the volume over NBD instead)",
+            _ => "",
+        };
+        return Err(error).context(|| format!("mounting on {}{remedy}", path.display()));
+    }
+    Ok(device.into())
+}
+
+/// Who this process acts as: user and group.
+pub(super) fn owner() -> (u32, u32) {
+    // SAFETY: neither has arguments or can fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Unmounts `path`. Whether it is gone altogether: if it is in use, only its name goes now.
+///
+/// # Errors
+/// What the system says. That nothing is mounted there is not an error.
+pub(super) fn unmount(path: &Path) -> Result<bool> {
+    match umount(path, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            tracing::warn!(
+                mountpoint = %path.display(),
+                "the volume's file is in use: it stays until its last user closes it"
+            );
+            detach(path)?;
+            Ok(false)
+        }
+        other => other
+            .map(|()| true)
+            .context(|| format!("unmounting {}", path.display())),
+    }
+}
+
+fn detach(path: &Path) -> Result<()> {
+    umount(path, libc::MNT_DETACH).context(|| format!("unmounting {} lazily", path.display()))
+}
+
+fn umount(path: &Path, flags: i32) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a string that lives through the call.
+    match unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The type of what is mounted on `path`, by the mount table; the topmost, if several.
+fn mounted_type(path: &Path) -> io::Result<Option<String>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(topmost(&table, path))
+}
+
+/// proc(5): `id parent major:minor root MOUNTPOINT options [fields] - TYPE source options`.
+fn topmost(table: &[u8], path: &Path) -> Option<String> {
+    let mut types = table.split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|&byte| byte == b' ');
+        if unescape(words.nth(4)?) != path {
+            return None;
+        }
+        words.find(|word| *word == b"-")?;
+        Some(String::from_utf8_lossy(words.next()?).into_owned())
+    });
+    types.next_back()
+}
+
+/// Blanks and backslashes stand as three octal digits in the mount table.
+fn unescape(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = (byte == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(octal) => {
+                bytes.push(octal);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+use super::*;
+use crate::fuse::tests::{TempDir, can_mount};
+
+const TABLE: &[u8] = b"22 1 0:20 / /proc rw shared:5 - proc proc rw\n\
+    30 1 0:40 / /run/a\\040b rw,nosuid - ext4 /dev/sda rw\n\
+    31 1 0:41 / /run/a\\040b rw,nosuid master:1 shared:2 - fuse.forebay forebay:db rw\n\
+    32 1 0:42 / /run/c rw - fuse.sshfs host: rw\n\
+    broken line\n";
+
+#[test]
+fn the_mount_table_is_read_from_the_top() {
+    let found = |path: &str| topmost(TABLE, Path::new(path));
+    assert_eq!(found("/run/a b").as_deref(), Some(FS_TYPE));
+    assert_eq!(found("/run/c").as_deref(), Some("fuse.sshfs"));
+    assert_eq!(found("/run"), None);
+    assert_eq!(unescape(b"a\\134b\\04"), Path::new("a\\b\\04"));
+}
+
+#[test]
+fn a_file_is_no_mountpoint_and_a_missing_directory_is_made() {
+    let error = prepare(Path::new("/proc/self/mountinfo")).expect_err("a file");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.report().contains("/proc/self/mountinfo"));
+    let dir = TempDir::new("made");
+    let wanted = dir.0.join("a/b");
+    assert_eq!(prepare(&wanted).expect("made"), wanted);
+    assert!(wanted.is_dir());
+}
+
+/// What kill -9 leaves behind: a mount whose other end is closed.
+#[test]
+fn a_dead_mount_is_cleared_only_if_it_is_ours() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("dead mounts");
+    let dead = |fs_type: &str| {
+        drop(mount_as(fs_type, &dir.0, "forebay:db", false).expect("mounted"));
+        let error = std::fs::metadata(&dir.0).expect_err("dead");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    };
+    dead(FS_TYPE);
+    dead(FS_TYPE);
+    assert_eq!(prepare(&dir.0).expect("both cleared"), dir.0);
+    assert_eq!(mounted_type(&dir.0).expect("a table"), None);
+    dead("fuse.other");
+    let error = prepare(&dir.0).expect_err("not ours");
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(
+        error.report().contains("not Forebay's"),
+        "{}",
+        error.report()
+    );
+    assert!(unmount(&dir.0).expect("unmounted"));
+    assert!(unmount(&dir.0).expect("nothing to do"));
+}

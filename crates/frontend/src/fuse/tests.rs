@@ -1,0 +1,530 @@
+//! With the real kernel: mounts, loop devices, file systems. Each needs root and says so if it is
+//! skipped; everything that is set up is taken down by a guard, on failure too.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind as IoErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
+use forebay_device::emulate::{EmulateDevice, Profile};
+use forebay_device::mem::MemDevice;
+use forebay_io::rt::Executor;
+use forebay_volume::Volume;
+
+use super::*;
+
+/// Whether this process can mount FUSE file systems; says so if not.
+pub(super) fn can_mount() -> bool {
+    let reason = if mountpoint::owner().0 != 0 {
+        "it needs root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "/dev/fuse is missing"
+    } else {
+        return true;
+    };
+    eprintln!("SKIPPED: a FUSE test: {reason}");
+    false
+}
+
+fn can_loop(programs: &[&str]) -> bool {
+    if !can_mount() {
+        return false;
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        eprintln!("SKIPPED: a loop device test: /dev/loop-control is missing");
+        return false;
+    }
+    programs.iter().all(|program| {
+        let found = std::env::split_paths("/usr/sbin:/usr/bin:/sbin:/bin")
+            .any(|directory| directory.join(program).exists());
+        if !found {
+            eprintln!("SKIPPED: a loop device test: {program} is not installed");
+        }
+        found
+    })
+}
+
+pub(super) struct TempDir(pub(super) PathBuf);
+
+impl TempDir {
+    pub(super) fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("forebay-fuse-{}-{name}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a fresh directory");
+        Self(dir.canonicalize().expect("just made"))
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // What a failed test left mounted, on it or in it.
+        for path in [self.0.join("tree"), self.0.join("export"), self.0.clone()] {
+            let _ = mountpoint::unmount(&path);
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A volume on an engine thread of its own, until dropped.
+struct Served {
+    handle: VolumeHandle,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn serve(
+    name: &str,
+    read_only: bool,
+    device: impl FnOnce() -> Rc<dyn BlockDevice> + Send + 'static,
+) -> Served {
+    let (send, receive) = channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (name, stopped) = (name.to_owned(), Arc::clone(&stop));
+    let thread = std::thread::spawn(move || {
+        let me = std::thread::current();
+        let executor = Executor::new(move || me.unpark());
+        let _entered = executor.enter();
+        let volume = Volume::new(name, device(), read_only);
+        send.send(volume.handle()).expect("the test waits");
+        while !stopped.load(Ordering::Acquire) {
+            if executor.collect() {
+                executor.run_ready(64);
+                continue;
+            }
+            let timer = executor
+                .next_timer()
+                .map(|at| at.saturating_sub(executor.now()));
+            std::thread::park_timeout(timer.unwrap_or(Duration::from_millis(20)));
+        }
+        drop(volume);
+        executor.clear();
+    });
+    Served {
+        handle: receive.recv().expect("the thread runs"),
+        stop,
+        thread: Some(thread),
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Counts what reaches the device.
+#[derive(Default)]
+struct Seen {
+    writes: AtomicU64,
+    fua_writes: AtomicU64,
+    flushes: AtomicU64,
+    unmapped_bytes: AtomicU64,
+    zeroed_bytes: AtomicU64,
+}
+
+struct Spy(Rc<dyn BlockDevice>, Arc<Seen>);
+
+impl BlockDevice for Spy {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let (counter, by) = match request.op {
+            Op::Write { fua: false } => (&self.1.writes, 1),
+            Op::Write { fua: true } => (&self.1.fua_writes, 1),
+            Op::Flush => (&self.1.flushes, 1),
+            Op::WriteZeroes { unmap: true, .. } => (&self.1.unmapped_bytes, request.len),
+            Op::WriteZeroes { unmap: false, .. } => (&self.1.zeroed_bytes, request.len),
+            Op::Read => (&self.1.writes, 0),
+            Op::Discard => panic!("a hole must read as zeroes, and a discard promises nothing"),
+        };
+        counter.fetch_add(by, Ordering::Relaxed);
+        self.0.submit(request, done);
+    }
+}
+
+fn open(path: &Path, flags: i32) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .open(path)
+        .expect("opened")
+}
+
+/// Runs a program; fails with what it said.
+#[track_caller]
+fn run(program: &str, args: &[&str]) -> String {
+    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
+    let output = Command::new(program)
+        .args(args)
+        .env("PATH", path)
+        .output()
+        .expect("it starts");
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout)
+        .expect("text")
+        .trim()
+        .to_owned()
+}
+
+/// A loop device, detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    #[track_caller]
+    fn attach(file: &Path, sector_bytes: u32) -> Self {
+        let file = file.to_str().expect("a plain path");
+        let sector = sector_bytes.to_string();
+        let device = run(
+            "losetup",
+            &[
+                "--find",
+                "--show",
+                "--direct-io=on",
+                "--sector-size",
+                &sector,
+                file,
+            ],
+        );
+        Self(device)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("/usr/sbin/losetup")
+            .args(["-d", &self.0])
+            .status();
+    }
+}
+
+/// A mounted file system, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = mountpoint::unmount(&self.0);
+    }
+}
+
+#[test]
+fn ordinary_programs_read_and_write_it() {
+    if !can_mount() {
+        return;
+    }
+    const SIZE: u64 = 8 << 20;
+    let dir = TempDir::new("ordinary");
+    let served = serve("db", false, || MemDevice::new("m", SIZE));
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    assert_eq!(mount.file(), dir.0.join("db"));
+
+    let names: Vec<_> = std::fs::read_dir(&dir.0)
+        .expect("listed")
+        .map(|entry| entry.expect("listed").file_name())
+        .collect();
+    assert_eq!(names, ["db"]);
+    let metadata = std::fs::metadata(mount.file()).expect("there");
+    assert_eq!((metadata.len(), metadata.mode()), (SIZE, 0o100_600));
+    assert!(!dir.0.join("other").exists());
+
+    let mut file = open(mount.file(), 0);
+    file.write_all_at(b"an unaligned piece", 4_095_999)
+        .expect("written");
+    let mut back = [0; 20];
+    file.read_exact_at(&mut back, 4_095_998).expect("read");
+    assert_eq!(&back, b"\0an unaligned piece\0");
+
+    // A large one, in several of the kernel's requests, at an odd place.
+    let large: Vec<u8> = (0..3_000_001u32).map(|index| (index % 251) as u8).collect();
+    file.write_all_at(&large, 777).expect("written");
+    let mut back = vec![0; large.len()];
+    file.read_exact_at(&mut back, 777).expect("read");
+    assert!(back == large);
+
+    assert_eq!(file.read_at(&mut back, SIZE - 100).expect("read"), 100);
+    assert_eq!(file.read_at(&mut back, SIZE).expect("read"), 0);
+    assert_eq!(file.write_at(&[1; 200], SIZE - 100).expect("cut"), 100);
+    let full = file.write_at(&[1; 200], SIZE).expect_err("past the end");
+    assert_eq!(full.kind(), IoErrorKind::StorageFull);
+
+    let refused = file.set_len(0).expect_err("a volume keeps its size");
+    assert_eq!(refused.kind(), IoErrorKind::PermissionDenied);
+    file.set_len(SIZE).expect("the same size");
+    assert_eq!(file.read_at(&mut back[..3], 777).expect("not truncated"), 3);
+    assert_eq!(back[..3], large[..3]);
+    file.write_all(b"x").expect("closed and written");
+    drop(file);
+
+    run(
+        "dd",
+        &[
+            "if=/dev/zero",
+            &format!("of={}", mount.file().display()),
+            "bs=1M",
+            "count=3",
+            "conv=notrunc,fsync",
+            "oflag=direct",
+        ],
+    );
+    let mut start = vec![1; 3 << 20];
+    File::open(mount.file())
+        .and_then(|mut file| file.read_exact(&mut start))
+        .expect("read");
+    assert!(start.iter().all(|&byte| byte == 0));
+    assert!(mount.unmount().expect("unmounted"), "nobody uses it");
+    assert!(!dir.0.join("db").exists());
+}
+
+#[test]
+fn syncs_and_holes_reach_the_device() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("syncs");
+    let seen = Arc::new(Seen::default());
+    let spied = Arc::clone(&seen);
+    let served = serve("db", false, || {
+        Rc::new(Spy(MemDevice::new("m", 8 << 20), spied))
+    });
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+
+    let file = open(mount.file(), 0);
+    file.write_all_at(&[7; 64 << 10], 0).expect("written");
+    assert!(count(&seen.writes) > 0);
+    assert_eq!((count(&seen.fua_writes), count(&seen.flushes)), (0, 0));
+    file.sync_all().expect("synced");
+    assert_eq!(count(&seen.flushes), 1);
+    file.sync_data().expect("synced");
+    assert_eq!(count(&seen.flushes), 2);
+
+    for (flags, fua_writes) in [(libc::O_DSYNC, 1), (libc::O_SYNC, 2)] {
+        let file = open(mount.file(), flags);
+        file.write_all_at(&[7; 4096], 0).expect("written");
+        assert_eq!(count(&seen.fua_writes), fua_writes);
+    }
+
+    let fallocate = |mode: i32, offset: i64, len: i64| {
+        // SAFETY: the descriptor is open.
+        match unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    fallocate(punch, 100, 20_000).expect("punched");
+    fallocate(libc::FALLOC_FL_ZERO_RANGE, 32 << 10, 8192).expect("zeroed");
+    assert_eq!(count(&seen.unmapped_bytes), (20_100 - 20_100 % 512) - 512);
+    assert_eq!(count(&seen.zeroed_bytes), 8192);
+    let mut back = vec![0; 64 << 10];
+    file.read_exact_at(&mut back, 0).expect("read");
+    for (index, byte) in back.into_iter().enumerate() {
+        let hole = (100..20_100).contains(&index) || (32 << 10..40 << 10).contains(&index);
+        assert_eq!(byte, if hole { 0 } else { 7 }, "byte {index}");
+    }
+    let refused = fallocate(0, 0, 4096).expect_err("there is nothing to allocate");
+    assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+}
+
+#[test]
+fn many_requests_are_in_flight_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("many");
+    let slow = Profile {
+        read_latency_us: 50_000,
+        ..Profile::default()
+    };
+    let served = serve("db", false, move || {
+        EmulateDevice::new(MemDevice::new("m", 8 << 20), slow)
+    });
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                let file = File::open(mount.file()).expect("opened");
+                for block in 0..4 {
+                    file.read_exact_at(&mut [0; 4096], block * 4096)
+                        .expect("read");
+                }
+            });
+        }
+    });
+    // One after the other they would take 6.4 s, and 3.2 s if each thread here waited for its own.
+    let time = start.elapsed();
+    assert!(
+        time >= Duration::from_millis(200),
+        "{time:?} is too fast for four in a row"
+    );
+    assert!(time < Duration::from_millis(1600), "{time:?}");
+}
+
+#[test]
+fn a_read_only_volume_takes_no_writes() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("read only");
+    let served = serve("db", true, || MemDevice::new("m", 1 << 20));
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    assert_eq!(
+        std::fs::metadata(mount.file()).expect("there").mode() & 0o777,
+        0o400
+    );
+    let refused = OpenOptions::new()
+        .write(true)
+        .open(mount.file())
+        .expect_err("read-only");
+    assert_eq!(refused.kind(), IoErrorKind::ReadOnlyFilesystem);
+    File::open(mount.file())
+        .expect("readable")
+        .read_exact(&mut [0; 100])
+        .expect("read");
+}
+
+#[test]
+fn a_mountpoint_shows_one_volume() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("one");
+    let served = serve("db", false, || MemDevice::new("m", 1 << 20));
+    let first = mount(served.handle.clone(), &dir.0).expect("mounted");
+    let error = mount(served.handle.clone(), &dir.0).expect_err("taken");
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.report().contains("volume db"), "{}", error.report());
+    drop(first);
+    drop(mount(served.handle.clone(), &dir.0).expect("free again"));
+    let bad = serve("a/b", false, || MemDevice::new("m", 1 << 20));
+    let error = mount(bad.handle.clone(), &dir.0).expect_err("no file name");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn file_systems_live_on_a_loop_device() {
+    if !can_loop(&["losetup", "mkfs.ext4", "e2fsck", "mkfs.xfs", "xfs_repair"]) {
+        return;
+    }
+    let dir = TempDir::new("loop");
+    let (export, tree) = (dir.0.join("export"), dir.0.join("tree"));
+    std::fs::create_dir(&tree).expect("made");
+    let tree_path = tree.to_str().expect("a plain path");
+    for (make, check, sector_bytes) in [
+        (["mkfs.ext4", "-qF"], ["e2fsck", "-fn"], 512),
+        (["mkfs.ext4", "-qF"], ["e2fsck", "-fn"], 4096),
+        (["mkfs.xfs", "-qf"], ["xfs_repair", "-n"], 512),
+    ] {
+        let seen = Arc::new(Seen::default());
+        let spied = Arc::clone(&seen);
+        let served = serve("db", false, || {
+            Rc::new(Spy(MemDevice::new("m", 400 << 20), spied))
+        });
+        let mount = mount(served.handle.clone(), &export).expect("mounted");
+        let device = Loop::attach(mount.file(), sector_bytes);
+        let direct = run("losetup", &["--noheadings", "--output", "DIO", &device.0]);
+        assert_eq!(direct, "1", "the loop device goes round the page cache");
+
+        run(make[0], &[make[1], &device.0]);
+        let flushes = seen.flushes.load(Ordering::Relaxed);
+        run("mount", &["-o", "discard", &device.0, tree_path]);
+        let mounted = Mounted(tree.clone());
+        let text: Vec<u8> = (0..2_000_000u32).flat_map(u32::to_le_bytes).collect();
+        for index in 0..8 {
+            let mut file = File::create(tree.join(format!("file {index}"))).expect("made");
+            file.write_all(&text).expect("written");
+            file.sync_all().expect("synced");
+        }
+        assert!(
+            seen.flushes.load(Ordering::Relaxed) > flushes,
+            "fsync reaches the device"
+        );
+        std::fs::remove_file(tree.join("file 7")).expect("removed");
+        drop(mounted);
+        assert!(
+            seen.unmapped_bytes.load(Ordering::Relaxed) > 0,
+            "discards reach the device"
+        );
+
+        run(check[0], &[check[1], &device.0]);
+        run("mount", &["-o", "ro", &device.0, tree_path]);
+        let mounted = Mounted(tree.clone());
+        for index in 0..7 {
+            let back = std::fs::read(tree.join(format!("file {index}"))).expect("read");
+            assert!(back == text, "file {index} came back as it was written");
+        }
+        drop(mounted);
+        drop(device);
+        drop(mount);
+    }
+}
+
+#[test]
+fn a_file_in_use_is_unmounted_lazily_and_served_on() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("busy");
+    let served = serve("db", false, || MemDevice::new("m", 1 << 20));
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    let file = open(mount.file(), 0);
+    assert!(!mount.unmount().expect("unmounted lazily"), "it is in use");
+    assert!(!dir.0.join("db").exists(), "the name is gone");
+    file.write_all_at(b"still here", 5000).expect("served");
+    let mut back = [0; 10];
+    file.read_exact_at(&mut back, 5000).expect("served");
+    assert_eq!(&back, b"still here");
+    drop(file);
+    let again = super::mount(served.handle.clone(), &dir.0).expect("the place is free");
+    assert!(again.unmount().expect("unmounted"));
+}
+
+#[test]
+fn errors_of_the_device_reach_the_program() {
+    struct Broken(DeviceInfo);
+    impl BlockDevice for Broken {
+        fn info(&self) -> DeviceInfo {
+            self.0.clone()
+        }
+        fn submit(&self, _: Request, done: Completion) {
+            done.complete(Err(ErrorKind::Lost.into()));
+        }
+    }
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("errors");
+    let served = serve("db", false, || {
+        Rc::new(Broken(DeviceInfo::new("b", 1 << 20)))
+    });
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    let file = open(mount.file(), 0);
+    let eio = |outcome: std::io::Result<()>| {
+        assert_eq!(outcome.expect_err("broken").raw_os_error(), Some(libc::EIO));
+    };
+    eio(file.read_exact_at(&mut [0; 512], 0));
+    eio(file.write_all_at(&[0; 512], 0));
+    eio(file.write_all_at(&[0; 5], 0));
+    eio(file.sync_all());
+    drop(file);
+    drop(mount);
+}
