@@ -281,34 +281,43 @@ impl Driver {
         let Some(Operation::Socket(socket)) = operations.get(token) else {
             return;
         };
-        let gone = match &socket.state {
-            SocketState::Ready(result) => Some(*result),
-            _ => {
-                let fd = socket.socket.fd();
-                socket.state = SocketState::Detached;
-                match &mut *self.backend.borrow_mut() {
-                    Backend::Uring(ring) => {
-                        ring.cancel(token);
-                        None
-                    }
-                    Backend::Threads(epoll) => {
-                        epoll.cancel(token, fd);
-                        Some(-libc::ECANCELED)
-                    }
-                }
-            }
-        };
-        if let Some(result) = gone {
+        if let SocketState::Ready(result) = socket.state {
             let taken = operations.take(token);
             drop(operations);
             throw_away(taken, result);
+        } else {
+            socket.state = SocketState::Detached;
+            drop(operations);
+            self.cancel(token);
         }
     }
 
-    /// Refuses new operations and waits for the end of those in flight.
+    /// Has a socket operation end early; its result is delivered as ever.
+    fn cancel(&self, token: Token) {
+        let fd = match self.operations.borrow_mut().get(token) {
+            Some(Operation::Socket(socket)) => socket.socket.fd(),
+            _ => return,
+        };
+        let gone = match &mut *self.backend.borrow_mut() {
+            Backend::Uring(ring) => {
+                ring.cancel(token);
+                false
+            }
+            Backend::Threads(epoll) => epoll.cancel(token, fd),
+        };
+        if gone {
+            self.deliver(token, -libc::ECANCELED);
+        }
+    }
+
+    /// Refuses new operations, cancels those on sockets and waits for the end of those in flight.
     pub(crate) fn close(&self) {
         self.closed.set(true);
-        while !self.operations.borrow().is_empty() {
+        loop {
+            let Some(token) = self.operations.borrow().any_in_flight() else {
+                break;
+            };
+            self.cancel(token);
             self.turn_for(Wait::Until(None), || false);
         }
         if let Backend::Uring(ring) = &mut *self.backend.borrow_mut() {

@@ -40,14 +40,18 @@ pub enum Engine {
 
 impl Engine {
     fn resolve(self) -> Result<Self> {
-        if self != Self::Auto {
-            return Ok(self);
+        match self {
+            Self::Auto => Self::named(std::env::var("FOREBAY_IO").as_deref().unwrap_or("auto")),
+            chosen => Ok(chosen),
         }
-        match std::env::var("FOREBAY_IO").as_deref() {
-            Err(_) | Ok("" | "auto") => Ok(Self::Auto),
-            Ok("uring" | "io_uring") => Ok(Self::Uring),
-            Ok("threads") => Ok(Self::Threads),
-            Ok(other) => Err(Error::new(
+    }
+
+    fn named(name: &str) -> Result<Self> {
+        match name {
+            "" | "auto" => Ok(Self::Auto),
+            "uring" | "io_uring" => Ok(Self::Uring),
+            "threads" => Ok(Self::Threads),
+            other => Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
                     "the environment variable FOREBAY_IO is {other:?}: set it to uring, threads or auto"

@@ -93,8 +93,15 @@ impl Slab {
         Some(operation)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
+    /// An operation that the kernel or a worker is not done with, if there is one.
+    pub(crate) fn any_in_flight(&self) -> Option<Token> {
+        let index = self.slots.iter().position(|slot| match &slot.operation {
+            None => false,
+            Some(Operation::File(_)) => true,
+            Some(Operation::Socket(socket)) => !matches!(socket.state, SocketState::Ready(_)),
+        })?;
+        let generation = self.slots[index].generation;
+        Some((u64::from(generation) << 32) | index as u64)
     }
 }
 
@@ -125,7 +132,7 @@ mod tests {
         let second = slab.insert(operation());
         assert_ne!(first, second, "the slot is reused under another token");
         assert!(slab.take(first).is_none() && slab.get(second).is_some());
-        assert!(!slab.is_empty());
-        assert!(slab.take(second).is_some() && slab.is_empty());
+        assert_eq!(slab.any_in_flight(), Some(second));
+        assert!(slab.take(second).is_some() && slab.any_in_flight().is_none());
     }
 }

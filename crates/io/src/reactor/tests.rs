@@ -126,9 +126,61 @@ async fn sleep_briefly() {
 }
 
 #[test]
-fn a_failed_start_is_told_to_the_caller() {
-    let error = Engine::Auto.resolve().map(|_| ());
-    assert!(error.is_ok(), "FOREBAY_IO is not set to nonsense in tests");
+fn engines_are_named_in_the_environment() {
+    assert_eq!(Engine::named("uring").expect("a name"), Engine::Uring);
+    assert_eq!(Engine::named("threads").expect("a name"), Engine::Threads);
+    assert_eq!(Engine::named("auto").expect("a name"), Engine::Auto);
+    let error = Engine::named("epoll").expect_err("no name");
+    assert!(error.report().contains("FOREBAY_IO"), "{error:?}");
+}
+
+#[test]
+fn outside_of_a_reactor_nothing_opens() {
     let error = current().err().expect("no reactor runs in this test");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_reactor_that_is_gone_refuses_and_cancels() {
+    use crate::file::{File, FileOptions};
+    use crate::net::{Listener, Stream};
+    use forebay_block::{Buf, Request, completion_pair};
+
+    for engine in engines() {
+        let scratch = crate::testing::Scratch::new();
+        let first = reactor(engine);
+        let path = scratch.path("f");
+        let (file, stream, receiving) = first.run(async move {
+            let options = FileOptions {
+                create_bytes: Some(8192),
+                ..FileOptions::default()
+            };
+            let file = File::open(path, &options).expect("new");
+            let any = "127.0.0.1:0".parse().expect("an address");
+            let listener = Listener::bind(&any).expect("free");
+            let stream = Stream::connect(&listener.address()).await;
+            let stream = Rc::new(stream.expect("it listens"));
+            let other = Rc::clone(&stream);
+            // Started, and then left in flight outside of any task.
+            let mut receiving = Box::pin(async move { other.recv(Buf::scratch(1)).await });
+            let waiting = std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(receiving.as_mut().poll(cx).is_pending())
+            });
+            assert!(waiting.await, "nothing was sent");
+            (file, stream, receiving)
+        });
+        drop(first);
+        let second = reactor(engine);
+        second.run(async move {
+            let (done, future) = completion_pair();
+            file.submit(Request::flush(), done);
+            let refused = future.await.expect_err("its reactor is gone");
+            assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+            let refused = stream.recv(Buf::scratch(1)).await;
+            let refused = refused.expect_err("its reactor is gone");
+            assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+            let cancelled = receiving.await.expect_err("it was in flight");
+            assert_eq!(cancelled.kind(), ErrorKind::Disconnected);
+        });
+    }
 }

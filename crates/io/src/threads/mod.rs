@@ -108,12 +108,15 @@ impl Epoll {
         None
     }
 
-    /// Drops a step that waits.
-    pub(crate) fn cancel(&mut self, token: Token, fd: RawFd) {
-        if let Some(watch) = self.watch(fd) {
-            watch.reads.retain(|waiting| waiting.0 != token);
-            watch.writes.retain(|waiting| waiting.0 != token);
-        }
+    /// Drops a step that waits. Whether there was one.
+    pub(crate) fn cancel(&mut self, token: Token, fd: RawFd) -> bool {
+        let Some(watch) = self.watch(fd) else {
+            return false;
+        };
+        let before = watch.reads.len() + watch.writes.len();
+        watch.reads.retain(|waiting| waiting.0 != token);
+        watch.writes.retain(|waiting| waiting.0 != token);
+        watch.reads.len() + watch.writes.len() < before
     }
 
     /// A descriptor is about to be closed, by which the kernel forgets it too.
