@@ -53,6 +53,7 @@ cleanup() {
     tree_detach
     daemon_stop cached
     daemon_stop uncached
+    fuse_gone
     if [ "$status" -ne 0 ]; then
         for log in "$dir"/*.log; do
             [ -s "$log" ] && { echo "--- the end of $(basename "$log")"; tail -n 15 "$log"; }
@@ -86,7 +87,6 @@ check "every one of $tree_files files has its checksum" tree_verify
 check "fio writes and verifies crc32c, uncached" fio_verify uncached
 check "fio writes and verifies crc32c, cached" fio_verify cached
 load_measure
-load_counters
 
 step "writing on, then kill -9 in the middle of it"
 tree_load_start

@@ -143,3 +143,10 @@ daemon_stop() {
     wait "$pid" 2>/dev/null || true
     unset "daemon_pid[$1]"
 }
+
+# A daemon that was killed leaves its FUSE mount behind, dead.
+fuse_gone() {
+    if grep -q " $dir/mnt fuse" /proc/self/mounts; then
+        umount -l "$dir/mnt" 2>/dev/null || fusermount3 -uz "$dir/mnt"
+    fi
+}

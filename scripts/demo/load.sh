@@ -11,7 +11,8 @@ fio_nbd() {
 }
 
 # Each block written carries its checksum, and is read back. The last MiBs of the volume are for this.
-verify_arguments=(--rw=randwrite --bs=4k --iodepth=16 --offset=960M --size=64M --verify=crc32c --verify_fatal=1)
+verify_arguments=(--rw=randwrite --bs=4k --iodepth=16 --offset=960M --size=64M --verify=crc32c --verify_fatal=1
+    --verify_state_save=0)
 fio_verify() { fio_nbd "$1" "${verify_arguments[@]}" --do_verify=1; }
 fio_verify_again() { fio_nbd "$1" "${verify_arguments[@]}" --verify_only=1; }
 
@@ -43,6 +44,7 @@ load_measure() {
     step "measuring: ${#loads[@]} loads of $seconds_each s, uncached and cached, after one to warm up"
     : >"$dir/results"
     measure cached "warm" --rw=randread --iodepth=32 >/dev/null
+    load_counters warm
     for load in "${loads[@]}"; do
         IFS='|' read -r name arguments <<<"$load"
         for server in uncached cached; do
@@ -53,6 +55,7 @@ load_measure() {
                 done
         done
     done
+    load_counters end
 }
 
 # measure SERVER NAME ARGUMENT...: prints "server|name|IOPS|p50 us|p99 us", total latency.
@@ -61,15 +64,31 @@ measure() {
     shift 2
     fio_nbd "$server" --bs=4k --size=896M --random_distribution=zipf:1.2 --time_based --runtime="$seconds_each" \
         --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output="$dir/fio.json" "$@" >"$dir/fio.log" 2>&1
-    jq -r --arg server "$server" --arg name "$name" '.jobs[0]
+    # fio says that it is connected before the JSON begins.
+    sed -n '/^{/,$p' "$dir/fio.json" | jq -r --arg server "$server" --arg name "$name" '.jobs[0]
         | (if .read.iops > 0 then .read else .write end)
         | [$server, $name, .iops, .lat_ns.percentile["50.000000"] / 1000, .lat_ns.percentile["99.000000"] / 1000]
-        | map(if type == "number" then floor else . end) | join("|")' "$dir/fio.json"
+        | map(if type == "number" then floor else . end) | join("|")'
 }
 
-# What the daemon counted since its start.
-load_counters() {
-    "$forebay" status --control "$dir/cached.control" --json >"$dir/status.json"
+# load_counters WHEN: what the daemon counted from its start until now.
+load_counters() { "$forebay" status --control "$dir/cached.control" --json >"$dir/status.$1.json"; }
+
+# Hits of the measured loads; bytes written from the start of the daemon until the kill.
+counters_table() {
+    jq -rn --slurpfile warm "$dir/status.warm.json" --slurpfile end "$dir/status.end.json" '
+        def share($part; $whole): if $whole > 0 then "\($part * 1000 / $whole | round / 10) %" else "none" end;
+        def times($part; $whole): if $whole > 0 then "\($part * 100 / $whole | round / 100)" else "none" end;
+        def load($status): $status.volumes[] | select(.name == "load");
+        def since($key): load($end[0])[$key] - load($warm[0])[$key];
+        def written($role): [$end[0].devices[] | select(.role == $role) | .write_bytes + .write_zeroes_bytes] | add // 0;
+        ([$end[0].volumes[].operations[] | select(.kind == "write" or .kind == "write_zeroes") | .bytes] | add // 0) as $client
+        | "hit ratio: \(share(since("read_hits"); since("read_hits") + since("read_misses"))) of reads, "
+          + "\(share(since("write_hits"); since("write_hits") + since("write_misses"))) of writes",
+          "bytes written for each byte that clients wrote (\($client / 1048576 | floor) MiB): "
+          + "\(times(written("cache") + written("metadata"); $client)) to the cache, "
+          + "\(times(written("backing"); $client)) to the backing devices, "
+          + "\($end[0].cache.dirty_bytes / 1048576 | floor) MiB still dirty"'
 }
 
 load_table() {
@@ -81,5 +100,6 @@ load_table() {
         $1 == "uncached" { iops = $3; p50 = $4; p99 = $5 }
         $1 == "cached" { printf "%-14s %9d %10d %10d   %9d %10d %10d   %5.1fx\n", $2, iops, p50, p99, $3, $4, $5, $3 / (iops ? iops : 1) }
     ' "$dir/results"
+    counters_table
     printf 'restart after kill -9: %d ms until the first read was answered\n' "$restart_ms"
 }

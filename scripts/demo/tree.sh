@@ -101,7 +101,7 @@ tree_lost() {
     umount "$dir/ext4" 2>/dev/null || umount -l "$dir/ext4"
     losetup --detach "$loop"
     loop=""
-    umount -l "$dir/mnt" 2>/dev/null || true
+    fuse_gone
 }
 
 # The journal of ext4 is replayed by mounting, as after a power cut; then fsck -n must find nothing.
