@@ -223,15 +223,13 @@ impl Engine {
         let journaled = self.commit.journal.borrow().as_ref().map(Journal::head);
         let mut quota = self.commit.pending.borrow().len();
         loop {
-            let extents = self.build_batch(&mut quota);
+            let (extents, more) = self.build_batch(&mut quota)?;
             self.flush_data().await?;
             if !extents.is_empty() {
                 self.write_batch(extents).await?;
                 self.commit.log.borrow_mut().committed();
-            } else if quota > 0 || !self.commit.entries.borrow().is_empty() {
-                return Err(Error::new(ErrorKind::NoSpace, "the metadata log is full"));
             }
-            if quota == 0 && self.commit.entries.borrow().is_empty() {
+            if !more {
                 break;
             }
         }
@@ -283,8 +281,8 @@ impl Engine {
     }
 
     /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots that
-    /// belong to this round.
-    fn build_batch(&self, quota: &mut usize) -> Vec<LogExtent> {
+    /// belong to this round. Returns what to write, and whether the round needs another batch.
+    fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
         let (first, limit) = {
             let log = self.commit.log.borrow();
             let unit = log.unit_records();
@@ -318,11 +316,23 @@ impl Engine {
                 self.log_slot(slot);
             }
         }
-        if self.commit.log.borrow().batch_is_empty() {
-            return Vec::new();
+        let more = *quota > 0 || !self.commit.entries.borrow().is_empty();
+        if !self.commit.log.borrow().batch_is_empty() {
+            self.clean_tail(first + limit);
+            return Ok((self.commit.log.borrow_mut().seal(), more));
         }
-        self.clean_tail(first + limit);
-        self.commit.log.borrow_mut().seal()
+        if more && limit == 0 {
+            let log = self.commit.log.borrow();
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "the metadata log is full: {} of {} records are in use",
+                    log.used(),
+                    log.capacity()
+                ),
+            ));
+        }
+        Ok((Vec::new(), more))
     }
 
     /// Logs the last round's kills again, but for slots that hold something new by now.

@@ -33,3 +33,6 @@ pub use open::Cache;
 pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 pub use recover::{LostRange, RecoveryReport};
 pub use stats::{CacheStats, VolumeStats};
+
+#[cfg(test)]
+mod tests;
