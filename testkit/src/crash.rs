@@ -44,6 +44,8 @@ pub struct Report {
     pub points: u64,
     /// Crashes from which the stack recovered.
     pub crashes: u64,
+    /// Of all I/O of the last machine; the same for two runs of one case.
+    pub digest: u64,
 }
 
 /// A violation.
@@ -307,6 +309,7 @@ impl<S: Stack> Target<S> {
         machine.world.set_stop(None);
         self.recover(&mut machine, rng.draw(), false)
             .map_err(|message| format!("at the end: {message}"))?;
+        report.digest = machine.world.digest();
         Ok(report)
     }
 

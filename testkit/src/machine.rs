@@ -11,7 +11,7 @@ use crate::stack::{Process, Running, Stack};
 use crate::workload::{Clients, Plan};
 
 /// Bytes of the memory that outlives a process.
-pub const JOURNAL_BYTES: usize = 1 << 20;
+pub const JOURNAL_BYTES: usize = 64 << 10;
 
 /// How a life ends, and what becomes of what was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

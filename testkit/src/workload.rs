@@ -30,7 +30,7 @@ pub struct Mix {
     pub zeroes: u64,
     /// [`Running::control`].
     pub control: u64,
-    /// Idle time of up to 20 ms, in which background work gets on.
+    /// Idle time, in which background work gets on: mostly up to 20 ms, sometimes seconds.
     pub pause: u64,
 }
 
@@ -161,7 +161,8 @@ impl Clients {
                             None if rng
                                 .chance(plan.mix.pause, plan.mix.pause + plan.mix.control) =>
                             {
-                                rt::sleep(Duration::from_micros(rng.below(20_000))).await;
+                                let most_us = if rng.chance(1, 4) { 5_000_000 } else { 20_000 };
+                                rt::sleep(Duration::from_micros(rng.below(most_us))).await;
                             }
                             None => {
                                 let result = running.control(volume, rng.draw()).await;

@@ -57,7 +57,7 @@ pub enum Outcome<T> {
 /// Virtual time after which a run counts as deadlocked.
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 /// Polls after which a run counts as deadlocked.
-const POLL_LIMIT: u64 = 50_000_000;
+const POLL_LIMIT: u64 = 5_000_000;
 
 /// What a world's devices share.
 pub(super) struct Shared {

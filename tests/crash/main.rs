@@ -1,0 +1,201 @@
+//! Every crash point of every mode, each failure of each device, and random lives by seed, against
+//! the model disk. A failure prints the command that replays it.
+//!
+//! `FOREBAY_SEEDS=n` runs n random seeds in place of 500; `FOREBAY_SEED=n` starts them at n.
+
+#[path = "../stack/mod.rs"]
+mod stack;
+
+use forebay_cache::{Durability, Mode};
+use forebay_testkit::case::Case;
+use forebay_testkit::crash::{Depth, Target};
+use forebay_testkit::workload::{Mix, Plan};
+use stack::{CacheStack, Setup};
+
+const COMMAND: &str =
+    "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
+
+/// What each sweep does at each point. The next issue widens it.
+const DEPTH: Depth = Depth {
+    singles: 4,
+    subsets: 2,
+    deaths: 2,
+    stride: 1,
+};
+
+fn target(setup: Setup) -> Target<CacheStack> {
+    let random = setup.variant > 0;
+    Target {
+        stack: CacheStack::new(setup),
+        plan: Plan {
+            lanes: if random { 4 } else { 3 },
+            operations: if random { 40 } else { 8 },
+            mix: Mix {
+                control: if random { 2 } else { 0 },
+                ..Mix::default()
+            },
+            largest_bytes: 48 << 10,
+        },
+        label: setup.to_string(),
+        command: COMMAND,
+    }
+}
+
+fn sweep(mode: Mode, durability: Durability, fits: bool) {
+    let target = target(Setup {
+        mode,
+        durability,
+        fits,
+        variant: 0,
+    });
+    match target.sweep(1, DEPTH) {
+        Ok(report) => {
+            eprintln!("{}: {report:?}", target.label);
+            assert!(report.points > 40, "the sweep ended early: {report:?}");
+        }
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+macro_rules! sweeps {
+    ($($name:ident: $mode:ident;)*) => {
+        $(mod $name {
+            use super::{Durability, Mode, sweep};
+
+            #[test]
+            fn sync_fits() {
+                sweep(Mode::$mode, Durability::Sync, true);
+            }
+            #[test]
+            fn sync_evicts() {
+                sweep(Mode::$mode, Durability::Sync, false);
+            }
+            #[test]
+            fn flush_fits() {
+                sweep(Mode::$mode, Durability::Flush, true);
+            }
+            #[test]
+            fn flush_evicts() {
+                sweep(Mode::$mode, Durability::Flush, false);
+            }
+        })*
+    };
+}
+
+sweeps! {
+    write_back: WriteBack;
+    write_through: WriteThrough;
+    write_around: WriteAround;
+    write_invalidate: WriteInvalidate;
+    write_only: WriteOnly;
+    pass_through: PassThrough;
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Err(_) => default,
+        Ok(text) => (text.parse()).unwrap_or_else(|_| panic!("{name}={text} is no number")),
+    }
+}
+
+/// Parts into which the random seeds are split, so that they run side by side.
+const PARTS: u64 = 4;
+
+fn random(part: u64) {
+    let first = number("FOREBAY_SEED", 0);
+    let count = number("FOREBAY_SEEDS", 500);
+    let mut crashes = 0;
+    for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
+        match target(Setup::draw(seed)).random(seed) {
+            Ok(report) => crashes += report.crashes,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    eprintln!("seeds {part} modulo {PARTS}: {crashes} crashes");
+}
+
+mod random_seeds {
+    #[test]
+    fn part_0() {
+        super::random(0);
+    }
+    #[test]
+    fn part_1() {
+        super::random(1);
+    }
+    #[test]
+    fn part_2() {
+        super::random(2);
+    }
+    #[test]
+    fn part_3() {
+        super::random(3);
+    }
+}
+
+fn faults(mode: Mode, durability: Durability) {
+    let target = target(Setup {
+        mode,
+        durability,
+        fits: false,
+        variant: 0,
+    });
+    match target.faults(2, 1) {
+        Ok(report) => {
+            eprintln!("{}: {report:?}", target.label);
+            assert!(report.points > 20, "the sweep ended early: {report:?}");
+        }
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+#[test]
+fn faults_write_back_sync() {
+    faults(Mode::WriteBack, Durability::Sync);
+}
+
+#[test]
+fn faults_write_back_flush() {
+    faults(Mode::WriteBack, Durability::Flush);
+}
+
+#[test]
+fn faults_write_through_flush() {
+    faults(Mode::WriteThrough, Durability::Flush);
+}
+
+/// One seed is one run, or no failure could be replayed.
+#[test]
+fn a_seed_repeats_exactly() {
+    for seed in 0..8 {
+        let run = || match target(Setup::draw(seed)).random(seed) {
+            Ok(report) => report.digest,
+            Err(failure) => panic!("{failure}"),
+        };
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
+
+/// Replays the case in `FOREBAY_REPLAY`, which a failure prints; without one, a case of each kind.
+#[test]
+fn replay() {
+    let given = std::env::var("FOREBAY_REPLAY").ok();
+    let cases = match &given {
+        Some(text) => vec![text.as_str()],
+        None => vec![
+            "wb flush evicts 0: sweep 1 before-io 20 power none",
+            "wt sync fits 0: fault 1 0 write 3 process 1",
+            "wb flush evicts 5: random 5",
+        ],
+    };
+    for text in cases {
+        let (setup, case) = text
+            .split_once(": ")
+            .unwrap_or_else(|| panic!("FOREBAY_REPLAY={text:?} is not: setup, colon, case"));
+        let setup: Setup = setup.parse().unwrap_or_else(|error| panic!("{error}"));
+        let case: Case = case.parse().unwrap_or_else(|error| panic!("{error}"));
+        if let Err(failure) = target(setup).replay(case) {
+            panic!("{failure}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The cache as the stack under test, in every configuration that the tests ask for.
+
+use std::fmt;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_cache::{
+    Cache, CacheOptions, Devices, Durability, FormatOptions, Mode, Promotion, VolumeOptions,
+};
+use forebay_io::sim::{DiskConfig, Rng, World};
+use forebay_testkit::model::Promise;
+use forebay_testkit::stack::{Process, Running, Stack};
+
+/// Volumes of every stack, and their size.
+pub(crate) const VOLUMES: usize = 2;
+pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
+
+/// A configuration; as text it is the label in replay commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) mode: Mode,
+    pub(crate) durability: Durability,
+    /// Whether the volumes fit into the cache.
+    pub(crate) fits: bool,
+    /// Draws everything else; zero for the plain configuration.
+    pub(crate) variant: u64,
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} {} {}",
+            self.mode,
+            match self.durability {
+                Durability::Sync => "sync",
+                Durability::Flush => "flush",
+            },
+            if self.fits { "fits" } else { "evicts" },
+            self.variant
+        )
+    }
+}
+
+impl FromStr for Setup {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [mode, durability, size, variant] = words[..] else {
+            return Err(format!("{text:?} is not: mode durability size variant"));
+        };
+        Ok(Self {
+            mode: mode.parse().map_err(|error| format!("{error}"))?,
+            durability: match durability {
+                "sync" => Durability::Sync,
+                "flush" => Durability::Flush,
+                other => return Err(format!("no durability {other:?}")),
+            },
+            fits: match size {
+                "fits" => true,
+                "evicts" => false,
+                other => return Err(format!("no size {other:?}")),
+            },
+            variant: variant
+                .parse()
+                .map_err(|_| format!("no variant {variant:?}"))?,
+        })
+    }
+}
+
+impl Setup {
+    /// A configuration that `seed` draws.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let rng = Rng::labelled(seed, 21);
+        Self {
+            mode: Mode::ALL[rng.index(Mode::ALL.len())],
+            durability: if rng.chance(1, 2) {
+                Durability::Sync
+            } else {
+                Durability::Flush
+            },
+            fits: rng.chance(1, 3),
+            variant: 1 + rng.below(1 << 20),
+        }
+    }
+
+    fn details(&self) -> Details {
+        let rng = Rng::labelled(self.variant, 22);
+        if self.variant == 0 {
+            return Details {
+                block_bytes: if self.fits { 16 << 10 } else { 4 << 10 },
+                metadata_device: false,
+                unit_bytes: 512,
+                volatile: [true; 3],
+                fua: true,
+                journal: true,
+                promotion: Promotion::Always,
+                cutoff_bytes: 0,
+                modes: vec![self.mode],
+                dirty_limit_percent: 75,
+            };
+        }
+        Details {
+            block_bytes: [4, 8, 16, 32][rng.index(4)] << 10,
+            metadata_device: rng.chance(1, 2),
+            unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
+            volatile: [(); 3].map(|()| rng.chance(3, 4)),
+            fua: rng.chance(2, 3),
+            journal: rng.chance(2, 3),
+            promotion: if rng.chance(1, 4) {
+                Promotion::Nhit { hits: 2 }
+            } else {
+                Promotion::Always
+            },
+            cutoff_bytes: if rng.chance(1, 4) { 24 << 10 } else { 0 },
+            modes: if rng.chance(1, 2) {
+                vec![self.mode]
+            } else {
+                vec![self.mode, Mode::ALL[rng.index(Mode::ALL.len())]]
+            },
+            dirty_limit_percent: [30, 75, 95][rng.index(3)],
+        }
+    }
+}
+
+struct Details {
+    block_bytes: u32,
+    metadata_device: bool,
+    /// Logical block of the metadata device, or physical block of the one that holds everything.
+    unit_bytes: u32,
+    /// Whether data, metadata and backing devices have volatile caches.
+    volatile: [bool; 3],
+    fua: bool,
+    journal: bool,
+    promotion: Promotion,
+    cutoff_bytes: u64,
+    /// One a boot, in turn.
+    modes: Vec<Mode>,
+    dirty_limit_percent: u8,
+}
+
+/// Where the cache's data starts at the latest: what the format reserves, and the log.
+const OVERHEAD_BYTES: u64 = 256 << 10;
+
+/// The cache over two backing devices.
+pub(crate) struct CacheStack {
+    setup: Setup,
+    details: Details,
+}
+
+impl CacheStack {
+    pub(crate) fn new(setup: Setup) -> Rc<Self> {
+        let details = setup.details();
+        Rc::new(Self { setup, details })
+    }
+
+    fn devices(&self, process: &Process) -> Devices {
+        Devices {
+            data: Rc::new(process.disks[0].clone()),
+            metadata: (self.details.metadata_device)
+                .then(|| Rc::new(process.disks[1].clone()) as Rc<dyn BlockDevice>),
+        }
+    }
+}
+
+/// An open cache with its volumes.
+pub(crate) struct OpenCache {
+    cache: Cache,
+    volumes: Vec<Rc<dyn BlockDevice>>,
+}
+
+fn name(volume: usize) -> String {
+    format!("v{volume}")
+}
+
+impl Stack for CacheStack {
+    type Running = OpenCache;
+
+    fn world(&self, seed: u64) -> World {
+        let details = &self.details;
+        let block = u64::from(details.block_bytes);
+        let blocks = if self.setup.fits {
+            VOLUMES as u64 * (VOLUME_BYTES / block + 4)
+        } else {
+            // A third of the volumes, and never less than the engine works with.
+            (VOLUMES as u64 * VOLUME_BYTES / block / 3).max(6)
+        };
+        let mut world = World::new(seed);
+        world.add_disk(&DiskConfig {
+            physical_block_bytes: details.unit_bytes,
+            volatile_cache: details.volatile[0],
+            fua: details.fua,
+            ..DiskConfig::new("cache", OVERHEAD_BYTES + blocks * block)
+        });
+        if details.metadata_device {
+            world.add_disk(&DiskConfig {
+                logical_block_bytes: details.unit_bytes,
+                physical_block_bytes: details.unit_bytes,
+                volatile_cache: details.volatile[1],
+                fua: details.fua,
+                ..DiskConfig::new("metadata", OVERHEAD_BYTES + blocks * 192)
+            });
+        }
+        for volume in 0..VOLUMES {
+            world.add_disk(&DiskConfig {
+                volatile_cache: details.volatile[2],
+                latency_us: (100, 1000),
+                ..DiskConfig::new(format!("backing{volume}"), VOLUME_BYTES)
+            });
+        }
+        world
+    }
+
+    fn volume_bytes(&self) -> Vec<u64> {
+        vec![VOLUME_BYTES; VOLUMES]
+    }
+
+    fn promise(&self) -> Promise {
+        match self.setup.durability {
+            Durability::Sync => Promise::Sync,
+            Durability::Flush => Promise::Flush,
+        }
+    }
+
+    async fn format(&self, process: &Process) -> Result<()> {
+        let options = FormatOptions {
+            block_size_bytes: self.details.block_bytes,
+            uuid: [7; 16],
+        };
+        forebay_cache::format(&self.devices(process), &options).await
+    }
+
+    async fn open(&self, process: &Process) -> Result<OpenCache> {
+        let details = &self.details;
+        let options = CacheOptions {
+            durability: self.setup.durability,
+            journal: details.journal.then(|| process.journal.clone()),
+            dirty_limit_percent: details.dirty_limit_percent,
+            commit_interval: Duration::from_millis(50),
+            ..CacheOptions::new(process.boot_id)
+        };
+        let (cache, report) = Cache::open(self.devices(process), options).await?;
+        let devices_are_well = process.disks.iter().all(|disk| disk.counters().failed == 0);
+        if devices_are_well && !report.lost.is_empty() {
+            let what = format!("data was lost though no device failed: {:?}", report.lost);
+            return Err(Error::new(ErrorKind::Lost, what));
+        }
+        let boot = usize::from(process.boot_id[0]);
+        let mut volumes = Vec::new();
+        for volume in 0..VOLUMES {
+            let backing = process.disks[process.disks.len() - VOLUMES + volume].clone();
+            let options = VolumeOptions {
+                promotion: details.promotion,
+                sequential_cutoff_bytes: details.cutoff_bytes,
+                ..VolumeOptions::new(details.modes[boot % details.modes.len()])
+            };
+            let attached = cache
+                .attach(&name(volume), Rc::new(backing), options)
+                .await?;
+            volumes.push(attached);
+        }
+        Ok(OpenCache { cache, volumes })
+    }
+}
+
+impl Running for OpenCache {
+    fn volumes(&self) -> Vec<Rc<dyn BlockDevice>> {
+        self.volumes.clone()
+    }
+
+    async fn control(&self, volume: usize, draw: u64) -> Result<()> {
+        match draw % 3 {
+            0 => self.cache.write_back(Some(&name(volume))).await,
+            _ => {
+                let mode = Mode::ALL[(draw / 3 % 6) as usize];
+                self.cache.set_mode(&name(volume), mode)
+            }
+        }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.cache.close().await
+    }
+}
