@@ -1,0 +1,215 @@
+//! The transmission phase of one connection: a reader, a task for each request, and replies that
+//! leave together.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Request, Result};
+use forebay_io::net::Stream;
+use forebay_io::rt;
+use forebay_io::sync::{Semaphore, WaitList};
+use forebay_wire::nbd::errno::{EINVAL, EOVERFLOW};
+use forebay_wire::nbd::transmission::{self as wire, command, flag};
+use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, errno};
+
+use super::receive::Receiver;
+use super::reply::{Outbox, Reply};
+
+/// Memory that the requests of one connection may hold at a time, bytes. At the limit nothing more
+/// is read from it.
+const BUDGET_BYTES: u64 = 64 << 20;
+/// What a request counts for at least, bytes.
+const SMALLEST_BYTES: u32 = 4096;
+/// Piece in which CACHE reads a range, bytes.
+const CACHE_BYTES: u32 = 1 << 20;
+
+/// A connection in transmission.
+pub(super) struct Connection {
+    stream: Rc<Stream>,
+    device: Rc<dyn BlockDevice>,
+    structured: bool,
+    budget: Semaphore,
+    in_flight: Cell<u64>,
+    idle: WaitList,
+    outbox: Outbox,
+    parts: RefCell<Vec<Buf>>,
+}
+
+/// Serves requests until the client leaves; then waits for those in flight.
+pub(super) async fn transmit(
+    stream: Rc<Stream>,
+    mut receiver: Receiver,
+    device: Rc<dyn BlockDevice>,
+    structured: bool,
+) -> Result<()> {
+    let connection = Rc::new(Connection {
+        stream,
+        device,
+        structured,
+        budget: Semaphore::new(BUDGET_BYTES),
+        in_flight: Cell::new(0),
+        idle: WaitList::new(),
+        outbox: Outbox::new(),
+        parts: RefCell::default(),
+    });
+    let ended = connection.read_requests(&mut receiver).await;
+    if ended.is_err() {
+        connection.stream.shutdown();
+    }
+    connection
+        .idle
+        .until(|| connection.in_flight.get() == 0)
+        .await;
+    ended
+}
+
+impl Connection {
+    async fn read_requests(self: &Rc<Self>, receiver: &mut Receiver) -> Result<()> {
+        while let Some(header) = receiver.take::<{ wire::REQUEST_BYTES }>().await? {
+            let request = wire::Request::decode(&header)?;
+            if request.command == command::DISC {
+                break;
+            }
+            if request.payload_bytes() > MAX_PAYLOAD_BYTES {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "a write of {} bytes; {MAX_PAYLOAD_BYTES} are the most",
+                        request.length
+                    ),
+                ));
+            }
+            let cost = cost_bytes(&request);
+            self.budget.acquire(cost).await;
+            let mut payload = None;
+            if request.payload_bytes() > 0 {
+                let buf = Buf::scratch(request.length as usize);
+                receiver.take_payload(&buf).await?;
+                payload = Some(buf);
+            }
+            self.in_flight.set(self.in_flight.get() + 1);
+            rt::spawn(Rc::clone(self).serve(request, payload, cost));
+        }
+        Ok(())
+    }
+
+    async fn serve(self: Rc<Self>, request: wire::Request, payload: Option<Buf>, cost: u64) {
+        let outcome = self.run(&request, payload).await;
+        let first = self.outbox.push(Reply {
+            cookie: request.cookie,
+            offset: request.offset,
+            outcome,
+            cost,
+        });
+        if first {
+            self.send_replies().await;
+        }
+    }
+
+    /// Does what a request asks for. Returns the data of a read, or the error number to answer.
+    async fn run(&self, request: &wire::Request, payload: Option<Buf>) -> Result<Option<Buf>, u32> {
+        self.check(request)?;
+        let wire::Request { offset, .. } = *request;
+        let len = u64::from(request.length);
+        let fua = request.flags & flag::FUA != 0;
+        let mut data = None;
+        let block = match request.command {
+            command::READ => {
+                let buf = Buf::scratch(request.length as usize);
+                data = Some(buf.clone());
+                Request::read(offset, buf)
+            }
+            command::WRITE => Request::write(offset, payload.ok_or(EINVAL)?, fua),
+            command::FLUSH => Request::flush(),
+            command::TRIM => Request::discard(offset, len),
+            command::WRITE_ZEROES => {
+                Request::write_zeroes(offset, len, fua, request.flags & flag::NO_HOLE == 0)
+            }
+            _ => return self.cache(offset, len).await.map(|()| None),
+        };
+        let writes = !matches!(request.command, command::READ | command::FLUSH);
+        let told = |error: Error| errno(error.kind(), writes);
+        self.device.start(block).await.map_err(told)?;
+        if fua && request.command == command::TRIM {
+            self.device.flush().await.map_err(told)?;
+        }
+        Ok(data)
+    }
+
+    /// What the protocol says of a request, whatever the device.
+    fn check(&self, request: &wire::Request) -> Result<(), u32> {
+        // FUA is allowed with every command.
+        let (allowed, ranged) = match request.command {
+            command::READ if self.structured => (flag::FUA | flag::DF, true),
+            command::READ | command::WRITE | command::TRIM | command::CACHE => (flag::FUA, true),
+            command::WRITE_ZEROES => (flag::FUA | flag::NO_HOLE, true),
+            command::FLUSH => (flag::FUA, false),
+            _ => return Err(EINVAL),
+        };
+        if request.flags & !allowed != 0 || ranged != (request.length > 0) {
+            return Err(EINVAL);
+        }
+        if !ranged && request.offset != 0 {
+            return Err(EINVAL);
+        }
+        if request.command == command::READ && request.length > MAX_PAYLOAD_BYTES {
+            let fragment = request.flags & flag::DF == 0;
+            return Err(if fragment { EINVAL } else { EOVERFLOW });
+        }
+        Ok(())
+    }
+
+    /// Reads a range and forgets it: the layers below keep what they think worth keeping.
+    async fn cache(&self, offset: u64, len: u64) -> Result<(), u32> {
+        let told = |error: Error| errno(error.kind(), false);
+        let end = offset.checked_add(len).ok_or(EINVAL)?;
+        self.device
+            .info()
+            .check(&Request::discard(offset, len))
+            .map_err(told)?;
+        let piece = Buf::scratch(CACHE_BYTES as usize);
+        let mut at = offset;
+        while at < end {
+            let this = (end - at).min(u64::from(CACHE_BYTES));
+            let into = piece.slice(0..usize::try_from(this).unwrap_or(piece.len()));
+            self.device.read(at, into).await.map_err(told)?;
+            at += this;
+        }
+        Ok(())
+    }
+
+    /// Sends replies until none is left. One task does it at a time.
+    async fn send_replies(&self) {
+        if self.in_flight.get() > 1 {
+            // Others that are ready now add theirs first.
+            rt::yield_now().await;
+        }
+        let mut parts = self.parts.take();
+        while let Some(batch) = self.outbox.gather(self.structured, &mut parts) {
+            let sent = self.stream.send(&parts).await;
+            parts.clear();
+            if sent.is_err() {
+                // The reader sees the end and says why.
+                self.stream.shutdown();
+            }
+            self.budget.release(batch.cost);
+            self.in_flight.set(self.in_flight.get() - batch.replies);
+        }
+        self.parts.replace(parts);
+        if self.in_flight.get() == 0 {
+            self.idle.wake_all();
+        }
+    }
+}
+
+/// The memory that a request may take, bytes.
+fn cost_bytes(request: &wire::Request) -> u64 {
+    let bytes = match request.command {
+        command::WRITE => request.length,
+        command::READ if request.length <= MAX_PAYLOAD_BYTES => request.length,
+        command::CACHE => CACHE_BYTES,
+        _ => 0,
+    };
+    // Buffers come in powers of two.
+    u64::from(bytes.max(SMALLEST_BYTES).next_power_of_two())
+}

@@ -1,0 +1,144 @@
+//! What a connection has received and not looked at yet. Many small requests come in one system
+//! call; a large payload goes straight to its own buffer.
+
+use std::rc::Rc;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_io::net::Stream;
+
+/// Size of the buffer of a connection that says little, bytes.
+const SMALL_BYTES: usize = 16 << 10;
+/// Size that it grows to on a connection that fills it, bytes.
+const LARGE_BYTES: usize = 256 << 10;
+/// The rest of a payload above this is received in place, bytes.
+const DIRECT_BYTES: usize = 32 << 10;
+
+pub(super) struct Receiver {
+    stream: Rc<Stream>,
+    buf: Buf,
+    start: usize,
+    end: usize,
+    /// The last receive filled the buffer: there was more.
+    crowded: bool,
+}
+
+impl Receiver {
+    pub(super) fn new(stream: Rc<Stream>) -> Self {
+        Self {
+            stream,
+            buf: Buf::scratch(SMALL_BYTES),
+            start: 0,
+            end: 0,
+            crowded: false,
+        }
+    }
+
+    /// Bytes that are here.
+    const fn available(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Waits until `want` bytes are here. False if the peer ended before the first of them.
+    async fn fill(&mut self, want: usize) -> Result<bool> {
+        while self.available() < want {
+            self.make_room(want);
+            let space = self.buf.slice(self.end..self.buf.len());
+            let room = space.len();
+            let received = self.stream.recv(space).await?;
+            if received == 0 {
+                if self.available() == 0 {
+                    return Ok(false);
+                }
+                return Err(Error::new(
+                    ErrorKind::Disconnected,
+                    format!(
+                        "the client went away after {} of {want} bytes",
+                        self.available()
+                    ),
+                ));
+            }
+            self.end += received;
+            self.crowded = received == room;
+        }
+        Ok(true)
+    }
+
+    /// Makes room for at least `want` bytes in all, and for a good deal more.
+    fn make_room(&mut self, want: usize) {
+        let here = self.available();
+        let mut target = None;
+        if self.crowded && self.buf.len() < LARGE_BYTES {
+            target = Some(Buf::scratch(LARGE_BYTES));
+            self.crowded = false;
+        } else if here == 0 {
+            (self.start, self.end) = (0, 0);
+        } else if self.buf.len() - self.start < want.max(self.buf.len() / 2) {
+            target = Some(self.buf.clone());
+        }
+        if let Some(target) = target {
+            let left = self.buf.slice(self.start..self.end);
+            target.slice(0..here).copy_from_buf(&left);
+            self.buf = target;
+            (self.start, self.end) = (0, here);
+        }
+        debug_assert!(want <= self.buf.len());
+    }
+
+    /// The next `N` bytes. None if the peer ended before the first of them.
+    pub(super) async fn take<const N: usize>(&mut self) -> Result<Option<[u8; N]>> {
+        if !self.fill(N).await? {
+            return Ok(None);
+        }
+        let mut out = [0; N];
+        self.buf.copy_to(self.start, &mut out);
+        self.start += N;
+        Ok(Some(out))
+    }
+
+    /// The next `len` bytes; few, as in a handshake.
+    pub(super) async fn take_vec(&mut self, len: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0; len];
+        if len > 0 {
+            self.must_fill(len).await?;
+            self.buf.copy_to(self.start, &mut out);
+            self.start += len;
+        }
+        Ok(out)
+    }
+
+    /// The next bytes, as many as `into` holds.
+    pub(super) async fn take_payload(&mut self, into: &Buf) -> Result<()> {
+        let here = self.available().min(into.len());
+        self.move_out(into, 0, here);
+        let rest = into.len() - here;
+        if rest > DIRECT_BYTES {
+            return self.stream.recv_exact(into.slice(here..into.len())).await;
+        }
+        if rest > 0 {
+            if self.buf.len() < rest {
+                self.crowded = true;
+            }
+            self.must_fill(rest).await?;
+            self.move_out(into, here, rest);
+        }
+        Ok(())
+    }
+
+    fn move_out(&mut self, into: &Buf, at: usize, len: usize) {
+        if len > 0 {
+            let from = self.buf.slice(self.start..self.start + len);
+            into.slice(at..at + len).copy_from_buf(&from);
+            self.start += len;
+        }
+    }
+
+    async fn must_fill(&mut self, want: usize) -> Result<()> {
+        if self.fill(want).await? {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Disconnected,
+            format!("the client went away before {want} bytes that it announced"),
+        ))
+    }
+}

@@ -1,0 +1,129 @@
+//! Replies that wait to be sent, and their bytes.
+
+use std::cell::{Cell, RefCell};
+
+use forebay_block::Buf;
+use forebay_wire::nbd::transmission::{
+    CHUNK_BYTES, Chunk, DATA_CHUNK_BYTES, ERROR_CHUNK_BYTES, SIMPLE_REPLY_BYTES, SimpleReply,
+};
+
+/// Most bytes before the data of a reply.
+const HEADER_BYTES: usize = DATA_CHUNK_BYTES;
+const _: () = assert!(
+    HEADER_BYTES >= SIMPLE_REPLY_BYTES
+        && HEADER_BYTES >= ERROR_CHUNK_BYTES
+        && HEADER_BYTES >= CHUNK_BYTES
+);
+/// Most replies in one send.
+const BATCH: usize = 128;
+/// Data after which a send takes no more replies, bytes: the first of them should not wait for the
+/// last to be copied.
+const BATCH_BYTES: usize = 256 << 10;
+
+pub(super) struct Reply {
+    pub(super) cookie: u64,
+    /// Of the request.
+    pub(super) offset: u64,
+    /// The data of a read, or an error number.
+    pub(super) outcome: Result<Option<Buf>, u32>,
+    /// What the request holds of the connection's budget, bytes.
+    pub(super) cost: u64,
+}
+
+impl Reply {
+    fn data_bytes(&self) -> usize {
+        match &self.outcome {
+            Ok(Some(data)) => data.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// A number of replies on their way.
+pub(super) struct Batch {
+    pub(super) replies: u64,
+    pub(super) cost: u64,
+}
+
+/// Replies that wait for the one task that sends.
+pub(super) struct Outbox {
+    waiting: RefCell<Vec<Reply>>,
+    sending: Cell<bool>,
+    /// Memory for the headers of one send.
+    headers: Buf,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: RefCell::default(),
+            sending: Cell::new(false),
+            headers: Buf::scratch(BATCH * HEADER_BYTES),
+        }
+    }
+
+    /// Adds a reply. True if nobody sends: then the caller has to, until [`Outbox::gather`] gives
+    /// nothing.
+    pub(super) fn push(&self, reply: Reply) -> bool {
+        self.waiting.borrow_mut().push(reply);
+        !self.sending.replace(true)
+    }
+
+    /// Puts the next replies into `parts`; the send before has ended. None if there are no more: then
+    /// the caller sends no longer.
+    pub(super) fn gather(&self, structured: bool, parts: &mut Vec<Buf>) -> Option<Batch> {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            self.sending.set(false);
+            return None;
+        }
+        let mut batch = Batch {
+            replies: 0,
+            cost: 0,
+        };
+        let (mut replies, mut data_bytes) = (0, 0);
+        for reply in waiting.iter().take(BATCH) {
+            replies += 1;
+            data_bytes += reply.data_bytes();
+            if data_bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        // Headers that follow each other without data between them are one part.
+        let (mut from, mut to) = (0, 0);
+        for reply in waiting.drain(..replies) {
+            batch.replies += 1;
+            batch.cost += reply.cost;
+            to += self.put_header(to, &reply, structured);
+            if let Ok(Some(data)) = reply.outcome {
+                parts.push(self.headers.slice(from..to));
+                parts.push(data);
+                from = to;
+            }
+        }
+        if from < to {
+            parts.push(self.headers.slice(from..to));
+        }
+        Some(batch)
+    }
+
+    /// Writes what comes before the data; its length.
+    fn put_header(&self, at: usize, reply: &Reply, structured: bool) -> usize {
+        let cookie = reply.cookie;
+        let simple = |error| SimpleReply { error, cookie }.encode();
+        match &reply.outcome {
+            Err(error) if structured => self.put(at, &Chunk::encode_error(cookie, *error)),
+            Err(error) => self.put(at, &simple(*error)),
+            Ok(Some(data)) if structured => {
+                let length = u32::try_from(data.len()).expect("a payload of at most 32 MiB");
+                self.put(at, &Chunk::encode_data(cookie, reply.offset, length))
+            }
+            Ok(_) => self.put(at, &simple(0)),
+        }
+    }
+
+    fn put(&self, at: usize, header: &[u8]) -> usize {
+        self.headers.copy_from(at, header);
+        header.len()
+    }
+}
