@@ -134,6 +134,60 @@ fn engines_are_named_in_the_environment() {
     assert!(error.report().contains("FOREBAY_IO"), "{error:?}");
 }
 
+/// Forbids io_uring to this thread from now on, as containers do.
+fn forbid_io_uring() {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let setup = u32::try_from(libc::SYS_io_uring_setup).expect("a small number");
+    let mut filter = [
+        instruction(LOAD, 0, 0, 0), // The system call's number.
+        instruction(JUMP_IF_EQUAL, 0, 1, setup),
+        instruction(
+            RETURN,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(),
+        ),
+        instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: 4,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the program and its filter live through the calls, which concern this thread only.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ),
+        ]
+    };
+    assert_eq!(results, [0, 0], "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn where_io_uring_is_forbidden_threads_take_its_place() {
+    let thread = std::thread::spawn(|| {
+        forbid_io_uring();
+        let refused = Reactor::new(Engine::Uring).expect_err("it is forbidden");
+        assert_eq!(refused.kind(), ErrorKind::Permission);
+        assert!(refused.report().contains("io_uring_setup"), "{refused:?}");
+        if std::env::var("FOREBAY_IO").is_ok_and(|name| name != "auto") {
+            eprintln!("SKIPPED: FOREBAY_IO chooses the engine, nothing is automatic");
+            return;
+        }
+        let reactor = reactor(Engine::Auto);
+        assert_eq!(reactor.engine_name(), "threads");
+        reactor.run(sleep_briefly());
+    });
+    thread.join().expect("no panic");
+}
+
 #[test]
 fn outside_of_a_reactor_nothing_opens() {
     let error = current().err().expect("no reactor runs in this test");

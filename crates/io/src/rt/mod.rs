@@ -50,6 +50,8 @@ pub struct Executor {
     clock: Clock,
     order: Order,
     remote: Arc<wake::Shared>,
+    /// Memory for the next work that other threads queue.
+    spare: Cell<Vec<wake::Work>>,
 }
 
 thread_local! {
@@ -123,6 +125,7 @@ impl Executor {
             clock,
             order,
             remote,
+            spare: Cell::default(),
         })
     }
 
@@ -161,12 +164,14 @@ impl Executor {
     /// is ready to run after that.
     pub fn collect(&self) -> bool {
         if self.remote.pending() {
-            for work in self.remote.take() {
+            let mut work = self.remote.take(self.spare.take());
+            for work in work.drain(..) {
                 match work {
                     wake::Work::Wake(data) => self.wake(data),
                     wake::Work::Call(call) => call(),
                 }
             }
+            self.spare.set(work);
         }
         if !self.timers.borrow().is_empty() {
             let now = self.now();

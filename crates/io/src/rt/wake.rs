@@ -62,10 +62,12 @@ impl Shared {
         self.pending.load(Ordering::Acquire)
     }
 
-    pub(super) fn take(&self) -> Vec<Work> {
+    /// Takes what was queued, and leaves the memory of `empty` for what comes next.
+    pub(super) fn take(&self, empty: Vec<Work>) -> Vec<Work> {
+        debug_assert!(empty.is_empty());
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::Release);
-        std::mem::take(&mut *queue)
+        std::mem::replace(&mut *queue, empty)
     }
 
     fn push(&self, work: Work) {
