@@ -224,8 +224,8 @@ impl Engine {
         if options.epoch <= known.epoch {
             return Ok(());
         }
-        let everywhere = [0..u64::MAX];
-        let written = options.written_elsewhere.as_deref().unwrap_or(&everywhere);
+        let everywhere = std::slice::from_ref(&(0..u64::MAX));
+        let written = options.written_elsewhere.as_deref().unwrap_or(everywhere);
         let block_bytes = self.geometry.block_bytes();
         let overlaps = |start: u64| {
             written

@@ -177,6 +177,6 @@ mod tests {
         let all: Vec<_> = Geometry::new(1 << 20, 0)
             .runs(u64::MAX, 0..1 << 20)
             .collect();
-        assert_eq!(all, [0..1 << 20]);
+        assert_eq!((all.len(), all[0].clone()), (1, 0..1 << 20));
     }
 }
