@@ -3,11 +3,11 @@
 # Under three minutes after the build. Cleans up behind itself, also when it fails or is interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# shellcheck source=demo/daemon.sh
+# shellcheck source=scripts/demo/daemon.sh
 . scripts/demo/daemon.sh
-# shellcheck source=demo/tree.sh
+# shellcheck source=scripts/demo/tree.sh
 . scripts/demo/tree.sh
-# shellcheck source=demo/load.sh
+# shellcheck source=scripts/demo/load.sh
 . scripts/demo/load.sh
 
 for tool in fio jq nbdcopy nbdinfo; do

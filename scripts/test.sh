@@ -16,6 +16,11 @@ if cargo deny --version >/dev/null 2>&1; then
 else
     printf '\n== SKIPPED cargo deny check: cargo-deny is not installed (cargo install cargo-deny)\n'
 fi
+if command -v shellcheck >/dev/null; then
+    step shellcheck --external-sources .ci/run scripts/*.sh scripts/demo/*.sh
+else
+    printf '\n== SKIPPED shellcheck: it is not installed (apt-get install shellcheck)\n'
+fi
 step cargo test --workspace --locked
 
 printf '\n%ss: every check and test passed\n' "$SECONDS"

@@ -1,5 +1,5 @@
 # Sourced by demo.sh: the two daemons, one with a cache and one without, and their configuration.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034
 
 cache_mib=384
 files_mib=1024

@@ -1,5 +1,5 @@
 # Sourced by demo.sh: fio over NBD against the volume 'load', and the table of what it measured.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034
 
 seconds_each=6
 
@@ -76,19 +76,19 @@ load_counters() { "$forebay" status --control "$dir/cached.control" --json >"$di
 
 # Hits of the measured loads; bytes written from the start of the daemon until the kill.
 counters_table() {
-    jq -rn --slurpfile warm "$dir/status.warm.json" --slurpfile end "$dir/status.end.json" '
+    jq -rn --slurpfile before "$dir/status.warm.json" --slurpfile after "$dir/status.end.json" '
         def share($part; $whole): if $whole > 0 then "\($part * 1000 / $whole | round / 10) %" else "none" end;
         def times($part; $whole): if $whole > 0 then "\($part * 100 / $whole | round / 100)" else "none" end;
         def load($status): $status.volumes[] | select(.name == "load");
-        def since($key): load($end[0])[$key] - load($warm[0])[$key];
-        def written($role): [$end[0].devices[] | select(.role == $role) | .write_bytes + .write_zeroes_bytes] | add // 0;
-        ([$end[0].volumes[].operations[] | select(.kind == "write" or .kind == "write_zeroes") | .bytes] | add // 0) as $client
+        def since($key): load($after[0])[$key] - load($before[0])[$key];
+        def written($role): [$after[0].devices[] | select(.role == $role) | .write_bytes + .write_zeroes_bytes] | add // 0;
+        ([$after[0].volumes[].operations[] | select(.kind == "write" or .kind == "write_zeroes") | .bytes] | add // 0) as $client
         | "hit ratio: \(share(since("read_hits"); since("read_hits") + since("read_misses"))) of reads, "
           + "\(share(since("write_hits"); since("write_hits") + since("write_misses"))) of writes",
           "bytes written for each byte that clients wrote (\($client / 1048576 | floor) MiB): "
           + "\(times(written("cache") + written("metadata"); $client)) to the cache, "
           + "\(times(written("backing"); $client)) to the backing devices, "
-          + "\($end[0].cache.dirty_bytes / 1048576 | floor) MiB still dirty"'
+          + "\($after[0].cache.dirty_bytes / 1048576 | floor) MiB still dirty"'
 }
 
 load_table() {

@@ -1,6 +1,6 @@
 # Sourced by demo.sh: a real directory tree on the volume 'files'. As root, where FUSE and loop devices
 # exist, on ext4 on a loop device; else as a tar stream over NBD.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034
 
 tree_source=/usr/share
 tree_limit_bytes=$((150 * 1000 * 1000))
