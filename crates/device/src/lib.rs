@@ -1,5 +1,6 @@
 //! Leaves: devices that touch media, and the emulation of slower ones.
 //!
+//! - [`mod@file`]: a regular file or a raw block device.
 //! - [`mem`]: DRAM, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts what another device is asked to do.
@@ -7,5 +8,6 @@
 
 pub mod counted;
 pub mod emulate;
+pub mod file;
 pub mod mem;
 pub mod signature;

@@ -6,10 +6,10 @@ use super::{Media, Signature};
 pub(super) const FOREBAY: &str = "Forebay cache";
 
 /// A format that is known by fixed bytes at a fixed place.
-struct Magic {
-    offset: u64,
-    bytes: &'static [u8],
-    name: &'static str,
+pub(super) struct Magic {
+    pub(super) offset: u64,
+    pub(super) bytes: &'static [u8],
+    pub(super) name: &'static str,
 }
 
 const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
@@ -20,7 +20,7 @@ const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
     }
 }
 
-const MAGICS: &[Magic] = &[
+pub(super) const MAGICS: &[Magic] = &[
     // docs/format.md: the superblock's first bytes, whatever its version.
     magic(0, b"FOREBAY", FOREBAY),
     // Open CAS: OCF src/metadata/metadata_superblock.h, CACHE_MAGIC_NUMBER 0x187E1CA6 after three

@@ -82,6 +82,13 @@ fn fixed_magics_are_recognised() {
 }
 
 #[test]
+fn every_fixed_magic_is_looked_for_where_it_lies() {
+    for magic in table::MAGICS {
+        check(GIB, &[(magic.offset, magic.bytes)], magic.name);
+    }
+}
+
+#[test]
 fn ext_generations_are_told_apart() {
     let ext = |compat: u8, incompat: u8, ro_compat: u8| {
         let features = [compat, 0, 0, 0, incompat, 0, 0, 0, ro_compat];

@@ -1,0 +1,120 @@
+//! A regular file or a raw block device.
+//!
+//! - FUA goes down as `RWF_DSYNC` and a flush as `fdatasync`: both reach the medium's own cache, and
+//!   completion without them is not durability, so the device is taken to have a volatile cache even
+//!   where its maker says that it has none.
+//! - The kernel's block sizes are passed up. On a regular file they are those of direct I/O on its file
+//!   system.
+//! - A file on a file system in memory (tmpfs, ramfs) says so: [`Persistence::Machine`].
+//!
+//! It belongs to the reactor that it was opened on.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Persistence, Request, Result};
+use forebay_io::file::{File, FileOptions};
+
+/// How a file or block device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct FileDeviceOptions {
+    /// What it is called in messages and metrics; empty for its path.
+    pub name: String,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Go round the page cache.
+    pub direct: bool,
+    /// Hold it alone: whoever opens it so as well is refused.
+    pub exclusive: bool,
+    /// Make a sparse regular file of this size, bytes, if there is none or an empty one.
+    pub create_bytes: Option<u64>,
+}
+
+/// A regular file or a raw block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    info: DeviceInfo,
+}
+
+impl FileDevice {
+    /// Opens `path` on this thread's reactor.
+    ///
+    /// # Errors
+    /// `Busy` if somebody else holds it and `exclusive` is set, `InvalidInput` if it is neither a
+    /// file nor a block device or there is no reactor, else what the system says.
+    pub fn open(path: impl AsRef<Path>, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
+        let path = path.as_ref();
+        let file = File::open(
+            path,
+            &FileOptions {
+                read_only: options.read_only,
+                direct: options.direct,
+                exclusive: options.exclusive,
+                create_bytes: options.create_bytes,
+            },
+        )?;
+        let name = if options.name.is_empty() {
+            path.display().to_string()
+        } else {
+            options.name
+        };
+        let geometry = file.geometry();
+        let info = DeviceInfo {
+            logical_block_bytes: geometry.logical_block_bytes,
+            physical_block_bytes: geometry.physical_block_bytes,
+            discard: geometry.discard,
+            persistence: persistence(path),
+            ..DeviceInfo::new(name, geometry.size_bytes)
+        };
+        Ok(Rc::new(Self { file, info }))
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    #[inline]
+    fn submit(&self, request: Request, done: Completion) {
+        self.file.submit(request, done);
+    }
+}
+
+/// What outlives a power loss, as far as can be seen from here.
+fn persistence(path: &Path) -> Persistence {
+    const RAM_DISK_MAJOR: u64 = 1;
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return Persistence::Media;
+    };
+    // Device numbers as glibc's gnu_dev_major and gnu_dev_minor split them.
+    let major = |number: u64| (number >> 8 & 0xfff) | (number >> 32 & !0xfff);
+    let minor = |number: u64| (number & 0xff) | (number >> 12 & 0xffff_ff00);
+    let in_memory = if metadata.file_type().is_block_device() {
+        major(metadata.rdev()) == RAM_DISK_MAJOR
+    } else {
+        let number = format!("{}:{}", major(metadata.dev()), minor(metadata.dev()));
+        std::fs::read_to_string("/proc/self/mountinfo")
+            .is_ok_and(|table| file_system_in_memory(&table, &number))
+    };
+    if in_memory {
+        Persistence::Machine
+    } else {
+        Persistence::Media
+    }
+}
+
+/// Whether the file system with this device number is one in memory, by proc(5)'s mount table.
+fn file_system_in_memory(table: &str, number: &str) -> bool {
+    table.lines().any(|line| {
+        let mut words = line.split(' ');
+        words.nth(2) == Some(number)
+            && words.find(|word| *word == "-").is_some()
+            && matches!(words.next(), Some("tmpfs" | "ramfs"))
+    })
+}
+
+#[cfg(test)]
+mod tests;
