@@ -1,2 +1,7 @@
 //! The `forebay` program.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forebay::cli::main()
+}

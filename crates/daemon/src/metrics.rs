@@ -126,9 +126,24 @@ fn cache(text: &mut Text, status: &Status) {
         ),
         ("commits", "Durable writes of metadata.", cache.commits),
         (
-            "errors",
-            "Errors of the cache's own work, such as cleaning.",
-            cache.errors,
+            "promotions",
+            "Blocks that were taken in by reads.",
+            cache.promotions,
+        ),
+        (
+            "metadata_written_bytes",
+            "Bytes of metadata that were written.",
+            cache.metadata_written_bytes,
+        ),
+        (
+            "write_back_errors",
+            "Write-backs that failed; they are tried again.",
+            cache.write_back_errors,
+        ),
+        (
+            "read_errors",
+            "Reads of the cache device that failed.",
+            cache.read_errors,
         ),
     ];
     for (name, help, value) in counters {
@@ -139,13 +154,24 @@ fn cache(text: &mut Text, status: &Status) {
             value,
         );
     }
-    let name = "forebay_cache_commit_latency_seconds";
-    text.family(
-        name,
-        "histogram",
-        "How long durable writes of metadata took.",
+    text.single(
+        "forebay_cache_commit_seconds_total",
+        "counter",
+        "Time that durable writes of metadata took; divide by the number of commits.",
+        cache.commit_time_us as f64 / 1e6,
     );
-    text.histogram(name, &[], &cache.commit_latency);
+    text.single(
+        "forebay_cache_failed",
+        "gauge",
+        "1 when the cache takes no more writes.",
+        u8::from(cache.failure.is_some()),
+    );
+    text.single(
+        "forebay_cache_map_memory_bytes",
+        "gauge",
+        "Memory of the map.",
+        cache.memory_bytes,
+    );
     text.single(
         "forebay_cache_recovery_seconds",
         "gauge",
@@ -174,27 +200,36 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| v.in_flight,
         ),
     ];
-    let counters: [VolumeNumber; 5] = [
-        ("read_hits", "Reads that the cache answered whole.", |v| {
-            v.read_hits
-        }),
+    let counters: [VolumeNumber; 6] = [
+        (
+            "read_hits",
+            "Pieces of reads (a cache block each) that the cache answered.",
+            |v| v.read_hits,
+        ),
         (
             "read_misses",
-            "Reads that needed the backing device.",
+            "Pieces of reads that needed the backing device.",
             |v| v.read_misses,
         ),
-        ("write_hits", "Writes to blocks in the cache.", |v| {
-            v.write_hits
-        }),
+        (
+            "write_hits",
+            "Pieces of writes to blocks in the cache.",
+            |v| v.write_hits,
+        ),
         (
             "write_misses",
-            "Writes to blocks that were not in the cache.",
+            "Pieces of writes to blocks that were not in the cache.",
             |v| v.write_misses,
         ),
         (
-            "bypassed_requests",
-            "Requests that passed the cache by.",
-            |v| v.bypassed,
+            "bypassed_reads",
+            "Pieces of reads that were not taken in.",
+            |v| v.bypassed_reads,
+        ),
+        (
+            "bypassed_writes",
+            "Pieces of writes that went to the backing device only.",
+            |v| v.bypassed_writes,
         ),
     ];
     for (name, help, value) in gauges {

@@ -145,10 +145,16 @@ fn cache(html: &mut String, status: &Status) {
         return;
     };
     let share = |bytes| percent(bytes, cache.capacity_bytes).unwrap_or(0.0);
+    let failure = cache.failure.as_ref().map_or_else(String::new, |failure| {
+        format!(
+            "<p><strong>The cache takes no more writes: {}</strong>",
+            escape(failure)
+        )
+    });
     let clean = cache.used_bytes.saturating_sub(cache.dirty_bytes);
     let _ = write!(
         html,
-        "<h2>Cache</h2><p>{} of {} used, {} dirty (limit {}%), blocks of {}, durability {}. \
+        "<h2>Cache</h2>{failure}<p>{} of {} used, {} dirty (limit {}%), blocks of {}, durability {}. \
          {} evictions, {} written back, {} errors.<p>Start: {} ({} ms).\
          <div class=bar><b style=width:{:.1}%></b><i style=width:{:.1}%></i></div>",
         human_bytes(cache.used_bytes),
@@ -159,7 +165,7 @@ fn cache(html: &mut String, status: &Status) {
         escape(&cache.durability),
         cache.evictions,
         human_bytes(cache.cleaned_bytes),
-        cache.errors,
+        cache.errors(),
         escape(&cache.recovery),
         cache.recovery_ms,
         share(cache.dirty_bytes),

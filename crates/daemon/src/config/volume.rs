@@ -109,6 +109,28 @@ impl FromStr for Mode {
     }
 }
 
+impl From<Mode> for forebay_cache::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::WriteBack => Self::WriteBack,
+            Mode::WriteThrough => Self::WriteThrough,
+            Mode::WriteAround => Self::WriteAround,
+            Mode::WriteInvalidate => Self::WriteInvalidate,
+            Mode::WriteOnly => Self::WriteOnly,
+            Mode::PassThrough => Self::PassThrough,
+        }
+    }
+}
+
+impl From<Promotion> for forebay_cache::Promotion {
+    fn from(promotion: Promotion) -> Self {
+        match promotion {
+            Promotion::Always => Self::Always,
+            Promotion::Nhit { hits } => Self::Nhit { hits },
+        }
+    }
+}
+
 impl fmt::Display for Promotion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

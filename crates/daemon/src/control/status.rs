@@ -47,20 +47,32 @@ pub struct CacheStatus {
     pub used_bytes: u64,
     /// Data that the backing devices do not have yet, bytes.
     pub dirty_bytes: u64,
+    /// Blocks with dirty data.
+    pub dirty_blocks: u64,
     /// Share of the capacity that may be dirty.
     pub dirty_limit_percent: u8,
     /// Blocks that made room for others.
     pub evictions: u64,
+    /// Blocks that were taken in by reads.
+    pub promotions: u64,
     /// Blocks that were written back.
     pub cleaned_blocks: u64,
     /// Bytes that were written back.
     pub cleaned_bytes: u64,
     /// Durable writes of metadata.
     pub commits: u64,
-    /// How long these took.
-    pub commit_latency: Latency,
-    /// Errors of the cache's own work (cleaning, metadata).
-    pub errors: u64,
+    /// How long these took, all together, microseconds.
+    pub commit_time_us: u64,
+    /// Bytes of metadata that were written.
+    pub metadata_written_bytes: u64,
+    /// Write-backs that failed; they are tried again.
+    pub write_back_errors: u64,
+    /// Reads of the cache device that failed.
+    pub read_errors: u64,
+    /// Memory of the map, bytes.
+    pub memory_bytes: u64,
+    /// Why the cache takes no more writes, if so.
+    pub failure: Option<String>,
 }
 
 /// A volume.
@@ -82,16 +94,18 @@ pub struct VolumeStatus {
     pub dirty_bytes: u64,
     /// Its data in the cache, bytes.
     pub cached_bytes: u64,
-    /// Reads that the cache answered whole.
+    /// Pieces of reads (one for each cache block that a request touches) that the cache answered.
     pub read_hits: u64,
-    /// Reads that needed the backing device.
+    /// Pieces of reads that needed the backing device.
     pub read_misses: u64,
-    /// Writes to blocks that were in the cache.
+    /// Pieces of writes to blocks that were in the cache.
     pub write_hits: u64,
-    /// Writes to blocks that were not.
+    /// Pieces of writes to blocks that were not.
     pub write_misses: u64,
-    /// Requests that passed the cache by.
-    pub bypassed: u64,
+    /// Reads that were not taken into the cache.
+    pub bypassed_reads: u64,
+    /// Writes that went to the backing device only.
+    pub bypassed_writes: u64,
     /// Requests that have started and not ended.
     pub in_flight: u64,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
@@ -219,6 +233,20 @@ impl VolumeStatus {
     }
 }
 
+impl CacheStatus {
+    /// Failures of the cache's own work.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.write_back_errors + self.read_errors
+    }
+
+    /// Mean time of a durable write of metadata, microseconds; zero before the first.
+    #[must_use]
+    pub fn commit_us(&self) -> u64 {
+        self.commit_time_us.checked_div(self.commits).unwrap_or(0)
+    }
+}
+
 /// `part` of `whole` in percent; none of nothing.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> Option<f64> {
@@ -266,7 +294,8 @@ pub(crate) fn example() -> Status {
             read_misses: 10,
             write_hits: 0,
             write_misses: 0,
-            bypassed: 0,
+            bypassed_reads: 0,
+            bypassed_writes: 0,
             in_flight: 0,
             operations: vec![read],
         }],

@@ -1,25 +1,16 @@
 //! What happens when a volume meets a cache: pure decisions over what the state directory and the
 //! cache remember.
+//!
+//! The cache raises a volume's epoch at every attach. The state directory is told of the new epoch
+//! before (`Record::epoch`) and after (`Record::attached`) that, so that
+//! `attached <= what the cache remembers <= epoch`, wherever the process dies. What lies outside has
+//! another history: a cache that was put back from a copy, another state directory, another cache.
 
 use std::ops::Range;
 
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::epoch::{CacheId, Record};
-
-/// How a volume is attached to a cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attach {
-    /// What the state directory must say, durably, before the attach.
-    pub before: Record,
-    /// The ranges that were written without the cache: its copies of them are stale. None where
-    /// that is not known, and everything may be stale.
-    pub stale: Option<Vec<Range<u64>>>,
-    /// What the state directory must say after the attach; the log of ranges is then obsolete.
-    pub after: Record,
-    /// What a person should know.
-    pub note: Option<String>,
-}
 
 /// What meets.
 #[derive(Clone, Debug)]
@@ -40,135 +31,159 @@ pub struct Meeting<'a> {
     pub dirty_mode: bool,
 }
 
+/// How a volume is attached to a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// What the state directory must say, durably, before the attach.
+    pub before: Record,
+    /// The epoch that the cache is told: a higher one than its own says that the volume was written
+    /// without it.
+    pub epoch: u64,
+    /// Where it was written; none where that is not known, and it may have been everywhere.
+    pub stale: Option<Vec<Range<u64>>>,
+    /// What the state directory must say after the attach; the log of ranges is then obsolete.
+    pub after: Record,
+    /// What a person should know.
+    pub note: Option<String>,
+}
+
 /// Decides how to attach.
 ///
 /// # Errors
 /// `Busy` when the volume was served in a way that this cache cannot know of; the message says what
 /// to do.
 pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
-    let name = meeting.volume;
-    let same_cache = meeting
+    let ours = meeting
         .record
-        .is_some_and(|record| record.cache == meeting.cache);
+        .filter(|record| record.cache == meeting.cache && record.cache != CacheId::Memory);
     let mut note = None;
-    match (meeting.record, meeting.cache_epoch) {
-        // Known to neither: a new volume.
-        (None, None) => {}
-        (None, Some(epoch)) if !meeting.adopt => {
-            return Err(busy(format!(
-                "the cache holds data of volume {name:?} (epoch {epoch}), but the state directory \
-                 does not know the volume, so that nobody knows whether the backing device was \
-                 written to since: use the former state directory (`state` in [server]), or start \
-                 with --adopt {name} if cache and backing device belong together"
-            )));
-        }
-        (Some(record), None) if !same_cache => match record.cache {
-            CacheId::Uuid(_) if record.may_be_dirty && !meeting.adopt => {
-                return Err(busy(format!(
-                    "volume {name:?} was last served through cache {}, which may hold data that the \
-                     backing device does not have: start once with that cache and run `forebay \
-                     detach {name}`, or start with --adopt {name} to give that data up",
-                    record.cache
-                )));
-            }
-            CacheId::Memory if record.may_be_dirty => {
-                note = Some(format!(
-                    "volume {name:?} was last served through a cache in memory that ended without \
-                     writing back: what it held alone is lost, as volatile = true allows"
-                ));
-            }
-            _ => {}
-        },
-        (Some(record), None) if record.may_be_dirty && !meeting.adopt => {
-            return Err(busy(format!(
-                "this cache held volume {name:?} (epoch {}) and may have had data that the backing \
-                 device does not have, but it does not know the volume any more: check it with \
-                 `forebay check`, or start with --adopt {name} to go on from the backing device",
-                record.epoch
-            )));
-        }
-        (Some(record), Some(epoch)) if !meeting.adopt => {
-            let known = record.epoch == epoch || record.logged_since == Some(epoch);
-            if !same_cache || !known {
-                return Err(busy(format!(
-                    "volume {name:?} was served since this cache last saw it (the cache remembers \
-                     epoch {epoch}, the state directory epoch {} on cache {}): what the cache holds \
-                     is stale. Detach the volume there and format this cache anew, or start with \
-                     --adopt {name} if you know that this cache is the newer",
-                    record.epoch, record.cache
-                )));
-            }
-        }
-        _ => {}
+    if !meeting.adopt {
+        note = check(meeting, ours)?;
     }
     let last = meeting.record.map_or(0, |record| record.epoch);
-    let last = last.max(meeting.cache_epoch.unwrap_or(0));
-    // The log matters only to a cache that has not been told of it yet.
-    let logged = meeting.record.and_then(|record| record.logged_since);
-    let stale = match logged {
-        Some(since) if meeting.cache_epoch == Some(since) => meeting.ranges.clone(),
-        _ => Some(Vec::new()),
+    let (epoch, stale) = match (ours, meeting.cache_epoch) {
+        (Some(record), Some(known)) => match record.logged_since {
+            Some(since) if known <= since => (last, meeting.ranges.clone()),
+            _ => (known, Some(Vec::new())),
+        },
+        // Adopted from another history: what is clean may be old.
+        (None, Some(known)) => (last.max(known), Some(Vec::new())),
+        (_, None) => (last, Some(Vec::new())),
     };
-    // The same cache goes on in the same epoch; another one begins a new epoch, so that the former
-    // is told apart for ever.
-    let epoch = if same_cache && meeting.record.is_some() {
-        last
-    } else {
-        last + 1
-    };
-    let was_dirty = same_cache && meeting.record.is_some_and(|record| record.may_be_dirty);
-    let may_be_dirty = was_dirty || meeting.cache_epoch.is_some();
-    let after = Record {
-        epoch,
+    let may_be_dirty =
+        ours.is_some_and(|record| record.may_be_dirty) || meeting.cache_epoch.is_some();
+    let before = Record {
+        epoch: epoch.max(meeting.cache_epoch.unwrap_or(0)) + 1,
+        attached: ours.map_or(0, |record| record.attached),
         cache: meeting.cache,
-        may_be_dirty: may_be_dirty || meeting.dirty_mode,
-        logged_since: None,
+        may_be_dirty,
+        logged_since: ours.and_then(|record| record.logged_since),
     };
     Ok(Attach {
-        before: Record {
-            // A volume that the cache does not know has no dirty data until it is attached.
-            may_be_dirty,
-            logged_since: logged.filter(|_| same_cache),
-            ..after
-        },
+        before,
+        epoch,
         stale,
-        after,
+        after: Record {
+            attached: before.epoch,
+            may_be_dirty: may_be_dirty || meeting.dirty_mode,
+            logged_since: None,
+            ..before
+        },
         note,
     })
 }
 
-/// What the state directory must say, durably, before a volume is served without its cache, and what
-/// a person should know.
+/// Refuses what does not belong together. `ours` is the record, if it is of this cache.
+fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> {
+    let name = meeting.volume;
+    let refused = match (meeting.record, meeting.cache_epoch) {
+        (None, None) => return Ok(None),
+        (None, Some(epoch)) => format!(
+            "the cache holds data of volume {name:?} (epoch {epoch}), but the state directory does \
+             not know the volume, so that nobody knows whether the backing device was written to \
+             since: use the former state directory (`state` in [server]), or start with --adopt \
+             {name} if cache and backing device belong together"
+        ),
+        (Some(record), None) if !record.may_be_dirty => return Ok(None),
+        (Some(record), None) => match record.cache {
+            CacheId::None => return Ok(None),
+            CacheId::Memory => {
+                return Ok(Some(format!(
+                    "volume {name:?} was last served through a cache in memory that ended without \
+                     writing back: what it held alone is lost, as volatile = true allows"
+                )));
+            }
+            CacheId::Uuid(_) if ours.is_some() => format!(
+                "this cache held volume {name:?} and may have had data that the backing device does \
+                 not have, but it does not know the volume any more: check it with `forebay check`, \
+                 or start with --adopt {name} to go on from the backing device"
+            ),
+            CacheId::Uuid(_) => format!(
+                "volume {name:?} was last served through cache {}, which may hold data that the \
+                 backing device does not have: start once with that cache and run `forebay detach \
+                 {name}`, or start with --adopt {name} to give that data up",
+                record.cache
+            ),
+        },
+        (Some(record), Some(epoch)) => {
+            let known = record.attached..=record.epoch;
+            if ours.is_some() && known.contains(&epoch) {
+                return Ok(None);
+            }
+            format!(
+                "this cache does not know what happened to volume {name:?} since it was attached \
+                 last: it remembers epoch {epoch}, the state directory epochs {} to {} on cache {}. \
+                 Detach the volume from the cache that served it last, and format this one anew; or \
+                 start with --adopt {name} if you know that this cache belongs to the backing device",
+                record.attached, record.epoch, record.cache
+            )
+        }
+    };
+    Err(Error::new(ErrorKind::Busy, refused))
+}
+
+/// How a volume is served without its cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Without {
+    /// What the state directory must say, durably, before the first write.
+    pub record: Record,
+    /// Whether a log of ranges that lies about is of another time, and is removed first.
+    pub fresh_log: bool,
+    /// What a person should know.
+    pub note: Option<String>,
+}
+
+/// Decides how to serve a volume without its cache.
 #[must_use]
-pub fn without_cache(volume: &str, record: Option<Record>) -> (Record, Option<String>) {
+pub fn without_cache(volume: &str, record: Option<Record>) -> Without {
     let Some(record) = record else {
-        let fresh = Record {
-            epoch: 1,
-            cache: CacheId::None,
-            may_be_dirty: false,
-            logged_since: None,
+        return Without {
+            record: Record {
+                epoch: 1,
+                attached: 0,
+                cache: CacheId::None,
+                may_be_dirty: false,
+                logged_since: None,
+            },
+            fresh_log: true,
+            note: None,
         };
-        return (fresh, None);
     };
     let cached = matches!(record.cache, CacheId::Uuid(_));
     let note = (cached && record.may_be_dirty).then(|| {
         format!(
             "volume {volume:?} is served without its cache {}, which may hold newer data: clients \
-             see the backing device as it is, and what they write over is given up in the cache",
+             see the backing device as it is, and where they write, the cache's data is given up",
             record.cache
         )
     });
-    let next = Record {
-        epoch: record.epoch + 1,
-        logged_since: match record.logged_since {
-            Some(since) => Some(since),
-            None => cached.then_some(record.epoch),
+    Without {
+        record: Record {
+            epoch: record.epoch + 1,
+            logged_since: cached.then_some(record.epoch),
+            ..record
         },
-        ..record
-    };
-    (next, note)
-}
-
-fn busy(context: String) -> Error {
-    Error::new(ErrorKind::Busy, context)
+        fresh_log: record.logged_since.is_none(),
+        note,
+    }
 }

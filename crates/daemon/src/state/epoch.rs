@@ -23,14 +23,17 @@ pub enum CacheId {
 /// What is remembered of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The epoch of the last attach, or of the last time without the cache.
+    /// The highest epoch that the cache can have heard of, or that of the last time without it.
     pub epoch: u64,
+    /// The epoch of the last attach that is known to have ended well; zero for none. The cache
+    /// remembers this one or a higher one, unless somebody put an old copy of it back.
+    pub attached: u64,
     /// The cache of the last attach.
     pub cache: CacheId,
     /// Whether that cache may hold data that the backing device does not have.
     pub may_be_dirty: bool,
-    /// The epoch that the cache knows, if the volume was served without it since: the log of ranges
-    /// has all writes after that epoch.
+    /// If the volume was served without the cache since: the highest epoch that the cache can have
+    /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
 }
 
@@ -86,8 +89,8 @@ fn render(volume: &str, record: &Record) -> String {
         .logged_since
         .map_or_else(|| "no".into(), |epoch| epoch.to_string());
     let body = format!(
-        "{HEAD}\nvolume {volume}\nepoch {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\n",
-        record.epoch, record.cache, record.may_be_dirty,
+        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\n",
+        record.epoch, record.attached, record.cache, record.may_be_dirty,
     );
     let check = check(&body);
     format!("{body}check {check:016x}\n")
@@ -106,6 +109,7 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
     }
     Some(Record {
         epoch: lines.next()?.strip_prefix("epoch ")?.parse().ok()?,
+        attached: lines.next()?.strip_prefix("attached ")?.parse().ok()?,
         cache: parse_cache(lines.next()?.strip_prefix("cache ")?)?,
         may_be_dirty: lines.next()?.strip_prefix("may-be-dirty ")?.parse().ok()?,
         logged_since: match lines.next()?.strip_prefix("logged-since ")? {

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 
+pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
 pub use logged::LoggedDevice;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};

@@ -22,9 +22,11 @@ impl Drop for Scratch {
 const HERE: CacheId = CacheId::Uuid([7; 16]);
 const THERE: CacheId = CacheId::Uuid([8; 16]);
 
+/// A volume that was attached well, and served.
 fn record(epoch: u64, cache: CacheId) -> Record {
     Record {
         epoch,
+        attached: epoch,
         cache,
         may_be_dirty: true,
         logged_since: None,
@@ -131,16 +133,35 @@ fn ranges_come_back_merged_whatever_the_end_looks_like() {
     assert_eq!(read_ranges(&path).expect("still damaged"), None);
 }
 
+/// What a cache remembers after an attach that told it `epoch`.
+fn raised(known: Option<u64>, epoch: u64) -> u64 {
+    known.unwrap_or(0).max(epoch) + 1
+}
+
 #[test]
 fn a_new_volume_and_the_same_cache_again() {
     let first = good(&meeting(None, None));
-    assert_eq!(first.after, record(1, HERE));
     assert!(!first.before.may_be_dirty, "nothing was written yet");
-    // Killed between the state and the cache, and after both.
-    assert_eq!(good(&meeting(Some(first.before), None)).after.epoch, 1);
-    assert_eq!(good(&meeting(Some(first.after), Some(1))).after.epoch, 1);
+    let cache = raised(None, first.epoch);
+    assert_eq!(first.after, record(cache, HERE));
+    // Killed before the cache was told, before the state directory was told again, and after both.
+    assert_eq!(good(&meeting(Some(first.before), None)).stale, Some(vec![]));
+    for known in [first.before, first.after] {
+        let again = good(&meeting(Some(known), Some(cache)));
+        assert_eq!(
+            (again.epoch, again.stale.clone()),
+            (cache, Some(vec![])),
+            "nothing is stale"
+        );
+        assert_eq!(again.before.epoch, raised(Some(cache), again.epoch));
+        assert_eq!(again.before.attached, known.attached);
+    }
     // Attached, and then the cache has lost the volume.
     assert!(refused(&meeting(Some(first.after), None)).contains("does not know"));
+    // An old copy of the cache was put back, or an old state directory.
+    let later = record(7, HERE);
+    assert!(refused(&meeting(Some(later), Some(6))).contains("epoch 6"));
+    assert!(refused(&meeting(Some(later), Some(8))).contains("epoch 8"));
 }
 
 #[test]
@@ -151,12 +172,12 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
     };
     let attached = good(&meeting(Some(clean), None));
     assert_eq!(attached.after, record(5, HERE));
-    // The former cache comes back: it knows epoch 4, and the volume is at 5.
+    // The former cache comes back.
     let back = Meeting {
         cache: THERE,
         ..meeting(Some(attached.after), Some(4))
     };
-    assert!(refused(&back).contains("stale"));
+    assert!(refused(&back).contains("epoch 4"));
     // A former cache that may hold the only copy is not passed over in silence.
     assert!(refused(&meeting(Some(record(4, THERE)), None)).contains("detach db"));
     let adopted = Meeting {
@@ -164,9 +185,15 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
         ..meeting(Some(record(4, THERE)), None)
     };
     assert_eq!(good(&adopted).after.epoch, 5);
-    // A cache in memory is gone anyway.
-    let after_memory = good(&meeting(Some(record(4, CacheId::Memory)), None));
-    assert!(after_memory.note.is_some_and(|note| note.contains("lost")));
+    // A cache in memory is gone anyway, also when there is a new one.
+    for cache in [HERE, CacheId::Memory] {
+        let after_memory = Meeting {
+            cache,
+            ..meeting(Some(record(4, CacheId::Memory)), None)
+        };
+        let note = good(&after_memory).note;
+        assert!(note.is_some_and(|note| note.contains("lost")));
+    }
 }
 
 #[test]
@@ -176,39 +203,65 @@ fn a_lost_state_directory_is_not_guessed_over() {
         adopt: true,
         ..meeting(None, Some(3))
     };
-    assert_eq!(good(&adopted).after.epoch, 4);
-    assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("stale"));
+    let attached = good(&adopted);
+    assert_eq!((attached.epoch, attached.after.epoch), (3, 4));
 }
 
 #[test]
 fn serving_without_the_cache_tells_it_what_is_stale() {
-    let (first, note) = without_cache("db", Some(record(3, HERE)));
-    assert_eq!((first.epoch, first.logged_since), (4, Some(3)));
-    assert!(note.is_some_and(|note| note.contains("newer data")));
-    let (second, _) = without_cache("db", Some(first));
-    assert_eq!((second.epoch, second.logged_since), (5, Some(3)));
+    let first = without_cache("db", Some(record(3, HERE)));
+    assert_eq!(
+        (first.record.epoch, first.record.logged_since),
+        (4, Some(3))
+    );
+    assert!(
+        first.fresh_log,
+        "an old log that lies about is of another time"
+    );
+    assert!(first.note.is_some_and(|note| note.contains("newer data")));
+    let second = without_cache("db", Some(first.record));
+    assert!(
+        !second.fresh_log,
+        "the cache has not been told of the first time yet"
+    );
     let ranges = vec![0..RANGE_BYTES];
     let back = Meeting {
         ranges: Some(ranges.clone()),
-        ..meeting(Some(second), Some(3))
+        ..meeting(Some(second.record), Some(3))
     };
     let attached = good(&back);
-    assert_eq!(attached.stale, Some(ranges));
-    assert_eq!(
-        attached.before.logged_since,
-        Some(3),
+    assert_eq!(attached.stale, Some(ranges.clone()));
+    assert!(
+        attached.epoch > 3,
+        "the cache sees that it missed something"
+    );
+    assert!(
+        attached.before.logged_since.is_some(),
         "until the cache has dropped them"
     );
-    assert_eq!(
-        (attached.after.epoch, attached.after.logged_since),
-        (5, None)
-    );
-    // Killed after the cache took the new epoch, before the state directory knew.
+    assert_eq!(attached.after.logged_since, None);
+    // Killed before the cache was told: once more.
     let again = Meeting {
-        cache_epoch: Some(5),
+        record: Some(attached.before),
         ..back.clone()
     };
-    assert_eq!(good(&again).stale, Some(Vec::new()));
+    assert_eq!(good(&again).stale, Some(ranges.clone()));
+    // Killed after the cache was told, before the state directory was told that it knows.
+    let cache = raised(Some(3), attached.epoch);
+    assert_eq!(cache, attached.before.epoch);
+    let told = Meeting {
+        cache_epoch: Some(cache),
+        ..again.clone()
+    };
+    assert_eq!(good(&told).stale, Some(vec![]));
+    // And now without the cache again: the cache knows nothing of this time.
+    let third = without_cache("db", Some(attached.before));
+    let missed = Meeting {
+        record: Some(third.record),
+        ..told
+    };
+    assert_eq!(good(&missed).stale, Some(ranges));
+    assert!(good(&missed).epoch > cache);
     // The log is gone: everything may be stale.
     let lost = Meeting {
         ranges: None,
@@ -216,10 +269,13 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&lost).stale, None);
     // A volume that no cache holds needs no log.
-    assert_eq!(without_cache("db", None).0.logged_since, None);
+    assert_eq!(without_cache("db", None).record.logged_since, None);
     let detached = Record {
         may_be_dirty: false,
         ..record(3, CacheId::None)
     };
-    assert_eq!(without_cache("db", Some(detached)).0.logged_since, None);
+    assert_eq!(
+        without_cache("db", Some(detached)).record.logged_since,
+        None
+    );
 }

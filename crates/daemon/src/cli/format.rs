@@ -1,0 +1,199 @@
+//! `forebay format`: makes an empty cache, and destroys nothing in silence.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
+use forebay_cache::{Devices, FormatOptions, Inspection};
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_device::signature::{self, Found};
+use forebay_io::{Engine, Reactor, system};
+use forebay_metadata::superblock::Superblock;
+
+use crate::config::size::{Size, human_bytes};
+use crate::state::hex;
+
+/// Make an empty cache on a device or file.
+///
+/// A device that holds anything is refused, unless --force is given. A cache with data that its
+/// backing devices do not have is refused even then, unless --discard-dirty is given too; what is lost
+/// is then listed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The device or file for cached data
+    #[arg(long, value_name = "PATH")]
+    pub(super) cache: PathBuf,
+    /// A device or file of its own for metadata
+    #[arg(long, value_name = "PATH")]
+    pub(super) metadata: Option<PathBuf>,
+    /// The size of a cache block, 4K to 1M
+    #[arg(long, value_name = "SIZE", default_value = "32K")]
+    pub(super) block_size: Size,
+    /// Make the file for cached data with this size, if it does not exist
+    #[arg(long, value_name = "SIZE")]
+    pub(super) create: Option<Size>,
+    /// Format even if the device holds something
+    #[arg(long)]
+    pub(super) force: bool,
+    /// With --force: format even if the device holds data that is nowhere else
+    #[arg(long, requires = "force")]
+    pub(super) discard_dirty: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let block = arguments.block_size.0;
+    let good = block.is_power_of_two() && (4 << 10..=1 << 20).contains(&block);
+    let Some(block_size_bytes) = u32::try_from(block).ok().filter(|_| good) else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "--block-size {} is not possible: choose a power of two from 4K to 1M",
+                human_bytes(block)
+            ),
+        ));
+    };
+    let reactor = Reactor::new(Engine::Auto)?;
+    let cache = arguments.cache.clone();
+    let metadata = arguments.metadata.clone();
+    let (force, discard) = (arguments.force, arguments.discard_dirty);
+    let create = arguments.create.map(|size| size.0);
+    let mut uuid = [0; 16];
+    system::random(&mut uuid);
+    let made = reactor.run(async move {
+        let devices = Devices {
+            data: open(&cache, create)?,
+            metadata: metadata
+                .as_deref()
+                .map(|path| open(path, None))
+                .transpose()?,
+        };
+        let lost = look(&devices, force, discard).await?;
+        let options = FormatOptions {
+            block_size_bytes,
+            uuid,
+        };
+        forebay_cache::format(&devices, &options)
+            .await
+            .context(|| format!("cannot format {}", cache.display()))?;
+        let made = forebay_cache::inspect(&devices, None).await?;
+        Ok::<_, Error>((made, lost))
+    });
+    let (made, lost) = made?;
+    if let Some(lost) = lost {
+        println!("LOST, as --discard-dirty says: {lost}");
+    }
+    println!(
+        "{}: cache {} with room for {} in blocks of {}",
+        arguments.cache.display(),
+        hex(&made.uuid),
+        human_bytes(u64::from(made.blocks) * u64::from(made.block_size_bytes)),
+        human_bytes(u64::from(made.block_size_bytes)),
+    );
+    Ok(())
+}
+
+fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
+    let options = FileDeviceOptions {
+        direct: true,
+        exclusive: true,
+        create_bytes,
+        ..FileDeviceOptions::default()
+    };
+    FileDevice::open(path, options).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => error.context(format!(
+            "{} does not exist: name a device, or make a file with --create SIZE",
+            path.display()
+        )),
+        ErrorKind::Busy => error.context(format!(
+            "{} is in use: stop whatever holds it (a daemon, a mounted file system)",
+            path.display()
+        )),
+        _ => error,
+    })
+}
+
+/// Looks at what the devices hold, and refuses what the flags do not allow. Returns the dirty data
+/// that is given up, in words.
+async fn look(devices: &Devices, force: bool, discard_dirty: bool) -> Result<Option<String>> {
+    let mut forebay = false;
+    for device in [Some(&devices.data), devices.metadata.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let found = signature::probe(device.as_ref()).await?;
+        forebay |= found.is_forebay();
+        if !force && found != Found::Empty {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{} holds {found}: name another device, or add --force to destroy that",
+                    device.info().name
+                ),
+            ));
+        }
+    }
+    if !forebay {
+        return Ok(None);
+    }
+    let lost = match dirty_data(devices).await {
+        Ok(None) => return Ok(None),
+        Ok(Some(lost)) => lost,
+        Err(error) => format!(
+            "whatever the cache holds, which cannot be told: {}",
+            error.report()
+        ),
+    };
+    if discard_dirty {
+        return Ok(Some(lost));
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "{} holds a cache with data that is nowhere else: {lost}. Serve it and run `forebay \
+             detach`, or add --discard-dirty to lose that data",
+            devices.data.info().name
+        ),
+    ))
+}
+
+/// The dirty data of the cache on these devices, in words; none if there is none.
+async fn dirty_data(devices: &Devices) -> Result<Option<String>> {
+    // The default place of the journal; one elsewhere belongs to a cache that is not shut down, and
+    // then nothing is certain.
+    let found = inspect_with_journal(devices, None).await?;
+    let dirty: Vec<_> = found
+        .volumes
+        .iter()
+        .filter(|volume| volume.dirty_bytes > 0)
+        .map(|volume| {
+            format!(
+                "{} of volume {:?}",
+                human_bytes(volume.dirty_bytes),
+                volume.name
+            )
+        })
+        .collect();
+    let sound = found.problems.is_empty();
+    Ok(match (dirty.is_empty(), found.clean_shutdown && sound) {
+        (true, true) => None,
+        // A journal may hold more, and damage may hide more.
+        (true, false) if found.volumes.is_empty() && sound => None,
+        (true, false) => Some(
+            "perhaps data of its volumes, for it was not shut down cleanly or has damage"
+                .to_owned(),
+        ),
+        (false, _) => Some(dirty.join(", ")),
+    })
+}
+
+/// Inspects a cache together with its process journal.
+pub(super) async fn inspect_with_journal(
+    devices: &Devices,
+    journal: Option<&Path>,
+) -> Result<Inspection> {
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let uuid = Superblock::read(holder.as_ref()).await?.uuid;
+    let journal = super::check::open_journal(journal, &uuid)?;
+    let boot_id = super::check::boot_id()?;
+    forebay_cache::inspect(devices, journal.as_ref().map(|journal| (journal, boot_id))).await
+}

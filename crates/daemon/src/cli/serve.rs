@@ -1,0 +1,44 @@
+//! `forebay serve`: the daemon, in the foreground.
+
+use std::path::PathBuf;
+
+use forebay_block::Result;
+
+use crate::config::Config;
+use crate::stack::Wishes;
+
+/// Serve the volumes of a configuration, in the foreground, until SIGTERM or SIGINT.
+///
+/// The exit status is 0 after an orderly end, and 1 otherwise. FOREBAY_LOG sets what is logged to
+/// standard error (info, debug, warn; the syntax of tracing's filters).
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The configuration file
+    pub(super) config: PathBuf,
+    /// Serve this volume straight from its backing device; may be given more than once. What is
+    /// written is remembered, and dropped from the cache at the next attach
+    #[arg(long, value_name = "VOLUME")]
+    pub(super) without_cache: Vec<String>,
+    /// Take this volume's cache and backing device as belonging together, whatever the state
+    /// directory says; may be given more than once
+    #[arg(long, value_name = "VOLUME")]
+    pub(super) adopt: Vec<String>,
+    /// Give up dirty data of this volume where the volume was written without the cache since; may be
+    /// given more than once
+    #[arg(long, value_name = "VOLUME")]
+    pub(super) discard_stale_dirty: Vec<String>,
+    /// Open the cache although its process journal is gone: acknowledged writes may be lost
+    #[arg(long)]
+    pub(super) accept_journal_loss: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let config = Config::load(&arguments.config)?;
+    let wishes = Wishes {
+        without_cache: arguments.without_cache.clone(),
+        adopt: arguments.adopt.clone(),
+        discard_stale_dirty: arguments.discard_stale_dirty.clone(),
+        accept_journal_loss: arguments.accept_journal_loss,
+    };
+    crate::serve::run(config, &wishes)
+}

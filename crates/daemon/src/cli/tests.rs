@@ -1,0 +1,77 @@
+//! The command line says what it takes, and takes what it says.
+
+use super::*;
+use clap::CommandFactory as _;
+
+fn parse(line: &str) -> Result<Arguments, clap::Error> {
+    Arguments::try_parse_from(line.split_whitespace())
+}
+
+fn refused(line: &str) -> String {
+    parse(line).expect_err(line).to_string()
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn every_command_of_the_documentation_is_taken() {
+    for line in [
+        "forebay format --cache /dev/x",
+        "forebay format --cache c --metadata m --block-size 64K --create 1G",
+        "forebay format --cache c --force --discard-dirty",
+        "forebay serve forebay.toml",
+        "forebay serve forebay.toml --without-cache db --without-cache logs --adopt x",
+        "forebay status --watch",
+        "forebay status --json --control /run/c.sock",
+        "forebay --control /run/c.sock flush",
+        "forebay flush db --json",
+        "forebay mode db wb",
+        "forebay mode db write-through",
+        "forebay detach db",
+        "forebay grow db",
+        "forebay check forebay.toml",
+        "forebay check --cache /dev/x --metadata /dev/y --json",
+        "forebay bench --seconds 1 --json",
+    ] {
+        parse(line).expect(line);
+    }
+}
+
+#[test]
+fn values_are_parsed_with_their_units() {
+    let arguments = parse("forebay format --cache c --block-size 64K").expect("right");
+    let Command::Format(format) = arguments.command else {
+        panic!("it is format");
+    };
+    assert_eq!(format.block_size.0, 64 << 10);
+    let arguments = parse("forebay mode db wo --control c").expect("right");
+    assert_eq!(arguments.control, Some("c".into()));
+    let Command::Mode(mode) = arguments.command else {
+        panic!("it is mode");
+    };
+    assert_eq!(mode.mode, crate::config::Mode::WriteOnly);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_remedy() {
+    assert!(refused("forebay mode db xx").contains("write wb (write-back)"));
+    assert!(refused("forebay format --cache c --block-size 32KB").contains("powers of 1024"));
+    assert!(refused("forebay format").contains("--cache"));
+    assert!(refused("forebay format --cache c --discard-dirty").contains("--force"));
+    assert!(refused("forebay check").contains("CONFIG"));
+    assert!(refused("forebay check a.toml --cache c").contains("cannot be used"));
+    assert!(refused("forebay bench --seconds 0").contains("1..=3600"));
+    assert!(refused("forebay").contains("Usage"));
+}
+
+#[test]
+fn a_block_size_that_no_cache_has_is_refused_before_anything_is_opened() {
+    for size in ["3000", "2K", "2M", "12K"] {
+        let line = format!("forebay format --cache /nonexistent --block-size {size}");
+        let error = run(parse(&line).expect("parses")).expect_err(size);
+        assert!(error.report().contains("power of two"), "{size}: {error:?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! The engine reactor's thread, and how other threads ask it.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_io::Reactor;
+use forebay_io::rt::{self, Remote};
+use forebay_volume::VolumeHandle;
+use tokio::sync::{oneshot, watch};
+
+use crate::config::Config;
+use crate::control::status::Status;
+use crate::stack::{Stack, Wishes};
+
+thread_local! {
+    static ENGINE: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
+}
+
+/// What runs on the engine reactor.
+pub(super) struct Engine {
+    pub(super) stack: Stack,
+    io_engine: &'static str,
+    started: Instant,
+    listening: RefCell<Vec<String>>,
+    pub(super) shutting_down: Cell<bool>,
+    /// Ends the reactor.
+    end: RefCell<Option<oneshot::Sender<()>>>,
+}
+
+/// How other threads reach the engine.
+#[derive(Clone)]
+pub(super) struct Handle {
+    remote: Remote,
+    pub(super) volumes: Vec<VolumeHandle>,
+    ended: watch::Receiver<()>,
+}
+
+/// Opens the stack, says so, and keeps it until the end is asked for.
+async fn main(
+    config: Config,
+    wishes: Wishes,
+    io_engine: &'static str,
+    tell: oneshot::Sender<Result<(Remote, Vec<VolumeHandle>)>>,
+) {
+    let stack = match Stack::open(&config, &wishes).await {
+        Ok(stack) => stack,
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            return;
+        }
+    };
+    let (end, to_end) = oneshot::channel();
+    let volumes = stack.volumes();
+    let engine = Rc::new(Engine {
+        stack,
+        io_engine,
+        started: Instant::now(),
+        listening: RefCell::default(),
+        shutting_down: Cell::new(false),
+        end: RefCell::new(Some(end)),
+    });
+    ENGINE.set(Some(engine));
+    let _ = tell.send(Ok((rt::remote(), volumes)));
+    let _ = to_end.await;
+    ENGINE.set(None);
+}
+
+impl Engine {
+    /// Starts the thread, and opens the stack on it.
+    pub(super) async fn start(config: Config, wishes: Wishes) -> Result<(Handle, JoinHandle<()>)> {
+        let (tell, told) = oneshot::channel();
+        let (alive, ended) = watch::channel(());
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || {
+                let _alive = alive;
+                match Reactor::new(super::io_engine(&config)) {
+                    Ok(reactor) => {
+                        let io_engine = reactor.engine_name();
+                        reactor.run(main(config, wishes, io_engine, tell));
+                    }
+                    Err(error) => _ = tell.send(Err(error)),
+                }
+            });
+        let thread = thread.context(|| "cannot start the engine's thread")?;
+        let opened = told.await.unwrap_or_else(|_| {
+            let what = "the engine's thread died at its start";
+            Err(Error::new(ErrorKind::Io, what))
+        });
+        let (remote, volumes) = opened?;
+        let handle = Handle {
+            remote,
+            volumes,
+            ended,
+        };
+        Ok((handle, thread))
+    }
+
+    pub(super) fn set_listening(&self, listening: Vec<String>) {
+        *self.listening.borrow_mut() = listening;
+    }
+
+    /// Lets the reactor end; the stack goes with it.
+    pub(super) fn end(&self) {
+        if let Some(end) = self.end.take() {
+            let _ = end.send(());
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status {
+            uptime_s: self.started.elapsed().as_secs(),
+            io_engine: self.io_engine.into(),
+            shutting_down: self.shutting_down.get(),
+            listening: self.listening.borrow().clone(),
+            ..self.stack.status()
+        }
+    }
+}
+
+impl Handle {
+    /// Runs `ask` on the engine's reactor, to its end even when nobody waits for it any more.
+    ///
+    /// # Errors
+    /// `ShuttingDown` when the engine is gone.
+    pub(super) async fn ask<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        ask: impl FnOnce(Rc<Engine>) -> F + Send + 'static,
+    ) -> Result<T> {
+        let (tell, told) = oneshot::channel();
+        self.remote.call(move || {
+            if let Some(engine) = ENGINE.with_borrow(Clone::clone) {
+                rt::spawn(async move {
+                    let _ = tell.send(ask(engine).await);
+                });
+            }
+        });
+        told.await
+            .map_err(|_| Error::new(ErrorKind::ShuttingDown, "the engine has ended"))
+    }
+
+    /// The reactor of the engine, for what is to run beside the stack.
+    pub(super) const fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Waits until the engine's thread is at its end.
+    pub(super) async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        while ended.changed().await.is_ok() {}
+    }
+}

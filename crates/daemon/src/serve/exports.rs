@@ -1,0 +1,221 @@
+//! Puts the volumes on their protocols: NBD servers on reactors, FUSE mounts on threads.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_frontend::fuse::{self, FuseMount};
+use forebay_frontend::nbd::{self, Exports};
+use forebay_io::net::{Address, Listener};
+use forebay_io::rt::{self, Remote};
+use forebay_io::spawn_reactor;
+use forebay_volume::VolumeHandle;
+use tokio::sync::oneshot;
+
+use super::engine::Handle;
+use crate::config::{Config, Listen, Protocol};
+
+/// What other threads need to take a volume out of service.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// The volumes of each NBD server.
+    nbd: Mutex<Vec<Arc<Exports>>>,
+    /// Volume and mount.
+    mounts: Mutex<Vec<(String, FuseMount)>>,
+}
+
+/// The front-ends, running.
+pub(super) struct Running {
+    engine: Handle,
+    shared: Arc<Shared>,
+    listening: Vec<String>,
+    /// Reactors beside the engine's, each with what ends it.
+    reactors: Vec<(Remote, oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Running {
+    pub(super) fn new(engine: Handle) -> Self {
+        Self {
+            engine,
+            shared: Arc::default(),
+            listening: Vec::new(),
+            reactors: Vec::new(),
+        }
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// Where clients find what, in words.
+    pub(super) fn listening(&self) -> Vec<String> {
+        self.listening.clone()
+    }
+
+    /// Starts everything that `config` exports. On an error, what runs is ended by
+    /// [`Running::stop`].
+    pub(super) async fn start(&mut self, config: &Config) -> Result<()> {
+        for number in 1..config.server.reactors {
+            let (tell, told) = oneshot::channel();
+            let (end, to_end) = oneshot::channel();
+            let name = format!("nbd-{number}");
+            let thread = spawn_reactor(&name, super::io_engine(config), move || async move {
+                let _ = tell.send(rt::remote());
+                let _ = to_end.await;
+            })?;
+            let remote = told
+                .await
+                .map_err(|_| Error::new(ErrorKind::Io, format!("reactor {name} died")))?;
+            self.reactors.push((remote, end, thread));
+        }
+        // One server for each address, with all volumes that are exported there.
+        let mut servers: BTreeMap<String, (Listen, usize, Vec<&str>)> = BTreeMap::new();
+        for export in &config.exports {
+            if let Protocol::Nbd(listen) = &export.protocol {
+                let server = servers
+                    .entry(listen.to_string())
+                    .or_insert_with(|| (listen.clone(), export.line, Vec::new()));
+                server.2.push(&export.volume);
+            }
+        }
+        for (number, (listen, line, volumes)) in servers.into_values().enumerate() {
+            let remote = match self.reactors.len() {
+                0 => self.engine.remote().clone(),
+                count => self.reactors[number % count].0.clone(),
+            };
+            let place = config.place(line);
+            let address = self
+                .serve_nbd(remote, &listen, &volumes)
+                .await
+                .context(|| place)?;
+            for volume in volumes {
+                self.listening
+                    .push(format!("NBD: {}", nbd_uri(&address, volume)));
+            }
+        }
+        for export in &config.exports {
+            if let Protocol::Fuse(directory) = &export.protocol {
+                let volume = self.handle(&export.volume)?;
+                let directory = directory.clone();
+                let mount =
+                    super::shutdown::blocking(move || fuse::mount(volume, &directory)).await;
+                let mount = mount.context(|| config.place(export.line))?;
+                self.listening.push(format!(
+                    "FUSE: volume {:?} is the file {}",
+                    export.volume,
+                    mount.file().display()
+                ));
+                lock(&self.shared.mounts).push((export.volume.clone(), mount));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&self, name: &str) -> Result<VolumeHandle> {
+        let found = self
+            .engine
+            .volumes
+            .iter()
+            .find(|volume| volume.name() == name);
+        found
+            .cloned()
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("volume {name:?}")))
+    }
+
+    /// Starts a server on a reactor; returns where it listens.
+    async fn serve_nbd(
+        &self,
+        reactor: Remote,
+        listen: &Listen,
+        volumes: &[&str],
+    ) -> Result<Address> {
+        let exports = Arc::new(Exports::new());
+        for name in volumes {
+            let description = format!("Forebay volume {name}");
+            exports.add(self.handle(name)?, description)?;
+        }
+        lock(&self.shared.nbd).push(Arc::clone(&exports));
+        let address = match listen {
+            Listen::Tcp(address) => Address::Tcp(*address),
+            Listen::Unix(path) => {
+                make_parent(path)?;
+                Address::Unix(path.clone())
+            }
+        };
+        let (tell, told) = oneshot::channel();
+        reactor.call(move || match Listener::bind(&address) {
+            Ok(listener) => {
+                let _ = tell.send(Ok(listener.address()));
+                rt::spawn(async move {
+                    if let Err(error) = nbd::serve(listener, exports).await {
+                        let what = error.report();
+                        tracing::error!("the NBD server on {address} has ended: {what}");
+                    }
+                });
+            }
+            Err(error) => _ = tell.send(Err(error)),
+        });
+        told.await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the reactor has ended")))
+    }
+
+    /// Ends the reactors beside the engine's: connections are dropped.
+    pub(super) fn stop(self) {
+        for (_, end, thread) in self.reactors {
+            let _ = end.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The address as an NBD URI, which every NBD client takes.
+fn nbd_uri(address: &Address, volume: &str) -> String {
+    match address {
+        Address::Tcp(address) => format!("nbd://{address}/{volume}"),
+        Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
+    }
+}
+
+fn make_parent(path: &std::path::Path) -> Result<()> {
+    let Some(parent) = path.parent() else {
+        return Ok(());
+    };
+    let made = std::fs::create_dir_all(parent);
+    made.context(|| format!("cannot make the directory of the socket {}", path.display()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Takes a volume, or all, out of service: no new NBD connection finds it, and its file is
+    /// unmounted. Blocks while the kernel writes back what it has of the file.
+    pub(super) fn withdraw(&self, volume: Option<&str>) {
+        for exports in lock(&self.nbd).iter() {
+            if let Some(volume) = volume {
+                exports.remove(volume);
+            }
+        }
+        let mounts: Vec<_> = {
+            let mut mounts = lock(&self.mounts);
+            let (gone, stay) = mounts
+                .drain(..)
+                .partition(|(name, _)| volume.is_none_or(|volume| volume == name));
+            *mounts = stay;
+            gone
+        };
+        for (name, mount) in mounts {
+            let file = mount.file().display().to_string();
+            match mount.unmount() {
+                Ok(true) => tracing::info!("volume {name:?}: {file} is unmounted"),
+                Ok(false) => tracing::warn!(
+                    "volume {name:?}: {file} is still in use (a loop device?); its users get errors \
+                     from now on"
+                ),
+                Err(error) => tracing::warn!("volume {name:?}: {file}: {}", error.report()),
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Refuses to keep the daemon's own files on a file system that lies on a volume that it serves: a
+//! write to one of them would wait for the daemon, which waits for the write.
+//!
+//! What can be seen is checked: paths under a FUSE export, and file systems whose block device is, down
+//! through partitions and device-mapper, a loop device on a file of an export, or an NBD device whose
+//! client is connected to one of our addresses.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Error, ErrorKind, Result};
+
+use crate::config::{Config, DeviceKind, Listen, Protocol};
+
+/// Checks all paths that the daemon writes to.
+///
+/// # Errors
+/// `InvalidInput` with the path and the export that it lies on.
+pub(super) fn check(config: &Config) -> Result<()> {
+    let served = Served::of(config);
+    for (what, path) in own_paths(config) {
+        if let Some(export) = served.holds(&path, Path::new("/sys"), 0) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{what} {} lies on a volume that this configuration serves ({export}): the daemon \
+                     would wait for itself. Move it to another file system",
+                    path.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Where the volumes appear.
+struct Served {
+    directories: Vec<PathBuf>,
+    /// Socket paths and TCP ports, as a client's command line names them.
+    addresses: Vec<String>,
+}
+
+impl Served {
+    fn of(config: &Config) -> Self {
+        let mut served = Self {
+            directories: Vec::new(),
+            addresses: Vec::new(),
+        };
+        for export in &config.exports {
+            match &export.protocol {
+                Protocol::Fuse(directory) => served.directories.push(directory.clone()),
+                Protocol::Nbd(Listen::Unix(path)) => {
+                    served.addresses.push(path.display().to_string());
+                }
+                Protocol::Nbd(Listen::Tcp(address)) if address.port() != 0 => {
+                    served.addresses.push(address.port().to_string());
+                }
+                Protocol::Nbd(Listen::Tcp(_)) => {}
+            }
+        }
+        served
+    }
+
+    /// The export that `path` lies on, if it does.
+    fn holds(&self, path: &Path, sys: &Path, depth: u32) -> Option<String> {
+        for directory in &self.directories {
+            if path.starts_with(directory) {
+                return Some(format!("the FUSE export {}", directory.display()));
+            }
+        }
+        // A file that is not made yet will lie where its directory does.
+        let there = path
+            .ancestors()
+            .find_map(|path| std::fs::metadata(path).ok())?;
+        let of_device = there.rdev();
+        let number = if of_device != 0 {
+            of_device
+        } else {
+            there.dev()
+        };
+        self.holds_device(number, sys, depth)
+    }
+
+    fn holds_device(&self, number: u64, sys: &Path, depth: u32) -> Option<String> {
+        let node = sys.join(format!(
+            "dev/block/{}:{}",
+            libc::major(number),
+            libc::minor(number)
+        ));
+        self.holds_node(&node.canonicalize().ok()?, sys, depth)
+    }
+
+    /// Looks at a block device's folder in sysfs, and at what lies under it.
+    fn holds_node(&self, node: &Path, sys: &Path, depth: u32) -> Option<String> {
+        if depth > 16 {
+            return None;
+        }
+        if node.join("partition").exists() {
+            return self.holds_node(node.parent()?, sys, depth + 1);
+        }
+        if let Ok(file) = std::fs::read_to_string(node.join("loop/backing_file")) {
+            let file = file.trim_end().trim_end_matches(" (deleted)");
+            return self.holds(Path::new(file), sys, depth + 1);
+        }
+        if let Ok(client) = std::fs::read_to_string(node.join("pid")) {
+            let command = std::fs::read(format!("/proc/{}/cmdline", client.trim())).ok()?;
+            return self.named_in(&command).map(|address| {
+                let device = node.file_name().unwrap_or_default().display();
+                format!("the NBD export {address}, through {device}")
+            });
+        }
+        let under = std::fs::read_dir(node.join("slaves")).ok()?;
+        under
+            .flatten()
+            .filter_map(|slave| slave.path().canonicalize().ok())
+            .find_map(|slave| self.holds_node(&slave, sys, depth + 1))
+    }
+
+    /// One of our addresses that a command line names.
+    fn named_in(&self, command: &[u8]) -> Option<&str> {
+        let words: BTreeSet<_> = command
+            .split(|&byte| byte == 0 || byte == b' ' || byte == b'=')
+            .filter_map(|word| std::str::from_utf8(word).ok())
+            .collect();
+        let found = self
+            .addresses
+            .iter()
+            .find(|address| words.contains(address.as_str()));
+        found.map(String::as_str)
+    }
+}
+
+/// What the daemon itself writes to, in words and as paths.
+fn own_paths(config: &Config) -> Vec<(String, PathBuf)> {
+    let mut paths = vec![
+        (
+            "the state directory".to_owned(),
+            config.server.state.clone(),
+        ),
+        (
+            "the control socket".to_owned(),
+            config.server.control.clone(),
+        ),
+    ];
+    for device in &config.devices {
+        if let DeviceKind::File { path, .. } = &device.kind {
+            paths.push((format!("device {:?},", device.name), path.clone()));
+        }
+    }
+    if let Some(journal) = config
+        .cache
+        .as_ref()
+        .and_then(|cache| cache.journal.clone())
+    {
+        paths.push(("the process journal".to_owned(), journal));
+    }
+    for (what, descriptor) in [
+        ("the log on standard error,", std::io::stderr().as_raw_fd()),
+        ("standard output,", std::io::stdout().as_raw_fd()),
+    ] {
+        // A file or terminal has a path, a pipe or socket has not.
+        let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+        paths.extend(
+            link.ok()
+                .filter(|path| path.is_absolute())
+                .map(|path| (what.to_owned(), path)),
+        );
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served() -> Served {
+        Served {
+            directories: vec!["/run/forebay/db".into()],
+            addresses: vec!["/run/forebay/db.sock".into(), "10809".into()],
+        }
+    }
+
+    #[test]
+    fn files_under_an_export_are_found() {
+        let sys = Path::new("/sys");
+        let on = |path: &str| served().holds(Path::new(path), sys, 0);
+        assert!(on("/run/forebay/db/cache.img").is_some_and(|what| what.contains("FUSE")));
+        assert_eq!(on("/run/forebay/dbx"), None);
+        assert_eq!(on("/"), None);
+    }
+
+    #[test]
+    fn loop_devices_partitions_and_mappings_are_followed() {
+        let sys = std::env::temp_dir().join(format!("fb-guard-{}", std::process::id()));
+        let make = |name: &str| {
+            let path = sys.join(name);
+            std::fs::create_dir_all(&path).expect("a temporary directory");
+            path
+        };
+        let ours = make("loop0/loop");
+        std::fs::write(ours.join("backing_file"), "/run/forebay/db/db (deleted)\n")
+            .expect("written");
+        let partition = make("loop0/loop0p1");
+        std::fs::write(partition.join("partition"), "1\n").expect("written");
+        let mapping = make("dm-0/slaves");
+        std::os::unix::fs::symlink(&partition, mapping.join("loop0p1")).expect("linked");
+        let other = make("loop1/loop");
+        std::fs::write(other.join("backing_file"), "/\n").expect("written");
+        let found = |name: &str| served().holds_node(&sys.join(name), &sys, 0);
+        assert!(found("loop0").is_some());
+        assert!(found("loop0/loop0p1").is_some());
+        assert!(found("dm-0").is_some());
+        assert_eq!(found("loop1"), None);
+        std::fs::remove_dir_all(&sys).expect("it was there");
+    }
+
+    #[test]
+    fn an_nbd_client_is_known_by_its_command_line() {
+        let named = |command: &str| served().named_in(command.as_bytes()).map(str::to_owned);
+        assert!(named("nbd-client\0-unix\0/run/forebay/db.sock\0/dev/nbd0").is_some());
+        assert!(named("nbd-client\0127.0.0.1\010809\0/dev/nbd0").is_some());
+        assert_eq!(named("nbd-client\0-unix\0/run/other.sock\0/dev/nbd0"), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Answers control requests by asking the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_block::Result;
+use tokio::sync::mpsc;
+
+use super::engine::Handle;
+use super::exports::Shared;
+use crate::config::size::human_bytes;
+use crate::control::http::Source;
+use crate::control::protocol::{Reply, Request};
+use crate::control::server::Handler;
+
+/// How often progress is told.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// What the control socket's server calls.
+pub(super) fn new(engine: Handle, exports: Arc<Shared>) -> Handler {
+    Arc::new(move |request, progress| {
+        let (engine, exports) = (engine.clone(), Arc::clone(&exports));
+        Box::pin(async move {
+            let answer = answer(request, &engine, exports, progress).await;
+            answer.unwrap_or_else(|error| Reply::error(&error))
+        })
+    })
+}
+
+/// Where the HTTP server has the status from.
+pub(super) fn source(engine: Handle) -> Source {
+    Arc::new(move || {
+        let engine = engine.clone();
+        Box::pin(async move {
+            let status = engine.ask(|engine| async move { engine.status() }).await;
+            status.map_or_else(
+                |error| Reply::error(&error),
+                |status| Reply::Status(Box::new(status)),
+            )
+        })
+    })
+}
+
+async fn answer(
+    request: Request,
+    engine: &Handle,
+    exports: Arc<Shared>,
+    progress: mpsc::Sender<String>,
+) -> Result<Reply> {
+    let done = match request {
+        Request::Status {} => {
+            let status = engine.ask(|engine| async move { engine.status() }).await?;
+            return Ok(Reply::Status(Box::new(status)));
+        }
+        Request::Flush { volume } => {
+            let name = volume.clone();
+            let work = engine.ask(move |engine| async move {
+                tracing::info!("flush of {name:?} asked for");
+                engine.stack.write_back(name.as_deref()).await
+            });
+            with_progress(work, engine, volume, &progress).await??
+        }
+        Request::Mode { volume, mode } => {
+            let work = engine.ask(move |engine| async move {
+                let done = engine.stack.set_mode(&volume, mode).await;
+                if let Ok(done) = &done {
+                    tracing::info!("{done}");
+                }
+                done
+            });
+            work.await??
+        }
+        Request::Detach { volume } => {
+            let name = volume.clone();
+            let work = engine.ask(move |engine| async move {
+                // Refused before anything is taken from clients.
+                engine.stack.volume(&name).map(|_| ())
+            });
+            work.await??;
+            let name = volume.clone();
+            super::shutdown::blocking(move || {
+                exports.withdraw(Some(&name));
+                Ok(())
+            })
+            .await?;
+            let name = volume.clone();
+            let work = engine.ask(move |engine| async move {
+                let done = engine.stack.detach(&name).await;
+                match &done {
+                    Ok(done) => tracing::info!("{done}"),
+                    Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
+                }
+                done
+            });
+            with_progress(work, engine, Some(volume), &progress).await??
+        }
+        Request::Grow { volume } => {
+            let work = engine.ask(move |engine| async move {
+                let done = engine.stack.grow(&volume).await;
+                if let Ok(done) = &done {
+                    tracing::info!("{done}");
+                }
+                done
+            });
+            work.await??
+        }
+    };
+    Ok(Reply::Done(done))
+}
+
+/// Waits for `work`, and says every second how much dirty data is left.
+async fn with_progress<T>(
+    work: impl Future<Output = T>,
+    engine: &Handle,
+    volume: Option<String>,
+    progress: &mpsc::Sender<String>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(PROGRESS) => {
+                let volume = volume.clone();
+                let left = engine
+                    .ask(move |engine| async move { engine.stack.dirty_bytes(volume.as_deref()) })
+                    .await;
+                if let Ok(left) = left {
+                    let text = format!("{} left to write back", human_bytes(left));
+                    // Nobody may listen any more; the work goes on.
+                    let _ = progress.try_send(text);
+                }
+            }
+        }
+    }
+}

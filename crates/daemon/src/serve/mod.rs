@@ -1,0 +1,176 @@
+//! `forebay serve`: the process around a stack.
+//!
+//! Threads: the *engine* reactor runs the stack (and, if it is the only reactor, the NBD servers);
+//! other reactors serve NBD connections; FUSE has threads of its own; and the main thread runs the
+//! control plane, one tokio runtime that never touches data.
+
+mod engine;
+mod exports;
+mod guard;
+mod handler;
+mod logging;
+mod shutdown;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use forebay_block::{Context as _, Result};
+use forebay_io::Engine as IoEngine;
+use forebay_io::system;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::config::{Config, Io};
+use crate::control;
+use crate::stack::Wishes;
+use engine::Engine;
+use exports::Running;
+
+/// Serves what `config` describes until a signal asks for the end.
+///
+/// # Errors
+/// What keeps the daemon from starting, or from ending in an orderly way; the latter loses nothing,
+/// since the next start recovers as after a crash.
+pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
+    let log = logging::start();
+    let result = serve(config, wishes);
+    if let Err(error) = &result {
+        tracing::error!("{}", error.report());
+    }
+    log.finish();
+    result
+}
+
+fn serve(config: Config, wishes: &Wishes) -> Result<()> {
+    wishes.check(&config)?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    guard::check(&config)?;
+    system::io_flusher();
+    system::lock_memory();
+    let control_socket = control::server::bind(&config.server.control)?;
+    let _remove = RemoveAtEnd(&config);
+    let metrics = TcpListener::bind(config.server.metrics).context(|| {
+        format!(
+            "cannot serve metrics on {}: set `metrics` in [server] to a free port (port 0 takes any)",
+            config.server.metrics
+        )
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(|| "control plane")?;
+    runtime.block_on(async {
+        // From here on a signal is noticed, and heeded as soon as the stack is open.
+        let mut signals = Signals::new()?;
+        let metrics_address = metrics.local_addr().context(|| "metrics")?;
+        let (engine, thread) = Engine::start(config.clone(), wishes.clone()).await?;
+        let mut running = Running::new(engine.clone());
+        let started = running.start(&config).await;
+        let result = match started {
+            Ok(()) => {
+                let mut listening = running.listening();
+                listening.push(format!("control on {}", config.server.control.display()));
+                listening.push(format!(
+                    "metrics and status page on http://{metrics_address}/"
+                ));
+                announce(&engine, listening).await?;
+                let handler = handler::new(engine.clone(), running.shared());
+                let source = handler::source(engine.clone());
+                let control =
+                    tokio::spawn(control::server::serve(control_socket, Arc::clone(&handler)));
+                let http = tokio::spawn(control::http::serve(metrics, source));
+                tokio::select! {
+                    () = signals.end() => Ok(()),
+                    Ok(Err(error)) = control => Err(error),
+                    Ok(Err(error)) = http => Err(error),
+                    () = engine.ended() => Ok(()),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let ended = shutdown::run(&engine, running, &mut signals).await;
+        if ended.is_ok() {
+            // It ended its last task; what is left is the thread's own end.
+            let _ = thread.join();
+        }
+        result.and(ended)
+    })
+}
+
+/// Says where everything is listening: on standard output, in the status, to systemd.
+async fn announce(engine: &engine::Handle, listening: Vec<String>) -> Result<()> {
+    for place in &listening {
+        println!("{place}");
+    }
+    let told = listening.clone();
+    engine
+        .ask(move |engine| async move { engine.set_listening(told) })
+        .await?;
+    tracing::info!("ready");
+    let status = format!("serving: {}", listening.join("; "));
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    Ok(())
+}
+
+/// Tells systemd, if it started this process.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("systemd was not told: {error}");
+    }
+}
+
+const fn io_engine(config: &Config) -> IoEngine {
+    match config.server.io {
+        Io::Auto => IoEngine::Auto,
+        Io::Uring => IoEngine::Uring,
+        Io::Threads => IoEngine::Threads,
+    }
+}
+
+/// Removes the control socket when the daemon ends.
+struct RemoveAtEnd<'a>(&'a Config);
+
+impl Drop for RemoveAtEnd<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0.server.control);
+    }
+}
+
+/// The signals that mean something here.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let of = |kind| signal(kind).context(|| "signal handler");
+        Ok(Self {
+            terminate: of(SignalKind::terminate())?,
+            interrupt: of(SignalKind::interrupt())?,
+            hang_up: of(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for a signal that asks for the end.
+    async fn end(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => {
+                    tracing::info!("SIGTERM: shutting down");
+                    return;
+                }
+                _ = self.interrupt.recv() => {
+                    tracing::info!("SIGINT: shutting down");
+                    return;
+                }
+                _ = self.hang_up.recv() => {
+                    tracing::info!("SIGHUP is ignored: restart the daemon to read the configuration again");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The orderly end. Each step is bounded in time; when one does not end, the process does, as if it
+//! had been killed, which loses nothing that was acknowledged: the next start recovers.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use forebay_block::{Error, ErrorKind, Result};
+use sd_notify::NotifyState;
+
+use super::Signals;
+use super::engine::Handle;
+use super::exports::Running;
+use crate::config::size::human_duration;
+
+/// Time that unmounting may take: the kernel writes back what it has.
+const UNMOUNT: Duration = Duration::from_secs(60);
+/// Time that requests in flight may take.
+const DRAIN: Duration = Duration::from_secs(60);
+/// Time that the last flushes may take.
+const CLOSE: Duration = Duration::from_secs(120);
+
+/// Stops taking I/O, makes durable what was acknowledged, and marks the cache as cleanly shut down.
+pub(super) async fn run(engine: &Handle, running: Running, signals: &mut Signals) -> Result<()> {
+    let begin = Instant::now();
+    super::notify(&[NotifyState::Stopping]);
+    let begun = engine.ask(|engine| async move { engine.shutting_down.set(true) });
+    begun.await?;
+    let exports = running.shared();
+    let unmount = blocking(move || {
+        exports.withdraw(None);
+        Ok(())
+    });
+    // A file that cannot be unmounted in time gets errors; its data is safe all the same.
+    if let Err(error) = step("unmounting files", UNMOUNT, unmount, engine, signals).await {
+        tracing::warn!("{}", error.report());
+    }
+    let drain = engine.ask(|engine| async move {
+        engine.stack.drain().await;
+        Ok(())
+    });
+    step(
+        "waiting for requests in flight",
+        DRAIN,
+        flat(drain),
+        engine,
+        signals,
+    )
+    .await?;
+    running.stop();
+    let close = engine.ask(|engine| async move {
+        let closed = engine.stack.close().await;
+        engine.end();
+        closed
+    });
+    step(
+        "flushing and closing the cache",
+        CLOSE,
+        flat(close),
+        engine,
+        signals,
+    )
+    .await?;
+    let took = human_duration(begin.elapsed());
+    tracing::info!("clean shutdown in {took}");
+    Ok(())
+}
+
+async fn flat<T>(asked: impl Future<Output = Result<Result<T>>>) -> Result<T> {
+    asked.await?
+}
+
+/// Runs `work` with a bound, and logs every second that it goes on. More signals change nothing.
+async fn step<T>(
+    what: &str,
+    bound: Duration,
+    work: impl Future<Output = Result<T>>,
+    engine: &Handle,
+    signals: &mut Signals,
+) -> Result<T> {
+    let begin = Instant::now();
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = signals.end() => {
+                tracing::info!("the shutdown is in progress already ({what}); it is not hurried");
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                let waiting = engine.volumes.iter().map(|volume| volume.stats().in_flight);
+                let waiting: u64 = waiting.sum();
+                let elapsed = human_duration(begin.elapsed());
+                tracing::info!("{what}: {elapsed} so far, {waiting} requests in flight");
+                super::notify(&[NotifyState::ExtendTimeoutUsec(5_000_000)]);
+                if begin.elapsed() > bound {
+                    return Err(Error::new(
+                        ErrorKind::TimedOut,
+                        format!(
+                            "{what} took longer than {}: ending without a clean mark. Nothing that \
+                             was acknowledged is lost; the next start recovers",
+                            human_duration(bound)
+                        ),
+                    ));
+                }
+            }
+        }
+    }
+}
+
+/// Runs `work`, which may block, on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    crate::stack::offload(work).await
+}

@@ -1,0 +1,136 @@
+//! A volume meets its cache, or is served without it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
+use forebay_cache::VolumeOptions;
+use forebay_volume::Volume;
+
+use super::cache::OpenCache;
+use super::{Served, Stack, Wishes, devices, offload};
+use crate::config::{self, Config};
+use crate::state::decide::{self, Meeting};
+use crate::state::{CacheId, LoggedDevice, Record};
+
+impl Stack {
+    /// Opens the backing device of a volume of the configuration and serves the volume.
+    pub(super) async fn attach(
+        &self,
+        config: &Config,
+        volume: &config::Volume,
+        wishes: &Wishes,
+    ) -> Result<()> {
+        let name = &volume.name;
+        let watched = devices::open(config, &volume.backing, "backing")?;
+        let backing = watched.device.clone();
+        self.devices.borrow_mut().push(watched);
+        let cache = self
+            .cache
+            .as_ref()
+            .filter(|_| !wishes.without_cache.contains(name));
+        let (device, record) = match cache {
+            Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
+            None => self.attach_without(name, backing).await,
+        }
+        .context(|| format!("volume {name:?}"))?;
+        let served = Served {
+            config: volume.clone(),
+            volume: Volume::new(name.as_str(), Rc::clone(&device), volume.read_only),
+            device,
+            backing: volume.backing.clone(),
+            cached: cache.is_some(),
+            mode: Cell::new(volume.mode),
+            record: Cell::new(record),
+        };
+        self.volumes.borrow_mut().push(Rc::new(served));
+        Ok(())
+    }
+
+    async fn attach_to(
+        &self,
+        cache: &OpenCache,
+        volume: &config::Volume,
+        backing: Rc<dyn BlockDevice>,
+        wishes: &Wishes,
+    ) -> Result<(Rc<dyn BlockDevice>, Record)> {
+        cache.check_mode(&volume.name, volume.mode)?;
+        let (state, name) = (Arc::clone(&self.state), volume.name.clone());
+        let (record, ranges) =
+            offload(move || Ok((state.load(&name)?, state.ranges(&name)?))).await?;
+        let known = cache.epochs.iter().find(|(name, _)| *name == volume.name);
+        let plan = decide::attach(&Meeting {
+            volume: &volume.name,
+            record,
+            ranges,
+            cache: cache.id,
+            cache_epoch: known.map(|(_, epoch)| *epoch),
+            adopt: wishes.adopt.contains(&volume.name),
+            dirty_mode: volume.mode.keeps_dirty_data(),
+        })?;
+        if let Some(note) = &plan.note {
+            tracing::warn!("{note}");
+        }
+        self.store(&volume.name, plan.before).await?;
+        let options = VolumeOptions {
+            promotion: volume.promotion.into(),
+            sequential_cutoff_bytes: volume.sequential_cutoff_bytes,
+            epoch: plan.epoch,
+            written_elsewhere: plan.stale,
+            discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
+            ..VolumeOptions::new(volume.mode.into())
+        };
+        let attached = cache.cache.attach(&volume.name, backing, options).await;
+        let device = attached.map_err(|error| match error.kind() {
+            ErrorKind::Busy => error.context(format!(
+                "start with --discard-stale-dirty {name} to give up what is older, or with \
+                 --without-cache {name}",
+                name = volume.name
+            )),
+            _ => error,
+        })?;
+        let raised = cache.cache.volume_epoch(&volume.name);
+        if raised != Some(plan.after.epoch) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "the cache raised the epoch to {raised:?} and not to {}; report this",
+                    plan.after.epoch
+                ),
+            ));
+        }
+        self.store(&volume.name, plan.after).await?;
+        let (state, name) = (Arc::clone(&self.state), volume.name.clone());
+        offload(move || state.remove_ranges(&name)).await?;
+        Ok((device, plan.after))
+    }
+
+    async fn attach_without(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+    ) -> Result<(Rc<dyn BlockDevice>, Record)> {
+        let (state, owned) = (Arc::clone(&self.state), name.to_owned());
+        let record = offload(move || state.load(&owned)).await?;
+        let plan = decide::without_cache(name, record);
+        if let Some(note) = &plan.note {
+            tracing::warn!("{note}");
+        }
+        if plan.fresh_log {
+            let (state, owned) = (Arc::clone(&self.state), name.to_owned());
+            offload(move || state.remove_ranges(&owned)).await?;
+        }
+        self.store(name, plan.record).await?;
+        let device = match plan.record.cache {
+            CacheId::Uuid(_) => LoggedDevice::new(backing, &self.state.ranges_path(name))?,
+            CacheId::None | CacheId::Memory => backing,
+        };
+        Ok((device, plan.record))
+    }
+
+    async fn store(&self, name: &str, record: Record) -> Result<()> {
+        let (state, name) = (Arc::clone(&self.state), name.to_owned());
+        offload(move || state.store(&name, &record)).await
+    }
+}

@@ -1,0 +1,209 @@
+//! Opens the cache: identity, process journal, recovery.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
+use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, RecoveryReport};
+use forebay_io::system::{boot_id, random};
+use forebay_metadata::superblock::Superblock;
+
+use super::devices::{self, Watched};
+use super::{Wishes, offload};
+use crate::config::{self, Config, Durability};
+use crate::state::{CacheId, hex};
+
+/// Block size of a cache in memory, which is formatted at each start, bytes.
+const MEMORY_BLOCK_BYTES: u32 = 32 << 10;
+
+/// An open cache.
+pub(super) struct OpenCache {
+    pub(super) cache: Cache,
+    pub(super) id: CacheId,
+    pub(super) uuid: [u8; 16],
+    /// The epochs of the volumes that it knew when it was opened.
+    pub(super) epochs: Vec<(String, u64)>,
+    /// Whether it is memory, and then whether acknowledged writes may go with it.
+    pub(super) memory: Option<bool>,
+    pub(super) config: config::Cache,
+    pub(super) recovery: RecoveryReport,
+    pub(super) recovery_time: Duration,
+    journal: Option<PathBuf>,
+}
+
+/// Where the process journal of a cache lies when nobody says otherwise.
+pub(crate) fn journal_path(uuid: &[u8; 16]) -> PathBuf {
+    format!("/dev/shm/forebay-{}.journal", hex(uuid)).into()
+}
+
+/// Opens the cache's devices, which are added to `watched`, and the cache on them.
+pub(super) async fn open(
+    config: &Config,
+    cache: &config::Cache,
+    wishes: &Wishes,
+    watched: &mut Vec<Watched>,
+) -> Result<OpenCache> {
+    let begin = Instant::now();
+    let data = devices::open(config, &cache.data, "cache")?;
+    let metadata = match &cache.metadata {
+        Some(name) => Some(devices::open(config, name, "metadata")?),
+        None => None,
+    };
+    let devices = Devices {
+        data: data.device.clone(),
+        metadata: metadata.as_ref().map(|watched| watched.device.clone()),
+    };
+    watched.push(data);
+    watched.extend(metadata);
+    let memory = config.memory_cache();
+    if memory.is_some() {
+        let mut uuid = [0; 16];
+        random(&mut uuid);
+        let options = FormatOptions {
+            block_size_bytes: MEMORY_BLOCK_BYTES,
+            uuid,
+        };
+        let formatted = forebay_cache::format(&devices, &options).await;
+        formatted.context(|| format!("{}: cache in memory", config.place(cache.line)))?;
+    }
+    let known = read_superblock(config, cache, &devices).await?;
+    let boot_id = boot_id()?;
+    let (journal, path) = match memory {
+        // It goes with the process, as the cache does.
+        Some(_) => (journal_in_memory(cache)?, None),
+        None => {
+            let path = cache
+                .journal
+                .clone()
+                .unwrap_or_else(|| journal_path(&known.uuid));
+            (open_journal(path.clone(), cache).await?, Some(path))
+        }
+    };
+    let options = CacheOptions {
+        durability: match cache.durability {
+            Durability::Sync => forebay_cache::Durability::Sync,
+            Durability::Flush => forebay_cache::Durability::Flush,
+        },
+        journal: Some(journal),
+        dirty_limit_percent: cache.dirty_limit_percent,
+        commit_interval: cache.commit_interval,
+        accept_journal_loss: wishes.accept_journal_loss,
+        ..CacheOptions::new(boot_id)
+    };
+    let opened = Cache::open(devices, options).await;
+    let (open, recovery) = opened.context(|| {
+        let place = config.place(cache.line);
+        format!("{place}: the cache {} cannot be opened", hex(&known.uuid))
+    })?;
+    for lost in &recovery.lost {
+        tracing::error!("acknowledged data is lost, because a flush of the cache failed: {lost:?}");
+    }
+    Ok(OpenCache {
+        cache: open,
+        id: match memory {
+            Some(_) => CacheId::Memory,
+            None => CacheId::Uuid(known.uuid),
+        },
+        uuid: known.uuid,
+        epochs: known
+            .volumes
+            .into_iter()
+            .map(|v| (v.name, v.epoch))
+            .collect(),
+        memory,
+        config: cache.clone(),
+        recovery,
+        recovery_time: begin.elapsed(),
+        journal: path,
+    })
+}
+
+async fn read_superblock(
+    config: &Config,
+    cache: &config::Cache,
+    devices: &Devices,
+) -> Result<Superblock> {
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let read = Superblock::read(holder.as_ref()).await;
+    read.map_err(|error| {
+        let place = config.place(cache.line);
+        let name = &holder.info().name;
+        let what = match error.kind() {
+            ErrorKind::NotFound => format!(
+                "{place}: there is no cache on device {name:?}: make one with `forebay format \
+                 --cache PATH`"
+            ),
+            _ => format!("{place}: the cache on device {name:?} cannot be read"),
+        };
+        error.context(what)
+    })
+}
+
+fn journal_len(cache: &config::Cache) -> Result<usize> {
+    let what = |_| {
+        Error::new(
+            ErrorKind::InvalidInput,
+            "journal_size is too large for this machine",
+        )
+    };
+    usize::try_from(cache.journal_bytes).map_err(what)
+}
+
+fn journal_in_memory(cache: &config::Cache) -> Result<Buf> {
+    Ok(Buf::zeroed(journal_len(cache)?))
+}
+
+/// Maps the process journal. One that exists keeps its size: what it holds may be all that there is
+/// of acknowledged writes, and another size would begin it anew.
+async fn open_journal(path: PathBuf, cache: &config::Cache) -> Result<Buf> {
+    let mut len = journal_len(cache)?;
+    offload(move || {
+        if let Ok(metadata) = std::fs::metadata(&path) {
+            let there = usize::try_from(metadata.len()).unwrap_or(0);
+            if there != len && there >= 1 << 20 {
+                tracing::warn!(
+                    "the process journal {} has {there} bytes and keeps that size; for journal_size \
+                     = {len}, remove it after a clean shutdown",
+                    path.display()
+                );
+                len = there;
+            }
+        }
+        let (journal, _) = forebay_io::shm::open_shared(&path, len).context(|| {
+            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs"
+        })?;
+        Ok(journal)
+    })
+    .await
+}
+
+impl OpenCache {
+    /// Whether the mode may be used on this cache.
+    pub(super) fn check_mode(&self, volume: &str, mode: config::Mode) -> Result<()> {
+        if self.memory == Some(false) && mode.keeps_dirty_data() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "volume {volume:?} in mode {mode} on a cache in memory loses acknowledged writes \
+                     when the process dies: use wt, wa, wi or pt, or set volatile = true on the \
+                     memory device"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Closes the cache. The process journal has then nothing that the cache has not, and goes.
+    pub(super) async fn close(&self) -> Result<()> {
+        self.cache.close().await?;
+        if let Some(path) = &self.journal
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::warn!(
+                "cannot remove the process journal {}: {error}",
+                path.display()
+            );
+        }
+        Ok(())
+    }
+}

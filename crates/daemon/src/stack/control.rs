@@ -1,0 +1,219 @@
+//! What can be done to an open stack: write back, change a mode, detach, grow, close.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
+
+use super::cache::OpenCache;
+use super::{Served, Stack};
+use crate::config::Mode;
+use crate::config::size::human_bytes;
+use crate::state::{CacheId, Record};
+
+impl Stack {
+    fn cache_of(&self, served: &Served) -> Result<&OpenCache> {
+        let cache = self.cache.as_ref().filter(|_| served.cached);
+        cache.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("volume {:?} is served without a cache", served.config.name),
+            )
+        })
+    }
+
+    /// Bytes that the backing device of one volume, or of all, do not have yet.
+    #[must_use]
+    pub fn dirty_bytes(&self, name: Option<&str>) -> u64 {
+        let Some(cache) = &self.cache else { return 0 };
+        let stats = cache.cache.stats();
+        let volumes = stats.volumes.iter();
+        volumes
+            .filter(|volume| name.is_none_or(|name| volume.name == name))
+            .map(|volume| volume.dirty_bytes)
+            .sum()
+    }
+
+    /// Writes the dirty data of one volume, or of all, back. Returns what was done, in words.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume; what the backing device says, and then the data stays dirty.
+    pub async fn write_back(&self, name: Option<&str>) -> Result<String> {
+        if let Some(name) = name {
+            let served = self.served(name)?;
+            if !served.cached {
+                served.device.flush().await?;
+                return Ok(format!(
+                    "volume {name:?} has no cache; its device is flushed"
+                ));
+            }
+        }
+        let before = human_bytes(self.dirty_bytes(name));
+        if let Some(cache) = &self.cache {
+            cache.cache.write_back(name).await?;
+        }
+        let whose = name.map_or_else(|| "all volumes".into(), |name| format!("volume {name:?}"));
+        Ok(format!("wrote {before} of {whose} back"))
+    }
+
+    /// Changes a volume's mode. Returns what was done, in words.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache or a mode that would
+    /// lose data on a cache in memory.
+    pub async fn set_mode(&self, name: &str, mode: Mode) -> Result<String> {
+        let served = self.served(name)?;
+        let cache = self.cache_of(&served)?;
+        cache.check_mode(name, mode)?;
+        let was = served.mode.get();
+        if mode.keeps_dirty_data() {
+            let record = served.record.get();
+            let may_be_dirty = true;
+            self.remember(
+                &served,
+                Record {
+                    may_be_dirty,
+                    ..record
+                },
+            )
+            .await?;
+        }
+        cache.cache.set_mode(name, mode.into())?;
+        served.mode.set(mode);
+        let dirty = self.dirty_bytes(Some(name));
+        let tail = match dirty {
+            0 => String::new(),
+            _ => format!("; {} are still to be written back", human_bytes(dirty)),
+        };
+        Ok(format!(
+            "volume {name:?} is now in mode {mode} ({}), it was in {was}{tail}",
+            mode.long_name()
+        ))
+    }
+
+    /// Stops serving a volume, writes all of it back and lets the cache forget it. Returns what was
+    /// done, in words.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the backing
+    /// device says, and then the cache keeps what it could not write back, and clients are not served.
+    pub async fn detach(&self, name: &str) -> Result<String> {
+        let served = self.served(name)?;
+        let cache = self.cache_of(&served)?;
+        let before = human_bytes(self.dirty_bytes(Some(name)));
+        // Most of it while clients are still served.
+        cache.cache.write_back(Some(name)).await?;
+        served.volume.drain().await;
+        let detached = cache.cache.detach(name).await;
+        detached.context(|| {
+            format!(
+                "volume {name:?} is not served any more, but the cache still has data of it: mend \
+                 the backing device and detach again, or restart the daemon to serve it"
+            )
+        })?;
+        let record = Record {
+            cache: CacheId::None,
+            attached: 0,
+            may_be_dirty: false,
+            logged_since: None,
+            ..served.record.get()
+        };
+        self.remember(&served, record).await?;
+        self.forget(&served);
+        Ok(format!(
+            "volume {name:?} is detached ({before} written back): its backing device alone has the \
+             data; take the volume out of the configuration before the next start"
+        ))
+    }
+
+    /// Takes the present size of a volume's backing device into use. Returns what was done, in words.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` or `Busy` for a device that has become
+    /// smaller.
+    pub async fn grow(&self, name: &str) -> Result<String> {
+        let served = self.served(name)?;
+        let before = served.volume.handle().info().size_bytes;
+        if let Ok(cache) = self.cache_of(&served) {
+            cache.cache.grow(name).await?;
+        }
+        let after = served.volume.grow()?;
+        if after == before {
+            return Ok(format!(
+                "volume {name:?} stays at {}: its backing device has not grown",
+                human_bytes(after)
+            ));
+        }
+        Ok(format!(
+            "volume {name:?} grew from {} to {}; NBD clients see it when they connect again",
+            human_bytes(before),
+            human_bytes(after)
+        ))
+    }
+
+    /// Takes no more requests on any volume and waits for those that have begun.
+    pub async fn drain(&self) {
+        let volumes = self.volumes.borrow().clone();
+        for served in volumes {
+            served.volume.drain().await;
+        }
+    }
+
+    /// Requests that have started and not ended, on all volumes.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        let volumes = self.volumes.borrow();
+        let in_flight = volumes
+            .iter()
+            .map(|served| served.volume.handle().stats().in_flight);
+        in_flight.sum()
+    }
+
+    /// Drains the volumes, makes durable what was acknowledged, and marks the cache as cleanly shut
+    /// down. Dirty data stays in the cache.
+    ///
+    /// # Errors
+    /// The first failure; the rest is closed all the same. Then the next open recovers as after a
+    /// crash.
+    pub async fn close(&self) -> Result<()> {
+        self.drain().await;
+        let volumes = self.volumes.borrow().clone();
+        let mut result = Ok(());
+        for served in volumes.iter().filter(|served| !served.cached) {
+            let flushed = served.device.flush().await;
+            result = result.and(flushed.context(|| format!("volume {:?}", served.config.name)));
+        }
+        if let Some(cache) = &self.cache {
+            let dirty: Vec<_> = cache.cache.stats().volumes;
+            match cache.close().await {
+                Ok(()) => {
+                    for served in volumes.iter().filter(|served| served.cached) {
+                        let clean = dirty.iter().any(|stats| {
+                            stats.name == served.config.name && stats.dirty_bytes == 0
+                        });
+                        let record = Record {
+                            may_be_dirty: !clean,
+                            ..served.record.get()
+                        };
+                        result = result.and(self.remember(served, record).await);
+                    }
+                }
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        for served in &volumes {
+            self.forget(served);
+        }
+        self.devices.borrow_mut().clear();
+        result
+    }
+
+    /// Drops what serves a volume, and its backing device.
+    fn forget(&self, served: &Rc<Served>) {
+        self.volumes
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, served));
+        self.devices
+            .borrow_mut()
+            .retain(|watched| watched.name != served.backing);
+    }
+}

@@ -1,0 +1,171 @@
+//! A stack of devices as a configuration describes it, open on the calling reactor: devices, the
+//! cache on some of them, and volumes on that. The daemon puts exports on it; a program that uses
+//! Forebay as a library does I/O on its volumes directly.
+
+mod attach;
+mod cache;
+mod control;
+mod devices;
+mod offload;
+mod status;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_volume::{Volume, VolumeHandle};
+
+use crate::config::{self, Config, Mode};
+use crate::state::{Record, StateDirectory};
+pub(crate) use cache::journal_path;
+pub(crate) use offload::offload;
+
+/// What is asked of one start, beyond the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Volumes to serve straight from their backing devices.
+    pub without_cache: Vec<String>,
+    /// Volumes whose cache and backing device belong together, whatever the state directory says.
+    pub adopt: Vec<String>,
+    /// Volumes whose dirty data may be given up where the volume was written without the cache.
+    pub discard_stale_dirty: Vec<String>,
+    /// Whether to open the cache although its process journal is gone.
+    pub accept_journal_loss: bool,
+}
+
+impl Wishes {
+    /// Checks that the volumes that are named exist.
+    ///
+    /// # Errors
+    /// `NotFound` for one that does not.
+    pub fn check(&self, config: &Config) -> Result<()> {
+        let named = [&self.without_cache, &self.adopt, &self.discard_stale_dirty];
+        for name in named.into_iter().flatten() {
+            if !config.volumes.iter().any(|volume| volume.name == *name) {
+                return Err(no_volume(name, config.volumes.iter().map(|v| &*v.name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let names: Vec<_> = names.collect();
+    Error::new(
+        ErrorKind::NotFound,
+        format!(
+            "there is no volume {name:?}; there are: {}",
+            names.join(", ")
+        ),
+    )
+}
+
+/// An open stack. It belongs to the reactor that it was opened on.
+pub struct Stack {
+    state: Arc<StateDirectory>,
+    cache: Option<cache::OpenCache>,
+    volumes: RefCell<Vec<Rc<Served>>>,
+    devices: RefCell<Vec<devices::Watched>>,
+}
+
+/// A volume of a stack.
+struct Served {
+    config: config::Volume,
+    volume: Volume,
+    /// What the volume stands on: the cache's device for it, or the backing device.
+    device: Rc<dyn BlockDevice>,
+    backing: String,
+    cached: bool,
+    mode: Cell<Mode>,
+    record: Cell<Record>,
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let volumes = self.volumes.borrow();
+        let names: Vec<_> = volumes.iter().map(|served| &served.config.name).collect();
+        f.debug_struct("Stack")
+            .field("volumes", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// Opens everything that `config` describes, but for the exports, on the calling reactor.
+    ///
+    /// # Errors
+    /// What a device, the cache or the state directory says, with the place in the configuration.
+    /// What was open is closed again.
+    ///
+    /// # Panics
+    /// On a thread that runs no reactor.
+    pub async fn open(config: &Config, wishes: &Wishes) -> Result<Self> {
+        wishes.check(config)?;
+        let state = Arc::new(StateDirectory::open(&config.server.state)?);
+        let mut devices = Vec::new();
+        let all_without = config
+            .volumes
+            .iter()
+            .all(|volume| wishes.without_cache.contains(&volume.name));
+        let cache = match &config.cache {
+            // A cache that no volume needs may be the reason for serving without it.
+            Some(_) if all_without => None,
+            Some(cache) => Some(cache::open(config, cache, wishes, &mut devices).await?),
+            None => None,
+        };
+        let stack = Self {
+            state,
+            cache,
+            volumes: RefCell::new(Vec::new()),
+            devices: RefCell::new(devices),
+        };
+        for volume in &config.volumes {
+            if let Err(error) = stack.attach(config, volume, wishes).await {
+                if let Err(error) = stack.close().await {
+                    tracing::warn!("after a failed start: {}", error.report());
+                }
+                return Err(error.context(config.place(volume.line)));
+            }
+        }
+        Ok(stack)
+    }
+
+    /// The volume called `name`, as any thread may hold it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn volume(&self, name: &str) -> Result<VolumeHandle> {
+        self.served(name).map(|served| served.volume.handle())
+    }
+
+    /// All volumes.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<VolumeHandle> {
+        let volumes = self.volumes.borrow();
+        volumes
+            .iter()
+            .map(|served| served.volume.handle())
+            .collect()
+    }
+
+    fn served(&self, name: &str) -> Result<Rc<Served>> {
+        let volumes = self.volumes.borrow();
+        let found = volumes.iter().find(|served| served.config.name == name);
+        found
+            .cloned()
+            .ok_or_else(|| no_volume(name, volumes.iter().map(|served| &*served.config.name)))
+    }
+
+    /// Changes what the state directory remembers of a volume, durably.
+    async fn remember(&self, served: &Served, record: Record) -> Result<()> {
+        if served.record.get() == record {
+            return Ok(());
+        }
+        let state = Arc::clone(&self.state);
+        let name = served.config.name.clone();
+        offload(move || state.store(&name, &record)).await?;
+        served.record.set(record);
+        Ok(())
+    }
+}

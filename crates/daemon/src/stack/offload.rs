@@ -1,0 +1,22 @@
+//! Work that may wait for a file system, off the reactor.
+
+use forebay_block::{Error, ErrorKind, Result};
+use tokio::sync::oneshot;
+
+/// Runs `work` on a thread of its own; the reactor goes on meanwhile.
+///
+/// # Errors
+/// What `work` says, or that no thread could be started.
+pub(crate) async fn offload<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("offload".into())
+        .spawn(move || {
+            // Whoever asked may be gone.
+            let _ = tell.send(work());
+        })?;
+    told.await
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a helper thread died")))
+}

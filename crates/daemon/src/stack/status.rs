@@ -1,0 +1,153 @@
+//! What an open stack says about itself.
+
+use forebay_volume::{OpStats, bucket_upper_ns};
+
+use super::cache::OpenCache;
+use super::{Served, Stack};
+use crate::control::status::{
+    CacheStatus, DeviceStatus, Latency, OperationStatus, Status, VolumeStatus,
+};
+use crate::state::hex;
+
+impl Stack {
+    /// The present state: everything but what belongs to the process.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let stats = self.cache.as_ref().map(|cache| cache.cache.stats());
+        let volumes = self.volumes.borrow();
+        let volumes = volumes.iter().map(|served| {
+            let volumes = stats.iter().flat_map(|stats| &stats.volumes);
+            let own = volumes
+                .filter(|_| served.cached)
+                .find(|stats| stats.name == served.config.name);
+            let block = stats.as_ref().map_or(0, |stats| stats.block_size_bytes);
+            volume(served, own, block)
+        });
+        let volumes = volumes.collect();
+        let cache = self
+            .cache
+            .as_ref()
+            .zip(stats.as_ref())
+            .map(|(cache, stats)| cache_status(cache, stats));
+        let devices = self.devices.borrow();
+        let devices = devices.iter().map(|watched| {
+            let counts = watched.counters.get();
+            DeviceStatus {
+                name: watched.name.clone(),
+                what: watched.what.clone(),
+                role: watched.role.into(),
+                size_bytes: watched.device.info().size_bytes,
+                reads: counts.reads,
+                read_bytes: counts.read_bytes,
+                writes: counts.writes,
+                write_bytes: counts.write_bytes,
+                flushes: counts.flushes,
+                fua_writes: counts.fua_writes,
+                discard_bytes: counts.discard_bytes,
+                write_zeroes_bytes: counts.write_zeroes_bytes,
+            }
+        });
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            cache,
+            volumes,
+            devices: devices.collect(),
+            ..Status::default()
+        }
+    }
+}
+
+fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheStatus {
+    let found = &cache.recovery;
+    let mut recovery = match (cache.memory, found.clean_shutdown) {
+        (Some(_), _) => "new, in memory".to_owned(),
+        (None, true) => format!(
+            "after a clean shutdown, {} blocks kept",
+            found.cached_blocks
+        ),
+        (None, false) => format!(
+            "recovered: {} blocks kept, {} of them dirty, {} acknowledged writes from the journal",
+            found.cached_blocks, found.dirty_blocks, found.journal_entries
+        ),
+    };
+    for (count, what) in [
+        (found.damaged_records, "damaged records"),
+        (found.unreadable_units, "unreadable units of metadata"),
+        (found.distrusted_blocks, "clean blocks dropped as uncertain"),
+        (found.lost.len() as u64, "ranges LOST"),
+    ] {
+        if count > 0 {
+            recovery.push_str(&format!(", {count} {what}"));
+        }
+    }
+    CacheStatus {
+        uuid: hex(&cache.uuid),
+        durability: format!("{:?}", cache.config.durability).to_lowercase(),
+        recovery,
+        recovery_ms: u64::try_from(cache.recovery_time.as_millis()).unwrap_or(u64::MAX),
+        block_size_bytes: stats.block_size_bytes,
+        capacity_bytes: stats.blocks * stats.block_size_bytes,
+        used_bytes: stats.cached_blocks * stats.block_size_bytes,
+        dirty_bytes: stats.volumes.iter().map(|volume| volume.dirty_bytes).sum(),
+        dirty_blocks: stats.dirty_blocks,
+        dirty_limit_percent: cache.config.dirty_limit_percent,
+        evictions: stats.evictions,
+        promotions: stats.promotions,
+        cleaned_blocks: stats.write_backs,
+        cleaned_bytes: stats.write_back_bytes,
+        commits: stats.commits,
+        commit_time_us: stats.commit_time_us,
+        metadata_written_bytes: stats.log_bytes,
+        write_back_errors: stats.write_back_errors,
+        read_errors: stats.cache_read_errors,
+        memory_bytes: stats.memory_bytes,
+        failure: stats.failure.clone(),
+    }
+}
+
+fn volume(
+    served: &Served,
+    stats: Option<&forebay_cache::VolumeStats>,
+    block_size_bytes: u64,
+) -> VolumeStatus {
+    let handle = served.volume.handle();
+    let counted = handle.stats();
+    let number = |value: fn(&forebay_cache::VolumeStats) -> u64| stats.map_or(0, value);
+    VolumeStatus {
+        name: served.config.name.clone(),
+        size_bytes: handle.info().size_bytes,
+        mode: served.cached.then(|| served.mode.get()),
+        promotion: served.config.promotion,
+        read_only: served.config.read_only,
+        epoch: served.record.get().epoch,
+        dirty_bytes: number(|stats| stats.dirty_bytes),
+        cached_bytes: number(|stats| stats.cached_blocks) * block_size_bytes,
+        read_hits: number(|stats| stats.read_hits),
+        read_misses: number(|stats| stats.read_misses),
+        write_hits: number(|stats| stats.write_hits),
+        write_misses: number(|stats| stats.write_misses),
+        bypassed_reads: number(|stats| stats.bypassed_reads),
+        bypassed_writes: number(|stats| stats.bypassed_writes),
+        in_flight: counted.in_flight,
+        operations: vec![
+            operation("read", &counted.read),
+            operation("write", &counted.write),
+            operation("flush", &counted.flush),
+            operation("discard", &counted.discard),
+            operation("write_zeroes", &counted.write_zeroes),
+        ],
+    }
+}
+
+fn operation(kind: &str, stats: &OpStats) -> OperationStatus {
+    let buckets = stats.latency.counts.iter().enumerate();
+    let buckets = buckets.map(|(bucket, count)| (bucket_upper_ns(bucket), *count));
+    OperationStatus {
+        kind: kind.into(),
+        count: stats.ops,
+        bytes: stats.bytes,
+        errors: stats.errors,
+        latency: Latency::from_buckets(buckets, stats.latency.sum_ns),
+    }
+}
