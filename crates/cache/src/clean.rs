@@ -79,6 +79,13 @@ impl Engine {
                 continue;
             }
             let slots = self.oldest_dirty();
+            if slots.is_empty() {
+                // All that is dirty is locked, or belongs to volumes that are not attached.
+                self.cleaner.wanted.set(0);
+                self.reclaim.hint();
+                self.pause().await;
+                continue;
+            }
             let percent = self.dirty_percent();
             let width = if pressed || percent > LOW_PERCENT {
                 BATCH
