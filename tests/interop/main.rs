@@ -1,0 +1,11 @@
+//! The NBD server against real clients and against hostile ones.
+//!
+//! The server runs in the test's process, on memory that records what it is asked. Tests of programs
+//! that are not installed skip, and say so.
+
+mod clients;
+mod hostile;
+mod programs;
+mod protocol;
+mod raw;
+mod server;
