@@ -1,229 +1,23 @@
 //! With the real kernel: mounts, loop devices, file systems. Each needs root and says so if it is
 //! skipped; everything that is set up is taken down by a guard, on failure too.
 
+pub(super) mod support;
+
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::process::Command;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Request};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::mem::MemDevice;
-use forebay_io::rt::Executor;
-use forebay_volume::Volume;
 
 use super::*;
-
-/// Whether this process can mount FUSE file systems; says so if not.
-pub(super) fn can_mount() -> bool {
-    let reason = if mountpoint::owner().0 != 0 {
-        "it needs root"
-    } else if !Path::new("/dev/fuse").exists() {
-        "/dev/fuse is missing"
-    } else {
-        return true;
-    };
-    eprintln!("SKIPPED: a FUSE test: {reason}");
-    false
-}
-
-fn can_loop(programs: &[&str]) -> bool {
-    if !can_mount() {
-        return false;
-    }
-    if !Path::new("/dev/loop-control").exists() {
-        eprintln!("SKIPPED: a loop device test: /dev/loop-control is missing");
-        return false;
-    }
-    programs.iter().all(|program| {
-        let found = std::env::split_paths("/usr/sbin:/usr/bin:/sbin:/bin")
-            .any(|directory| directory.join(program).exists());
-        if !found {
-            eprintln!("SKIPPED: a loop device test: {program} is not installed");
-        }
-        found
-    })
-}
-
-pub(super) struct TempDir(pub(super) PathBuf);
-
-impl TempDir {
-    pub(super) fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("forebay-fuse-{}-{name}", std::process::id()));
-        std::fs::create_dir(&dir).expect("a fresh directory");
-        Self(dir.canonicalize().expect("just made"))
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        // What a failed test left mounted, on it or in it.
-        for path in [self.0.join("tree"), self.0.join("export"), self.0.clone()] {
-            let _ = mountpoint::unmount(&path);
-        }
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A volume on an engine thread of its own, until dropped.
-struct Served {
-    handle: VolumeHandle,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn serve(
-    name: &str,
-    read_only: bool,
-    device: impl FnOnce() -> Rc<dyn BlockDevice> + Send + 'static,
-) -> Served {
-    let (send, receive) = channel();
-    let stop = Arc::new(AtomicBool::new(false));
-    let (name, stopped) = (name.to_owned(), Arc::clone(&stop));
-    let thread = std::thread::spawn(move || {
-        let me = std::thread::current();
-        let executor = Executor::new(move || me.unpark());
-        let _entered = executor.enter();
-        let volume = Volume::new(name, device(), read_only);
-        send.send(volume.handle()).expect("the test waits");
-        while !stopped.load(Ordering::Acquire) {
-            if executor.collect() {
-                executor.run_ready(64);
-                continue;
-            }
-            let timer = executor
-                .next_timer()
-                .map(|at| at.saturating_sub(executor.now()));
-            std::thread::park_timeout(timer.unwrap_or(Duration::from_millis(20)));
-        }
-        drop(volume);
-        executor.clear();
-    });
-    Served {
-        handle: receive.recv().expect("the thread runs"),
-        stop,
-        thread: Some(thread),
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Counts what reaches the device.
-#[derive(Default)]
-struct Seen {
-    writes: AtomicU64,
-    fua_writes: AtomicU64,
-    flushes: AtomicU64,
-    unmapped_bytes: AtomicU64,
-    zeroed_bytes: AtomicU64,
-}
-
-struct Spy(Rc<dyn BlockDevice>, Arc<Seen>);
-
-impl BlockDevice for Spy {
-    fn info(&self) -> DeviceInfo {
-        self.0.info()
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        let (counter, by) = match request.op {
-            Op::Write { fua: false } => (&self.1.writes, 1),
-            Op::Write { fua: true } => (&self.1.fua_writes, 1),
-            Op::Flush => (&self.1.flushes, 1),
-            Op::WriteZeroes { unmap: true, .. } => (&self.1.unmapped_bytes, request.len),
-            Op::WriteZeroes { unmap: false, .. } => (&self.1.zeroed_bytes, request.len),
-            Op::Read => (&self.1.writes, 0),
-            Op::Discard => panic!("a hole must read as zeroes, and a discard promises nothing"),
-        };
-        counter.fetch_add(by, Ordering::Relaxed);
-        self.0.submit(request, done);
-    }
-}
-
-fn open(path: &Path, flags: i32) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(flags)
-        .open(path)
-        .expect("opened")
-}
-
-/// Runs a program; fails with what it said.
-#[track_caller]
-fn run(program: &str, args: &[&str]) -> String {
-    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
-    let output = Command::new(program)
-        .args(args)
-        .env("PATH", path)
-        .output()
-        .expect("it starts");
-    assert!(
-        output.status.success(),
-        "{program} {args:?}: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout)
-        .expect("text")
-        .trim()
-        .to_owned()
-}
-
-/// A loop device, detached when dropped.
-struct Loop(String);
-
-impl Loop {
-    #[track_caller]
-    fn attach(file: &Path, sector_bytes: u32) -> Self {
-        let file = file.to_str().expect("a plain path");
-        let sector = sector_bytes.to_string();
-        let device = run(
-            "losetup",
-            &[
-                "--find",
-                "--show",
-                "--direct-io=on",
-                "--sector-size",
-                &sector,
-                file,
-            ],
-        );
-        Self(device)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("/usr/sbin/losetup")
-            .args(["-d", &self.0])
-            .status();
-    }
-}
-
-/// A mounted file system, unmounted when dropped.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = mountpoint::unmount(&self.0);
-    }
-}
+use support::{Loop, Mounted, Seen, Spy, TempDir, can_loop, can_mount, open, run, serve};
 
 #[test]
 fn ordinary_programs_read_and_write_it() {

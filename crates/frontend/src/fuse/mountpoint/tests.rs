@@ -1,5 +1,5 @@
 use super::*;
-use crate::fuse::tests::{TempDir, can_mount};
+use crate::fuse::tests::support::{TempDir, can_mount};
 
 const TABLE: &[u8] = b"22 1 0:20 / /proc rw shared:5 - proc proc rw\n\
     30 1 0:40 / /run/a\\040b rw,nosuid - ext4 /dev/sda rw\n\
