@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Request, Result};
 
@@ -74,15 +75,28 @@ impl Drop for Handle {
     }
 }
 
+/// How long an exclusive open waits for a holder to let go. A process that was killed holds its
+/// files until the kernel has ended the I/O that it left, and only then is it safe to write.
+pub const RELEASE_TIME: Duration = Duration::from_secs(3);
+
 impl File {
     /// Opens `path`, which names a regular file or a block device.
     ///
     /// # Errors
-    /// `Busy` if somebody else holds it and `options.exclusive` is set, `InvalidInput` if it is
-    /// neither a file nor a block device or no reactor runs on this thread, else what the system says.
+    /// `Busy` if somebody else holds it for [`RELEASE_TIME`] and `options.exclusive` is set,
+    /// `InvalidInput` if it is neither a file nor a block device or no reactor runs on this thread,
+    /// else what the system says.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
         let path = path.as_ref();
-        open(path, options).context(|| format!("opening {}", path.display()))
+        let begin = Instant::now();
+        loop {
+            match open(path, options) {
+                Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other.context(|| format!("opening {}", path.display())),
+            }
+        }
     }
 
     /// Size, blocks and abilities.

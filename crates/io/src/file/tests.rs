@@ -204,6 +204,23 @@ fn a_second_opener_is_told_who_is_busy() {
 }
 
 #[test]
+fn an_opener_waits_for_a_holder_that_is_on_its_way_out() {
+    on_both(async |scratch| {
+        let path = scratch.path("held.img");
+        let holder = std::fs::File::create(&path).expect("new");
+        lock(&holder).expect("locked");
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(holder);
+        });
+        let begin = Instant::now();
+        File::open(&path, &options()).expect("free after a while");
+        assert!(begin.elapsed() >= Duration::from_millis(150));
+        leaving.join().expect("it left");
+    });
+}
+
+#[test]
 fn read_only_files_take_no_writes() {
     on_both(async |scratch| {
         let path = scratch.path("f");
