@@ -158,6 +158,7 @@ fn as_json(found: &Inspection) -> serde_json::Value {
 fn render(what: &str, found: &Inspection) -> String {
     let state = match found.clean_shutdown {
         true => "shut down cleanly",
+        false if found.records == 0 => "never used",
         false => "not shut down cleanly: the next start recovers it",
     };
     let block = u64::from(found.block_size_bytes);

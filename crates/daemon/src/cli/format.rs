@@ -176,12 +176,19 @@ async fn dirty_data(devices: &Devices) -> Result<Option<String>> {
     let sound = found.problems.is_empty();
     Ok(match (dirty.is_empty(), found.clean_shutdown && sound) {
         (true, true) => None,
-        // A journal may hold more, and damage may hide more.
+        // A journal elsewhere may hold more, and damage may hide more.
         (true, false) if found.volumes.is_empty() && sound => None,
-        (true, false) => Some(
-            "perhaps data of its volumes, for it was not shut down cleanly or has damage"
-                .to_owned(),
-        ),
+        (true, false) => {
+            let names: Vec<_> = found
+                .volumes
+                .iter()
+                .map(|v| format!("{:?}", v.name))
+                .collect();
+            let names = names.join(", ");
+            Some(format!(
+                "perhaps data of volume {names}, for it was not shut down cleanly or has damage"
+            ))
+        }
         (false, _) => Some(dirty.join(", ")),
     })
 }

@@ -42,8 +42,8 @@ impl<'a> Problems<'a> {
 
     /// The directory that relative paths start from.
     pub(super) fn base(&self) -> PathBuf {
-        let base = self.path.parent().map(Path::to_path_buf);
-        std::path::absolute(base.unwrap_or_default()).unwrap_or_default()
+        let parent = self.path.parent().filter(|parent| *parent != Path::new(""));
+        std::path::absolute(parent.unwrap_or(Path::new("."))).unwrap_or_default()
     }
 
     /// Notes that what stands at `span` is wrong, and how to put it right.

@@ -203,3 +203,20 @@ fn all_problems_are_told_at_once() {
     let report = parse(&text).unwrap_err().report();
     assert_eq!(report.matches("help: ").count(), 2, "{report}");
 }
+
+#[test]
+fn relative_paths_start_at_the_file() {
+    let text = "[[device]]\nname = \"d\"\nkind = \"file\"\npath = \"x.img\"\n";
+    let here = std::env::current_dir().expect("there is one");
+    for (file, expected) in [
+        ("f.toml", here.join("x.img")),
+        ("sub/f.toml", here.join("sub/x.img")),
+        ("/etc/f.toml", "/etc/x.img".into()),
+    ] {
+        let config = Config::parse(Path::new(file), text).expect("right");
+        let DeviceKind::File { path, .. } = &config.devices[0].kind else {
+            panic!("it is a file");
+        };
+        assert_eq!(*path, expected, "{file}");
+    }
+}

@@ -55,7 +55,8 @@ async fn answer(
         Request::Flush { volume } => {
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
-                tracing::info!("flush of {name:?} asked for");
+                let whose = name.as_deref().unwrap_or("all volumes");
+                tracing::info!("flush asked for: {whose}");
                 engine.stack.write_back(name.as_deref()).await
             });
             with_progress(work, engine, volume, &progress).await??

@@ -34,9 +34,6 @@ use exports::Running;
 pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
     let log = logging::start();
     let result = serve(config, wishes);
-    if let Err(error) = &result {
-        tracing::error!("{}", error.report());
-    }
     log.finish();
     result
 }

@@ -1,0 +1,9 @@
+//! The example of the library face does what it says.
+
+#[path = "../examples/in_process.rs"]
+mod in_process;
+
+#[test]
+fn the_example_runs() {
+    in_process::main().expect("it ends well");
+}
