@@ -121,6 +121,14 @@ impl Engine {
         }
     }
 
+    /// Whether the log durably says of a slot all that the map says of its valid granules.
+    pub(crate) fn record_is_durable(&self, slot: SlotId) -> bool {
+        let entry = *self.map.borrow().slot(slot);
+        !entry.has(PENDING | DEFERRED)
+            && entry.record_at != NO_RECORD
+            && !self.commit.log.borrow().in_flight(entry.record_at)
+    }
+
     /// Queues something else for the next round.
     pub(crate) fn queue_entry(&self, entry: Entry) {
         self.commit.entries.borrow_mut().push(entry);

@@ -189,6 +189,14 @@ impl Log {
         self.batch == self.next
     }
 
+    /// Whether the record at a place of the ring belongs to the batch that is not durable yet.
+    #[must_use]
+    pub const fn in_flight(&self, place: u32) -> bool {
+        let records = self.geometry.records;
+        let ahead = (place as u64 + records - self.batch % records) % records;
+        ahead < self.next - self.batch
+    }
+
     /// Adds a record to the batch. Returns its number.
     ///
     /// # Panics

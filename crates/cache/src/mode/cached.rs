@@ -79,8 +79,8 @@ async fn survive_the_process(engine: &Engine, slot: SlotId) -> Result<()> {
     Ok(())
 }
 
-/// Writes the data and notes it in the map. Returns whether granules are new, so that a record must
-/// follow.
+/// Writes the data and notes it in the map. Returns whether a record must follow: granules are new, or
+/// no durable record knows of them.
 async fn write_data(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
@@ -114,7 +114,6 @@ async fn write_data(
         )
     };
     let written = engine.write_slot(slot, start, buf).await;
-    let fresh = touched & !before.valid;
     let turned = if written.is_ok() {
         touched
     } else {
@@ -130,13 +129,15 @@ async fn write_data(
         engine.note_unrecorded(slot);
     }
     written?;
-    if fresh != 0 {
+    // The mark speaks for clean granules only if a durable record calls them valid.
+    let fresh = touched & !before.valid != 0 || clean != 0 && !engine.record_is_durable(slot);
+    if fresh {
         engine.queue_record(slot);
     }
     if engine.above_dirty_limit() {
         engine.cleaner.kick();
     }
-    Ok(fresh != 0)
+    Ok(fresh)
 }
 
 /// Fills a write up to whole granules where the slot holds nothing yet: the rest of those granules comes
