@@ -26,6 +26,8 @@ const GENTLE: usize = 4;
 const LOW_PERCENT: u64 = 20;
 /// How long dirty data may lie before it is written back though nothing presses.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long the cleaner rests when it finds nothing that it can clean.
+const REST: Duration = Duration::from_millis(5);
 /// Wait after a failed write-back.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
@@ -70,20 +72,15 @@ impl Engine {
             if self.stopping.get() || self.commit.failure().is_some() {
                 return;
             }
-            if self.cleaner.suspended.get() > 0 || self.map.borrow().dirty_slots() == 0 {
-                self.cleaner.wanted.set(0);
-                self.reclaim.hint();
-                if pressed {
-                    self.pause().await;
-                }
-                continue;
-            }
-            let slots = self.oldest_dirty();
+            let slots = match self.cleaner.suspended.get() {
+                0 => self.oldest_dirty(),
+                _ => Vec::new(),
+            };
             if slots.is_empty() {
-                // All that is dirty is locked, or belongs to volumes that are not attached.
+                // Nothing is dirty, or it is locked, or of volumes that are not attached. A kick does
+                // not change that: time does.
                 self.cleaner.wanted.set(0);
-                self.reclaim.hint();
-                self.pause().await;
+                rt::sleep(REST).await;
                 continue;
             }
             let percent = self.dirty_percent();

@@ -6,7 +6,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
+use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_policy::{BlockKey, SlotId};
 
@@ -16,6 +18,8 @@ use crate::map::{CLEANING, DEFERRED, NO_RECORD, PENDING, TRACED};
 
 /// Candidates looked at for each slot that is wanted.
 const LOOK_AT: usize = 16;
+/// After a round that found nothing, the next one is not worth its time for so long.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// State of the reclaimer.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Reclaimer {
     freed: WaitList,
     /// The last round found nothing that could be evicted.
     stuck: Cell<bool>,
+    /// When it ended.
+    ended: Cell<Duration>,
     busy: Cell<bool>,
 }
 
@@ -39,6 +45,7 @@ impl Reclaimer {
             kick: WaitList::new(),
             freed: WaitList::new(),
             stuck: Cell::new(false),
+            ended: Cell::new(Duration::ZERO),
             busy: Cell::new(false),
         }
     }
@@ -68,8 +75,14 @@ impl Engine {
             if slot.is_some() {
                 return slot;
             }
-            if self.reclaim.stuck.get() || self.commit.failure().is_some() || self.stopping.get() {
+            if self.commit.failure().is_some() || self.stopping.get() {
                 return None;
+            }
+            if self.reclaim.stuck.get() {
+                if rt::now() < self.reclaim.ended.get() + RETRY {
+                    return None;
+                }
+                self.reclaim.hint();
             }
             self.reclaim.freed.wait().await;
         }
@@ -94,6 +107,7 @@ impl Engine {
             self.reclaim.busy.set(true);
             self.reclaim_round().await;
             self.reclaim.busy.set(false);
+            self.reclaim.ended.set(rt::now());
             self.reclaim.freed.wake_all();
         }
     }
