@@ -14,9 +14,11 @@ enum State {
     InFlight,
     /// It took effect.
     Certain,
-    /// It took effect by the time it ended, or never will: a discard, a failed write, a write in
-    /// flight when the process died, an unpromised write when power was lost.
+    /// It took effect by the time it ended, or never will: a discard, a write in flight when the
+    /// process died, an unpromised write when power was lost.
     Maybe,
+    /// As `Maybe`, but its client was told that it failed: even if read, it may go with the process.
+    Failed,
 }
 
 /// What one write, write-zeroes or discard does to the sector.
@@ -32,6 +34,17 @@ struct Version {
     promised: bool,
     /// Numbers of versions that a read has shown to be later.
     later: Vec<u64>,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It took effect.
+    Done,
+    /// A discard: it took effect or has none.
+    Discarded,
+    /// With an error.
+    Failed,
 }
 
 /// Something that has not happened.
@@ -83,17 +96,17 @@ impl History {
         });
     }
 
-    /// The operation ended; `certain` says whether it must have taken effect.
-    pub(super) fn end(&mut self, number: u64, certain: bool, promised: bool, now: u64) {
+    /// The operation ended with success or not. A discard that succeeds need not have an effect.
+    pub(super) fn end(&mut self, number: u64, how: Ending, promised: bool, now: u64) {
         for version in &mut self.versions {
             if version.number == number {
                 version.ended = now;
-                version.state = if certain {
-                    State::Certain
-                } else {
-                    State::Maybe
+                version.state = match how {
+                    Ending::Done => State::Certain,
+                    Ending::Discarded => State::Maybe,
+                    Ending::Failed => State::Failed,
                 };
-                version.promised = certain && promised;
+                version.promised = how == Ending::Done && promised;
             }
         }
     }
@@ -187,12 +200,12 @@ impl History {
         Ok(())
     }
 
-    /// The process is gone: what was in flight took effect, or never will.
+    /// The process is gone: what was in flight or had failed took effect, or never will.
     pub(super) fn lose_process(&mut self, now: u64) {
         for version in &mut self.versions {
-            if version.state == State::InFlight {
+            if matches!(version.state, State::InFlight | State::Failed) {
                 version.state = State::Maybe;
-                version.ended = now;
+                version.ended = version.ended.min(now);
                 version.read_at = NEVER;
             }
         }
@@ -242,6 +255,7 @@ impl History {
                 (State::InFlight, _) => "in flight".to_owned(),
                 (State::Certain, at) => format!("acknowledged {at}"),
                 (State::Maybe, at) => format!("uncertain since {at}"),
+                (State::Failed, at) => format!("failed {at}"),
             };
             out.push_str(&format!(
                 "\n    {} {name}: submitted {}, {ended}{}{}",

@@ -9,7 +9,8 @@
 //! - After power loss: nothing older than the last promised write. A promise is an acknowledgement
 //!   followed by a FLUSH that succeeded, an acknowledgement with FUA, or with [`Promise::Sync`] any
 //!   acknowledgement.
-//! - A failed write or a discard has happened or has not, for good. A failed FLUSH promises nothing.
+//! - A failed write or a discard has happened or has not, for good (a failed write that was read may
+//!   still go with the process). A failed FLUSH promises nothing.
 //! - Once read, the outcome of a crash or of a discard stays, and the next FLUSH promises it.
 
 mod history;
@@ -17,7 +18,7 @@ mod history;
 use forebay_block::{Buf, Op, Request, Result};
 
 use crate::stamp::{self, Content, SECTOR_BYTES};
-use history::History;
+use history::{Ending, History};
 
 /// What an acknowledgement promises against power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,13 +181,18 @@ impl Model {
             }
             Op::Write { fua } | Op::WriteZeroes { fua, .. } => {
                 let promised = fua || self.promise == Promise::Sync;
+                let how = if result.is_ok() {
+                    Ending::Done
+                } else {
+                    Ending::Failed
+                };
                 for history in &mut self.volumes[ticket.volume][range] {
-                    history.end(ticket.number, result.is_ok(), promised, now);
+                    history.end(ticket.number, how, promised, now);
                 }
             }
             Op::Discard => {
                 for history in &mut self.volumes[ticket.volume][range] {
-                    history.end(ticket.number, false, false, now);
+                    history.end(ticket.number, Ending::Discarded, false, now);
                 }
             }
         }
