@@ -3,6 +3,7 @@
 //!
 //! `FOREBAY_SEEDS=n` runs n random seeds in place of 500; `FOREBAY_SEED=n` starts them at n.
 
+mod planted;
 #[path = "../stack/mod.rs"]
 mod stack;
 

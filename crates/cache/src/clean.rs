@@ -16,7 +16,8 @@ use forebay_io::sync::{Promise, WaitList};
 use forebay_policy::SlotId;
 
 use crate::engine::{Attached, Engine};
-use crate::map::{CLEANING, LIVE, REWRITTEN};
+use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
+use crate::plant::{Fault, planted};
 
 /// Blocks written back between two flushes of the backing device.
 const BATCH: usize = 64;
@@ -169,6 +170,7 @@ impl Engine {
         let mut error = None;
         for volume in volumes {
             let flushed = match self.volume_by_id(volume) {
+                Some(_) if planted(Fault::CleanBeforeFlush) => Ok(()),
                 Some(attached) => self.flush_backing(&attached).await,
                 None => Err(ErrorKind::ShuttingDown.into()),
             };
@@ -249,7 +251,7 @@ impl Engine {
             return Err(error.clone());
         }
         self.stats.write_backs.add(1);
-        if entry.has(REWRITTEN) {
+        if entry.has(REWRITTEN) && !planted(Fault::ForgetRewrite) {
             map.requeue_dirty(done.slot);
             return Ok(());
         }
@@ -257,9 +259,10 @@ impl Engine {
         if entry.dirty & !done.granules != 0 {
             map.requeue_dirty(done.slot);
         }
+        map.add_flags(done.slot, CLEANED);
         drop(map);
-        // Whoever relies on the block being clean (an overwrite under a mark, a write around it, its
-        // eviction) waits for a later record in the log than this one.
+        // Whoever relies on the block being clean waits for this record (a write around the cache, see
+        // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
         self.queue_record(done.slot);
         Ok(())
     }

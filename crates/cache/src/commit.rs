@@ -21,7 +21,8 @@ use forebay_metadata::record::{BlockRecord, Body, KILL_SLOTS, MarkState};
 use forebay_policy::SlotId;
 
 use crate::engine::Engine;
-use crate::map::{DEFERRED, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::map::{CLEANED, DEFERRED, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::plant::{Fault, planted};
 use crate::region::RegionId;
 
 /// Names a round; see [`Engine::committed`].
@@ -127,6 +128,18 @@ impl Engine {
         !entry.has(PENDING | DEFERRED)
             && entry.record_at != NO_RECORD
             && !self.commit.log.borrow().in_flight(entry.record_at)
+    }
+
+    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
+    /// record would win, after a crash, over what is about to be written to the backing device.
+    pub(crate) async fn settle(&self, slot: SlotId) -> Result<()> {
+        let entry = *self.map.borrow().slot(slot);
+        let in_flight =
+            entry.record_at != NO_RECORD && self.commit.log.borrow().in_flight(entry.record_at);
+        if entry.has(CLEANED) || in_flight {
+            self.commit().await?;
+        }
+        Ok(())
     }
 
     /// Queues something else for the next round.
@@ -250,7 +263,8 @@ impl Engine {
     /// Rule 1: the data that the batch's records point to is durable before they are written.
     async fn flush_data(&self) -> Result<()> {
         let written = self.commit.data_written.get();
-        if self.data_volatile && written != self.commit.data_flushed.get() {
+        let skip = planted(Fault::RecordBeforeData);
+        if self.data_volatile && written != self.commit.data_flushed.get() && !skip {
             self.data.flush().await?;
         }
         self.commit.data_flushed.set(written);
@@ -422,9 +436,10 @@ impl Engine {
             return;
         }
         let volume = entry.key.volume();
-        let unflushed = self
-            .volume_by_id(volume)
-            .is_some_and(|v| v.backing.unflushed());
+        let unflushed = !planted(Fault::ClaimBeforeFlush)
+            && self
+                .volume_by_id(volume)
+                .is_some_and(|v| v.backing.unflushed());
         let valid = if unflushed { entry.dirty } else { entry.valid };
         if valid != entry.valid && !entry.has(DEFERRED) {
             self.map.borrow_mut().add_flags(slot, DEFERRED);
@@ -446,6 +461,7 @@ impl Engine {
         let mut map = self.map.borrow_mut();
         map.set_record(slot, at);
         map.add_flags(slot, TRACED);
+        map.clear_flags(slot, CLEANED);
         if entry.has(UNRECORDED) {
             map.clear_flags(slot, UNRECORDED);
             self.regions.recorded(entry.key);

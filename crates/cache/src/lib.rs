@@ -22,6 +22,7 @@ mod map;
 mod mode;
 mod open;
 mod options;
+pub mod plant;
 mod reclaim;
 mod recover;
 mod region;

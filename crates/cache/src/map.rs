@@ -9,21 +9,23 @@ use forebay_policy::{BlockIndex, BlockKey, DirtyQueue, LruList, SlotId};
 pub(crate) const NO_RECORD: u32 = u32::MAX;
 
 /// A slot holds a block, or is being given one.
-pub(crate) const LIVE: u8 = 1;
+pub(crate) const LIVE: u16 = 1;
 /// On the queue for the next commit.
-pub(crate) const PENDING: u8 = 2;
+pub(crate) const PENDING: u16 = 2;
 /// Waits for a flush of the backing device before its clean granules are recorded.
-pub(crate) const DEFERRED: u8 = 4;
+pub(crate) const DEFERRED: u16 = 4;
 /// Dirty in place under its region's mark: the record does not say so.
-pub(crate) const UNRECORDED: u8 = 8;
+pub(crate) const UNRECORDED: u16 = 8;
 /// Written to since the cleaner last started on it.
-pub(crate) const REWRITTEN: u8 = 16;
+pub(crate) const REWRITTEN: u16 = 16;
 /// The cleaner is writing it back.
-pub(crate) const CLEANING: u8 = 32;
+pub(crate) const CLEANING: u16 = 32;
 /// A record of it may stand in the log or in the process journal.
-pub(crate) const TRACED: u8 = 64;
+pub(crate) const TRACED: u16 = 64;
 /// On the dirty queue.
-pub(crate) const QUEUED: u8 = 128;
+pub(crate) const QUEUED: u16 = 128;
+/// Turned clean since its last record.
+pub(crate) const CLEANED: u16 = 256;
 
 /// What is known of a slot: 32 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,7 @@ pub(crate) struct Slot {
     pub(crate) dirty: u64,
     /// Place in the ring of the record that counts.
     pub(crate) record_at: u32,
-    pub(crate) flags: u8,
+    pub(crate) flags: u16,
 }
 
 impl Slot {
@@ -45,7 +47,7 @@ impl Slot {
         flags: 0,
     };
 
-    pub(crate) const fn has(&self, flag: u8) -> bool {
+    pub(crate) const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
@@ -189,11 +191,11 @@ impl Map {
         }
     }
 
-    pub(crate) fn add_flags(&mut self, slot: SlotId, flags: u8) {
+    pub(crate) fn add_flags(&mut self, slot: SlotId, flags: u16) {
         self.slots[slot as usize].flags |= flags;
     }
 
-    pub(crate) fn clear_flags(&mut self, slot: SlotId, flags: u8) {
+    pub(crate) fn clear_flags(&mut self, slot: SlotId, flags: u16) {
         self.slots[slot as usize].flags &= !flags;
     }
 

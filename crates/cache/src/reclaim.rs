@@ -15,6 +15,7 @@ use forebay_policy::{BlockKey, SlotId};
 use crate::commit::Entry;
 use crate::engine::Engine;
 use crate::map::{CLEANING, DEFERRED, NO_RECORD, PENDING, TRACED};
+use crate::plant::{Fault, planted};
 
 /// Candidates looked at for each slot that is wanted.
 const LOOK_AT: usize = 16;
@@ -155,7 +156,10 @@ impl Engine {
                 map.set_record(*slot, NO_RECORD);
             }
             self.queue_entry(Entry::Kill(traced));
-            durable = self.commit().await;
+            let ticket = self.request_commit();
+            if !planted(Fault::ReuseBeforeDead) {
+                durable = self.committed(ticket).await;
+            }
         }
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);

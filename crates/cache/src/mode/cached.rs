@@ -10,6 +10,7 @@ use forebay_policy::SlotId;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
 use crate::map::{REWRITTEN, TRACED};
+use crate::plant::{Fault, planted};
 
 /// Writes a piece into its slot, dirty. The block's exclusive lock is held.
 ///
@@ -33,7 +34,9 @@ pub(super) async fn write(
     if job.durable {
         return engine.commit().await;
     }
-    if fresh {
+    // The device failed meanwhile: whether the data is there nobody knows.
+    engine.check_alive()?;
+    if fresh && !planted(Fault::ForgetJournal) {
         return survive_the_process(engine, slot).await;
     }
     Ok(())
@@ -104,7 +107,7 @@ async fn write_data(
     };
 
     let clean = touched & before.valid & !before.dirty;
-    let _mark = if clean == 0 {
+    let mark = if clean == 0 || planted(Fault::UnmarkedOverwrite) {
         None
     } else {
         Some(
@@ -125,7 +128,7 @@ async fn write_data(
         let now = *map.slot(slot);
         map.set(slot, now.valid | turned, now.dirty | turned);
     }
-    if clean != 0 {
+    if mark.is_some() {
         engine.note_unrecorded(slot);
     }
     written?;

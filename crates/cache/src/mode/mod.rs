@@ -20,6 +20,7 @@ use forebay_block::Result;
 
 use crate::engine::{Attached, Engine, Job};
 use crate::options::Mode;
+use crate::plant::{Fault, planted};
 
 pub(crate) use zero::zero;
 
@@ -52,7 +53,7 @@ pub(crate) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -
 /// each does nothing where nothing was written.
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
     volume.backing.check()?;
-    if volume.backing.unflushed() {
+    if volume.backing.unflushed() && !planted(Fault::FlushHalfWay) {
         engine.flush_backing(volume).await?;
     }
     engine.commit().await

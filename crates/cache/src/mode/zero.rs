@@ -14,6 +14,7 @@ use super::around::drop_clean;
 use crate::engine::{Attached, Engine};
 use crate::geometry::Piece;
 use crate::map::{REWRITTEN, TRACED};
+use crate::plant::{Fault, planted};
 
 /// Blocks that are locked at a time.
 const STRETCH_BLOCKS: usize = 64;
@@ -62,7 +63,7 @@ async fn zero_stretch(
             zeroed |= zeroes;
         }
     }
-    if dropped {
+    if dropped && !planted(Fault::ZeroBeforeDrop) {
         // The clean copies are durably gone before the backing device changes (rule 5).
         engine.commit().await?;
     }
@@ -91,6 +92,7 @@ async fn zero_cached(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result
     let touched = engine.geometry.touched(piece);
     let before = *engine.map.borrow().slot(slot);
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    engine.settle(slot).await?;
     let dirty = touched & before.dirty;
     for run in engine.geometry.runs(dirty, piece.start..piece.end) {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
