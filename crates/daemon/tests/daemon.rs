@@ -110,6 +110,22 @@ fn it_is_controlled_while_it_serves() {
         assert!(place.refused(arguments).contains(expected));
     }
     assert!(place.ok(&["grow", "db"]).contains("stays at 64 MiB"));
+    let backing = std::fs::OpenOptions::new()
+        .write(true)
+        .open(place.path("db.img"));
+    backing.expect("there").set_len(80 << 20).expect("grown");
+    assert!(
+        nbd.read(72 << 20, 4096).expect("an answer").is_err(),
+        "not yet"
+    );
+    assert!(
+        place
+            .ok(&["grow", "db"])
+            .contains("grew from 64 MiB to 80 MiB")
+    );
+    assert_eq!(nbd.write(72 << 20, &block(7)).expect("an answer"), 0);
+    assert_eq!(nbd.read(72 << 20, 4096).expect("an answer"), Ok(block(7)));
+    assert_eq!(place.connect().size_bytes, 80 << 20);
     assert!(
         place
             .ok(&["detach", "db", "--json"])

@@ -73,8 +73,12 @@ impl FileDevice {
 }
 
 impl BlockDevice for FileDevice {
+    /// With the present size: a file or device may have grown.
     fn info(&self) -> DeviceInfo {
-        self.info.clone()
+        DeviceInfo {
+            size_bytes: self.file.size_bytes(),
+            ..self.info.clone()
+        }
     }
 
     #[inline]

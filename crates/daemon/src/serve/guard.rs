@@ -220,7 +220,7 @@ mod tests {
     fn an_nbd_client_is_known_by_its_command_line() {
         let named = |command: &str| served().named_in(command.as_bytes()).map(str::to_owned);
         assert!(named("nbd-client\0-unix\0/run/forebay/db.sock\0/dev/nbd0").is_some());
-        assert!(named("nbd-client\0127.0.0.1\010809\0/dev/nbd0").is_some());
+        assert!(named("nbd-client\x00127.0.0.1\x0010809\x00/dev/nbd0").is_some());
         assert_eq!(named("nbd-client\0-unix\0/run/other.sock\0/dev/nbd0"), None);
     }
 }

@@ -224,7 +224,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         !second.fresh_log,
         "the cache has not been told of the first time yet"
     );
-    let ranges = vec![0..RANGE_BYTES];
+    let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
     let back = Meeting {
         ranges: Some(ranges.clone()),
         ..meeting(Some(second.record), Some(3))

@@ -77,6 +77,25 @@ fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometr
     Ok((geometry, align as usize))
 }
 
+/// The present size in whole logical blocks, bytes; none if the system does not tell.
+pub(super) fn size_bytes(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<u64> {
+    let fd = fd.as_raw_fd();
+    let mut size_bytes: u64 = 0;
+    let known = if geometry.block_device {
+        // SAFETY: the request writes one value of this type.
+        unsafe { libc::ioctl(fd, BLKGETSIZE64, &raw mut size_bytes) }
+    } else {
+        // SAFETY: all zeroes is a valid value of this plain structure.
+        let mut answer: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, and the answer is written in place.
+        let result = unsafe { libc::fstat(fd, &raw mut answer) };
+        size_bytes = u64::try_from(answer.st_size).unwrap_or(0);
+        result
+    };
+    let logical = u64::from(geometry.logical_block_bytes);
+    (known >= 0).then_some(size_bytes - size_bytes % logical)
+}
+
 fn regular_file(
     fd: RawFd,
     metadata: &Metadata,

@@ -3,7 +3,7 @@
 mod geometry;
 mod operation;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs::{Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -48,7 +48,7 @@ pub(crate) struct Handle {
     path: PathBuf,
     geometry: Geometry,
     /// What requests are checked against.
-    info: DeviceInfo,
+    info: RefCell<DeviceInfo>,
     /// Buffers at other addresses are bounced, bytes.
     memory_align: usize,
     /// Whether `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` are not known to be refused.
@@ -99,7 +99,19 @@ impl File {
         }
     }
 
-    /// Size, blocks and abilities.
+    /// The present size, bytes, in whole logical blocks. Requests up to it are taken from now on:
+    /// files and devices may grow while they are open.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        let handle = &self.handle;
+        let mut info = handle.info.borrow_mut();
+        if let Some(size_bytes) = geometry::size_bytes(handle.fd.as_fd(), &handle.geometry) {
+            info.size_bytes = size_bytes;
+        }
+        info.size_bytes
+    }
+
+    /// Size when it was opened, blocks and abilities.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.handle.geometry
@@ -120,7 +132,7 @@ impl File {
         let checked = if handle.read_only && !matches!(request.op, Op::Read | Op::Flush) {
             Err(ErrorKind::ReadOnly.into())
         } else {
-            handle.info.check(&request)
+            handle.info.borrow().check(&request)
         };
         match checked {
             // A discard is advice; this medium has no use for it.
@@ -184,7 +196,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
             read_only: options.read_only,
             path: path.to_owned(),
             geometry,
-            info,
+            info: RefCell::new(info),
             memory_align,
             punches: Cell::new(true),
             zeroes: Cell::new(true),
