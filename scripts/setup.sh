@@ -12,7 +12,6 @@ needs=(
     "qemu-utils|command -v qemu-img && command -v qemu-io|tests: qemu-img, qemu-io"
     "e2fsprogs|command -v mkfs.ext4 && command -v e2fsck|demo and tests: ext4 on the loop device"
     "xfsprogs|command -v mkfs.xfs|tests: XFS on the loop device"
-    "fuse3|command -v fusermount3|demo and tests: the FUSE export without root"
     "util-linux|command -v losetup && command -v mount|demo and tests: the loop device"
     "jq|command -v jq|demo: reading results"
     "procps|command -v ps|demo: looking after its own processes"

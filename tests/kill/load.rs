@@ -26,6 +26,15 @@ pub(crate) struct Writer {
     seed: u64,
 }
 
+/// What the writers and whoever kills the daemon tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Writes acknowledged by now.
+    pub(crate) acknowledged: AtomicU64,
+    /// Connections may break from now on.
+    pub(crate) killed: AtomicBool,
+}
+
 /// What a writer waits for.
 enum Pending {
     Write(log::Write),
@@ -88,36 +97,29 @@ impl Writer {
         }
     }
 
-    /// Loads the volume until the connection breaks, which must not happen before `killed`, or until
-    /// `stop`. Every acknowledgement is in the log when this returns.
-    pub(crate) fn run(
-        &mut self,
-        socket: &Path,
-        export: &str,
-        killed: &AtomicBool,
-        stop: &AtomicBool,
-    ) {
+    /// Loads the volume until the connection breaks, which must not happen before the kill. Every
+    /// acknowledgement is in the log when this returns.
+    pub(crate) fn run(&mut self, socket: &Path, export: &str, progress: &Progress) {
         let mut pending = HashMap::new();
         let mut work = || -> io::Result<()> {
             let mut client = Client::connect(socket, export)?;
             loop {
-                while client.in_flight() < QUEUE_DEPTH && !stop.load(Ordering::Relaxed) {
+                while client.in_flight() < QUEUE_DEPTH {
                     self.send(&mut client, &mut pending)?;
                 }
-                if client.in_flight() == 0 {
-                    return Ok(());
-                }
                 let reply = client.receive()?;
-                let done = pending
-                    .remove(&reply.cookie)
-                    .expect("every request is noted");
+                let done = pending.remove(&reply.cookie);
+                let done = done.expect("every request is noted");
+                if matches!(done, Pending::Write(_)) {
+                    progress.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
                 self.finish(done, &reply.data);
             }
         };
         if let Err(error) = work() {
             let broken = error.kind() != io::ErrorKind::InvalidData;
             assert!(
-                broken && killed.load(Ordering::SeqCst),
+                broken && progress.killed.load(Ordering::SeqCst),
                 "writer {}: {error}, but nobody has killed the daemon yet",
                 self.index
             );

@@ -73,7 +73,6 @@ pub(crate) struct Mismatch {
 pub(crate) struct Log {
     clock: u64,
     sectors: HashMap<u64, Vec<Candidate>>,
-    pub(crate) acknowledged: u64,
 }
 
 /// A write on its way.
@@ -131,7 +130,6 @@ impl Log {
     /// Notes that a write was acknowledged: what was over before it was sent is ruled out.
     pub(crate) fn acknowledge(&mut self, write: &Write) {
         let now = self.tick();
-        self.acknowledged += 1;
         for sector in write.first..write.first + write.sectors {
             self.settle(sector, write.sent, now);
         }
