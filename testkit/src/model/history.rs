@@ -171,14 +171,20 @@ impl History {
             return Ok(());
         }
         let dead = self.dead_for_reader(submitted);
-        // Zeroes may have several sources; the newest assumes least.
-        let found = (self.versions.iter().zip(&dead))
-            .filter(|(version, dead)| !**dead && version.content == content)
-            .max_by_key(|(version, _)| version.submitted)
-            .map(|(version, _)| version.clone());
-        let Some(found) = found else {
+        let alive = (self.versions.iter().zip(&dead))
+            .filter(|(version, dead)| !**dead && version.content == content);
+        // Zeroes may have several sources. If all had ended, the last of them stands for any; else
+        // the read says nothing about the future.
+        let ambiguous = alive.clone().count() > 1;
+        let found = alive
+            .map(|(version, _)| version)
+            .max_by_key(|version| version.ended);
+        let Some(found) = found.cloned() else {
             return Err(self.describe(submitted));
         };
+        if ambiguous && found.ended >= submitted {
+            return Ok(());
+        }
         self.versions.retain_mut(|version| {
             if version.number == found.number {
                 version.read_at = version.read_at.min(now);

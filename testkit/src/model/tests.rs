@@ -238,3 +238,20 @@ fn an_order_that_a_read_has_shown_outlives_power_loss_once_promised() {
     bench.model.crash(Loss::Power);
     assert_eq!(bench.may(&all), [true, false]);
 }
+
+#[test]
+fn zeroes_of_several_sources_are_not_mistaken() {
+    let zeroes = Op::WriteZeroes {
+        fua: false,
+        unmap: true,
+    };
+    let mut bench = Bench::new(Promise::Flush);
+    let read = bench.begin(Op::Read);
+    let first = bench.run(WRITE);
+    let second = bench.begin(zeroes);
+    // Zeroes from before the write, or of the second: the read does not say.
+    assert!(bench.end_read(&read, 0));
+    assert_eq!(bench.may(&[0, first]), [true, true]);
+    bench.ok(&second);
+    assert_eq!(bench.may(&[0, first]), [true, false]);
+}
