@@ -96,15 +96,21 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
     })
 }
 
-/// Says where everything is listening: on standard output, in the status, to systemd.
+/// Says where everything is listening, and what is emulated: on standard output, in the status, to systemd.
 async fn announce(engine: &engine::Handle, listening: Vec<String>) -> Result<()> {
     for place in &listening {
         println!("{place}");
     }
     let told = listening.clone();
-    engine
-        .ask(move |engine| async move { engine.set_listening(told) })
-        .await?;
+    let status = engine.ask(move |engine| async move {
+        engine.set_listening(told);
+        engine.status()
+    });
+    for device in status.await?.devices {
+        if device.what.contains("emulated") {
+            println!("device {:?} is {}", device.name, device.what);
+        }
+    }
     tracing::info!("ready");
     let status = format!("serving: {}", listening.join("; "));
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);

@@ -169,3 +169,6 @@ impl Stack {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

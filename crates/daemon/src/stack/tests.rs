@@ -1,0 +1,222 @@
+//! Stacks in this process: caches in memory, two volumes, a metadata device of its own.
+
+use std::path::{Path, PathBuf};
+
+use forebay_block::{BlockDeviceExt as _, Buf};
+use forebay_cache::FormatOptions;
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_io::{Engine, Reactor};
+
+use super::*;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fb-stack-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary directory");
+        Self(path)
+    }
+
+    fn config(&self, text: &str) -> Config {
+        Config::parse(&self.0.join("f.toml"), text).expect("right")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn on_reactor<F: Future<Output = ()> + 'static>(test: impl FnOnce() -> F) {
+    let reactor = Reactor::new(Engine::Threads).expect("threads work everywhere");
+    reactor.run(test());
+}
+
+const MEMORY: &str = r#"
+server.state = "state"
+device = [
+    { name = "fast", kind = "mem", size = "32M", volatile = VOLATILE },
+    { name = "disk", kind = "mem", size = "32M" },
+    { name = "other", kind = "mem", size = "16M" },
+]
+cache = { data = "fast" }
+volume = [
+    { name = "db", backing = "disk", mode = "MODE" },
+    { name = "logs", backing = "other", mode = "wt", read_only = true },
+]
+"#;
+
+fn memory(volatile: &str, mode: &str) -> String {
+    MEMORY.replace("VOLATILE", volatile).replace("MODE", mode)
+}
+
+#[test]
+fn volumes_are_apart_and_known_by_name() {
+    let scratch = Scratch::new("names");
+    let config = scratch.config(&memory("false", "wt"));
+    on_reactor(|| async move {
+        let stack = Stack::open(&config, &Wishes::default())
+            .await
+            .expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        let logs = stack.volume("logs").expect("there").open();
+        assert_eq!(db.info().size_bytes, 32 << 20);
+        db.write(4096, Buf::copied(&[1; 4096]))
+            .await
+            .expect("written");
+        let refused = logs
+            .write(4096, Buf::zeroed(4096))
+            .await
+            .expect_err("read-only");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        let back = Buf::scratch(4096);
+        logs.read(4096, back.clone()).await.expect("read");
+        assert!(back.is_zero());
+        let unknown = stack.volume("dc").expect_err("unknown");
+        assert!(unknown.report().contains("db, logs"), "{unknown:?}");
+        // What would lose data is refused while it runs, too.
+        let refused = stack
+            .set_mode("db", Mode::WriteBack)
+            .await
+            .expect_err("loses data");
+        assert!(refused.report().contains("volatile = true"), "{refused:?}");
+        let done = stack.set_mode("db", Mode::PassThrough).await.expect("safe");
+        assert!(done.contains("now in mode pt"), "{done}");
+        stack.close().await.expect("closed");
+        let late = db.read(0, back).await.expect_err("closed");
+        assert_eq!(late.kind(), ErrorKind::ShuttingDown);
+    });
+}
+
+#[test]
+fn a_volatile_cache_that_died_is_told_of_and_not_in_the_way() {
+    let scratch = Scratch::new("volatile");
+    let config = scratch.config(&memory("true", "wb"));
+    let state = config.server.state.clone();
+    let again = config.clone();
+    on_reactor(|| async move {
+        let stack = Stack::open(&config, &Wishes::default())
+            .await
+            .expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        db.write(0, Buf::copied(&[1; 4096])).await.expect("written");
+        // Dropped, as if the process had died.
+    });
+    let record = StateDirectory::open(&state)
+        .expect("free")
+        .load("db")
+        .expect("whole");
+    assert!(record.is_some_and(|record| record.may_be_dirty));
+    on_reactor(|| async move {
+        let stack = Stack::open(&again, &Wishes::default())
+            .await
+            .expect("opens again");
+        stack.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn a_wish_for_an_unknown_volume_is_refused() {
+    let scratch = Scratch::new("wish");
+    let config = scratch.config(&memory("false", "wt"));
+    let wishes = Wishes {
+        adopt: vec!["dc".into()],
+        ..Wishes::default()
+    };
+    assert_eq!(
+        wishes.check(&config).expect_err("unknown").kind(),
+        ErrorKind::NotFound
+    );
+}
+
+fn file(path: &Path, size_bytes: u64) -> Rc<dyn BlockDevice> {
+    let options = FileDeviceOptions {
+        create_bytes: Some(size_bytes),
+        exclusive: true,
+        ..FileDeviceOptions::default()
+    };
+    FileDevice::open(path, options).expect("made")
+}
+
+const FILES: &str = r#"
+server.state = "state"
+device = [
+    { name = "fast", kind = "file", path = "cache" },
+    { name = "map", kind = "file", path = "map" },
+    { name = "disk", kind = "file", path = "disk" },
+]
+cache = { data = "fast", metadata = "map", journal = "journal", journal_size = "2M" }
+volume = [{ name = "db", backing = "disk", mode = "wb" }]
+"#;
+
+#[test]
+fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
+    let scratch = Scratch::new("metadata");
+    let config = scratch.config(FILES);
+    let other_size = scratch.config(&FILES.replace("2M", "4M"));
+    let base = scratch.0.clone();
+    let (first, journal) = (config.clone(), scratch.0.join("journal"));
+    on_reactor(|| async move {
+        file(&base.join("disk"), 16 << 20);
+        let devices = forebay_cache::Devices {
+            data: file(&base.join("cache"), 32 << 20),
+            metadata: Some(file(&base.join("map"), 8 << 20)),
+        };
+        let options = FormatOptions {
+            block_size_bytes: 16 << 10,
+            uuid: [9; 16],
+        };
+        forebay_cache::format(&devices, &options)
+            .await
+            .expect("formatted");
+        drop(devices);
+        let stack = Stack::open(&first, &Wishes::default())
+            .await
+            .expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        db.write(8192, Buf::copied(&[3; 4096]))
+            .await
+            .expect("written");
+        let status = stack.status();
+        let roles: Vec<_> = status.devices.iter().map(|device| &*device.role).collect();
+        assert_eq!(roles, ["cache", "metadata", "backing"]);
+        assert!(status.devices[1].write_bytes > 0, "{:?}", status.devices[1]);
+        assert_eq!(
+            status.cache.expect("there is one").block_size_bytes,
+            16 << 10
+        );
+        // Dropped, as if the process had died: the journal stays.
+    });
+    assert_eq!(std::fs::metadata(&journal).expect("there").len(), 2 << 20);
+    on_reactor(|| async move {
+        let stack = Stack::open(&other_size, &Wishes::default())
+            .await
+            .expect("recovers");
+        assert_eq!(std::fs::metadata(&journal).expect("there").len(), 2 << 20);
+        let db = stack.volume("db").expect("there").open();
+        let back = Buf::scratch(4096);
+        db.read(8192, back.clone()).await.expect("read");
+        assert_eq!(back.to_vec(), [3; 4096]);
+        stack.close().await.expect("closed");
+        assert!(!journal.exists(), "nothing is in it that the cache has not");
+    });
+    on_reactor(|| async move {
+        let without = Wishes {
+            without_cache: vec!["db".into()],
+            ..Wishes::default()
+        };
+        let stack = Stack::open(&config, &without).await.expect("opens");
+        assert!(stack.set_mode("db", Mode::WriteThrough).await.is_err());
+        assert!(
+            stack
+                .write_back(Some("db"))
+                .await
+                .expect("flushed")
+                .contains("no cache")
+        );
+        assert!(stack.status().cache.is_none());
+        stack.close().await.expect("closed");
+    });
+}
