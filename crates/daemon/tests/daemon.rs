@@ -210,6 +210,9 @@ fn without_its_cache_a_volume_is_newer_than_the_cache() {
             .expect("an answer");
         assert_eq!(error, 0);
     }
+    // Nothing to detach, and so nothing is taken from the clients.
+    assert!(place.refused(&["detach", "db"]).contains("without a cache"));
+    check_blocks(&mut place.connect(), 8..16);
     // Killed: the log is durable before a write is acknowledged.
     daemon.kill();
 

@@ -104,6 +104,17 @@ impl Engine {
         *self.listening.borrow_mut() = listening;
     }
 
+    /// Refuses what would change something on the way out.
+    pub(super) fn check_open(&self) -> Result<()> {
+        match self.shutting_down.get() {
+            true => Err(Error::new(
+                ErrorKind::ShuttingDown,
+                "the daemon is on its way out: ask again after the next start",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Lets the reactor end; the stack goes with it.
     pub(super) fn end(&self) {
         if let Some(end) = self.end.take() {

@@ -47,6 +47,10 @@ async fn answer(
     exports: Arc<Shared>,
     progress: mpsc::Sender<String>,
 ) -> Result<Reply> {
+    if !matches!(request, Request::Status {}) {
+        let open = engine.ask(|engine| async move { engine.check_open() });
+        open.await??;
+    }
     let done = match request {
         Request::Status {} => {
             let status = engine.ask(|engine| async move { engine.status() }).await?;
@@ -75,7 +79,7 @@ async fn answer(
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
                 // Refused before anything is taken from clients.
-                engine.stack.volume(&name).map(|_| ())
+                engine.stack.check_detach(&name)
             });
             work.await??;
             let name = volume.clone();

@@ -90,6 +90,15 @@ impl Stack {
         ))
     }
 
+    /// Checks that a volume can be detached, before anything is taken from its clients.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache.
+    pub fn check_detach(&self, name: &str) -> Result<()> {
+        let served = self.served(name)?;
+        self.cache_of(&served).map(|_| ())
+    }
+
     /// Stops serving a volume, writes all of it back and lets the cache forget it. Returns what was
     /// done, in words.
     ///
