@@ -35,7 +35,7 @@ pub(crate) enum Entry {
     Kill(Vec<SlotId>),
     Mark(RegionId),
     Unmark { volume: u16, region: u64 },
-    Open { boot_id: [u8; 16] },
+    Open,
     Close,
 }
 
@@ -47,6 +47,9 @@ const WRITE_TRIES: u32 = 3;
 pub(crate) struct Committer {
     pub(crate) log: RefCell<Log>,
     pub(crate) journal: RefCell<Option<Journal>>,
+    /// Where the record of this opening stands: the next process must find it, however long this one
+    /// lives.
+    opened_at: Cell<u32>,
     pending: RefCell<VecDeque<SlotId>>,
     entries: RefCell<Vec<Entry>>,
     /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
@@ -69,6 +72,7 @@ impl Committer {
         Self {
             log: RefCell::new(log),
             journal: RefCell::new(journal),
+            opened_at: Cell::new(NO_RECORD),
             pending: RefCell::default(),
             entries: RefCell::default(),
             echo: RefCell::default(),
@@ -401,16 +405,22 @@ impl Engine {
                 };
                 self.commit.push_body(&body, Owner::NONE);
             }
-            Entry::Open { boot_id } => {
-                let journal = self.commit.journal.borrow().is_some();
-                self.commit
-                    .push_body(&Body::Open { boot_id, journal }, Owner::NONE);
-            }
+            Entry::Open => self.log_open(),
             Entry::Close => {
+                self.commit.opened_at.set(NO_RECORD);
                 self.commit.push_body(&Body::Close, Owner::NONE);
             }
         }
         None
+    }
+
+    fn log_open(&self) {
+        let body = Body::Open {
+            boot_id: self.options.boot_id,
+            journal: self.commit.journal.borrow().is_some(),
+        };
+        let at = self.commit.push_body(&body, Owner::NONE);
+        self.commit.opened_at.set(at);
     }
 
     fn log_mark(&self, id: RegionId) {
@@ -503,6 +513,7 @@ impl Engine {
                 (owner, place)
             };
             match oldest.kind() {
+                OwnerKind::None if self.commit.opened_at.get() == place => self.log_open(),
                 OwnerKind::None => {}
                 OwnerKind::Slot(slot) => {
                     let entry = *self.map.borrow().slot(slot);

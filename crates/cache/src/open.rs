@@ -258,9 +258,7 @@ impl Engine {
             None => None,
         };
         *self.commit.journal.borrow_mut() = journal;
-        self.queue_entry(Entry::Open {
-            boot_id: self.options.boot_id,
-        });
+        self.queue_entry(Entry::Open);
         self.commit().await
     }
 

@@ -234,3 +234,34 @@ fn a_volume_of_another_epoch_is_not_believed() {
         cache.close().await.expect("closes");
     });
 }
+
+#[test]
+fn a_missing_journal_is_noticed_however_long_the_process_lived() {
+    let world = world(1, 4 << 20, 512);
+    run(&world, async |disks| {
+        make(&disks, 32 << 10).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let mut model = vec![0; usize::try_from(VOLUME_BYTES).expect("small")];
+        let rng = Rng::new(1);
+        let lap_bytes = cache.stats().log_records * 64;
+        while cache.stats().log_bytes < 3 * lap_bytes {
+            exercise(&volume, &mut model, &rng, 100).await;
+        }
+        // The process dies: no close.
+    });
+    run(&world, async |disks| {
+        let devices = Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let mut options = CacheOptions::new([9; 16]);
+        options.journal = Some(Buf::zeroed(1 << 16));
+        let refused = Cache::open(devices.clone(), options.clone()).await;
+        assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::Lost));
+        options.accept_journal_loss = true;
+        Cache::open(devices, options)
+            .await
+            .expect("opens if told to");
+    });
+}
