@@ -23,7 +23,7 @@ fn every_setup() -> [Setup; 4] {
 }
 
 /// A file of bytes that do not repeat.
-fn noise(path: &Path, len: usize) -> Vec<u8> {
+pub(crate) fn noise(path: &Path, len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut data = Vec::with_capacity(len);
     while data.len() < len {
@@ -37,7 +37,7 @@ fn noise(path: &Path, len: usize) -> Vec<u8> {
     data
 }
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 

@@ -1,9 +1,10 @@
 //! The NBD server against real clients and against hostile ones.
 //!
-//! The server runs in the test's process, on memory that records what it is asked. Tests of programs
-//! that are not installed skip, and say so.
+//! The server runs in the test's process, on memory that records what it is asked; in `daemon` it is
+//! the `forebay` program with its cache. Tests of programs that are not installed skip, and say so.
 
 mod clients;
+mod daemon;
 mod hostile;
 mod programs;
 mod protocol;

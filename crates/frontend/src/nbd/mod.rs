@@ -28,7 +28,11 @@ pub use export::Exports;
 use receive::Receiver;
 
 /// Time that a client has to choose an export.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
+    Duration::from_millis(100)
+} else {
+    Duration::from_secs(30)
+};
 /// Connections at a time of one listener.
 const MAX_CONNECTIONS: usize = 1024;
 /// Broken connections that are logged in one window of time; the rest is counted.
@@ -82,7 +86,7 @@ impl Server {
         if deadline.passed() {
             let slow = format!(
                 "no export was chosen within {} s",
-                HANDSHAKE_TIMEOUT.as_secs()
+                HANDSHAKE_TIMEOUT.as_secs_f32()
             );
             return Err(Error::new(ErrorKind::TimedOut, slow));
         }
