@@ -181,6 +181,9 @@ async fn run_life<S: Stack>(
             return End::Refused;
         }
     };
+    for lost in running.lost() {
+        clients.model.borrow_mut().lose(lost);
+    }
     let rng = Rng::labelled(life.seed, 0);
     if life.verify {
         clients.verify(&running.volumes(), &rng).await;

@@ -40,10 +40,25 @@ pub trait Stack: 'static {
     fn open(&self, process: &Process) -> impl Future<Output = Result<Self::Running>>;
 }
 
+/// Data that a stack says is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// Index of the volume.
+    pub volume: usize,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
 /// An open stack.
 pub trait Running: 'static {
     /// The volumes.
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>>;
+
+    /// What opening it has reported as lost: there, acknowledged writes may be undone, promised ones
+    /// not.
+    fn lost(&self) -> Vec<LostRange>;
 
     /// Does something that clients must not notice, picked by `draw`: a change of mode, a
     /// write-back, whatever the stack offers.

@@ -1,7 +1,7 @@
 //! Every crash point of every mode, each failure of each device, and random lives by seed, against
 //! the model disk. A failure prints the command that replays it.
 //!
-//! `FOREBAY_SEEDS=n` runs n random seeds in place of 500; `FOREBAY_SEED=n` starts them at n.
+//! `FOREBAY_SEEDS=n` runs n random seeds in place of 2000; `FOREBAY_SEED=n` starts them at n.
 
 mod planted;
 #[path = "../stack/mod.rs"]
@@ -10,7 +10,6 @@ mod stack;
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use forebay_testkit::workload::{Mix, Plan};
 use stack::{CacheStack, Setup};
 
 const COMMAND: &str =
@@ -25,18 +24,9 @@ const DEPTH: Depth = Depth {
 };
 
 fn target(setup: Setup) -> Target<CacheStack> {
-    let random = setup.variant > 0;
     Target {
         stack: CacheStack::new(setup),
-        plan: Plan {
-            lanes: if random { 4 } else { 3 },
-            operations: if random { 40 } else { 8 },
-            mix: Mix {
-                control: if random { 2 } else { 0 },
-                ..Mix::default()
-            },
-            largest_bytes: 48 << 10,
-        },
+        plan: setup.plan(),
         label: setup.to_string(),
         command: COMMAND,
     }
@@ -104,7 +94,7 @@ const PARTS: u64 = 4;
 
 fn random(part: u64) {
     let first = number("FOREBAY_SEED", 0);
-    let count = number("FOREBAY_SEEDS", 500);
+    let count = number("FOREBAY_SEEDS", 2000);
     let mut crashes = 0;
     for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
         match target(Setup::draw(seed)).random(seed) {

@@ -24,9 +24,9 @@ fn live_long(setup: Setup, control: u64, seeds: std::ops::Range<u64>) {
                         operations: 200,
                         mix: Mix {
                             control,
-                            ..Mix::default()
+                            ..setup.plan().mix
                         },
-                        largest_bytes: 64 << 10,
+                        ..setup.plan()
                     }),
                     close: true,
                     errors_allowed: false,

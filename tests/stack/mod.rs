@@ -11,7 +11,8 @@ use forebay_cache::{
 };
 use forebay_io::sim::{DiskConfig, Rng, World};
 use forebay_testkit::model::Promise;
-use forebay_testkit::stack::{Process, Running, Stack};
+use forebay_testkit::stack::{LostRange, Process, Running, Stack};
+use forebay_testkit::workload::{Mix, Plan};
 
 /// Volumes of every stack, and their size.
 pub(crate) const VOLUMES: usize = 2;
@@ -87,6 +88,36 @@ impl Setup {
         }
     }
 
+    /// What clients do; with a variant, of a kind that it draws.
+    pub(crate) fn plan(&self) -> Plan {
+        let plain = Mix::default();
+        if self.variant == 0 {
+            return Plan {
+                lanes: 3,
+                operations: 8,
+                mix: plain,
+                largest_bytes: 48 << 10,
+            };
+        }
+        let rng = Rng::labelled(self.variant, 23);
+        let mix = match rng.below(4) {
+            0 => Mix { read: 80, ..plain },
+            1 => Mix { flush: 1, ..plain },
+            2 => Mix {
+                discard: 10,
+                zeroes: 10,
+                ..plain
+            },
+            _ => plain,
+        };
+        Plan {
+            lanes: 2 + rng.index(5),
+            operations: [10, 40, 80][rng.index(3)],
+            mix: Mix { control: 2, ..mix },
+            largest_bytes: [8, 48, 96][rng.index(3)] << 10,
+        }
+    }
+
     fn details(&self) -> Details {
         let rng = Rng::labelled(self.variant, 22);
         if self.variant == 0 {
@@ -101,6 +132,9 @@ impl Setup {
                 cutoff_bytes: 0,
                 modes: vec![self.mode],
                 dirty_limit_percent: 75,
+                latency_us: [(20, 200), (20, 200), (100, 1000)],
+                commit_interval: Duration::from_millis(50),
+                share: 3,
             };
         }
         Details {
@@ -122,6 +156,10 @@ impl Setup {
                 vec![self.mode, Mode::ALL[rng.index(Mode::ALL.len())]]
             },
             dirty_limit_percent: [30, 75, 95][rng.index(3)],
+            // A slow device widens the windows in which others can overtake it.
+            latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
+            commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
+            share: 2 + rng.below(6),
         }
     }
 }
@@ -140,6 +178,11 @@ struct Details {
     /// One a boot, in turn.
     modes: Vec<Mode>,
     dirty_limit_percent: u8,
+    /// Of the data, metadata and backing devices.
+    latency_us: [(u64, u64); 3],
+    commit_interval: Duration,
+    /// Where the volumes do not fit, the cache has one block for so many of theirs.
+    share: u64,
 }
 
 /// Where the cache's data starts at the latest: what the format reserves, and the log.
@@ -170,6 +213,7 @@ impl CacheStack {
 pub(crate) struct OpenCache {
     cache: Cache,
     volumes: Vec<Rc<dyn BlockDevice>>,
+    lost: Vec<LostRange>,
 }
 
 fn name(volume: usize) -> String {
@@ -185,14 +229,15 @@ impl Stack for CacheStack {
         let blocks = if self.setup.fits {
             VOLUMES as u64 * (VOLUME_BYTES / block + 4)
         } else {
-            // A third of the volumes, and never less than the engine works with.
-            (VOLUMES as u64 * VOLUME_BYTES / block / 3).max(6)
+            // Never less than the engine works with.
+            (VOLUMES as u64 * VOLUME_BYTES / block / details.share).max(6)
         };
         let mut world = World::new(seed);
         world.add_disk(&DiskConfig {
             physical_block_bytes: details.unit_bytes,
             volatile_cache: details.volatile[0],
             fua: details.fua,
+            latency_us: details.latency_us[0],
             ..DiskConfig::new("cache", OVERHEAD_BYTES + blocks * block)
         });
         if details.metadata_device {
@@ -201,13 +246,14 @@ impl Stack for CacheStack {
                 physical_block_bytes: details.unit_bytes,
                 volatile_cache: details.volatile[1],
                 fua: details.fua,
+                latency_us: details.latency_us[1],
                 ..DiskConfig::new("metadata", OVERHEAD_BYTES + blocks * 192)
             });
         }
         for volume in 0..VOLUMES {
             world.add_disk(&DiskConfig {
                 volatile_cache: details.volatile[2],
-                latency_us: (100, 1000),
+                latency_us: details.latency_us[2],
                 ..DiskConfig::new(format!("backing{volume}"), VOLUME_BYTES)
             });
         }
@@ -239,7 +285,7 @@ impl Stack for CacheStack {
             durability: self.setup.durability,
             journal: details.journal.then(|| process.journal.clone()),
             dirty_limit_percent: details.dirty_limit_percent,
-            commit_interval: Duration::from_millis(50),
+            commit_interval: details.commit_interval,
             ..CacheOptions::new(process.boot_id)
         };
         let (cache, report) = Cache::open(self.devices(process), options).await?;
@@ -262,13 +308,30 @@ impl Stack for CacheStack {
                 .await?;
             volumes.push(attached);
         }
-        Ok(OpenCache { cache, volumes })
+        let lost = (report.lost.iter())
+            .map(|range| LostRange {
+                volume: (0..VOLUMES)
+                    .find(|&volume| name(volume) == range.volume)
+                    .expect("a volume of ours"),
+                offset: range.offset,
+                len: range.len.min(VOLUME_BYTES - range.offset),
+            })
+            .collect();
+        Ok(OpenCache {
+            cache,
+            volumes,
+            lost,
+        })
     }
 }
 
 impl Running for OpenCache {
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>> {
         self.volumes.clone()
+    }
+
+    fn lost(&self) -> Vec<LostRange> {
+        self.lost.clone()
     }
 
     async fn control(&self, volume: usize, draw: u64) -> Result<()> {

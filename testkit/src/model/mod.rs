@@ -17,6 +17,7 @@ mod history;
 
 use forebay_block::{Buf, Op, Request, Result};
 
+use crate::stack::LostRange;
 use crate::stamp::{self, Content, SECTOR_BYTES};
 use history::{Ending, History};
 
@@ -224,6 +225,16 @@ impl Model {
                 })?;
         }
         Ok(())
+    }
+
+    /// The stack says that it has lost what was not promised of a range. Nothing is in flight.
+    pub fn lose(&mut self, lost: LostRange) {
+        self.now += 1;
+        let first = lost.offset as usize / SECTOR_BYTES;
+        let sectors = lost.len as usize / SECTOR_BYTES;
+        for history in &mut self.volumes[lost.volume][first..first + sectors] {
+            history.lose_power(self.now);
+        }
     }
 
     /// The process ends early; no operation is in flight any more.

@@ -12,7 +12,7 @@ use forebay_io::rt;
 use forebay_io::sim::{DiskConfig, SimDisk, World};
 use forebay_io::sync::Semaphore;
 use forebay_testkit::model::Promise;
-use forebay_testkit::stack::{Process, Running, Stack};
+use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 
 const VOLUME: u64 = 96 << 10;
 const VOLUMES: usize = 2;
@@ -145,6 +145,10 @@ impl Running for OpenToy {
             })
         };
         (0..VOLUMES).map(volume).collect()
+    }
+
+    fn lost(&self) -> Vec<LostRange> {
+        Vec::new()
     }
 
     async fn control(&self, _volume: usize, draw: u64) -> Result<()> {
