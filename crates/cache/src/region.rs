@@ -368,12 +368,22 @@ impl Engine {
         result
     }
 
-    /// The task that clears marks.
+    /// The task that clears marks, and flushes backing devices for the records that wait for it: a
+    /// client that never flushes should find its data cached after a crash all the same.
     pub(crate) async fn mark_timer(self: Rc<Self>) {
         while !self.stopping.get() {
             rt::sleep(QUIET).await;
-            if self.commit.failure().is_none() && self.regions.len() > 0 {
-                // A failed flush is told to the clients of the volume; the marks simply stay.
+            if self.commit.failure().is_some() {
+                continue;
+            }
+            // A failed flush is told to the clients of the volume; marks and records simply wait.
+            if !self.deferred.borrow().is_empty() {
+                let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
+                for volume in volumes.iter().filter(|volume| volume.backing.unflushed()) {
+                    let _ = self.flush_backing(volume).await;
+                }
+            }
+            if self.regions.len() > 0 {
                 let _ = self.clear_marks(false).await;
             }
         }

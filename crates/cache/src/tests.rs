@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind};
 use forebay_io::rt;
-use forebay_io::sim::{DiskConfig, Outcome, Rng, SimDisk, World};
+use forebay_io::sim::{DiskConfig, Keep, Outcome, Rng, SimDisk, World};
 
 use super::*;
 
@@ -174,6 +174,37 @@ fn idle_time_cleans_and_unmarks() {
             before.write_bytes, after.write_bytes,
             "an idle cache writes nothing"
         );
+        cache.close().await.expect("closes");
+    });
+}
+
+#[test]
+fn clean_data_is_kept_though_nobody_ever_flushed() {
+    let world = world(1, 4 << 20, 512);
+    run(&world, async |disks| {
+        make(&disks, 32 << 10).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+        volume
+            .write(0, Buf::copied(&[7; 65536]))
+            .await
+            .expect("writes");
+        rt::sleep(std::time::Duration::from_secs(10)).await;
+        // The power goes here: nothing is closed.
+    });
+    world.crash_power(Keep::None);
+    run(&world, async |disks| {
+        let devices = Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let opened = Cache::open(devices, CacheOptions::new([10; 16])).await;
+        let (cache, report) = opened.expect("opens");
+        assert_eq!((report.clean_shutdown, report.cached_blocks), (false, 2));
+        let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+        let before = disks[1].counters().reads;
+        volume.read(0, Buf::zeroed(65536)).await.expect("reads");
+        assert_eq!(disks[1].counters().reads, before, "the cache has it");
         cache.close().await.expect("closes");
     });
 }
