@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use forebay_tests::program;
 
 use crate::client::Client;
 
@@ -14,28 +15,6 @@ use crate::client::Client;
 pub(crate) const VOLUME: &str = "v";
 /// A start or a stop that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The `forebay` program: `FOREBAY_BIN`, or built from this workspace.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        if let Some(path) = std::env::var_os("FOREBAY_BIN") {
-            return path.into();
-        }
-        // Tests lie in target/PROFILE/deps, programs in target/PROFILE.
-        let test = std::env::current_exe().expect("the test knows its own path");
-        let folder = test.ancestors().nth(2).expect("two folders up");
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--profile=test", "--package=forebay"])
-            .arg("--bin=forebay")
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .env("CARGO_TARGET_DIR", folder.parent().expect("target"))
-            .status()
-            .expect("cargo runs");
-        assert!(status.success(), "cargo build: {status}");
-        folder.join("forebay")
-    })
-}
 
 /// A folder that is removed at the end.
 #[derive(Debug)]
@@ -174,21 +153,8 @@ state = "state"
     /// Starts the daemon and waits for the first read to be answered. Returns how long that took.
     pub(crate) fn start(&mut self) -> Duration {
         assert!(self.child.is_none(), "started once");
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.folder.join("log"))
-            .expect("a log");
         let begin = Instant::now();
-        let child = Command::new(program())
-            .args(["serve", "forebay.toml"])
-            .current_dir(&self.folder.0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("one log for both"))
-            .stderr(log)
-            .spawn()
-            .expect("the program starts");
-        self.child = Some(child);
+        self.child = Some(self.spawn());
         loop {
             let answer = Client::connect(&self.socket(), VOLUME).and_then(|mut c| c.read(0, 4096));
             let Err(error) = answer else {
@@ -207,6 +173,32 @@ state = "state"
             assert!(waited < PATIENCE, "no answer: {error}\n{}", self.log_tail());
             sleep(Duration::from_millis(5));
         }
+    }
+
+    fn spawn(&self) -> Child {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"))
+            .expect("a log");
+        Command::new(program())
+            .args(["serve", "forebay.toml"])
+            .current_dir(&self.folder.0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("one log for both"))
+            .stderr(log)
+            .spawn()
+            .expect("the program starts")
+    }
+
+    /// Starts the daemon, which must refuse to serve. Returns the end of what it said.
+    pub(crate) fn start_refused(&self) -> String {
+        let mut child = self.spawn();
+        let status = wait(&mut child);
+        let said = self.log_tail();
+        let refused = status.code().is_some_and(|code| code != 0);
+        assert!(refused, "it serves ({status}): {said}");
+        said
     }
 
     /// `kill -9`.
@@ -232,16 +224,7 @@ state = "state"
             sent.is_ok_and(|status| status.success()),
             "kill -TERM {pid}"
         );
-        let begin = Instant::now();
-        let status: ExitStatus = loop {
-            if let Some(status) = child.try_wait().expect("it can be waited for") {
-                break status;
-            }
-            if begin.elapsed() > PATIENCE {
-                child.kill().expect("the signal is sent");
-            }
-            sleep(Duration::from_millis(5));
-        };
+        let status = wait(&mut child);
         assert!(status.success(), "SIGTERM: {status}\n{}", self.log_tail());
     }
 
@@ -250,6 +233,20 @@ state = "state"
         let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+/// Waits for the end; after [`PATIENCE`] there is no more waiting.
+fn wait(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("it can be waited for") {
+            return status;
+        }
+        if begin.elapsed() > PATIENCE {
+            child.kill().expect("the signal is sent");
+        }
+        sleep(Duration::from_millis(5));
     }
 }
 

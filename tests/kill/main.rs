@@ -9,6 +9,7 @@ mod daemon;
 mod ext4;
 mod load;
 mod log;
+mod restart;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -119,20 +120,29 @@ fn assert_none(mismatches: &[Mismatch], when: &str, seed: u64) {
     );
 }
 
-fn killed_under_load(durability: &'static str) {
+fn seed() -> u64 {
     let clock = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
-    let seed = number("FOREBAY_SEED", || clock.as_nanos() as u64);
-    say(&format!("durability {durability}: FOREBAY_SEED={seed}"));
+    number("FOREBAY_SEED", || clock.as_nanos() as u64)
+}
+
+fn set_up(name: &str, durability: &'static str, seed: u64) -> (Daemon, Vec<Writer>) {
     let setup = Setup {
         durability,
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: false,
     };
-    let mut daemon = Daemon::new(&format!("kill-{durability}"), &setup);
-    let mut writers: Vec<_> = (0..WRITERS)
-        .map(|index| Writer::new(index, WRITERS, seed))
-        .collect();
+    let writer = |index| Writer::new(index, WRITERS, seed);
+    (
+        Daemon::new(name, &setup),
+        (0..WRITERS).map(writer).collect(),
+    )
+}
+
+fn killed_under_load(durability: &'static str) {
+    let seed = seed();
+    say(&format!("durability {durability}: FOREBAY_SEED={seed}"));
+    let (mut daemon, mut writers) = set_up(&format!("kill-{durability}"), durability, seed);
     daemon.start();
     for round in 1..=kills() {
         let life_ms = 200 + log::mix(seed ^ (round << 32)) % 1300;
@@ -175,4 +185,26 @@ fn no_acknowledged_write_is_lost_with_durability_sync() {
 #[test]
 fn no_acknowledged_write_is_lost_with_durability_flush() {
     killed_under_load("flush");
+}
+
+/// The process journal holds what was acknowledged and not flushed: without it the daemon must not
+/// serve as if nothing had happened, and with it nothing is lost.
+#[test]
+fn without_its_process_journal_a_killed_cache_is_not_served() {
+    let seed = seed();
+    let (mut daemon, mut writers) = set_up("journal", "flush", seed);
+    daemon.start();
+    load_and_kill(&mut daemon, &mut writers, Duration::from_millis(300));
+    let (journal, elsewhere) = (daemon.folder.join("journal"), daemon.folder.join("away"));
+    std::fs::rename(&journal, &elsewhere).expect("the journal is there");
+    let said = daemon.start_refused();
+    assert!(said.contains("journal"), "it names what is missing: {said}");
+    std::fs::rename(&elsewhere, &journal).expect("put back");
+    daemon.start();
+    assert_none(
+        &verify(&daemon, &mut writers),
+        "with its journal back",
+        seed,
+    );
+    daemon.stop();
 }

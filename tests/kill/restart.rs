@@ -1,0 +1,107 @@
+//! A million cached blocks and a kill: the next process answers at once, and what was cached still is.
+
+use std::time::{Duration, Instant};
+
+use forebay_wire::nbd::transmission::command;
+
+use super::client::Client;
+use super::daemon::{Daemon, Setup, VOLUME};
+use super::say;
+
+const BLOCK_BYTES: u64 = 4096;
+const BLOCKS: u64 = 1_000_000;
+const READ_BYTES: u64 = 1 << 20;
+/// First answer after the start of the process.
+const BAR: Duration = Duration::from_secs(1);
+/// Starts, of which the best counts: the machine does other things too.
+const STARTS: u32 = 3;
+const SAMPLE: u64 = 1000;
+
+/// A number in the status of the volume.
+fn counter(daemon: &Daemon, name: &str) -> u64 {
+    let status = daemon.control("status", &["--json"]);
+    let at = status
+        .find(&format!("\"{name}\""))
+        .unwrap_or_else(|| panic!("no {name} in {status}"));
+    let digits: String = status[at + name.len() + 2..]
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits.parse().expect("a number")
+}
+
+/// Reads the first million blocks of the volume, so that they are cached.
+fn fill(daemon: &Daemon) {
+    let mut client = Client::connect(&daemon.socket(), VOLUME).expect("the daemon answers");
+    let mut offset = 0;
+    while offset < BLOCKS * BLOCK_BYTES || client.in_flight() > 0 {
+        while offset < BLOCKS * BLOCK_BYTES && client.in_flight() < 8 {
+            client
+                .send(command::READ, 0, offset, READ_BYTES as u32, &[])
+                .expect("a request");
+            offset += READ_BYTES;
+        }
+        client.receive().expect("a reply");
+    }
+}
+
+#[test]
+fn a_million_cached_blocks_are_back_within_a_second() {
+    let volume_bytes = (BLOCKS * BLOCK_BYTES).next_multiple_of(READ_BYTES);
+    let mut daemon = Daemon::new(
+        "restart",
+        &Setup {
+            durability: "flush",
+            cache_bytes: volume_bytes + volume_bytes / 8,
+            volume_bytes,
+            fuse: false,
+        },
+    );
+    daemon.command(
+        "format",
+        &["--cache", "cache", "--block-size", "4K", "--force"],
+    );
+    daemon.start();
+    let begin = Instant::now();
+    fill(&daemon);
+    let cached = counter(&daemon, "used_bytes") / BLOCK_BYTES;
+    say(&format!(
+        "{cached} blocks cached in {:.1} s",
+        begin.elapsed().as_secs_f64()
+    ));
+    assert!(cached >= BLOCKS, "{cached} blocks are cached");
+    // What was read is remembered with the next commits.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut best = Duration::MAX;
+    for _ in 0..STARTS {
+        daemon.kill();
+        let cold = std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok();
+        let took = daemon.start();
+        say(&format!(
+            "killed with {cached} blocks cached: the first read was answered {} ms after the start ({})",
+            took.as_millis(),
+            if cold {
+                "cold"
+            } else {
+                "page cache not dropped: not root"
+            }
+        ));
+        best = best.min(took);
+    }
+    let before = counter(&daemon, "read_misses");
+    let mut client = Client::connect(&daemon.socket(), VOLUME).expect("the daemon answers");
+    for draw in 0..SAMPLE {
+        let block = draw * 7_919_993 % BLOCKS;
+        client
+            .read(block * BLOCK_BYTES, BLOCK_BYTES as u32)
+            .expect("reads");
+    }
+    let missed = counter(&daemon, "read_misses") - before;
+    assert_eq!(
+        missed, 0,
+        "of {SAMPLE} blocks that were cached before the kill"
+    );
+    daemon.stop();
+    assert!(best < BAR, "the best of {STARTS} starts took {best:?}");
+}
