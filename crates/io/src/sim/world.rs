@@ -334,6 +334,12 @@ impl World {
     /// If `keep` counts past the unflushed writes.
     pub fn crash_power(&self, keep: Keep) {
         let ids = self.unflushed_ids();
+        if tracing_enabled() {
+            eprintln!(
+                "power is lost: of {} unflushed writes keep {keep:?}",
+                ids.len()
+            );
+        }
         let seed = if let Keep::Random(seed) = keep {
             seed
         } else {
@@ -359,6 +365,9 @@ impl World {
 
     /// The process dies; its devices live on and finish what was in flight, or not, as `seed` says.
     pub fn crash_process(&self, seed: u64) {
+        if tracing_enabled() {
+            eprintln!("the process ends");
+        }
         for (index, disk) in self.disks.iter().enumerate() {
             let rng = Rng::labelled(self.seed ^ seed, index as u64);
             disk.media().borrow_mut().lose_process(&rng);
