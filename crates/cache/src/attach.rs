@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_io::sync::WaitList;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
-use forebay_policy::{PromotionFilter, SequentialDetector, SlotId};
+use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
 
 use crate::backing::Backing;
 use crate::commit::Entry;
@@ -78,12 +78,12 @@ impl Cache {
             Some(known) => known.id,
             None => engine.superblock.borrow().next_volume,
         };
+        // What a process that died wrote, through this cache or without it, may sit in the device's cache;
+        // a client that lived on will flush it through us.
+        if info.volatile_cache {
+            backing.device.flush().await?;
+        }
         if let Some(known) = &known {
-            if !engine.was_clean {
-                // The writes of a process that died may sit in the device's cache, and a client that
-                // lived on will flush them through us.
-                backing.device.flush().await?;
-            }
             engine.drop_stale(known, &options).await?;
             engine.resize(known, size_bytes, &backing).await?;
         }
@@ -193,9 +193,8 @@ impl Cache {
                 superblock.volumes.retain(|entry| entry.id != volume.id);
             })
             .await?;
-        let slots: Vec<SlotId> = engine.map.borrow().of_volume(volume.id).collect();
-        for slot in slots {
-            let key = engine.map.borrow().slot(slot).key;
+        let slots = engine.slots_of(volume.id);
+        for (slot, key) in slots {
             let _lock = engine.locks.exclusive(key).await;
             // The reclaimer may have had it first.
             if engine.map.borrow().find(key) == Some(slot) {
@@ -271,7 +270,7 @@ impl Engine {
             let entry = *self.map.borrow().slot(slot);
             let stale_dirty = stale.iter().any(|(other, _)| *other == slot);
             if entry.dirty == 0 || stale_dirty {
-                killed.push(slot);
+                killed.push((slot, entry.key));
             } else {
                 self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
                 self.queue_record(slot);
@@ -280,18 +279,34 @@ impl Engine {
         self.kill(killed).await
     }
 
+    /// The slots of a volume with their blocks: a slot may hold another block after the next wait.
+    fn slots_of(&self, volume: u16) -> Vec<(SlotId, BlockKey)> {
+        let map = self.map.borrow();
+        map.of_volume(volume)
+            .map(|slot| (slot, map.slot(slot).key))
+            .collect()
+    }
+
     /// Kills slots of a volume that nobody is served from.
-    async fn kill(&self, slots: Vec<SlotId>) -> Result<()> {
-        for slot in &slots {
-            let mut map = self.map.borrow_mut();
-            map.clear_flags(*slot, PENDING | DEFERRED);
-            map.set_record(*slot, NO_RECORD);
+    async fn kill(&self, slots: Vec<(SlotId, BlockKey)>) -> Result<()> {
+        let mut locks = Vec::with_capacity(slots.len());
+        let mut killed = Vec::with_capacity(slots.len());
+        for (slot, key) in slots {
+            // The reclaimer may be at it, or may have had it.
+            let lock = self.locks.exclusive(key).await;
+            if self.map.borrow().find(key) == Some(slot) {
+                let mut map = self.map.borrow_mut();
+                map.clear_flags(slot, PENDING | DEFERRED);
+                map.set_record(slot, NO_RECORD);
+                killed.push(slot);
+                locks.push(lock);
+            }
         }
-        if !slots.is_empty() {
-            self.queue_entry(Entry::Kill(slots.clone()));
+        if !killed.is_empty() {
+            self.queue_entry(Entry::Kill(killed.clone()));
         }
         self.commit().await?;
-        for slot in slots {
+        for slot in killed {
             self.forget_slot(slot);
         }
         Ok(())
@@ -323,13 +338,15 @@ impl Engine {
                     ),
                 );
             }
-            let (keep, kill): (Vec<_>, Vec<_>) = beyond
-                .into_iter()
-                .partition(|slot| self.map.borrow().slot(*slot).dirty != 0);
-            for slot in keep {
-                let dirty = self.map.borrow().slot(slot).dirty;
-                self.map.borrow_mut().set(slot, dirty, dirty);
-                self.queue_record(slot);
+            let mut kill = Vec::new();
+            for slot in beyond {
+                let entry = *self.map.borrow().slot(slot);
+                if entry.dirty == 0 {
+                    kill.push((slot, entry.key));
+                } else {
+                    self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
+                    self.queue_record(slot);
+                }
             }
             return self.kill(kill).await;
         }
@@ -342,10 +359,7 @@ impl Engine {
         let start =
             u32::try_from(old - self.geometry.backing_offset(block, 0)).expect("in a block");
         let end = old.next_multiple_of(granule).min(size);
-        let found = self
-            .map
-            .borrow()
-            .find(forebay_policy::BlockKey::new(known.id, block));
+        let found = self.map.borrow().find(BlockKey::new(known.id, block));
         if let Some(slot) = found {
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
             backing.device.read(old, buf.clone()).await?;

@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Stops taking writes, for good: what follows is an answer to `error`.
-    fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         tracing::error!(error = %error.report(), "the cache device failed; reads go on where they can, writes are refused until restart");
         let error = Error::with_source(
             ErrorKind::Io,
@@ -288,11 +288,12 @@ impl Engine {
             }
         };
         // All extents are issued at once; a failed one is written again, which is safe as long as
-        // nobody was told that it is there.
+        // nobody was told that it is there. Not so with FUA: what failed may have been a flush.
+        let tries = if fua { 1 } else { WRITE_TRIES };
         let mut running: Vec<IoFuture> = extents.iter().map(start).collect();
         for (extent, first) in extents.iter().zip(running.drain(..)) {
             let mut result = first.await;
-            for _ in 1..WRITE_TRIES {
+            for _ in 1..tries {
                 if result.is_ok() {
                     break;
                 }

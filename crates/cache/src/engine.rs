@@ -47,8 +47,6 @@ pub(crate) struct Engine {
     pub(crate) volumes: RefCell<BTreeMap<u16, Rc<Attached>>>,
     pub(crate) stats: Stats,
     pub(crate) stopping: Cell<bool>,
-    /// Whether the shutdown before this was clean.
-    pub(crate) was_clean: bool,
     pub(crate) reclaim: crate::reclaim::Reclaimer,
     pub(crate) cleaner: crate::clean::Cleaner,
 }

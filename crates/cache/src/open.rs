@@ -69,7 +69,6 @@ impl Cache {
             volumes: RefCell::new(BTreeMap::new()),
             stats: Stats::default(),
             stopping: Cell::new(false),
-            was_clean: report.clean_shutdown,
             reclaim: Reclaimer::new(slots),
             cleaner: Cleaner::default(),
             superblock: RefCell::new(superblock),
@@ -281,8 +280,11 @@ impl Engine {
         next.sequence += 1;
         let device: &Rc<dyn BlockDevice> = &self.metadata;
         let result = next.write(device.as_ref(), next.role).await;
-        if result.is_ok() {
-            *self.superblock.borrow_mut() = next;
+        match &result {
+            Ok(()) => *self.superblock.borrow_mut() = next,
+            // Its flush may have been the one that was told of lost data, and which copy is on media
+            // nobody knows.
+            Err(error) => self.fail(error.clone()),
         }
         self.superblock_lock.release(1);
         result

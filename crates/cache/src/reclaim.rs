@@ -147,14 +147,14 @@ impl Engine {
             .copied()
             .filter(|slot| self.map.borrow().slot(*slot).has(TRACED))
             .collect();
+        for slot in &victims {
+            let mut map = self.map.borrow_mut();
+            // Nothing may log them behind their deaths, nor after they were let go without one.
+            map.clear_flags(*slot, PENDING | DEFERRED);
+            map.set_record(*slot, NO_RECORD);
+        }
         let mut durable = Ok(());
         if !traced.is_empty() {
-            for slot in &traced {
-                let mut map = self.map.borrow_mut();
-                // Nothing may log them again behind their deaths.
-                map.clear_flags(*slot, PENDING | DEFERRED);
-                map.set_record(*slot, NO_RECORD);
-            }
             self.queue_entry(Entry::Kill(traced));
             let ticket = self.request_commit();
             if !planted(Fault::ReuseBeforeDead) {

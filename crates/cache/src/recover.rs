@@ -7,7 +7,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::journal::{Journal, Recovered};
 use forebay_metadata::log::{Log, Owner};
 use forebay_metadata::record::{BlockRecord, MarkState};
-use forebay_metadata::replay::{Replayed, replay};
+use forebay_metadata::replay::{Replayed, mend, replay};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockKey, SlotId};
 
@@ -61,7 +61,7 @@ pub(crate) struct RecoveredMap {
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the map. Nothing is written.
+/// Reads the map. Nothing is written but padding where a crash tore the log.
 pub(crate) async fn recover(
     devices: &Devices,
     superblock: &Superblock,
@@ -85,6 +85,13 @@ pub(crate) async fn recover(
     )
     .await?;
     check_journal(&replayed, journal.as_ref(), options)?;
+    mend(
+        metadata.as_ref(),
+        superblock.log,
+        superblock.seed(),
+        &replayed,
+    )
+    .await?;
     let mut report = RecoveryReport {
         clean_shutdown: replayed.clean,
         damaged_records: replayed.damaged_records,
@@ -200,7 +207,7 @@ fn build(
             map.set_record(block.slot, place);
             log.adopt(lsn, Owner::slot(block.slot));
         }
-        if valid != block.valid || found.lsn.is_none() {
+        if valid != block.valid || found.journaled {
             stale.push(block.slot);
         }
         if dirty != block.dirty && state == MarkState::MaybeDirty {

@@ -355,6 +355,10 @@ impl Engine {
         }
         let mut table = self.regions.table.borrow_mut();
         for (id, volume, region, _) in quiet {
+            // A volume that was detached meanwhile took its regions along.
+            if table.by_address.get(&(volume, region)) != Some(&id) {
+                continue;
+            }
             if result.is_ok() {
                 // From here on the region counts as unmarked: a new mark is logged after this.
                 self.queue_entry(Entry::Unmark { volume, region });

@@ -9,7 +9,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind, Result};
 
 use crate::Seed;
 use crate::log::LogGeometry;
-use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode};
+use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode, encode};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 2 << 20;
@@ -19,8 +19,11 @@ const CHUNK_BYTES: u64 = 2 << 20;
 pub struct FoundBlock {
     /// The record.
     pub block: BlockRecord,
-    /// Its number in the log; none for one that stands in the process journal only.
+    /// Number of the record in the log; of a block that the process journal tells more about, the
+    /// record before that, if there is one.
     pub lsn: Option<u64>,
+    /// Whether the process journal told it.
+    pub journaled: bool,
 }
 
 /// A marked region.
@@ -58,6 +61,10 @@ pub struct Replayed {
     pub damaged_records: u64,
     /// Units that could not be read.
     pub unreadable_units: u64,
+    /// The last batch's first record.
+    pub last_batch: u64,
+    /// First records of those of its units that the crash left torn or empty: see [`mend`].
+    pub torn_units: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -140,14 +147,28 @@ impl Reader {
         let mut missing = 0;
         let mut last = None;
         for lsn in tail..batch {
-            let place = usize::try_from(lsn % self.geometry.records).expect("fits memory");
-            let lap = u32::try_from(lsn / self.geometry.records).unwrap_or(u32::MAX - 1);
-            if self.laps[place] != lap + 1 {
+            if !self.holds(lsn) {
                 missing += 1;
                 last = Some(lsn);
             }
         }
         (missing, last)
+    }
+
+    /// Whether the place of `lsn` holds that record.
+    fn holds(&self, lsn: u64) -> bool {
+        let place = usize::try_from(lsn % self.geometry.records).expect("fits memory");
+        let lap = u32::try_from(lsn / self.geometry.records).unwrap_or(u32::MAX - 1);
+        self.laps[place] == lap + 1
+    }
+
+    /// Units of the last batch that lack a record.
+    fn torn_units(&self, batch: u64, next: u64) -> Vec<u64> {
+        let unit = self.geometry.unit_records();
+        (batch..next)
+            .step_by(usize::try_from(unit).expect("small"))
+            .filter(|&first| !(first..first + unit).all(|lsn| self.holds(lsn)))
+            .collect()
     }
 
     fn finish(mut self, journal: &[(u64, BlockRecord)]) -> Replayed {
@@ -164,6 +185,7 @@ impl Reader {
         let batch = unit_start.saturating_sub(u64::from(newest.units_back) * unit);
         let (damaged_records, last_damage) = self.damage(tail, batch.max(tail));
         let last_close = self.last_close.filter(|&lsn| lsn >= tail);
+        let torn_units = self.torn_units(batch, next);
         let clean = last_close.is_some_and(|close| {
             self.last_open.is_none_or(|(open, ..)| open < close) && close >= batch
         });
@@ -187,6 +209,7 @@ impl Reader {
                 FoundBlock {
                     block,
                     lsn: Some(lsn),
+                    journaled: false,
                 },
             ));
         }
@@ -200,8 +223,18 @@ impl Reader {
         }
         blocks.retain(|(_, found)| !later.contains_key(&found.block.slot));
         for (order, block) in later.into_values() {
-            // The record that it shadows, if any, is still in the ring under its old number.
-            blocks.push((order, FoundBlock { block, lsn: None }));
+            // What the log said before must not leave the ring until this stands there.
+            let history = self.slots[block.slot as usize];
+            let shadowed = history
+                .block
+                .filter(|old| (old.volume, old.block) == (block.volume, block.block))
+                .map(|_| history.newest - 1);
+            let found = FoundBlock {
+                block,
+                lsn: shadowed,
+                journaled: true,
+            };
+            blocks.push((order, found));
         }
         blocks.sort_unstable_by_key(|(order, found)| (*order, found.block.slot));
 
@@ -230,6 +263,8 @@ impl Reader {
             records: next - tail - damaged_records,
             damaged_records,
             unreadable_units: self.unreadable_units,
+            last_batch: batch,
+            torn_units,
         }
     }
 }
@@ -280,6 +315,50 @@ pub async fn replay(
         at += len;
     }
     Ok(reader.finish(journal))
+}
+
+/// Fills what a crash left torn or empty of the last batch with padding, and makes durable what a dead
+/// process may have left in the device's cache. Without this, the next crash would find the gaps behind
+/// a newer batch and take them for damage.
+///
+/// The places filled lie below the tail that the batch declares, so nothing there counts; records of
+/// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
+///
+/// # Errors
+/// The device's own.
+pub async fn mend(
+    device: &dyn BlockDevice,
+    geometry: LogGeometry,
+    seed: Seed,
+    replayed: &Replayed,
+) -> Result<()> {
+    let unit = geometry.unit_records();
+    for &first in &replayed.torn_units {
+        let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
+        let buf = Buf::scratch(geometry.unit_bytes as usize);
+        // A unit that cannot be read holds nothing that counts.
+        let readable = device.read(offset, buf.clone()).await.is_ok();
+        for (index, lsn) in (first..first + unit).enumerate() {
+            let mut record = [0; RECORD_BYTES];
+            buf.copy_to(index * RECORD_BYTES, &mut record);
+            let held = decode(&record, seed).is_some_and(|(position, _)| position.lsn == lsn);
+            if !(readable && held) {
+                let units_back = (lsn - replayed.last_batch) / unit;
+                let position = Position {
+                    lsn,
+                    tail: replayed.tail,
+                    units_back: u16::try_from(units_back).unwrap_or(u16::MAX),
+                };
+                encode(&mut record, seed, position, &Body::Pad);
+                buf.copy_from(index * RECORD_BYTES, &record);
+            }
+        }
+        device.write(offset, buf).await?;
+    }
+    if device.info().volatile_cache {
+        device.flush().await?;
+    }
+    Ok(())
 }
 
 fn apply_all(reader: &mut Reader, at: u64, buf: &Buf) {

@@ -7,6 +7,7 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_policy::SlotId;
 
+use super::around::drop_clean;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
 use crate::map::{REWRITTEN, TRACED};
@@ -117,19 +118,19 @@ async fn write_data(
         )
     };
     let written = engine.write_slot(slot, start, buf).await;
-    let turned = if written.is_ok() {
-        touched
+    if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
+        // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
+        drop_clean(engine, slot, clean);
     } else {
-        // The medium may hold any mixture of old and new: what was clean is not any more.
-        clean
-    };
-    {
+        // After an error what was clean is not any more, for the same reason, and the mark says so.
+        let turned = if written.is_ok() { touched } else { clean };
         let mut map = engine.map.borrow_mut();
         let now = *map.slot(slot);
         map.set(slot, now.valid | turned, now.dirty | turned);
-    }
-    if mark.is_some() {
-        engine.note_unrecorded(slot);
+        drop(map);
+        if mark.is_some() {
+            engine.note_unrecorded(slot);
+        }
     }
     written?;
     // The mark speaks for clean granules only if a durable record calls them valid.

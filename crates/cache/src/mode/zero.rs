@@ -100,5 +100,6 @@ async fn zero_cached(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result
     }
     drop_clean(engine, slot, touched);
     let dropped = touched & before.valid & !before.dirty != 0;
-    Ok((dropped && before.has(TRACED), dirty != 0))
+    let traced = engine.map.borrow().slot(slot).has(TRACED);
+    Ok((dropped && traced, dirty != 0))
 }

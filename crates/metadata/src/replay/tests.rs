@@ -174,8 +174,40 @@ fn journal_entries_stand_where_they_were_stamped() {
     ];
     let found = ring.replay(&journal);
     assert_eq!(blocks(&found), [(1, 70), (3, 32), (4, 40)]);
-    assert!(found.blocks.iter().all(|found| found.lsn.is_none()));
+    assert!(found.blocks.iter().all(|found| found.journaled));
     // The entry for slot 2 came before its kill and stays dead.
+}
+
+#[test]
+fn a_mended_gap_is_never_taken_for_damage() {
+    let mut ring = Ring::new();
+    ring.batch(&[Body::Block(block(1, 7))], |_| true);
+    let many: Vec<Body> = (3..12).map(|slot| Body::Block(block(slot, 9))).collect();
+    ring.batch(&many, |unit| unit == 1);
+    let found = ring.replay(&[]);
+    assert_eq!(
+        (found.torn_units.as_slice(), found.last_batch),
+        (&[8][..], 8)
+    );
+    let unmended = ring.device.0.borrow().clone();
+    for mended in [false, true] {
+        *ring.device.0.borrow_mut() = unmended.clone();
+        if mended {
+            let future = mend(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found);
+            let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(done, Poll::Ready(Ok(()))));
+        }
+        let mut log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
+        log.push(&Body::Close, Owner::NONE);
+        let extent = log.seal().remove(0);
+        let at = usize::try_from(extent.offset).expect("small");
+        let bytes = extent.buf.to_vec();
+        ring.device.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
+        let again = ring.replay(&[]);
+        assert_eq!(again.damaged_records, if mended { 0 } else { 8 });
+        assert_eq!(blocks(&again), [(1, 7), (11, 9)]);
+        assert_eq!(again.blocks[0].block.valid, if mended { 3 } else { 1 });
+    }
 }
 
 #[test]
