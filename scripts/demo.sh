@@ -21,6 +21,8 @@ echo "building the release binary"
 cargo build --release --locked --quiet --package forebay
 forebay=$(cargo metadata --format-version=1 --no-deps | jq -r .target_directory)/release/forebay
 
+# What is printed from here on goes here, also from where output is redirected.
+exec 3>&1
 SECONDS=0
 checks=0
 failures=()
@@ -47,14 +49,15 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/forebay-demo.XXXXXX")
 load_pids=()
 cleanup() {
     local status=$?
-    trap - EXIT INT TERM
+    trap - EXIT INT TERM ERR
     set +e
+    exec >&3 2>&1
     for pid in "${load_pids[@]}"; do kill "$pid" && wait "$pid"; done 2>/dev/null
     tree_detach
     daemon_stop cached
     daemon_stop uncached
     fuse_gone
-    if [ "$status" -ne 0 ]; then
+    if [ "$status" -ne 0 ] && [ "$status" -ne 130 ]; then
         for log in "$dir"/*.log; do
             [ -s "$log" ] && { echo "--- the end of $(basename "$log")"; tail -n 15 "$log"; }
         done
@@ -63,7 +66,9 @@ cleanup() {
     exit "$status"
 }
 trap cleanup EXIT
-trap 'echo; echo "demo: interrupted, cleaning up"; exit 130' INT TERM
+set -E
+trap 'echo "demo: failed at ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND" >&3' ERR
+trap 'echo "demo: interrupted, cleaning up" >&3; exit 130' INT TERM
 
 free_mib=$(df --output=avail -m "$dir" | tail -n 1)
 if [ "$free_mib" -lt 3072 ]; then
@@ -99,7 +104,7 @@ daemon_start cached
 restart_ms=$started_ms
 step "restarted: the first read was answered after $restart_ms ms"
 tree_recover
-check "every file and everything synced before the kill has its checksum" tree_verify
+check "every file${block_device:+, also what was synced just before the kill,} has its checksum" tree_verify
 check "what fio wrote before the kill verifies, cached" fio_verify_again cached
 
 tree_detach

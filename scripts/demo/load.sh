@@ -16,9 +16,9 @@ verify_arguments=(--rw=randwrite --bs=4k --iodepth=16 --offset=960M --size=64M -
 fio_verify() { fio_nbd "$1" "${verify_arguments[@]}" --do_verify=1; }
 fio_verify_again() { fio_nbd "$1" "${verify_arguments[@]}" --verify_only=1; }
 
-# The load that is cut off by kill -9.
+# The load that is cut off by kill -9, which fio calls an error.
 fio_load_start() {
-    fio_nbd cached --rw=randwrite --bs=4k --iodepth=16 --size=512M --time_based --runtime=60 >/dev/null 2>&1 &
+    { fio_nbd cached --rw=randwrite --bs=4k --iodepth=16 --size=512M --time_based --runtime=60 || true; } >/dev/null 2>&1 &
     load_pids+=($!)
 }
 

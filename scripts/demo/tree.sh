@@ -26,7 +26,8 @@ tree_choose() {
         note "Instead the tree goes over NBD as a tar stream."
     fi
 
-    find "$tree_source" -xdev -type f -readable -size -8M -printf '%s %P\n' 2>/dev/null | LC_ALL=C sort -k 2 |
+    # find complains about folders that this user may not read, and goes on.
+    { find "$tree_source" -xdev -type f -readable -size -8M -printf '%s %P\n' 2>/dev/null || true; } | LC_ALL=C sort -k 2 |
         awk -v limit="$tree_limit_bytes" '{ size = $1; sub(/^[0-9]+ /, ""); if (total + size <= limit) { total += size; print } }' \
             >"$dir/tree.list"
     tree_files=$(wc -l <"$dir/tree.list")
