@@ -125,7 +125,13 @@ pub async fn inspect(devices: &Devices, journal: Option<(&Buf, [u8; 16])>) -> Re
         &entries,
     )
     .await?;
-    Ok(describe(&superblock, &replayed))
+    let mut inspection = describe(&superblock, &replayed);
+    if Superblock::sound_copies(metadata.as_ref()).await < 2 {
+        inspection.problems.push(
+            "one of the two copies of the superblock is damaged; the next attach of a volume writes it again".to_owned(),
+        );
+    }
+    Ok(inspection)
 }
 
 fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {

@@ -277,9 +277,15 @@ impl Engine {
         self.superblock_lock.acquire(1).await;
         let mut next = self.superblock.borrow().clone();
         change(&mut next);
-        next.sequence += 1;
         let device: &Rc<dyn BlockDevice> = &self.metadata;
-        let result = next.write(device.as_ref(), next.role).await;
+        let mut result = Ok(());
+        // One copy after the other, so that losing either loses nothing.
+        for _ in 0..2 {
+            next.sequence += 1;
+            if result.is_ok() {
+                result = next.write(device.as_ref(), next.role).await;
+            }
+        }
         match &result {
             Ok(()) => *self.superblock.borrow_mut() = next,
             // Its flush may have been the one that was told of lost data, and which copy is on media

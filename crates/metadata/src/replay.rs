@@ -5,6 +5,8 @@
 //! lies below the tail of the newest batch is dropped, and the process journal's entries are put in
 //! their places.
 
+use std::collections::VecDeque;
+
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind, Result};
 
 use crate::Seed;
@@ -13,6 +15,8 @@ use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode
 
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 2 << 20;
+/// Chunks that are being read while one is looked at.
+const READ_AHEAD: usize = 4;
 
 /// A live slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,11 +296,20 @@ pub async fn replay(
         unreadable_units: 0,
     };
     let end = geometry.records * RECORD_BYTES as u64;
-    let mut at = 0;
-    while at < end {
-        let len = CHUNK_BYTES.min(end - at);
-        let buf = Buf::scratch(usize::try_from(len).expect("a chunk"));
-        match device.read(geometry.offset + at, buf.clone()).await {
+    let mut begun = 0;
+    let mut ahead = VecDeque::with_capacity(READ_AHEAD);
+    loop {
+        while begun < end && ahead.len() < READ_AHEAD {
+            let len = CHUNK_BYTES.min(end - begun);
+            let buf = Buf::scratch(usize::try_from(len).expect("a chunk"));
+            let read = device.read(geometry.offset + begun, buf.clone());
+            ahead.push_back((begun, buf, read));
+            begun += len;
+        }
+        let Some((at, buf, read)) = ahead.pop_front() else {
+            break;
+        };
+        match read.await {
             Ok(()) => apply_all(&mut reader, at, &buf),
             Err(error) if error.kind() == ErrorKind::ShuttingDown => return Err(error),
             // Find out which units cannot be read; the others count.
@@ -312,7 +325,6 @@ pub async fn replay(
                 }
             }
         }
-        at += len;
     }
     Ok(reader.finish(journal))
 }

@@ -344,6 +344,17 @@ impl Superblock {
         Ok(superblock)
     }
 
+    /// How many of the two copies on a device verify.
+    pub async fn sound_copies(device: &dyn BlockDevice) -> u32 {
+        let mut sound = 0;
+        for copy in 0..2 {
+            let buf = Buf::scratch(COPY_BYTES);
+            let read = device.read(copy * COPY_STRIDE_BYTES, buf.clone()).await;
+            sound += u32::from(read.is_ok() && Self::decode(&buf.to_vec()).is_some());
+        }
+        sound
+    }
+
     /// Numbers that the rest of the code divides by and allocates from.
     fn sound(&self, name: &str) -> Result<()> {
         let block = u64::from(self.block_size_bytes);

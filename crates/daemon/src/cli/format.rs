@@ -121,7 +121,12 @@ async fn look(devices: &Devices, force: bool, discard_dirty: bool) -> Result<Opt
         .flatten()
     {
         let found = signature::probe(device.as_ref()).await?;
-        forebay |= found.is_forebay();
+        // The second copy of a superblock tells of a cache even where the first is damaged.
+        forebay |= found.is_forebay()
+            || match Superblock::read(device.as_ref()).await {
+                Ok(_) => true,
+                Err(error) => error.kind() != ErrorKind::NotFound,
+            };
         if !force && found != Found::Empty {
             return Err(Error::new(
                 ErrorKind::Busy,

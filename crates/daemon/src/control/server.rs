@@ -48,6 +48,17 @@ pub fn bind(path: &Path) -> Result<StdListener> {
     }
     let bound = match bind_private(path) {
         Err(error) if error.kind() == IoKind::AddrInUse => {
+            let socket = std::fs::symlink_metadata(path)
+                .is_ok_and(|found| std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()));
+            if !socket {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!(
+                        "the {} is in the way of a file that is no socket: set `control` in [server] to another path",
+                        what()
+                    ),
+                ));
+            }
             match StdStream::connect(path) {
                 Err(error) if error.kind() == IoKind::ConnectionRefused => {}
                 _ => {

@@ -95,9 +95,7 @@ pub(super) async fn open(
         let place = config.place(cache.line);
         format!("{place}: the cache {} cannot be opened", hex(&known.uuid))
     })?;
-    for lost in &recovery.lost {
-        tracing::error!("acknowledged data is lost, because a flush of the cache failed: {lost:?}");
-    }
+    report(&recovery, wishes.accept_journal_loss);
     Ok(OpenCache {
         cache: open,
         id: match memory {
@@ -205,5 +203,42 @@ impl OpenCache {
             );
         }
         Ok(())
+    }
+}
+
+/// Ranges that are named one by one before the rest is counted.
+const NAMED: usize = 20;
+
+/// Says what the start found, as loud as it deserves.
+fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
+    tracing::info!(
+        clean_shutdown = recovery.clean_shutdown,
+        cached_blocks = recovery.cached_blocks,
+        dirty_blocks = recovery.dirty_blocks,
+        journal_entries = recovery.journal_entries,
+        "the cache is open"
+    );
+    if journal_loss_accepted {
+        tracing::warn!(
+            "--accept-journal-loss: if the process journal was gone, what was acknowledged since the last flush may be lost"
+        );
+    }
+    if recovery.damaged_records + recovery.unreadable_units > 0 {
+        tracing::error!(
+            damaged_records = recovery.damaged_records,
+            unreadable_units = recovery.unreadable_units,
+            "the cache's log is damaged: clean data that it may concern is not used, but dirty data whose record was lost is gone; check what the clients stored, and see `forebay check`"
+        );
+    }
+    for lost in recovery.lost.iter().take(NAMED) {
+        tracing::error!(
+            volume = lost.volume,
+            offset = lost.offset,
+            len = lost.len,
+            "acknowledged and not flushed, and lost: a flush of the cache failed, or the process journal is damaged"
+        );
+    }
+    if recovery.lost.len() > NAMED {
+        tracing::error!("and {} more ranges", recovery.lost.len() - NAMED);
     }
 }
