@@ -333,9 +333,16 @@ impl Engine {
             .collect();
         volumes.sort_unstable();
         volumes.dedup();
+        // One backing device that fails keeps the marks of its own volume, no others.
+        let mut failing = Vec::new();
         for volume in volumes {
-            if let Some(attached) = self.volume_by_id(volume) {
-                result = result.and(self.flush_backing(&attached).await);
+            if let Some(attached) = self.volume_by_id(volume)
+                && let Err(error) = self.flush_backing(&attached).await
+            {
+                failing.push(volume);
+                if every {
+                    result = Err(error);
+                }
             }
         }
         if result.is_ok() && every {
@@ -359,7 +366,7 @@ impl Engine {
             if table.by_address.get(&(volume, region)) != Some(&id) {
                 continue;
             }
-            if result.is_ok() {
+            if result.is_ok() && !failing.contains(&volume) {
                 // From here on the region counts as unmarked: a new mark is logged after this.
                 self.queue_entry(Entry::Unmark { volume, region });
                 table.remove(id);
