@@ -51,7 +51,7 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
 macro_rules! sweeps {
     ($($name:ident: $mode:ident;)*) => {
         $(mod $name {
-            use super::{Durability, Mode, sweep};
+            use super::{Durability, Mode, failures, sweep};
 
             #[test]
             fn sync_fits() {
@@ -68,6 +68,10 @@ macro_rules! sweeps {
             #[test]
             fn flush_evicts() {
                 sweep(Mode::$mode, Durability::Flush, false);
+            }
+            #[test]
+            fn each_operation_fails() {
+                failures(Mode::$mode);
             }
         })*
     };
@@ -124,35 +128,25 @@ mod random_seeds {
     }
 }
 
-fn faults(mode: Mode, durability: Durability) {
-    let target = target(Setup {
-        mode,
-        durability,
-        fits: false,
-        variant: 0,
-    });
-    match target.faults(2, 1) {
-        Ok(report) => {
-            eprintln!("{}: {report:?}", target.label);
-            assert!(report.points > 20, "the sweep ended early: {report:?}");
+/// Fails each write, flush and discard of each device in turn.
+fn failures(mode: Mode) {
+    for durability in [Durability::Sync, Durability::Flush] {
+        for fits in [true, false] {
+            let target = target(Setup {
+                mode,
+                durability,
+                fits,
+                variant: 0,
+            });
+            match target.faults(2, 1) {
+                Ok(report) => {
+                    eprintln!("{}: {report:?}", target.label);
+                    assert!(report.points > 10, "the sweep ended early: {report:?}");
+                }
+                Err(failure) => panic!("{failure}"),
+            }
         }
-        Err(failure) => panic!("{failure}"),
     }
-}
-
-#[test]
-fn faults_write_back_sync() {
-    faults(Mode::WriteBack, Durability::Sync);
-}
-
-#[test]
-fn faults_write_back_flush() {
-    faults(Mode::WriteBack, Durability::Flush);
-}
-
-#[test]
-fn faults_write_through_flush() {
-    faults(Mode::WriteThrough, Durability::Flush);
 }
 
 /// One seed is one run, or no failure could be replayed.
