@@ -89,9 +89,14 @@ impl Committer {
         }
     }
 
+    /// Ends the committer. Who still waits for a round, or asks for one, is told so.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
+        self.failed
+            .borrow_mut()
+            .get_or_insert_with(|| ErrorKind::ShuttingDown.into());
         self.kick.wake_all();
+        self.done.wake_all();
     }
 
     /// A write to the data device completed (with whatever result).
@@ -410,6 +415,8 @@ impl Engine {
             Entry::Close => {
                 self.commit.opened_at.set(NO_RECORD);
                 self.commit.push_body(&Body::Close, Owner::NONE);
+                // Nothing comes after it.
+                self.commit.stopping.set(true);
             }
         }
         None

@@ -25,6 +25,7 @@ fn unit_of(device: &dyn BlockDevice) -> u32 {
 /// devices that are too small, or the device's own error.
 pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    check_block(devices.data.as_ref())?;
     let superblock = Superblock::plan(PlanInput {
         data_bytes: devices.data.info().size_bytes,
         metadata_bytes: devices.metadata.as_ref().map(|d| d.info().size_bytes),
@@ -213,6 +214,21 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
     }
 }
 
+/// Granules are 4 KiB at least, and a granule is written without its neighbours.
+fn check_block(data: &dyn BlockDevice) -> Result<()> {
+    let info = data.info();
+    if info.logical_block_bytes <= 4096 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{}: logical blocks of {} bytes; a cache needs 4096 or less",
+            info.name, info.logical_block_bytes
+        ),
+    ))
+}
+
 /// Checks that the devices belong together and that the data fits.
 pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> Result<()> {
     let data_name = devices.data.info().name;
@@ -238,6 +254,7 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
             ));
         }
     }
+    check_block(devices.data.as_ref())?;
     let end = superblock.data_offset
         + u64::from(superblock.slots) * u64::from(superblock.block_size_bytes);
     if end > devices.data.info().size_bytes {
