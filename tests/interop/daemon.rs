@@ -44,25 +44,6 @@ metrics = "127.0.0.1:0"
 state = "state"
 "#;
 
-/// The program: `FOREBAY_BIN`, or built from this workspace.
-fn program() -> PathBuf {
-    if let Some(path) = std::env::var_os("FOREBAY_BIN") {
-        return path.into();
-    }
-    // Tests lie in target/PROFILE/deps, programs in target/PROFILE.
-    let test = std::env::current_exe().expect("the test knows its own path");
-    let folder = test.ancestors().nth(2).expect("two folders up");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--profile=test", "--package=forebay"])
-        .arg("--bin=forebay")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("CARGO_TARGET_DIR", folder.parent().expect("target"))
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "cargo build: {status}");
-    folder.join("forebay")
-}
-
 struct Daemon {
     program: PathBuf,
     folder: PathBuf,
@@ -80,7 +61,7 @@ impl Daemon {
         }
         std::fs::write(folder.join("forebay.toml"), CONFIG).expect("a configuration");
         let mut daemon = Self {
-            program: program(),
+            program: forebay_tests::program().to_path_buf(),
             folder,
             child: None,
         };
