@@ -2,7 +2,8 @@
 //!
 //! Callers match on [`ErrorKind`] for control flow. The context says what was being done and to
 //! what, in words for a person; the source is what the layer below said. `Display` prints kind and
-//! context only, [`Error::report`] prints the chain.
+//! context only, [`Error::report`] prints the chain. An error whose context is empty stands for its
+//! source alone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -145,17 +146,35 @@ impl Error {
         Self::with_source(self.kind, context, self)
     }
 
-    /// The whole chain on one line, outermost first.
+    /// The whole chain on one line, outermost first. The kind stands at the end, once, and only
+    /// where no error of another library or of the operating system says it better.
     #[must_use]
     pub fn report(&self) -> String {
-        let mut out = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            out.push_str(": ");
-            out.push_str(&error.to_string());
-            next = error.source();
+        let mut out = String::new();
+        let mut link: &(dyn std::error::Error + 'static) = self;
+        loop {
+            let (text, next) = match link.downcast_ref::<Self>() {
+                Some(error) => error.link(),
+                None => (link.to_string(), link.source()),
+            };
+            out.push_str(&text);
+            let Some(next) = next else { return out };
+            if !text.is_empty() {
+                out.push_str(": ");
+            }
+            link = next;
         }
-        out
+    }
+
+    /// What this error adds to a report, and what follows.
+    fn link(&self) -> (String, Option<&(dyn std::error::Error + 'static)>) {
+        match self.inner.as_deref() {
+            Some(Inner {
+                context,
+                source: Some(source),
+            }) => (context.clone(), Some(source.as_ref())),
+            _ => (self.to_string(), None),
+        }
     }
 }
 
@@ -183,13 +202,17 @@ impl From<std::io::Error> for Error {
             }
             _ => ErrorKind::Io,
         };
-        Self::with_source(kind, "operating system", error)
+        Self::with_source(kind, "", error)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.inner {
+        match self.inner.as_deref() {
+            Some(Inner {
+                context,
+                source: Some(source),
+            }) if context.is_empty() => source.fmt(f),
             Some(inner) => write!(f, "{} ({})", inner.context, self.kind.as_str()),
             None => f.write_str(self.kind.as_str()),
         }
@@ -204,8 +227,12 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        let source = self.inner.as_ref()?.source.as_deref()?;
-        Some(source as &(dyn std::error::Error + 'static))
+        let inner = self.inner.as_ref()?;
+        let source = inner.source.as_deref()?;
+        match inner.context.is_empty() {
+            true => source.source(),
+            false => Some(source as &(dyn std::error::Error + 'static)),
+        }
     }
 }
 
@@ -235,8 +262,10 @@ mod tests {
         assert_eq!(high.kind(), ErrorKind::Io);
         assert_eq!(
             high.report(),
-            "cache device c0 (I/O error): pread of 4096 bytes at 0 (I/O error)"
+            "cache device c0: pread of 4096 bytes at 0 (I/O error)"
         );
+        let bare = Error::from(ErrorKind::ShuttingDown).context("volume db");
+        assert_eq!(bare.report(), "volume db: shutting down");
     }
 
     #[test]
@@ -244,5 +273,13 @@ mod tests {
         let error: Error = std::io::Error::from_raw_os_error(28).into();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.errno(), 28);
+        let said = "No space left on device (os error 28)";
+        assert_eq!(error.to_string(), said);
+        assert!(std::error::Error::source(&error).is_none());
+        let high = error.context("write of 512 bytes").context("device d");
+        assert_eq!(
+            high.report(),
+            format!("device d: write of 512 bytes: {said}")
+        );
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Persistence, Request, Result};
-use forebay_io::file::{File, FileOptions};
+use forebay_io::file::{Faults, File, FileOptions};
 
 /// How a file or block device is opened.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +45,17 @@ impl FileDevice {
     /// `Busy` if somebody else holds it and `exclusive` is set, `InvalidInput` if it is neither a
     /// file nor a block device or there is no reactor, else what the system says.
     pub fn open(path: impl AsRef<Path>, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
+        Self::open_watched(path, options).map(|(device, _)| device)
+    }
+
+    /// Like [`FileDevice::open`], with what goes wrong with the device from now on.
+    ///
+    /// # Errors
+    /// As for [`FileDevice::open`].
+    pub fn open_watched(
+        path: impl AsRef<Path>,
+        options: FileDeviceOptions,
+    ) -> Result<(Rc<dyn BlockDevice>, Rc<Faults>)> {
         let path = path.as_ref();
         let file = File::open(
             path,
@@ -68,7 +79,8 @@ impl FileDevice {
             persistence: persistence(path),
             ..DeviceInfo::new(name, geometry.size_bytes)
         };
-        Ok(Rc::new(Self { file, info }))
+        let faults = file.faults();
+        Ok((Rc::new(Self { file, info }), faults))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Regular files and raw block devices, opened exclusively and read and written directly.
 
+mod faults;
 mod geometry;
 mod operation;
 
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Request, Result};
 
 use crate::reactor::{Driver, Target, current};
+pub use faults::Faults;
 pub use geometry::Geometry;
 pub(crate) use operation::FileOp;
 
@@ -47,8 +49,11 @@ pub(crate) struct Handle {
     read_only: bool,
     path: PathBuf,
     geometry: Geometry,
-    /// What requests are checked against.
+    /// What requests are checked against: the largest size that the file is known to have had.
     info: RefCell<DeviceInfo>,
+    /// Where it ended when somebody last looked, bytes.
+    end: Cell<u64>,
+    faults: Rc<Faults>,
     /// Buffers at other addresses are bounced, bytes.
     memory_align: usize,
     /// Whether `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` are not known to be refused.
@@ -100,15 +105,17 @@ impl File {
     }
 
     /// The present size, bytes, in whole logical blocks. Requests up to it are taken from now on:
-    /// files and devices may grow while they are open.
+    /// files and devices may grow while they are open. In one that has shrunk, what lies beyond its
+    /// end fails until it has its size again.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        let handle = &self.handle;
-        let mut info = handle.info.borrow_mut();
-        if let Some(size_bytes) = geometry::size_bytes(handle.fd.as_fd(), &handle.geometry) {
-            info.size_bytes = size_bytes;
-        }
-        info.size_bytes
+        self.handle.size_bytes()
+    }
+
+    /// What has gone wrong since it was opened.
+    #[must_use]
+    pub fn faults(&self) -> Rc<Faults> {
+        Rc::clone(&self.handle.faults)
     }
 
     /// Size when it was opened, blocks and abilities.
@@ -132,7 +139,7 @@ impl File {
         let checked = if handle.read_only && !matches!(request.op, Op::Read | Op::Flush) {
             Err(ErrorKind::ReadOnly.into())
         } else {
-            handle.info.borrow().check(&request)
+            handle.check(&request)
         };
         match checked {
             // A discard is advice; this medium has no use for it.
@@ -142,6 +149,29 @@ impl File {
             Ok(()) => handle.driver.start_file(FileOp::new(handle, request, done)),
             Err(error) => done.complete(Err(error)),
         }
+    }
+}
+
+impl Handle {
+    fn size_bytes(&self) -> u64 {
+        if let Some(size_bytes) = geometry::size_bytes(self.fd.as_fd(), &self.geometry) {
+            self.end.set(size_bytes);
+            let mut info = self.info.borrow_mut();
+            info.size_bytes = info.size_bytes.max(size_bytes);
+        }
+        self.end.get()
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        self.info.borrow().check(request)?;
+        let end = request.offset + request.len;
+        // A write there would make a hole of the data that is gone.
+        if end > self.end.get() && end > self.size_bytes() {
+            let error = operation::ends_early(self, request);
+            self.faults.note(&error);
+            return Err(error);
+        }
+        Ok(())
     }
 }
 
@@ -196,7 +226,9 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
             read_only: options.read_only,
             path: path.to_owned(),
             geometry,
+            end: Cell::new(info.size_bytes),
             info: RefCell::new(info),
+            faults: Rc::default(),
             memory_align,
             punches: Cell::new(true),
             zeroes: Cell::new(true),

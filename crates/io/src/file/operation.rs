@@ -134,6 +134,14 @@ impl FileOp {
 
     /// Takes the result of a step. None if another step follows.
     pub(crate) fn advance(&mut self, result: i32) -> Option<Result<()>> {
+        let outcome = self.take(result);
+        if let Some(Err(error)) = &outcome {
+            self.handle.faults.note(error);
+        }
+        outcome
+    }
+
+    fn take(&mut self, result: i32) -> Option<Result<()>> {
         if result == -libc::EINTR || result == -libc::EAGAIN {
             return None;
         }
@@ -160,11 +168,14 @@ impl FileOp {
             if self.progress > before {
                 return None;
             }
-            let why = match self.request.op {
-                Op::Read => "the file ends before that: was it truncated?",
-                _ => "nothing was written",
-            };
-            return Some(Err(Error::new(ErrorKind::Io, why)).context(|| self.describe()));
+            let (handle, request) = (&self.handle, &self.request);
+            return Some(Err(match request.op {
+                Op::Read => ends_early(handle, request),
+                _ => {
+                    let error = Error::new(ErrorKind::Io, "nothing was written");
+                    error.context(describe(handle, request))
+                }
+            }));
         }
         if let (Op::Read, Some(bounce), Some(buf)) =
             (self.request.op, &self.bounce, &self.request.buf)
@@ -194,24 +205,27 @@ impl FileOp {
             _ => (),
         }
         let error = std::io::Error::from_raw_os_error(errno);
-        Some(Err(error).context(|| self.describe()))
+        Some(Err(error).context(|| describe(&self.handle, &self.request)))
     }
+}
 
-    fn describe(&self) -> String {
-        let verb = match self.request.op {
-            Op::Read => "read",
-            Op::Write { .. } => "write",
-            Op::Flush => return format!("flush of {}", self.handle.path.display()),
-            Op::Discard => "discard",
-            Op::WriteZeroes { .. } => "write of zeroes",
-        };
-        format!(
-            "{verb} of {} bytes at byte {} of {}",
-            self.request.len,
-            self.request.offset,
-            self.handle.path.display()
-        )
-    }
+fn describe(handle: &Handle, request: &Request) -> String {
+    let path = handle.path.display();
+    let verb = match request.op {
+        Op::Read => "read",
+        Op::Write { .. } => "write",
+        Op::Flush => return format!("flush of {path}"),
+        Op::Discard => "discard",
+        Op::WriteZeroes { .. } => "write of zeroes",
+    };
+    let Request { len, offset, .. } = request;
+    format!("{verb} of {len} bytes at byte {offset} of {path}")
+}
+
+/// The file has lost what the request is about.
+pub(super) fn ends_early(handle: &Handle, request: &Request) -> Error {
+    let what = "the file ends before that: was it truncated?";
+    Error::new(ErrorKind::Io, what).context(describe(handle, request))
 }
 
 /// The best way to zero a range that this file is not known to refuse.

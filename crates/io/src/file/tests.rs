@@ -148,6 +148,36 @@ fn a_read_of_a_truncated_file_is_an_error_and_not_zeroes() {
         assert!(error.report().contains("truncated"), "{error:?}");
         let half = request(&file, Request::read(MIB - 4096, Buf::scratch(8192))).await;
         assert_eq!(half.expect_err("half is there").kind(), ErrorKind::Io);
+        assert_eq!(file.faults().count(), 2);
+        let last = file.faults().last().expect("two");
+        assert!(last.report().contains("read of 8192"), "{last:?}");
+    });
+}
+
+#[test]
+fn a_look_at_a_truncated_file_changes_nothing_for_what_is_there() {
+    on_both(async |scratch| {
+        let file = File::open(scratch.path("f"), &options()).expect("new");
+        let set_len = |bytes| {
+            let outside = std::fs::OpenOptions::new().write(true).open(file.path());
+            outside.expect("there").set_len(bytes).expect("set");
+        };
+        let write = async |at| {
+            let done = request(&file, Request::write(at, Buf::zeroed(4096), false)).await;
+            done.map_err(|error| error.kind())
+        };
+        set_len(MIB);
+        assert_eq!(file.size_bytes(), MIB);
+        assert_eq!(write(0).await, Ok(()));
+        assert_eq!(write(2 * MIB).await, Err(ErrorKind::Io), "no hole is made");
+        let read = request(&file, Request::read(2 * MIB, Buf::scratch(4096))).await;
+        assert!(read.expect_err("gone").report().contains("truncated"));
+        let size = std::fs::metadata(file.path()).expect("there").len();
+        assert_eq!(size, MIB);
+        // As soon as it has its size again, without anybody saying so.
+        set_len(4 * MIB);
+        assert_eq!(write(2 * MIB).await, Ok(()));
+        assert_eq!(write(4 * MIB).await, Err(ErrorKind::OutOfRange));
     });
 }
 

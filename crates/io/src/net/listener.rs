@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_block::{Context, Error, ErrorKind, Result};
 
 use super::address::raw_unix;
-use super::{Address, Socket, Stream, count, new_socket};
+use super::{Address, Incoming, Socket, Stream, count, new_socket};
 use crate::reactor::{Driver, Hold, SocketStep, current};
 use crate::rt::sleep;
 
@@ -53,6 +53,15 @@ impl Listener {
     /// # Errors
     /// What the system says, if the listener can take no more connections.
     pub async fn accept(&self) -> Result<(Stream, String)> {
+        let (incoming, peer) = self.accept_for_any().await?;
+        Ok((incoming.open()?, peer))
+    }
+
+    /// Like [`Listener::accept`], for a connection that any reactor may serve.
+    ///
+    /// # Errors
+    /// As for [`Listener::accept`].
+    pub async fn accept_for_any(&self) -> Result<(Incoming, String)> {
         loop {
             let step = SocketStep::Accept {
                 fd: self.socket.fd(),
@@ -72,7 +81,7 @@ impl Listener {
                     count(result).context(|| format!("accepting on {}", self.address))?;
                     // SAFETY: the accept made this descriptor and nobody else has it.
                     let fd = unsafe { OwnedFd::from_raw_fd(result) };
-                    return Stream::accepted(&self.socket.driver, fd, &self.address);
+                    return Ok(Incoming::accepted(fd, &self.address));
                 }
             }
         }

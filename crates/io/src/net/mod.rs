@@ -14,7 +14,7 @@ use crate::reactor::{Driver, Hold, SocketFuture, SocketStep};
 pub use address::Address;
 pub use listener::Listener;
 pub(crate) use stream::Message;
-pub use stream::Stream;
+pub use stream::{Incoming, Stream};
 
 /// A descriptor and its driver. Operations in flight hold it open.
 pub(crate) struct Socket {
@@ -67,7 +67,7 @@ fn count(result: i32) -> Result<usize> {
         let error = io::Error::from_raw_os_error(-result);
         match -result {
             libc::ECONNREFUSED | libc::ENOTCONN | libc::ECANCELED => {
-                Error::with_source(ErrorKind::Disconnected, "operating system", error)
+                Error::with_source(ErrorKind::Disconnected, "", error)
             }
             libc::ESHUTDOWN => ErrorKind::ShuttingDown.into(),
             _ => error.into(),

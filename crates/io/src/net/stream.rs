@@ -43,6 +43,44 @@ struct Gather {
     parts: Vec<Buf>,
 }
 
+/// A connection that no reactor serves yet; it may go to another thread.
+#[derive(Debug)]
+pub struct Incoming(OwnedFd);
+
+impl Incoming {
+    /// A connection that was accepted at `at`, and a name of the peer.
+    pub(super) fn accepted(fd: OwnedFd, at: &Address) -> (Self, String) {
+        match at {
+            Address::Tcp(_) => {
+                let stream = TcpStream::from(fd);
+                // If the peer is gone already, the first receive says so.
+                let _ = stream.set_nodelay(true);
+                let peer = stream.peer_addr().map_or_else(
+                    |_| "a closed connection".to_owned(),
+                    |peer| peer.to_string(),
+                );
+                (Self(stream.into()), peer)
+            }
+            Address::Unix(_) => {
+                let peer = unix_peer(&fd);
+                (Self(fd), peer)
+            }
+        }
+    }
+
+    /// The connection as one of the calling thread's reactor.
+    ///
+    /// # Errors
+    /// `InvalidInput` on a thread that runs no reactor, or what the system says.
+    pub fn open(self) -> Result<Stream> {
+        let driver = current()?;
+        let stream = TcpStream::from(self.0);
+        // The reactor that accepted it may have another engine.
+        stream.set_nonblocking(driver.wants_nonblocking())?;
+        Ok(Stream::new(Socket::adopt(&driver, stream.into())))
+    }
+}
+
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Stream").field(&self.socket.fd()).finish()
@@ -62,30 +100,6 @@ impl Stream {
             turn: Semaphore::new(1),
             broken: Cell::new(false),
         }
-    }
-
-    pub(super) fn accepted(
-        driver: &Rc<Driver>,
-        fd: OwnedFd,
-        at: &Address,
-    ) -> Result<(Self, String)> {
-        let (fd, peer) = match at {
-            Address::Tcp(_) => {
-                let stream = TcpStream::from(fd);
-                // If the peer is gone already, the first receive says so.
-                let _ = stream.set_nodelay(true);
-                let peer = stream.peer_addr().map_or_else(
-                    |_| "a closed connection".to_owned(),
-                    |peer| peer.to_string(),
-                );
-                (OwnedFd::from(stream), peer)
-            }
-            Address::Unix(_) => {
-                let peer = unix_peer(&fd);
-                (fd, peer)
-            }
-        };
-        Ok((Self::new(Socket::adopt(driver, fd)), peer))
     }
 
     /// Connects to `address`.
