@@ -1,31 +1,38 @@
 //! The NBD server: fixed newstyle, structured replies, several connections to one volume.
 //!
-//! It is a reactor citizen: sockets and requests are tasks of the reactor that [`serve`] runs on. A
-//! volume of the same reactor is called directly, one of another by message.
+//! It is a reactor citizen: one reactor accepts, and the sockets and requests of a connection are
+//! tasks of the reactor that it is given to ([`Spread`]). A volume of the same reactor is called
+//! directly, one of another by message.
 //!
 //! One connection is a reader and a task for each request. The reader takes as many requests as one
 //! receive brings; replies that are ready at the same time leave in one send. Nothing that a client
 //! sends makes a connection hold more than 64 MiB of requests; at that limit the server stops reading
 //! from it. Whatever breaks the protocol is answered with the error that the protocol has for it, or
-//! ends the connection; the reason is logged once.
+//! ends the connection; the reason is logged, at most one line in ten seconds, with a count of the rest.
 
 mod connection;
 mod export;
 mod handshake;
+mod log;
 mod receive;
 mod reply;
+mod spread;
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_io::net::{Listener, Stream};
+use forebay_io::net::{Incoming, Listener, Stream};
 use forebay_io::rt;
 
 pub use export::Exports;
+use log::{LogLimit, Verdict};
 use receive::Receiver;
+use spread::Place;
+pub use spread::Spread;
 
 /// Time that a client has to choose an export.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
@@ -35,18 +42,16 @@ const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
 };
 /// Connections at a time of one listener.
 const MAX_CONNECTIONS: usize = 1024;
-/// Broken connections that are logged in one window of time; the rest is counted.
-const LOGGED: u32 = 20;
-const LOG_WINDOW: Duration = Duration::from_secs(10);
 
 /// What the connections of one listener share.
 struct Server {
     exports: Arc<Exports>,
-    connections: Cell<usize>,
+    connections: AtomicUsize,
     log: LogLimit,
 }
 
-/// Accepts connections and serves `exports` to them, for as long as the listener lives.
+/// Accepts connections and serves `exports` to them on this reactor, for as long as the listener
+/// lives.
 ///
 /// Requests on a volume that is shutting down are answered with `NBD_ESHUTDOWN`, so a server needs
 /// no ending of its own: drain the volumes, then end the reactor.
@@ -54,26 +59,72 @@ struct Server {
 /// # Errors
 /// When the listener can take no more connections.
 pub async fn serve(listener: Listener, exports: Arc<Exports>) -> Result<()> {
-    let server = Rc::new(Server {
+    let here = Arc::new(Spread::new([rt::remote()]));
+    serve_on(listener, exports, here).await
+}
+
+/// Like [`serve`], with the connections spread over several reactors. Servers may share a spread.
+///
+/// # Errors
+/// When the listener can take no more connections.
+pub async fn serve_on(
+    listener: Listener,
+    exports: Arc<Exports>,
+    spread: Arc<Spread>,
+) -> Result<()> {
+    let server = Arc::new(Server {
         exports,
-        connections: Cell::new(0),
-        log: LogLimit::new(),
+        connections: AtomicUsize::new(0),
+        log: LogLimit::default(),
     });
     loop {
-        let (stream, peer) = listener.accept().await?;
-        if server.connections.get() >= MAX_CONNECTIONS {
+        let (incoming, peer) = listener.accept_for_any().await?;
+        let Some(seat) = Seat::take(&server, spread.place()) else {
             let full = format!("{MAX_CONNECTIONS} clients are connected, the most there may be");
             server.report(&peer, &Error::new(ErrorKind::Busy, full));
             continue;
+        };
+        let reactor = seat.place.reactor();
+        let begin = move || rt::spawn(seat.serve(incoming, peer));
+        if reactor.is_current() {
+            begin();
+        } else {
+            reactor.call(begin);
         }
-        server.connections.set(server.connections.get() + 1);
-        let server = Rc::clone(&server);
-        rt::spawn(async move {
-            if let Err(error) = server.converse(stream, &peer).await {
-                server.report(&peer, &error);
-            }
-            server.connections.set(server.connections.get() - 1);
-        });
+    }
+}
+
+/// One connection of a server, on its reactor.
+struct Seat {
+    server: Arc<Server>,
+    place: Place,
+}
+
+impl Seat {
+    /// None when the server is full.
+    fn take(server: &Arc<Server>, place: Place) -> Option<Self> {
+        let before = server.connections.fetch_add(1, Ordering::Relaxed);
+        let seat = Self {
+            server: Arc::clone(server),
+            place,
+        };
+        (before < MAX_CONNECTIONS).then_some(seat)
+    }
+
+    async fn serve(self, incoming: Incoming, peer: String) {
+        let ended = match incoming.open() {
+            Ok(stream) => self.server.converse(stream, &peer).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            self.server.report(&peer, &error);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.server.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -101,15 +152,19 @@ impl Server {
         ended
     }
 
-    fn report(&self, peer: &str, error: &Error) {
-        let Some(unlogged) = self.log.admit() else {
-            return;
-        };
+    fn report(self: &Arc<Self>, peer: &str, error: &Error) {
         let reason = error.report();
-        if unlogged > 0 {
-            tracing::warn!(peer, reason, unlogged, "an NBD connection was closed");
-        } else {
-            tracing::warn!(peer, reason, "an NBD connection was closed");
+        match self.log.admit(Instant::now(), &reason) {
+            Verdict::Now => tracing::warn!(peer, reason, "an NBD connection was closed"),
+            Verdict::After(time) => {
+                let server = Arc::clone(self);
+                rt::spawn(async move {
+                    rt::sleep(time).await;
+                    let (more, last) = server.log.rest(Instant::now());
+                    tracing::warn!(more, last, "more NBD connections were closed");
+                });
+            }
+            Verdict::Counted => {}
         }
     }
 }
@@ -146,38 +201,6 @@ impl Deadline {
 
     fn cancel(self) {
         self.0.set(Stage::Done);
-    }
-}
-
-/// Lets through a number of log lines in a window of time.
-struct LogLimit {
-    window: Cell<Duration>,
-    logged: Cell<u32>,
-    unlogged: Cell<u64>,
-}
-
-impl LogLimit {
-    const fn new() -> Self {
-        Self {
-            window: Cell::new(Duration::ZERO),
-            logged: Cell::new(0),
-            unlogged: Cell::new(0),
-        }
-    }
-
-    /// Whether to log now; and how many were left out since the last that was logged.
-    fn admit(&self) -> Option<u64> {
-        let now = rt::now();
-        if now.saturating_sub(self.window.get()) >= LOG_WINDOW {
-            self.window.set(now);
-            self.logged.set(0);
-        }
-        if self.logged.get() >= LOGGED {
-            self.unlogged.set(self.unlogged.get() + 1);
-            return None;
-        }
-        self.logged.set(self.logged.get() + 1);
-        Some(self.unlogged.take())
     }
 }
 

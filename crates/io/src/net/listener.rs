@@ -62,6 +62,7 @@ impl Listener {
     /// # Errors
     /// As for [`Listener::accept`].
     pub async fn accept_for_any(&self) -> Result<(Incoming, String)> {
+        let mut told = false;
         loop {
             let step = SocketStep::Accept {
                 fd: self.socket.fd(),
@@ -70,11 +71,13 @@ impl Listener {
             match -result {
                 libc::EINTR | libc::ECONNABORTED | libc::EAGAIN => (),
                 libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                    tracing::warn!(
-                        address = %self.address,
-                        "a connection waits: {}",
-                        io::Error::from_raw_os_error(-result)
-                    );
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(
+                            address = %self.address,
+                            "connections wait: {}",
+                            io::Error::from_raw_os_error(-result)
+                        );
+                    }
                     sleep(EXHAUSTED_PAUSE).await;
                 }
                 _ => {

@@ -11,7 +11,7 @@ use forebay_block::{Buf, Context, Error, ErrorKind, Result};
 
 use super::address::{Raw, raw_tcp, raw_unix};
 use super::{Address, Socket, count, new_socket};
-use crate::reactor::{Driver, Hold, SocketStep, TRANSFER_MAX_BYTES, current};
+use crate::reactor::{Hold, SocketStep, TRANSFER_MAX_BYTES, current};
 use crate::rt::sleep;
 use crate::sync::Semaphore;
 
