@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
+};
 use forebay_io::sync::WaitList;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
@@ -31,9 +33,22 @@ impl Cache {
     /// # Errors
     /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
     /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
-    /// backing device that shrank below dirty data, or whose blocks are larger than a granule; `NoSpace`
-    /// for a 65th volume; or the devices' own.
+    /// backing device that shrank below dirty data, or whose blocks are larger than a granule or than
+    /// what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
     pub async fn attach(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        options: VolumeOptions,
+    ) -> Result<Rc<dyn BlockDevice>> {
+        // One at a time: names and numbers are looked up first and given out at the end.
+        self.engine.attaching.acquire(1).await;
+        let result = self.attach_alone(name, backing, options).await;
+        self.engine.attaching.release(1);
+        result
+    }
+
+    async fn attach_alone(
         &self,
         name: &str,
         backing: Rc<dyn BlockDevice>,
@@ -41,7 +56,7 @@ impl Cache {
     ) -> Result<Rc<dyn BlockDevice>> {
         let engine = &self.engine;
         let info = backing.info();
-        let logical_block = info.logical_block_bytes.max(engine.data_block.min(4096));
+        let logical_block = info.logical_block_bytes;
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return refuse(
                 ErrorKind::InvalidInput,
@@ -59,6 +74,7 @@ impl Cache {
                 ),
             );
         }
+        engine.check_tearing(&info)?;
         if engine.volume_by_name(name).is_ok() {
             return refuse(
                 ErrorKind::Busy,
@@ -78,6 +94,12 @@ impl Cache {
             Some(known) => known.id,
             None => engine.superblock.borrow().next_volume,
         };
+        if id == u16::MAX {
+            return refuse(
+                ErrorKind::NoSpace,
+                "the cache has given out all its 65,534 volume numbers, which are never given twice: detach its volumes and format it again".to_owned(),
+            );
+        }
         // What a process that died wrote, through this cache or without it, may sit in the device's cache;
         // a client that lived on will flush it through us.
         if info.volatile_cache {
@@ -234,7 +256,7 @@ impl Engine {
         let slots: Vec<SlotId> = self.map.borrow().of_volume(known.id).collect();
         let mut stale = Vec::new();
         for slot in &slots {
-            let entry = *self.map.borrow().slot(*slot);
+            let entry = self.map.borrow().slot(*slot);
             let start = self.geometry.backing_offset(entry.key.block(), 0);
             if entry.dirty != 0 && overlaps(start) {
                 stale.push((*slot, start));
@@ -267,7 +289,7 @@ impl Engine {
         }
         let mut killed = Vec::new();
         for slot in slots {
-            let entry = *self.map.borrow().slot(slot);
+            let entry = self.map.borrow().slot(slot);
             let stale_dirty = stale.iter().any(|(other, _)| *other == slot);
             if entry.dirty == 0 || stale_dirty {
                 killed.push((slot, entry.key));
@@ -320,15 +342,20 @@ impl Engine {
                 let map = self.map.borrow();
                 map.of_volume(known.id)
                     .filter(|slot| {
-                        self.reaches(map.slot(*slot).key.block(), map.slot(*slot).valid) > size
+                        // A clean granule that the new end cuts is good as far as it goes.
+                        let entry = map.slot(*slot);
+                        self.end(entry.key.block(), entry.valid)
+                            >= size + self.geometry.granule_bytes()
                     })
                     .collect()
             };
-            let dirty = beyond.iter().any(|slot| {
+            let dirty = {
                 let map = self.map.borrow();
-                let entry = map.slot(*slot);
-                self.reaches(entry.key.block(), entry.dirty) > size
-            });
+                map.of_volume(known.id).any(|slot| {
+                    let entry = map.slot(slot);
+                    self.end(entry.key.block(), entry.dirty).min(old) > size
+                })
+            };
             if dirty {
                 return refuse(
                     ErrorKind::InvalidInput,
@@ -340,7 +367,7 @@ impl Engine {
             }
             let mut kill = Vec::new();
             for slot in beyond {
-                let entry = *self.map.borrow().slot(slot);
+                let entry = self.map.borrow().slot(slot);
                 if entry.dirty == 0 {
                     kill.push((slot, entry.key));
                 } else {
@@ -369,17 +396,28 @@ impl Engine {
         Ok(())
     }
 
-    /// One past the last byte of a volume that these granules of a block reach.
-    fn reaches(&self, block: u64, granules: u64) -> u64 {
-        let last = u64::from(64 - granules.leading_zeros());
-        // The last granule of a volume may be cut short: its start tells.
-        match last {
+    /// One past the last byte that these granules of a block cover; zero for none.
+    fn end(&self, block: u64, granules: u64) -> u64 {
+        match u64::from(64 - granules.leading_zeros()) {
             0 => 0,
-            last => {
-                self.geometry.backing_offset(block, 0)
-                    + (last - 1) * self.geometry.granule_bytes()
-                    + 1
-            }
+            last => self.geometry.backing_offset(block, 0) + last * self.geometry.granule_bytes(),
         }
+    }
+
+    /// Rule 8: blocks of the volume are overwritten in place on the cache device, which must write each
+    /// of them whole or not at all.
+    fn check_tearing(&self, backing: &DeviceInfo) -> Result<()> {
+        let data = self.data.info();
+        let whole = data.physical_block_bytes.max(data.logical_block_bytes);
+        if backing.logical_block_bytes <= whole || data.persistence == Persistence::Process {
+            return Ok(());
+        }
+        refuse(
+            ErrorKind::InvalidInput,
+            format!(
+                "{}: its blocks of {} bytes could be torn by a power cut on the cache device {}, which writes {whole} bytes at a time: use a cache device with physical blocks of {} bytes",
+                backing.name, backing.logical_block_bytes, data.name, backing.logical_block_bytes
+            ),
+        )
     }
 }

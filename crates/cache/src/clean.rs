@@ -193,7 +193,7 @@ impl Engine {
         self: &Rc<Self>,
         slot: SlotId,
     ) -> Option<impl Future<Output = WrittenBack> + 'static> {
-        let entry = *self.map.borrow().slot(slot);
+        let entry = self.map.borrow().slot(slot);
         let ready = entry.has(LIVE)
             && entry.dirty != 0
             && !entry.has(CLEANING)
@@ -242,7 +242,7 @@ impl Engine {
 
     fn finish_write_back(&self, done: &WrittenBack) -> Result<()> {
         let mut map = self.map.borrow_mut();
-        let entry = *map.slot(done.slot);
+        let entry = map.slot(done.slot);
         debug_assert!(entry.has(LIVE | CLEANING));
         map.clear_flags(done.slot, CLEANING);
         if let Err(error) = &done.result {

@@ -16,12 +16,12 @@ use forebay_block::{BlockDeviceExt, Error, ErrorKind, IoFuture, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::journal::Journal;
-use forebay_metadata::log::{Log, LogExtent, Owner, OwnerKind};
-use forebay_metadata::record::{BlockRecord, Body, KILL_SLOTS, MarkState};
+use forebay_metadata::log::{Log, LogExtent, Owner};
+use forebay_metadata::record::{BlockRecord, Body};
 use forebay_policy::SlotId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::map::{CLEANED, DEFERRED, LIVE, NO_RECORD, PENDING, UNFLUSHED};
 use crate::plant::{Fault, planted};
 use crate::region::RegionId;
 
@@ -49,22 +49,27 @@ pub(crate) struct Committer {
     pub(crate) journal: RefCell<Option<Journal>>,
     /// Where the record of this opening stands: the next process must find it, however long this one
     /// lives.
-    opened_at: Cell<u32>,
-    pending: RefCell<VecDeque<SlotId>>,
-    entries: RefCell<Vec<Entry>>,
+    pub(crate) opened_at: Cell<u32>,
+    pub(crate) pending: RefCell<VecDeque<SlotId>>,
+    pub(crate) entries: RefCell<Vec<Entry>>,
     /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
     /// record back to life.
-    echo: RefCell<Vec<SlotId>>,
+    pub(crate) echo: RefCell<Vec<SlotId>>,
     started: Cell<u64>,
     completed: Cell<u64>,
     wanted: Cell<u64>,
     kick: WaitList,
     done: WaitList,
     failed: RefCell<Option<Error>>,
+    /// Slots written to since the last flush of the data device began.
+    unflushed: RefCell<Vec<SlotId>>,
+    /// A flush, or a write that carried one, failed: what a device was given since the last good one
+    /// may be gone.
+    flush_failed: Cell<bool>,
     /// Writes to the data device that have completed, and how many of them are flushed.
     data_written: Cell<u64>,
     data_flushed: Cell<u64>,
-    stopping: Cell<bool>,
+    pub(crate) stopping: Cell<bool>,
 }
 
 impl Committer {
@@ -82,6 +87,8 @@ impl Committer {
             kick: WaitList::new(),
             done: WaitList::new(),
             failed: RefCell::new(None),
+            unflushed: RefCell::default(),
+            flush_failed: Cell::new(false),
             // What an earlier process wrote may sit in the device's cache.
             data_written: Cell::new(1),
             data_flushed: Cell::new(0),
@@ -99,11 +106,6 @@ impl Committer {
         self.done.wake_all();
     }
 
-    /// A write to the data device completed (with whatever result).
-    pub(crate) fn data_written(&self) {
-        self.data_written.set(self.data_written.get() + 1);
-    }
-
     /// Blocks whose records wait for a commit.
     pub(crate) fn backlog(&self) -> usize {
         self.pending.borrow().len() + self.entries.borrow().len()
@@ -114,7 +116,7 @@ impl Committer {
         self.failed.borrow().clone()
     }
 
-    fn push_body(&self, body: &Body, owner: Owner) -> u32 {
+    pub(crate) fn push_body(&self, body: &Body, owner: Owner) -> u32 {
         let mut log = self.log.borrow_mut();
         let lsn = log.push(body, owner);
         u32::try_from(lsn % log.capacity()).expect("a ring has fewer than 2^32 places")
@@ -133,7 +135,7 @@ impl Engine {
 
     /// Whether the log durably says of a slot all that the map says of its valid granules.
     pub(crate) fn record_is_durable(&self, slot: SlotId) -> bool {
-        let entry = *self.map.borrow().slot(slot);
+        let entry = self.map.borrow().slot(slot);
         !entry.has(PENDING | DEFERRED)
             && entry.record_at != NO_RECORD
             && !self.commit.log.borrow().in_flight(entry.record_at)
@@ -142,7 +144,7 @@ impl Engine {
     /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
     /// record would win, after a crash, over what is about to be written to the backing device.
     pub(crate) async fn settle(&self, slot: SlotId) -> Result<()> {
-        let entry = *self.map.borrow().slot(slot);
+        let entry = self.map.borrow().slot(slot);
         let in_flight =
             entry.record_at != NO_RECORD && self.commit.log.borrow().in_flight(entry.record_at);
         if entry.has(CLEANED) || in_flight {
@@ -186,6 +188,16 @@ impl Engine {
         self.committed(ticket).await
     }
 
+    /// A write to a slot completed, with whatever result.
+    pub(crate) fn slot_written(&self, slot: SlotId) {
+        let commit = &self.commit;
+        commit.data_written.set(commit.data_written.get() + 1);
+        if self.data_volatile && !self.map.borrow().slot(slot).has(UNFLUSHED) {
+            self.map.borrow_mut().add_flags(slot, UNFLUSHED);
+            commit.unflushed.borrow_mut().push(slot);
+        }
+    }
+
     /// Whether the cache still takes writes.
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self.commit.failure() {
@@ -202,12 +214,55 @@ impl Engine {
             "the cache stopped taking writes after its device failed: restart to recover",
             error,
         );
-        if let Some(journal) = &mut *self.commit.journal.borrow_mut() {
-            journal.poison();
+        if self.commit.flush_failed.get() {
+            self.give_up_unflushed();
         }
         self.commit.failed.borrow_mut().get_or_insert(error);
         self.commit.done.wake_all();
         self.wake_everyone();
+    }
+
+    /// After a failed flush: names the dirty data that was written since the last good one, in the
+    /// process journal, where the next process finds it and reports it as lost. Entries of fresh
+    /// writes are there already; what was overwritten in place is added.
+    fn give_up_unflushed(&self) {
+        let written = std::mem::take(&mut *self.commit.unflushed.borrow_mut());
+        let stamp = self.commit.log.borrow().next();
+        let mut journal = self.commit.journal.borrow_mut();
+        let mut unnamed = 0_u64;
+        for slot in written {
+            let entry = self.map.borrow().slot(slot);
+            if !entry.has(LIVE) || entry.dirty == 0 {
+                continue;
+            }
+            let record = BlockRecord {
+                volume: entry.key.volume(),
+                block: entry.key.block(),
+                slot,
+                valid: entry.dirty,
+                dirty: entry.dirty,
+            };
+            match &mut *journal {
+                Some(journal) if journal.room() > 0 => journal.append(stamp, record),
+                _ => {
+                    unnamed += 1;
+                    tracing::error!(
+                        volume = entry.key.volume(),
+                        block = entry.key.block(),
+                        "a dirty block that no flush covered may be lost"
+                    );
+                }
+            }
+        }
+        if let Some(journal) = &mut *journal {
+            journal.poison();
+        }
+        if unnamed > 0 {
+            tracing::error!(
+                blocks = unnamed,
+                "named above: the process journal had no room"
+            );
+        }
     }
 
     /// The committer's task.
@@ -274,7 +329,16 @@ impl Engine {
         let written = self.commit.data_written.get();
         let skip = planted(Fault::RecordBeforeData);
         if self.data_volatile && written != self.commit.data_flushed.get() && !skip {
-            self.data.flush().await?;
+            // A write that comes while the flush runs is on the next list.
+            let covered = std::mem::take(&mut *self.commit.unflushed.borrow_mut());
+            for slot in &covered {
+                self.map.borrow_mut().clear_flags(*slot, UNFLUSHED);
+            }
+            if let Err(error) = self.data.flush().await {
+                self.commit.unflushed.borrow_mut().extend(covered);
+                self.commit.flush_failed.set(true);
+                return Err(error);
+            }
         }
         self.commit.data_flushed.set(written);
         Ok(())
@@ -304,240 +368,24 @@ impl Engine {
                 }
                 result = start(extent).await;
             }
+            if result.is_err() && fua {
+                self.metadata_flush_failed();
+            }
             result?;
         }
         if self.metadata_volatile && !fua {
-            self.metadata.flush().await?;
+            if let Err(error) = self.metadata.flush().await {
+                self.metadata_flush_failed();
+                return Err(error);
+            }
         }
         Ok(())
     }
 
-    /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots that
-    /// belong to this round. Returns what to write, and whether the round needs another batch.
-    fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
-        let (first, limit) = {
-            let log = self.commit.log.borrow();
-            let unit = log.unit_records();
-            let share = (log.capacity() / 16)
-                .clamp(4 * unit, 1 << 15)
-                .min(log.room());
-            (log.next(), share - share % unit)
-        };
-        // The other half is for what the tail must log again: see docs/format.md, "Room".
-        let fresh = first + limit.div_ceil(2);
-        let room = || fresh.saturating_sub(self.commit.log.borrow().next());
-        self.log_echo(room());
-        let mut entries = std::mem::take(&mut *self.commit.entries.borrow_mut()).into_iter();
-        while room() > 0 {
-            let Some(entry) = entries.next() else { break };
-            if let Some(rest) = self.log_entry(entry, room()) {
-                self.commit.entries.borrow_mut().push(rest);
-            }
-        }
-        self.commit.entries.borrow_mut().extend(entries);
-        while *quota > 0 && room() > 0 {
-            let next = self.commit.pending.borrow_mut().pop_front();
-            let Some(slot) = next else {
-                *quota = 0;
-                break;
-            };
-            *quota -= 1;
-            let pending = self.map.borrow().slot(slot).has(PENDING);
-            if pending {
-                self.map.borrow_mut().clear_flags(slot, PENDING);
-                self.log_slot(slot);
-            }
-        }
-        let more = *quota > 0 || !self.commit.entries.borrow().is_empty();
-        if !self.commit.log.borrow().batch_is_empty() {
-            self.clean_tail(first + limit);
-            return Ok((self.commit.log.borrow_mut().seal(), more));
-        }
-        if more && limit == 0 {
-            let log = self.commit.log.borrow();
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!(
-                    "the metadata log is full: {} of {} records are in use",
-                    log.used(),
-                    log.capacity()
-                ),
-            ));
-        }
-        Ok((Vec::new(), more))
-    }
-
-    /// Logs the last round's kills again, but for slots that hold something new by now.
-    fn log_echo(&self, room: u64) {
-        let mut echo = std::mem::take(&mut *self.commit.echo.borrow_mut());
-        echo.truncate(usize::try_from(room / 2).unwrap_or(usize::MAX) * KILL_SLOTS);
-        let dead: Vec<SlotId> = {
-            let map = self.map.borrow();
-            echo.into_iter()
-                .filter(|slot| !map.slot(*slot).has(LIVE))
-                .collect()
-        };
-        self.log_kills(&dead);
-    }
-
-    fn log_kills(&self, dead: &[SlotId]) {
-        for chunk in dead.chunks(KILL_SLOTS) {
-            let mut slots = [0; KILL_SLOTS];
-            slots[..chunk.len()].copy_from_slice(chunk);
-            let count = u8::try_from(chunk.len()).expect("at most KILL_SLOTS");
-            self.commit
-                .push_body(&Body::Kill { slots, count }, Owner::NONE);
-        }
-    }
-
-    /// Logs an entry, as far as `room` records go. Returns what is left of it.
-    fn log_entry(&self, entry: Entry, room: u64) -> Option<Entry> {
-        match entry {
-            Entry::Kill(mut slots) => {
-                let fits = usize::try_from(room)
-                    .unwrap_or(usize::MAX)
-                    .saturating_mul(KILL_SLOTS);
-                let rest = slots.split_off(fits.min(slots.len()));
-                self.log_kills(&slots);
-                self.commit.echo.borrow_mut().extend(slots);
-                return (!rest.is_empty()).then_some(Entry::Kill(rest));
-            }
-            Entry::Mark(id) => self.log_mark(id),
-            Entry::Unmark { volume, region } => {
-                let body = Body::Mark {
-                    volume,
-                    region,
-                    state: MarkState::None,
-                };
-                self.commit.push_body(&body, Owner::NONE);
-            }
-            Entry::Open => self.log_open(),
-            Entry::Close => {
-                self.commit.opened_at.set(NO_RECORD);
-                self.commit.push_body(&Body::Close, Owner::NONE);
-                // Nothing comes after it.
-                self.commit.stopping.set(true);
-            }
-        }
-        None
-    }
-
-    fn log_open(&self) {
-        let body = Body::Open {
-            boot_id: self.options.boot_id,
-            journal: self.commit.journal.borrow().is_some(),
-        };
-        let at = self.commit.push_body(&body, Owner::NONE);
-        self.commit.opened_at.set(at);
-    }
-
-    fn log_mark(&self, id: RegionId) {
-        let Some((volume, region, state)) = self.regions.logged(id) else {
-            return;
-        };
-        let body = Body::Mark {
-            volume,
-            region,
-            state,
-        };
-        let at = self.commit.push_body(&body, Owner::mark(id));
-        self.regions.set_record(id, at);
-    }
-
-    /// Logs what a slot holds now.
-    ///
-    /// Clean granules claim that the backing device holds the same; while writes to it wait for a
-    /// flush, that is not durably so, and they are left out until it is.
-    fn log_slot(&self, slot: SlotId) {
-        let entry = *self.map.borrow().slot(slot);
-        if !entry.has(LIVE) {
-            return;
-        }
-        let volume = entry.key.volume();
-        let unflushed = !planted(Fault::ClaimBeforeFlush)
-            && self
-                .volume_by_id(volume)
-                .is_some_and(|v| v.backing.unflushed());
-        let valid = if unflushed { entry.dirty } else { entry.valid };
-        if valid != entry.valid && !entry.has(DEFERRED) {
-            self.map.borrow_mut().add_flags(slot, DEFERRED);
-            self.deferred.borrow_mut().push(slot);
-        }
-        if valid == 0 && !entry.has(TRACED) {
-            return;
-        }
-        let block = BlockRecord {
-            volume,
-            block: entry.key.block(),
-            slot,
-            valid,
-            dirty: entry.dirty,
-        };
-        let at = self
-            .commit
-            .push_body(&Body::Block(block), Owner::slot(slot));
-        let mut map = self.map.borrow_mut();
-        map.set_record(slot, at);
-        map.add_flags(slot, TRACED);
-        map.clear_flags(slot, CLEANED);
-        if entry.has(UNRECORDED) {
-            map.clear_flags(slot, UNRECORDED);
-            self.regions.recorded(entry.key);
-        }
-    }
-
-    /// Clean granules of `volume` that waited for a flush of its backing device may be recorded now.
-    pub(crate) fn release_deferred(&self, volume: u16) {
-        let waiting = std::mem::take(&mut *self.deferred.borrow_mut());
-        for slot in waiting {
-            let entry = *self.map.borrow().slot(slot);
-            if !entry.has(DEFERRED) {
-                continue;
-            }
-            if entry.key.volume() == volume {
-                self.map.borrow_mut().clear_flags(slot, DEFERRED);
-                self.queue_record(slot);
-            } else {
-                self.deferred.borrow_mut().push(slot);
-            }
-        }
-    }
-
-    /// Moves the tail on, logging again what still counts: first as far as the ring needs the room,
-    /// then as far as the last unit's padding has some.
-    fn clean_tail(&self, end: u64) {
-        loop {
-            let (oldest, place) = {
-                let log = self.commit.log.borrow();
-                let needed = log.used() > log.capacity() / 2;
-                let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
-                if !(needed && log.next() < end || worthwhile) {
-                    return;
-                }
-                let Some((lsn, owner)) = log.oldest() else {
-                    return;
-                };
-                let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
-                (owner, place)
-            };
-            match oldest.kind() {
-                OwnerKind::None if self.commit.opened_at.get() == place => self.log_open(),
-                OwnerKind::None => {}
-                OwnerKind::Slot(slot) => {
-                    let entry = *self.map.borrow().slot(slot);
-                    if entry.has(LIVE) && entry.record_at == place {
-                        self.map.borrow_mut().set_record(slot, NO_RECORD);
-                        self.map.borrow_mut().clear_flags(slot, PENDING);
-                        self.log_slot(slot);
-                    }
-                }
-                OwnerKind::Mark(id) => {
-                    if self.regions.record_at(id) == Some(place) {
-                        self.log_mark(id);
-                    }
-                }
-            }
-            self.commit.log.borrow_mut().drop_oldest();
+    /// A flush of the metadata device failed: the data is in doubt if it lies on the same device.
+    pub(crate) fn metadata_flush_failed(&self) {
+        if Rc::ptr_eq(&self.metadata, &self.data) {
+            self.commit.flush_failed.set(true);
         }
     }
 }

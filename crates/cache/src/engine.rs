@@ -38,6 +38,8 @@ pub(crate) struct Engine {
     pub(crate) superblock: RefCell<Superblock>,
     /// One change of the superblock at a time.
     pub(crate) superblock_lock: Semaphore,
+    /// One volume is attached at a time.
+    pub(crate) attaching: Semaphore,
     pub(crate) map: RefCell<Map>,
     pub(crate) locks: LockTable,
     pub(crate) regions: Regions,
@@ -165,7 +167,7 @@ impl Engine {
                 Err(error) => Err(error),
             }
         };
-        self.commit.data_written();
+        self.slot_written(slot);
         result
     }
 
@@ -188,7 +190,7 @@ impl Engine {
 
     /// Takes a slot out of the map; its slot is free at once.
     pub(crate) fn forget_slot(&self, slot: SlotId) {
-        let entry = *self.map.borrow().slot(slot);
+        let entry = self.map.borrow().slot(slot);
         debug_assert!(entry.has(LIVE));
         if entry.has(UNRECORDED) {
             self.regions.recorded(entry.key);
@@ -198,7 +200,7 @@ impl Engine {
 
     /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
     pub(crate) fn note_unrecorded(&self, slot: SlotId) {
-        let entry = *self.map.borrow().slot(slot);
+        let entry = self.map.borrow().slot(slot);
         if !entry.has(UNRECORDED) {
             self.map.borrow_mut().add_flags(slot, UNRECORDED);
             self.regions.unrecorded(entry.key);

@@ -53,6 +53,11 @@ impl Geometry {
         1 << self.granule_shift
     }
 
+    /// Granules of a block: up to 64.
+    pub(crate) const fn granules(&self) -> u32 {
+        1 << (self.block_shift - self.granule_shift)
+    }
+
     pub(crate) const fn block_of(&self, offset: u64) -> u64 {
         offset >> self.block_shift
     }

@@ -12,6 +12,7 @@
 
 mod attach;
 mod backing;
+mod batch;
 mod clean;
 mod commit;
 mod engine;

@@ -26,8 +26,10 @@ pub(crate) const TRACED: u16 = 64;
 pub(crate) const QUEUED: u16 = 128;
 /// Turned clean since its last record.
 pub(crate) const CLEANED: u16 = 256;
+/// Written to since the last flush of the data device began.
+pub(crate) const UNFLUSHED: u16 = 512;
 
-/// What is known of a slot: 32 bytes.
+/// What is known of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) key: BlockKey,
@@ -38,15 +40,72 @@ pub(crate) struct Slot {
     pub(crate) flags: u16,
 }
 
-impl Slot {
+/// A slot in memory, but for its maps of granules: 16 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: BlockKey,
+    record_at: u32,
+    flags: u16,
+}
+
+impl Entry {
     const FREE: Self = Self {
         key: BlockKey::new(0, 0),
-        valid: 0,
-        dirty: 0,
         record_at: NO_RECORD,
         flags: 0,
     };
+}
 
+/// The valid and dirty maps of all slots, as wide as a block has granules.
+#[derive(Debug)]
+struct Granules {
+    bytes: Vec<u8>,
+    /// Bytes of one map: 1, 2, 4 or 8.
+    width: usize,
+}
+
+impl Granules {
+    fn new(slots: usize, granules: u32) -> Self {
+        let width = granules.div_ceil(8).next_power_of_two() as usize;
+        Self {
+            bytes: vec![0; slots * 2 * width],
+            width,
+        }
+    }
+
+    /// Valid and dirty.
+    #[inline]
+    fn get(&self, slot: SlotId) -> (u64, u64) {
+        let at = slot as usize * 2 * self.width;
+        let maps = &self.bytes[at..at + 2 * self.width];
+        if let [valid, dirty] = maps {
+            return (u64::from(*valid), u64::from(*dirty));
+        }
+        let (valid, dirty) = maps.split_at(self.width);
+        let wide = |map: &[u8]| {
+            let mut bytes = [0; 8];
+            bytes[..map.len()].copy_from_slice(map);
+            u64::from_le_bytes(bytes)
+        };
+        (wide(valid), wide(dirty))
+    }
+
+    fn set(&mut self, slot: SlotId, valid: u64, dirty: u64) {
+        let (at, width) = (slot as usize * 2 * self.width, self.width);
+        debug_assert!(width == 8 || (valid | dirty) >> (8 * width) == 0);
+        self.bytes[at..at + width].copy_from_slice(&valid.to_le_bytes()[..width]);
+        self.bytes[at + width..at + 2 * width].copy_from_slice(&dirty.to_le_bytes()[..width]);
+    }
+}
+
+/// How much of a volume is cached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    pub(crate) blocks: u64,
+    pub(crate) dirty_granules: u64,
+}
+
+impl Slot {
     pub(crate) const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
@@ -55,7 +114,10 @@ impl Slot {
 /// Slots and how they are found.
 #[derive(Debug)]
 pub(crate) struct Map {
-    slots: Vec<Slot>,
+    slots: Vec<Entry>,
+    granules: Granules,
+    /// By the volume's number.
+    shares: Vec<Share>,
     index: BlockIndex,
     lru: LruList,
     free: Vec<SlotId>,
@@ -64,11 +126,13 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// A map in which every slot is free.
-    pub(crate) fn new(slots: u32) -> Self {
+    /// A map of blocks of so many granules, in which every slot is free.
+    pub(crate) fn new(slots: u32, granules: u32) -> Self {
         let count = slots as usize;
         Self {
-            slots: vec![Slot::FREE; count],
+            slots: vec![Entry::FREE; count],
+            granules: Granules::new(count, granules),
+            shares: Vec::new(),
             index: BlockIndex::new(count),
             lru: LruList::new(count),
             free: (0..slots).rev().collect(),
@@ -77,8 +141,37 @@ impl Map {
         }
     }
 
-    pub(crate) fn slot(&self, slot: SlotId) -> &Slot {
-        &self.slots[slot as usize]
+    #[inline]
+    pub(crate) fn slot(&self, slot: SlotId) -> Slot {
+        let Entry {
+            key,
+            record_at,
+            flags,
+        } = self.slots[slot as usize];
+        let (valid, dirty) = self.granules.get(slot);
+        Slot {
+            key,
+            valid,
+            dirty,
+            record_at,
+            flags,
+        }
+    }
+
+    /// How much of a volume is cached.
+    pub(crate) fn share(&self, volume: u16) -> Share {
+        self.shares
+            .get(usize::from(volume))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn share_mut(&mut self, volume: u16) -> &mut Share {
+        let number = usize::from(volume);
+        if number >= self.shares.len() {
+            self.shares.resize(number + 1, Share::default());
+        }
+        &mut self.shares[number]
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -98,7 +191,8 @@ impl Map {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<Entry>()
+            + self.granules.bytes.capacity()
             + self.index.memory_bytes()
             + self.slots.len() * 8
             + self.free.capacity() * 4
@@ -125,11 +219,12 @@ impl Map {
     /// Gives `key` this free slot, which the caller took off the free list.
     fn place(&mut self, slot: SlotId, key: BlockKey) {
         let queued = self.slots[slot as usize].flags & QUEUED;
-        self.slots[slot as usize] = Slot {
+        self.slots[slot as usize] = Entry {
             key,
             flags: LIVE | queued,
-            ..Slot::FREE
+            ..Entry::FREE
         };
+        self.share_mut(key.volume()).blocks += 1;
         let slots = &self.slots;
         self.index
             .insert(key, slot, |slot| slots[slot as usize].key);
@@ -149,7 +244,7 @@ impl Map {
         self.free = (0..slots.len())
             .rev()
             .map(|slot| u32::try_from(slot).expect("at most 2^31 slots"))
-            .filter(|slot| !slots[*slot as usize].has(LIVE) && !held.contains(slot))
+            .filter(|slot| slots[*slot as usize].flags & LIVE == 0 && !held.contains(slot))
             .collect();
     }
 
@@ -170,22 +265,34 @@ impl Map {
         self.lru.remove(slot);
         // A stale entry on the dirty queue is skipped when it comes up; the flag stays with it.
         let queued = self.slots[slot as usize].flags & QUEUED;
-        self.slots[slot as usize] = Slot {
+        self.slots[slot as usize] = Entry {
             flags: queued,
-            ..Slot::FREE
+            ..Entry::FREE
         };
+        self.share_mut(key.volume()).blocks -= 1;
         self.free.push(slot);
     }
 
     /// Sets what a slot holds and which of it is dirty.
     pub(crate) fn set(&mut self, slot: SlotId, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
+        let before = self.granules.get(slot).1;
+        self.granules.set(slot, valid, dirty);
+        if before != dirty {
+            self.dirty_slots += u64::from(before == 0);
+            self.dirty_slots -= u64::from(dirty == 0);
+            let share = self.share_mut(self.slots[slot as usize].key.volume());
+            share.dirty_granules += u64::from(dirty.count_ones());
+            share.dirty_granules -= u64::from(before.count_ones());
+        }
+        if dirty != 0 {
+            self.queue_dirty(slot);
+        }
+    }
+
+    fn queue_dirty(&mut self, slot: SlotId) {
         let entry = &mut self.slots[slot as usize];
-        self.dirty_slots += u64::from(entry.dirty == 0 && dirty != 0);
-        self.dirty_slots -= u64::from(entry.dirty != 0 && dirty == 0);
-        entry.valid = valid;
-        entry.dirty = dirty;
-        if dirty != 0 && !entry.has(QUEUED) {
+        if entry.flags & QUEUED == 0 {
             entry.flags |= QUEUED;
             self.dirty_queue.push(slot);
         }
@@ -212,9 +319,9 @@ impl Map {
 
     /// Puts a slot that is still dirty back on the queue, at the young end.
     pub(crate) fn requeue_dirty(&mut self, slot: SlotId) {
-        let entry = &self.slots[slot as usize];
-        let (valid, dirty) = (entry.valid, entry.dirty);
-        self.set(slot, valid, dirty);
+        if self.granules.get(slot).1 != 0 {
+            self.queue_dirty(slot);
+        }
     }
 
     pub(crate) fn queued_dirty(&self) -> usize {
@@ -231,9 +338,9 @@ impl Map {
         self.slots
             .iter()
             .enumerate()
-            .filter(move |(_, slot)| slot.has(LIVE) && slot.key.volume() == volume)
+            .filter(move |(_, slot)| slot.flags & LIVE != 0 && slot.key.volume() == volume)
             .map(|(number, _)| u32::try_from(number).expect("at most 2^31 slots"))
     }
 }
 
-const _: () = assert!(size_of::<Slot>() == 32);
+const _: () = assert!(size_of::<Entry>() == 16);

@@ -1,7 +1,7 @@
 //! The life of a cache: open, serve, close.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Result};
@@ -61,6 +61,7 @@ impl Cache {
             metadata,
             geometry: Geometry::new(superblock.block_size_bytes, superblock.data_offset),
             superblock_lock: Semaphore::new(1),
+            attaching: Semaphore::new(1),
             map: RefCell::new(map),
             locks: LockTable::default(),
             regions,
@@ -129,7 +130,7 @@ impl Cache {
         for volume in volumes {
             engine.flush_backing(volume).await?;
         }
-        engine.clear_marks(true).await?;
+        engine.clear_marks(crate::region::Clear::All).await?;
         engine.commit().await?;
         engine.queue_entry(Entry::Close);
         engine.commit().await
@@ -182,15 +183,6 @@ impl Cache {
     pub fn stats(&self) -> CacheStats {
         let engine = &self.engine;
         let map = engine.map.borrow();
-        let mut by_volume: HashMap<u16, (u64, u64)> = HashMap::new();
-        for slot in 0..map.len() {
-            let entry = map.slot(u32::try_from(slot).expect("at most 2^31 slots"));
-            if entry.has(crate::map::LIVE) {
-                let counts = by_volume.entry(entry.key.volume()).or_default();
-                counts.0 += 1;
-                counts.1 += u64::from(entry.dirty.count_ones());
-            }
-        }
         let granule = engine.geometry.granule_bytes();
         let stats = &engine.stats;
         let log = engine.commit.log.borrow();
@@ -220,15 +212,15 @@ impl Cache {
                 .borrow()
                 .values()
                 .map(|volume| {
-                    let (cached, dirty) = by_volume.get(&volume.id).copied().unwrap_or_default();
+                    let share = map.share(volume.id);
                     let counters = &volume.counters;
                     VolumeStats {
                         name: volume.name.clone(),
                         mode: volume.mode.get(),
                         epoch: volume.epoch,
                         size_bytes: volume.size_bytes.get(),
-                        cached_blocks: cached,
-                        dirty_bytes: dirty * granule,
+                        cached_blocks: share.blocks,
+                        dirty_bytes: share.dirty_granules * granule,
                         read_hits: counters.read_hits.get(),
                         read_misses: counters.read_misses.get(),
                         write_hits: counters.write_hits.get(),
@@ -290,7 +282,10 @@ impl Engine {
             Ok(()) => *self.superblock.borrow_mut() = next,
             // Its flush may have been the one that was told of lost data, and which copy is on media
             // nobody knows.
-            Err(error) => self.fail(error.clone()),
+            Err(error) => {
+                self.metadata_flush_failed();
+                self.fail(error.clone());
+            }
         }
         self.superblock_lock.release(1);
         result

@@ -11,6 +11,7 @@ use forebay_metadata::replay::{Replayed, mend, replay};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockKey, SlotId};
 
+use crate::geometry::Geometry;
 use crate::map::Map;
 use crate::options::{CacheOptions, Devices};
 use crate::region::{REGION_BLOCKS, Regions};
@@ -153,7 +154,8 @@ fn build(
     replayed: &Replayed,
     report: &mut RecoveryReport,
 ) -> RecoveredMap {
-    let mut map = Map::new(superblock.slots);
+    let granules = Geometry::new(superblock.block_size_bytes, 0).granules();
+    let mut map = Map::new(superblock.slots, granules);
     let regions = Regions::default();
     let unit = superblock.log.unit_records();
     let next = replayed.next.next_multiple_of(unit);

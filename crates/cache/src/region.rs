@@ -6,7 +6,7 @@
 //! is set durably before the first operation that needs it, stays for those that follow, and is cleared
 //! when the region has been quiet for a while.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub(crate) type RegionId = u32;
 pub(crate) const REGION_BLOCKS: u64 = 64;
 /// A mark is cleared after this much quiet.
 const QUIET: Duration = Duration::from_secs(3);
+/// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
+const RING_SHARE: u64 = 12;
 
 #[derive(Debug)]
 struct Region {
@@ -52,6 +54,19 @@ struct Region {
 pub(crate) struct Regions {
     table: RefCell<Table>,
     changed: WaitList,
+    /// Somebody is making room in the table.
+    clearing: Cell<bool>,
+}
+
+/// Which marks to clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clear {
+    /// Those of regions that have been quiet for a while and whose records are exact.
+    Quiet,
+    /// The half that has been quiet longest.
+    OlderHalf,
+    /// Every one that is not in use.
+    All,
 }
 
 #[derive(Debug, Default)]
@@ -223,6 +238,10 @@ impl Engine {
     ) -> Result<RegionUse> {
         loop {
             self.check_alive()?;
+            if !self.has_room_for_mark(key) {
+                self.make_room_for_marks().await?;
+                continue;
+            }
             let id = {
                 let mut table = self.regions.table.borrow_mut();
                 let id = table.get_or_insert(key.volume(), key.block() / REGION_BLOCKS);
@@ -259,6 +278,31 @@ impl Engine {
         }
     }
 
+    /// Whether the region of `key` has a mark, or one more would leave the log its room.
+    fn has_room_for_mark(&self, key: BlockKey) -> bool {
+        let limit = self.commit.log.borrow().capacity() / RING_SHARE;
+        let mut table = self.regions.table.borrow_mut();
+        (table.by_address.len() as u64) < limit || table.find(key).is_some()
+    }
+
+    /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall out
+    /// of use.
+    async fn make_room_for_marks(self: &Rc<Self>) -> Result<()> {
+        if self.regions.clearing.replace(true) {
+            self.regions.changed.wait().await;
+            return Ok(());
+        }
+        let before = self.regions.len();
+        let result = self.clear_marks(Clear::OlderHalf).await;
+        self.regions.clearing.set(false);
+        self.regions.changed.wake_all();
+        result?;
+        if self.regions.len() >= before {
+            self.regions.changed.wait().await;
+        }
+        Ok(())
+    }
+
     /// Changes a region's mark from whatever it is to `want`.
     async fn change_region(&self, id: RegionId, want: MarkState) -> Result<()> {
         loop {
@@ -290,83 +334,94 @@ impl Engine {
             // What went round the cache is durable before its announcement goes (rule 5).
             self.flush_backing(&attached).await?;
         }
-        for block in number * REGION_BLOCKS..(number + 1) * REGION_BLOCKS {
+        self.queue_unrecorded(volume, number);
+        self.commit().await
+    }
+
+    /// Queues the records of a region's slots that are dirty by its mark only.
+    fn queue_unrecorded(&self, volume: u16, number: u64) {
+        let keys = (number * REGION_BLOCKS..(number + 1) * REGION_BLOCKS)
+            .map(|block| BlockKey::new(volume, block));
+        for key in keys {
             let slot = {
                 let map = self.map.borrow();
-                map.find(BlockKey::new(volume, block))
-                    .filter(|slot| map.slot(*slot).has(UNRECORDED))
+                map.find(key).filter(|slot| map.slot(*slot).has(UNRECORDED))
             };
             if let Some(slot) = slot {
                 self.queue_record(slot);
             }
         }
-        self.commit().await
     }
 
-    /// Clears the marks of regions that have been quiet; all of them with `every`.
-    pub(crate) async fn clear_marks(&self, every: bool) -> Result<()> {
+    /// Takes the regions whose marks are to be cleared: nobody enters them until they are given back.
+    fn take_idle(&self, which: Clear) -> Vec<(RegionId, u16, u64, MarkState)> {
         let now = rt::now();
-        let quiet: Vec<(RegionId, u16, u64, MarkState)> = {
-            let mut table = self.regions.table.borrow_mut();
-            let ids: Vec<RegionId> = table.by_address.values().copied().collect();
-            let mut quiet = Vec::new();
-            for id in ids {
-                let region = table.get(id);
-                let idle = !region.busy && region.users == 0;
-                let old = region.last_used + QUIET <= now;
+        let mut table = self.regions.table.borrow_mut();
+        let mut idle: Vec<(Duration, RegionId)> = table
+            .by_address
+            .values()
+            .filter_map(|&id| {
+                let region = table.regions[id as usize].as_ref()?;
                 let exact = region.state != MarkState::MaybeDirty || region.unrecorded == 0;
-                if idle && (every || old && exact) {
-                    region.busy = true;
-                    quiet.push((id, region.volume, region.region, region.state));
-                }
-            }
-            quiet
-        };
-        if quiet.is_empty() {
+                let wanted = which != Clear::Quiet || exact && region.last_used + QUIET <= now;
+                (!region.busy && region.users == 0 && wanted).then_some((region.last_used, id))
+            })
+            .collect();
+        // The table's order is not the same in each run; a simulation's must be.
+        idle.sort_unstable();
+        if which == Clear::OlderHalf {
+            idle.truncate(idle.len().div_ceil(2));
+        }
+        idle.into_iter()
+            .map(|(_, id)| {
+                let region = table.get(id);
+                region.busy = true;
+                (id, region.volume, region.region, region.state)
+            })
+            .collect()
+    }
+
+    /// Clears marks.
+    ///
+    /// # Errors
+    /// A backing device that cannot be flushed keeps the marks of its own volume, no others; unless
+    /// only quiet ones were to go, its error is returned. A failed commit keeps them all.
+    pub(crate) async fn clear_marks(&self, which: Clear) -> Result<()> {
+        let taken = self.take_idle(which);
+        if taken.is_empty() {
             return Ok(());
         }
-        let mut result = Ok(());
-        let mut volumes: Vec<u16> = quiet
+        let mut volumes: Vec<u16> = taken
             .iter()
             .filter(|(.., state)| *state == MarkState::Intent)
             .map(|(_, volume, ..)| *volume)
             .collect();
         volumes.sort_unstable();
         volumes.dedup();
-        // One backing device that fails keeps the marks of its own volume, no others.
         let mut failing = Vec::new();
+        let mut flushed = Ok(());
         for volume in volumes {
             if let Some(attached) = self.volume_by_id(volume)
                 && let Err(error) = self.flush_backing(&attached).await
             {
                 failing.push(volume);
-                if every {
-                    result = Err(error);
-                }
+                flushed = Err(error);
             }
         }
-        if result.is_ok() && every {
-            let unrecorded: Vec<u32> = {
-                let map = self.map.borrow();
-                (0..map.len())
-                    .map(|slot| u32::try_from(slot).expect("at most 2^31 slots"))
-                    .filter(|slot| map.slot(*slot).has(UNRECORDED))
-                    .collect()
-            };
-            for slot in unrecorded {
-                self.queue_record(slot);
+        if which != Clear::Quiet {
+            for (_, volume, number, _) in &taken {
+                self.queue_unrecorded(*volume, *number);
             }
         }
-        if result.is_ok() {
-            result = self.commit().await;
-        }
+        let committed = self.commit().await;
         let mut table = self.regions.table.borrow_mut();
-        for (id, volume, region, _) in quiet {
+        for (id, volume, region, state) in taken {
             // A volume that was detached meanwhile took its regions along.
             if table.by_address.get(&(volume, region)) != Some(&id) {
                 continue;
             }
-            if result.is_ok() && !failing.contains(&volume) {
+            let kept = state == MarkState::Intent && failing.contains(&volume);
+            if committed.is_ok() && !kept {
                 // From here on the region counts as unmarked: a new mark is logged after this.
                 self.queue_entry(Entry::Unmark { volume, region });
                 table.remove(id);
@@ -376,7 +431,10 @@ impl Engine {
         }
         drop(table);
         self.regions.changed.wake_all();
-        result
+        match which {
+            Clear::Quiet => committed,
+            Clear::OlderHalf | Clear::All => committed.and(flushed),
+        }
     }
 
     /// The task that clears marks, and flushes backing devices for the records that wait for it: a
@@ -395,7 +453,7 @@ impl Engine {
                 }
             }
             if self.regions.len() > 0 {
-                let _ = self.clear_marks(false).await;
+                let _ = self.clear_marks(Clear::Quiet).await;
             }
         }
     }

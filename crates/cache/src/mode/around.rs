@@ -92,7 +92,7 @@ pub(super) async fn write_present(
     copy: Copy,
 ) -> Result<()> {
     let touched = engine.geometry.touched(&job.piece);
-    let before = *engine.map.borrow().slot(slot);
+    let before = engine.map.borrow().slot(slot);
     // The cleaner will not call dirty granules clean while this goes on: see `clean`.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     let _mark = if planted(Fault::UnannouncedWrite) {
@@ -126,7 +126,7 @@ pub(super) async fn write_present(
 pub(super) fn drop_clean(engine: &Engine, slot: SlotId, granules: u64) {
     let changed = {
         let mut map = engine.map.borrow_mut();
-        let Slot { valid, dirty, .. } = *map.slot(slot);
+        let Slot { valid, dirty, .. } = map.slot(slot);
         let gone = granules & valid & !dirty;
         map.set(slot, valid & !gone, dirty);
         gone != 0
@@ -141,7 +141,7 @@ pub(super) fn drop_clean(engine: &Engine, slot: SlotId, granules: u64) {
 async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: SlotId, job: &Job, copy: Copy) {
     let geometry = engine.geometry;
     let limit = volume.limit(geometry, job.piece.block);
-    let Slot { valid, dirty, .. } = *engine.map.borrow().slot(slot);
+    let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
     let held = geometry.touched(&job.piece) & valid & !dirty;
     let new = match copy {
         Copy::Extend => geometry.covered(&job.piece, limit) & !valid,
@@ -159,7 +159,7 @@ async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: SlotId, job: &Job
         drop_clean(engine, slot, held);
     } else if new != 0 {
         let mut map = engine.map.borrow_mut();
-        let now = *map.slot(slot);
+        let now = map.slot(slot);
         map.set(slot, now.valid | new, now.dirty);
         drop(map);
         engine.queue_record(slot);

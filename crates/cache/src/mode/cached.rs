@@ -66,7 +66,7 @@ async fn survive_the_process(engine: &Engine, slot: SlotId) -> Result<()> {
             Some(_) => break,
         }
     }
-    let entry = *engine.map.borrow().slot(slot);
+    let entry = engine.map.borrow().slot(slot);
     let record = BlockRecord {
         volume: entry.key.volume(),
         block: entry.key.block(),
@@ -93,7 +93,7 @@ async fn write_data(
 ) -> Result<bool> {
     let geometry = engine.geometry;
     let touched = geometry.touched(&job.piece);
-    let before = *engine.map.borrow().slot(slot);
+    let before = engine.map.borrow().slot(slot);
     // From here on the cleaner will not call the block clean: what is dirty stays so.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     engine.map.borrow_mut().touch(slot);
@@ -125,7 +125,7 @@ async fn write_data(
         // After an error what was clean is not any more, for the same reason, and the mark says so.
         let turned = if written.is_ok() { touched } else { clean };
         let mut map = engine.map.borrow_mut();
-        let now = *map.slot(slot);
+        let now = map.slot(slot);
         map.set(slot, now.valid | turned, now.dirty | turned);
         drop(map);
         if mark.is_some() {

@@ -7,6 +7,7 @@ use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_policy::SlotId;
 
 use crate::engine::{Attached, Engine, Job};
+use crate::geometry::Piece;
 
 /// What of the cache a read may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +44,7 @@ pub(super) async fn promoting(engine: &Rc<Engine>, volume: &Rc<Attached>, job: J
     };
     let Some(slot) = slot else {
         volume.counters.bypassed_reads.add(1);
-        return from_backing(
-            engine,
-            volume,
-            &job,
-            0..u32::try_from(job.buf.len()).unwrap_or(0),
-        )
-        .await;
+        return from_backing(engine, volume, &job, job.piece.start..job.piece.end).await;
     };
     let result = fill(engine, volume, slot, &job).await;
     let empty = {
@@ -111,50 +106,56 @@ fn hit(
     Some(slot)
 }
 
-/// Reads a piece whose granules are all valid. Clean ones can be had from the backing device if the
-/// cache device fails; dirty ones are nowhere else, and the error is the client's.
+/// Reads a piece whose granules are all valid.
 async fn from_cache(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: SlotId,
     job: &Job,
 ) -> Result<()> {
-    let result = engine
-        .read_slot(slot, job.piece.start, job.buf.clone())
-        .await;
-    let Err(error) = result else { return Ok(()) };
+    from_slot(engine, volume, slot, job, job.piece.start..job.piece.end).await
+}
+
+/// Reads a run of valid granules, bytes within the block. Clean ones can be had from the backing
+/// device if the cache device fails; dirty ones are nowhere else, and the error is the client's.
+async fn from_slot(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    slot: SlotId,
+    job: &Job,
+    run: Range<u32>,
+) -> Result<()> {
+    let part = job.buf.slice(relative(job, &run));
+    let Err(error) = engine.read_slot(slot, run.start, part).await else {
+        return Ok(());
+    };
     engine.stats.cache_read_errors.add(1);
     let dirty = engine.map.borrow().slot(slot).dirty;
-    if engine.geometry.touched(&job.piece) & dirty != 0 {
-        let at = engine
-            .geometry
-            .backing_offset(job.piece.block, job.piece.start);
+    let piece = Piece {
+        block: job.piece.block,
+        start: run.start,
+        end: run.end,
+    };
+    if engine.geometry.touched(&piece) & dirty != 0 {
+        let at = engine.geometry.backing_offset(piece.block, run.start);
         return Err(error.context(format!(
             "volume {}: {} bytes at {at} are dirty in the cache and cannot be read",
             volume.name,
-            job.buf.len(),
+            piece.len(),
         )));
     }
-    from_backing(
-        engine,
-        volume,
-        job,
-        0..u32::try_from(job.buf.len()).unwrap_or(0),
-    )
-    .await
+    from_backing(engine, volume, job, run).await
 }
 
-/// Reads a part of the piece, given relative to its start, from the backing device.
+/// Reads a run, bytes within the block, from the backing device.
 async fn from_backing(
     engine: &Engine,
     volume: &Attached,
     job: &Job,
-    part: Range<u32>,
+    run: Range<u32>,
 ) -> Result<()> {
-    let offset = engine
-        .geometry
-        .backing_offset(job.piece.block, job.piece.start + part.start);
-    let buf = job.buf.slice(part.start as usize..part.end as usize);
+    let offset = engine.geometry.backing_offset(job.piece.block, run.start);
+    let buf = job.buf.slice(relative(job, &run));
     volume.backing.device.read(offset, buf).await
 }
 
@@ -169,13 +170,10 @@ async fn mixed(
     let within = job.piece.start..job.piece.end;
     let geometry = engine.geometry;
     for run in geometry.runs(mask, within.clone()) {
-        let part = job.buf.slice(relative(job, &run));
-        engine.read_slot(slot, run.start, part).await?;
+        from_slot(engine, volume, slot, job, run).await?;
     }
     for run in geometry.runs(!mask, within) {
-        let start = run.start - job.piece.start;
-        let end = run.end - job.piece.start;
-        from_backing(engine, volume, job, start..end).await?;
+        from_backing(engine, volume, job, run).await?;
     }
     Ok(())
 }
@@ -191,8 +189,7 @@ async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: SlotId, job: &Jo
     let valid = engine.map.borrow().slot(slot).valid;
     let touched = geometry.touched(&job.piece);
     for run in geometry.runs(valid & touched, job.piece.start..job.piece.end) {
-        let part = job.buf.slice(relative(job, &run));
-        engine.read_slot(slot, run.start, part).await?;
+        from_slot(engine, volume, slot, job, run).await?;
     }
     let limit = volume.limit(geometry, job.piece.block);
     let mut filled = 0;
@@ -215,7 +212,7 @@ async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: SlotId, job: &Jo
                 .copy_from_buf(&source);
         }
         if promoted && engine.write_slot(slot, run.start, buf).await.is_ok() {
-            filled |= geometry.touched(&crate::geometry::Piece {
+            filled |= geometry.touched(&Piece {
                 block: job.piece.block,
                 start: run.start,
                 end: run.end,
@@ -226,7 +223,7 @@ async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: SlotId, job: &Jo
     }
     if filled != 0 {
         let mut map = engine.map.borrow_mut();
-        let entry = *map.slot(slot);
+        let entry = map.slot(slot);
         map.set(slot, entry.valid | filled, entry.dirty);
         map.touch(slot);
         drop(map);

@@ -90,7 +90,7 @@ async fn zero_stretch(
 /// record may speak of, and whether something was zeroed.
 async fn zero_cached(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result<(bool, bool)> {
     let touched = engine.geometry.touched(piece);
-    let before = *engine.map.borrow().slot(slot);
+    let before = engine.map.borrow().slot(slot);
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     engine.settle(slot).await?;
     let dirty = touched & before.dirty;

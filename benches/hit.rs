@@ -1,0 +1,55 @@
+//! `cargo bench --bench hit`: a 4 KiB hit through `volume` and `cache` on memory devices, one thread,
+//! the copy included.
+//!
+//! With `--op read|write --requests N` it runs that many and prints nothing: for callgrind, whose
+//! count of instructions is the same in each run (`cargo xtask bench engine`).
+
+use std::time::Instant;
+
+use forebay_benches::{Offsets, Stack, hits};
+use forebay_block::Result;
+use forebay_io::{Engine, Reactor};
+
+/// Requests of one sample.
+const SAMPLE: u64 = 100_000;
+/// Samples of one row; the median counts.
+const SAMPLES: usize = 15;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1).cloned()
+    };
+    let counted = value("--op").zip(value("--requests").and_then(|text| text.parse().ok()));
+    let reactor = Reactor::new(Engine::Threads)?;
+    reactor.run(run(counted))
+}
+
+async fn run(counted: Option<(String, u64)>) -> Result<()> {
+    let stack = Stack::new().await?;
+    let device = stack.volume.handle().open();
+    let mut offsets = Offsets::default();
+    if let Some((op, requests)) = counted {
+        return hits(&device, op == "write", requests, &mut offsets).await;
+    }
+    println!(
+        "4 KiB hits at random, in memory, one thread; median of {SAMPLES} samples of {SAMPLE}"
+    );
+    for (name, write) in [("read hit", false), ("write hit", true)] {
+        let mut samples = Vec::with_capacity(SAMPLES);
+        for _ in 0..SAMPLES {
+            let began = Instant::now();
+            hits(&device, write, SAMPLE, &mut offsets).await?;
+            samples.push(began.elapsed().as_nanos() as f64 / SAMPLE as f64);
+        }
+        samples.sort_unstable_by(f64::total_cmp);
+        println!(
+            "{name:<10} {:>7.0} ns  ({:.0} to {:.0})",
+            samples[SAMPLES / 2],
+            samples[0],
+            samples[SAMPLES - 1]
+        );
+    }
+    Ok(())
+}

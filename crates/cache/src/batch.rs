@@ -1,0 +1,244 @@
+//! What a round of the committer writes: batches of records, built from what is queued and from what
+//! the log's tail must give up.
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_metadata::log::{LogExtent, Owner, OwnerKind};
+use forebay_metadata::record::{BlockRecord, Body, KILL_SLOTS, MarkState};
+use forebay_policy::SlotId;
+
+use crate::commit::Entry;
+use crate::engine::Engine;
+use crate::map::{CLEANED, DEFERRED, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::plant::{Fault, planted};
+use crate::region::RegionId;
+
+impl Engine {
+    /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots that
+    /// belong to this round. Returns what to write, and whether the round needs another batch.
+    pub(crate) fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
+        let (first, limit) = {
+            let log = self.commit.log.borrow();
+            let unit = log.unit_records();
+            let share = (log.capacity() / 16)
+                .clamp(4 * unit, 1 << 15)
+                .min(log.room());
+            (log.next(), share - share % unit)
+        };
+        // The other half is for what the tail must log again: see docs/format.md, "Room".
+        let fresh = first + limit.div_ceil(2);
+        let room = || fresh.saturating_sub(self.commit.log.borrow().next());
+        self.log_echo(room());
+        let mut entries = std::mem::take(&mut *self.commit.entries.borrow_mut()).into_iter();
+        while room() > 0 {
+            let Some(entry) = entries.next() else { break };
+            if let Some(rest) = self.log_entry(entry, room()) {
+                self.commit.entries.borrow_mut().push(rest);
+            }
+        }
+        self.commit.entries.borrow_mut().extend(entries);
+        while *quota > 0 && room() > 0 {
+            let next = self.commit.pending.borrow_mut().pop_front();
+            let Some(slot) = next else {
+                *quota = 0;
+                break;
+            };
+            *quota -= 1;
+            let pending = self.map.borrow().slot(slot).has(PENDING);
+            if pending {
+                self.map.borrow_mut().clear_flags(slot, PENDING);
+                self.log_slot(slot);
+            }
+        }
+        let more = *quota > 0 || !self.commit.entries.borrow().is_empty();
+        if !self.commit.log.borrow().batch_is_empty() {
+            self.clean_tail(first + limit);
+            return Ok((self.commit.log.borrow_mut().seal(), more));
+        }
+        if more && limit == 0 {
+            let log = self.commit.log.borrow();
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "the metadata log is full: {} of {} records are in use",
+                    log.used(),
+                    log.capacity()
+                ),
+            ));
+        }
+        Ok((Vec::new(), more))
+    }
+
+    /// Logs the last round's kills again, but for slots that hold something new by now.
+    fn log_echo(&self, room: u64) {
+        let mut echo = std::mem::take(&mut *self.commit.echo.borrow_mut());
+        echo.truncate(usize::try_from(room / 2).unwrap_or(usize::MAX) * KILL_SLOTS);
+        let dead: Vec<SlotId> = {
+            let map = self.map.borrow();
+            echo.into_iter()
+                .filter(|slot| !map.slot(*slot).has(LIVE))
+                .collect()
+        };
+        self.log_kills(&dead);
+    }
+
+    fn log_kills(&self, dead: &[SlotId]) {
+        for chunk in dead.chunks(KILL_SLOTS) {
+            let mut slots = [0; KILL_SLOTS];
+            slots[..chunk.len()].copy_from_slice(chunk);
+            let count = u8::try_from(chunk.len()).expect("at most KILL_SLOTS");
+            self.commit
+                .push_body(&Body::Kill { slots, count }, Owner::NONE);
+        }
+    }
+
+    /// Logs an entry, as far as `room` records go. Returns what is left of it.
+    fn log_entry(&self, entry: Entry, room: u64) -> Option<Entry> {
+        match entry {
+            Entry::Kill(mut slots) => {
+                let fits = usize::try_from(room)
+                    .unwrap_or(usize::MAX)
+                    .saturating_mul(KILL_SLOTS);
+                let rest = slots.split_off(fits.min(slots.len()));
+                self.log_kills(&slots);
+                self.commit.echo.borrow_mut().extend(slots);
+                return (!rest.is_empty()).then_some(Entry::Kill(rest));
+            }
+            Entry::Mark(id) => self.log_mark(id),
+            Entry::Unmark { volume, region } => {
+                let body = Body::Mark {
+                    volume,
+                    region,
+                    state: MarkState::None,
+                };
+                self.commit.push_body(&body, Owner::NONE);
+            }
+            Entry::Open => self.log_open(),
+            Entry::Close => {
+                self.commit.opened_at.set(NO_RECORD);
+                self.commit.push_body(&Body::Close, Owner::NONE);
+                // Nothing comes after it.
+                self.commit.stopping.set(true);
+            }
+        }
+        None
+    }
+
+    fn log_open(&self) {
+        let body = Body::Open {
+            boot_id: self.options.boot_id,
+            journal: self.commit.journal.borrow().is_some(),
+        };
+        let at = self.commit.push_body(&body, Owner::NONE);
+        self.commit.opened_at.set(at);
+    }
+
+    fn log_mark(&self, id: RegionId) {
+        let Some((volume, region, state)) = self.regions.logged(id) else {
+            return;
+        };
+        let body = Body::Mark {
+            volume,
+            region,
+            state,
+        };
+        let at = self.commit.push_body(&body, Owner::mark(id));
+        self.regions.set_record(id, at);
+    }
+
+    /// Logs what a slot holds now.
+    ///
+    /// Clean granules claim that the backing device holds the same; while writes to it wait for a
+    /// flush, that is not durably so, and they are left out until it is.
+    fn log_slot(&self, slot: SlotId) {
+        let entry = self.map.borrow().slot(slot);
+        if !entry.has(LIVE) {
+            return;
+        }
+        let volume = entry.key.volume();
+        let unflushed = !planted(Fault::ClaimBeforeFlush)
+            && self
+                .volume_by_id(volume)
+                .is_some_and(|v| v.backing.unflushed());
+        let valid = if unflushed { entry.dirty } else { entry.valid };
+        if valid != entry.valid && !entry.has(DEFERRED) {
+            self.map.borrow_mut().add_flags(slot, DEFERRED);
+            self.deferred.borrow_mut().push(slot);
+        }
+        if valid == 0 && !entry.has(TRACED) {
+            return;
+        }
+        let block = BlockRecord {
+            volume,
+            block: entry.key.block(),
+            slot,
+            valid,
+            dirty: entry.dirty,
+        };
+        let at = self
+            .commit
+            .push_body(&Body::Block(block), Owner::slot(slot));
+        let mut map = self.map.borrow_mut();
+        map.set_record(slot, at);
+        map.add_flags(slot, TRACED);
+        map.clear_flags(slot, CLEANED);
+        if entry.has(UNRECORDED) {
+            map.clear_flags(slot, UNRECORDED);
+            self.regions.recorded(entry.key);
+        }
+    }
+
+    /// Clean granules of `volume` that waited for a flush of its backing device may be recorded now.
+    pub(crate) fn release_deferred(&self, volume: u16) {
+        let waiting = std::mem::take(&mut *self.deferred.borrow_mut());
+        for slot in waiting {
+            let entry = self.map.borrow().slot(slot);
+            if !entry.has(DEFERRED) {
+                continue;
+            }
+            if entry.key.volume() == volume {
+                self.map.borrow_mut().clear_flags(slot, DEFERRED);
+                self.queue_record(slot);
+            } else {
+                self.deferred.borrow_mut().push(slot);
+            }
+        }
+    }
+
+    /// Moves the tail on, logging again what still counts: first as far as the ring needs the room,
+    /// then as far as the last unit's padding has some.
+    fn clean_tail(&self, end: u64) {
+        loop {
+            let (oldest, place) = {
+                let log = self.commit.log.borrow();
+                let needed = log.used() > log.capacity() / 2;
+                let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
+                if !(needed && log.next() < end || worthwhile) {
+                    return;
+                }
+                let Some((lsn, owner)) = log.oldest() else {
+                    return;
+                };
+                let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
+                (owner, place)
+            };
+            match oldest.kind() {
+                OwnerKind::None if self.commit.opened_at.get() == place => self.log_open(),
+                OwnerKind::None => {}
+                OwnerKind::Slot(slot) => {
+                    let entry = self.map.borrow().slot(slot);
+                    if entry.has(LIVE) && entry.record_at == place {
+                        self.map.borrow_mut().set_record(slot, NO_RECORD);
+                        self.map.borrow_mut().clear_flags(slot, PENDING);
+                        self.log_slot(slot);
+                    }
+                }
+                OwnerKind::Mark(id) => {
+                    if self.regions.record_at(id) == Some(place) {
+                        self.log_mark(id);
+                    }
+                }
+            }
+            self.commit.log.borrow_mut().drop_oldest();
+        }
+    }
+}
