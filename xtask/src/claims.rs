@@ -40,7 +40,7 @@ pub(crate) struct Claim {
 }
 
 /// A command's result: claims, and the rows they stand on.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct Report<R> {
     /// Whether the run was a smaller one (`--quick`).
     pub(crate) quick: bool,
@@ -54,7 +54,13 @@ impl<R: Serialize> Report<R> {
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
+        let whole = serde_json::json!({
+            "machine": machine(),
+            "quick": self.quick,
+            "claims": self.claims,
+            "rows": self.rows,
+        });
+        let mut text = serde_json::to_string_pretty(&whole).map_err(io::Error::other)?;
         text.push('\n');
         std::fs::write(path, text)
     }
@@ -66,15 +72,89 @@ impl<R: Serialize> Report<R> {
 
     /// Prints the claims, one a line.
     pub(crate) fn print_claims(&self) {
+        let mut table = Table::new(&["claim", "paper or peer", "ours", "unit", "bar", ""]);
         for claim in &self.claims {
-            println!(
-                "{} {}: {} {} (bar: {})",
-                if claim.holds { "holds" } else { "FAILS" },
-                claim.name,
-                claim.ours,
-                claim.unit,
-                claim.bar
-            );
+            let holds = if claim.holds { "holds" } else { "FAILS" };
+            table.row(vec![
+                claim.name.clone(),
+                claim.paper_or_peer.map_or_else(String::new, figure),
+                figure(claim.ours),
+                claim.unit.clone(),
+                claim.bar.clone(),
+                holds.into(),
+            ]);
+        }
+        table.print();
+    }
+}
+
+/// A number with as many digits as say something.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        whole if whole >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        small if small < 10.0 => format!("{value:.3}"),
+        _ => format!("{value:.1}"),
+    }
+}
+
+/// Columns for a terminal: the first is words, the others are aligned to the right.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Self {
+        Self {
+            rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()],
         }
     }
+
+    pub(crate) fn row(&mut self, row: Vec<String>) {
+        assert_eq!(row.len(), self.rows[0].len(), "a cell for each column");
+        self.rows.push(row);
+    }
+
+    pub(crate) fn print(&self) {
+        let columns = self.rows[0].len();
+        let width = |column: usize| {
+            let lengths = self.rows.iter().map(|row| row[column].chars().count());
+            lengths.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells.map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        }
+    }
+}
+
+/// The machine that the figures are of: figures of another are others.
+pub(crate) fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key));
+        let value = line.and_then(|line| line.split_once(':'));
+        value.map_or_else(
+            || "unknown".to_owned(),
+            |(_, value)| value.trim().to_owned(),
+        )
+    };
+    // Of the machine, not those that this process is confined to.
+    let cpuinfo = read("/proc/cpuinfo");
+    let processors = cpuinfo
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
+    let memory = field(&read("/proc/meminfo"), "MemTotal");
+    let kilobytes: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+    format!(
+        "{processors} x {}, {} MiB, Linux {}",
+        field(&cpuinfo, "model name"),
+        kilobytes / 1024,
+        read("/proc/sys/kernel/osrelease").trim(),
+    )
 }

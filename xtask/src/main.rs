@@ -1,5 +1,7 @@
 //! The project's own commands: `cargo xtask COMMAND`.
 
+mod bench;
+mod claims;
 mod tidy;
 
 use std::path::PathBuf;
@@ -19,12 +21,16 @@ struct Arguments {
 enum Command {
     /// Checks the rules of the house that no compiler checks: layers, file lengths, links and the like.
     Tidy,
+    /// Measures Forebay beside its peers.
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
     let root = workspace_root();
     match Arguments::parse().command {
         Command::Tidy => tidy::run(&root),
+        Command::Bench(which) => bench::run(&root, &which),
     }
 }
 

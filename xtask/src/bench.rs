@@ -1,0 +1,165 @@
+//! `cargo xtask bench`: Forebay beside its peers and on kernel counters, on this machine.
+
+mod amplification;
+mod client;
+mod fio;
+mod loops;
+mod nbd;
+mod others;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::claims::{Report, machine};
+
+/// What goes wrong in a benchmark ends it, and is told to whoever started it.
+type Outcome<T> = Result<T, String>;
+
+/// Benchmarks, each beside its peers or its bar.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// IOPS and p99 over NBD beside nbdkit, 4 KiB hits, memory-backed devices on both sides
+    Nbd(Options),
+    /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
+    Amplification(Options),
+}
+
+/// What every benchmark takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Less of everything, in under two minutes: for a look, not for a result
+    #[arg(long)]
+    quick: bool,
+    /// Write claims and rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Measure this program in place of the workspace's release build
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+}
+
+/// Runs a benchmark. Fails when it could not be run or a claim does not hold.
+pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
+    let outcome = match bench {
+        Bench::Nbd(options) => program(root, options)
+            .and_then(|binary| nbd::run(&binary, options.quick))
+            .and_then(|report| conclude(&report, options)),
+        Bench::Amplification(options) => match loops::unavailable() {
+            Some(reason) => {
+                println!("SKIPPED: bench amplification: {reason}");
+                return ExitCode::SUCCESS;
+            }
+            None => program(root, options)
+                .and_then(|binary| amplification::run(&binary, options.quick))
+                .and_then(|report| conclude(&report, options)),
+        },
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints and writes what came out; whether every claim holds.
+fn conclude<R: Serialize>(report: &Report<R>, options: &Options) -> Outcome<bool> {
+    println!();
+    report.print_claims();
+    println!("\nmachine: {}", machine());
+    if report.quick {
+        println!("quick: shorter and smaller than a result; run it without --quick for one");
+    }
+    let failed = report.claims.iter().filter(|claim| !claim.holds).count();
+    println!(
+        "{} of {} claims hold",
+        report.claims.len() - failed,
+        report.claims.len()
+    );
+    if let Some(path) = &options.json {
+        let written = report.write(path);
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(report.holds())
+}
+
+/// The program to measure: built, unless another was named.
+fn program(root: &Path, options: &Options) -> Outcome<PathBuf> {
+    if let Some(binary) = &options.binary {
+        let found = binary.canonicalize();
+        return found.map_err(|error| format!("{}: {error}", binary.display()));
+    }
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    eprintln!("building the release binary");
+    let mut build = Command::new(&cargo);
+    build.current_dir(root);
+    build.args([
+        "build",
+        "--release",
+        "--locked",
+        "--quiet",
+        "--package",
+        "forebay",
+    ]);
+    let status = build.status();
+    let status = status.map_err(|error| format!("cannot start {cargo}: {error}"))?;
+    if !status.success() {
+        return Err("the release binary does not build".into());
+    }
+    let mut metadata = Command::new(&cargo);
+    metadata.current_dir(root);
+    metadata.args(["metadata", "--format-version=1", "--no-deps"]);
+    let metadata: Value = json_of(&run_for_output(metadata)?)?;
+    let target = metadata["target_directory"].as_str();
+    let target = target.ok_or("cargo metadata names no target directory")?;
+    Ok(Path::new(target).join("release/forebay"))
+}
+
+/// Runs a command to its end; its standard output.
+fn run_for_output(mut command: Command) -> Outcome<String> {
+    let shown = format!("{command:?}");
+    let output = command.output();
+    let output = output.map_err(|error| format!("cannot start {shown}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if !output.status.success() {
+        return Err(format!(
+            "{shown} failed ({}): {} {}",
+            output.status,
+            text(&output.stderr),
+            text(&output.stdout)
+        ));
+    }
+    Ok(text(&output.stdout))
+}
+
+fn json_of(text: &str) -> Outcome<Value> {
+    let start = text
+        .find('{')
+        .ok_or_else(|| format!("no JSON in {text:?}"))?;
+    serde_json::from_str(&text[start..]).map_err(|error| format!("bad JSON: {error}"))
+}
+
+/// Whether a program is there to be run.
+fn require(programs: &[&str]) -> Outcome<()> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let there = |program: &str| {
+        let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+        folders
+            .map(Path::new)
+            .any(|folder| folder.join(program).is_file())
+    };
+    let missing: Vec<_> = programs.iter().filter(|program| !there(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{missing:?} are missing: run `make setup`, or install what they belong to"
+    ))
+}

@@ -1,0 +1,287 @@
+//! One run: a load, what it wrote, a power cut, and what is left.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::blocks::{Blocks, Pass, REQUEST_BYTES};
+use crate::bench::client::Client;
+use crate::bench::loops::{Counters, Loop};
+use crate::bench::server::{Forebay, Scratch, counter};
+use crate::bench::{Outcome, run_for_output};
+
+/// What the daemon's `durability` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Durability {
+    Sync,
+    Flush,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scenario {
+    pub(super) durability: Durability,
+    pub(super) depth: usize,
+    pub(super) flush_every: Option<usize>,
+    pub(super) evicts: bool,
+    pub(super) device_block_bytes: u32,
+    pub(super) cache_block_bytes: u64,
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+pub(in crate::bench) struct Row {
+    pub(super) scenario: String,
+    pub(super) durability: Durability,
+    pub(super) depth: usize,
+    pub(super) flush_every: Option<usize>,
+    pub(super) device_block_bytes: u32,
+    /// Bytes to the cache device per client byte, at the end of the load.
+    pub(super) cache_at_end: f64,
+    /// The same when all is written back and recorded.
+    pub(super) cache_settled: f64,
+    /// Bytes to the backing device per client byte, settled.
+    pub(super) backing_settled: f64,
+    /// Of both devices, to the end of the load.
+    pub(super) device_flushes_per_flush: f64,
+    pub(super) evictions: u64,
+    /// Writes that did not go to the cache.
+    pub(super) bypassed_writes: u64,
+    pub(super) read_hits: u64,
+    pub(super) read_hits_wrote_bytes: u64,
+    pub(super) lost_blocks: u64,
+}
+
+/// Share of the cache that the load leaves dirty at most when it is larger than the cache, percent:
+/// writes go round a cache above its dirty limit (60%), and would cost it nothing.
+const DIRTY_PERCENT: u64 = 30;
+/// Longest wait for the daemon to write back.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Time in which the daemon makes the last records durable, with some to spare.
+const COMMITTED: Duration = Duration::from_millis(1500);
+
+struct Devices {
+    cache: Loop,
+    backing: Loop,
+}
+
+impl Devices {
+    fn counters(&self) -> Outcome<(Counters, Counters)> {
+        Ok((self.cache.counters()?, self.backing.counters()?))
+    }
+}
+
+impl Scenario {
+    pub(super) fn name(&self) -> String {
+        let load = match (self.durability, self.flush_every) {
+            (Durability::Flush, Some(1)) => "flush_each".to_owned(),
+            (Durability::Flush, every) => format!("flush_every_{}", every.unwrap_or(0)),
+            (Durability::Sync, _) => format!("sync_qd{}", self.depth),
+        };
+        format!(
+            "{load}/{}/device_{}/block_{}k",
+            if self.evicts { "evicts" } else { "fits" },
+            self.device_block_bytes,
+            self.cache_block_bytes >> 10
+        )
+    }
+
+    pub(super) fn run(&self, binary: &Path, writes: u64) -> Outcome<Row> {
+        let scratch = Scratch::new("bench-amplification")?;
+        let devices = self.devices(binary, &scratch, writes)?;
+        let mut forebay = self.serve(binary, &scratch, &devices, &[])?;
+        // Where blocks are evicted: enough writes before to fill the cache, which are not counted.
+        let before = if self.evicts {
+            self.slots(writes) * 3 / 2
+        } else {
+            0
+        };
+        let sync = self.durability == Durability::Sync;
+        let mut blocks = Blocks::new(before + writes, self.cache_block_bytes, sync);
+        let (before, all) = (before as usize, (before + writes) as usize);
+        let pass = Pass {
+            depth: self.depth,
+            flush_every: self.flush_every,
+        };
+        let mut client = Client::connect(forebay.server.socket(), "v")?;
+        if self.evicts {
+            let warm = Pass {
+                depth: 32,
+                flush_every: Some(32),
+            };
+            blocks.write(&mut client, 0..before, warm, || {
+                self.wait_for_room(&forebay)
+            })?;
+        }
+
+        let status = forebay.status()?;
+        let start = devices.counters()?;
+        let flushes = blocks.write(&mut client, before..all, pass, || {
+            self.wait_for_room(&forebay)
+        })?;
+        let end = devices.counters()?;
+        settle(&forebay)?;
+        let settled = devices.counters()?;
+        let status_after = forebay.status()?;
+        let grown = |place: &str| {
+            Ok::<_, String>(counter(&status_after, place)? - counter(&status, place)?)
+        };
+        let (evictions, bypassed_writes) = (
+            grown("/cache/evictions")?,
+            grown("/volumes/0/bypassed_writes")?,
+        );
+
+        // The last ones are there in any case. Whole hits; twice, should the first one be admitted.
+        let recent = all - (writes as usize).min(self.slots(writes) as usize / 4)..all;
+        blocks.verify(&mut client, recent.clone())?;
+        settle(&forebay)?;
+        let hits_before = counter(&forebay.status()?, "/volumes/0/read_hits")?;
+        let reading = devices.cache.counters()?;
+        let mut lost_blocks = blocks.verify(&mut client, recent.clone())?;
+        std::thread::sleep(COMMITTED);
+        let read_hits_wrote_bytes = devices.cache.counters()?.since(reading).written_bytes;
+        let read_hits = counter(&forebay.status()?, "/volumes/0/read_hits")? - hits_before;
+
+        // The power cut, in the middle of writes to all that is cached.
+        let middle = recent.start + recent.len() / 2;
+        blocks.write(&mut client, recent.start..middle, pass, || Ok(()))?;
+        let unflushed = Pass {
+            depth: self.depth,
+            flush_every: None,
+        };
+        blocks.write(&mut client, middle..recent.end, unflushed, || Ok(()))?;
+        forebay.server.kill();
+        drop(forebay);
+        let journal = scratch.path("journal");
+        std::fs::remove_file(&journal)
+            .map_err(|error| format!("{}: {error}", journal.display()))?;
+        let forebay = self.serve(binary, &scratch, &devices, &["--accept-journal-loss"])?;
+        let mut client = Client::connect(forebay.server.socket(), "v")?;
+        lost_blocks += blocks.verify(&mut client, 0..all)?;
+
+        let client_bytes = (writes * REQUEST_BYTES as u64) as f64;
+        let (cache, backing) = (end.0.since(start.0), end.1.since(start.1));
+        let ratio = |counters: Counters| counters.written_bytes as f64 / client_bytes;
+        let asked = if self.flush_every.is_some() {
+            flushes
+        } else {
+            writes
+        };
+        Ok(Row {
+            scenario: self.name(),
+            durability: self.durability,
+            depth: self.depth,
+            flush_every: self.flush_every,
+            device_block_bytes: self.device_block_bytes,
+            cache_at_end: ratio(cache),
+            cache_settled: ratio(settled.0.since(start.0)),
+            backing_settled: ratio(settled.1.since(start.1)),
+            device_flushes_per_flush: (cache.flushes + backing.flushes) as f64 / asked as f64,
+            evictions,
+            bypassed_writes,
+            read_hits,
+            read_hits_wrote_bytes,
+            lost_blocks,
+        })
+    }
+
+    /// Cache blocks that the cache has room for, about.
+    fn slots(&self, writes: u64) -> u64 {
+        if self.evicts { writes / 4 } else { writes * 2 }
+    }
+
+    fn devices(&self, binary: &Path, scratch: &Scratch, writes: u64) -> Outcome<Devices> {
+        // The metadata has its room beside.
+        let cache_bytes = self.slots(writes) * (self.cache_block_bytes + 192) + (1 << 20);
+        let volume_bytes = (writes + self.slots(writes) * 3 / 2) * self.cache_block_bytes;
+        let attach = |name, size_bytes| {
+            let file = scratch.file(name, size_bytes)?;
+            Loop::attach(&file, self.device_block_bytes)
+        };
+        let devices = Devices {
+            cache: attach("cache.img", cache_bytes)?,
+            backing: attach("backing.img", volume_bytes)?,
+        };
+        let mut format = Command::new(binary);
+        format.args(["format", "--cache"]).arg(&devices.cache.path);
+        format.arg(format!("--block-size={}", self.cache_block_bytes));
+        run_for_output(format)?;
+        Ok(devices)
+    }
+
+    fn serve(
+        &self,
+        binary: &Path,
+        scratch: &Scratch,
+        devices: &Devices,
+        arguments: &[&str],
+    ) -> Outcome<Forebay> {
+        let durability = match self.durability {
+            Durability::Sync => "sync",
+            Durability::Flush => "flush",
+        };
+        let config = format!(
+            r#"
+[[device]]
+name = "cache"
+kind = "file"
+path = "{}"
+
+[[device]]
+name = "backing"
+kind = "file"
+path = "{}"
+
+[cache]
+data = "cache"
+durability = "{durability}"
+journal = "journal"
+
+[[volume]]
+name = "v"
+backing = "backing"
+mode = "wb"
+"#,
+            devices.cache.path.display(),
+            devices.backing.path.display()
+        );
+        Forebay::start(binary, scratch, &config, None, arguments)
+    }
+
+    /// Waits until the cleaner has made room, where it has to.
+    fn wait_for_room(&self, forebay: &Forebay) -> Outcome<()> {
+        if !self.evicts {
+            return Ok(());
+        }
+        wait_until(forebay, |status| {
+            let of = |place| counter(status, place);
+            let dirty_bytes = of("/cache/dirty_blocks")? * of("/cache/block_size_bytes")?;
+            Ok(dirty_bytes * 100 <= of("/cache/capacity_bytes")? * DIRTY_PERCENT)
+        })
+    }
+}
+
+/// Waits until nothing is dirty, and the records of that are durable.
+fn settle(forebay: &Forebay) -> Outcome<()> {
+    wait_until(forebay, |status| {
+        Ok(counter(status, "/cache/dirty_blocks")? == 0)
+    })?;
+    std::thread::sleep(COMMITTED);
+    Ok(())
+}
+
+fn wait_until(
+    forebay: &Forebay,
+    mut reached: impl FnMut(&serde_json::Value) -> Outcome<bool>,
+) -> Outcome<()> {
+    let begin = Instant::now();
+    while !reached(&forebay.status()?)? {
+        if begin.elapsed() > PATIENCE {
+            return Err("the daemon does not get its dirty blocks written back".into());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}

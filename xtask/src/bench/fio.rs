@@ -1,0 +1,81 @@
+//! fio over NBD, and what it says.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Outcome, json_of, run_for_output};
+
+/// A load of 4 KiB requests at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) write: bool,
+    pub(super) depth: u32,
+}
+
+impl Load {
+    pub(super) const fn direction(self) -> &'static str {
+        if self.write { "write" } else { "read" }
+    }
+}
+
+/// What fio measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    pub(super) iops: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+}
+
+fn base(socket: &Path, name: &str, size_bytes: u64) -> Command {
+    let mut fio = Command::new("fio");
+    fio.args(["--name=bench", "--ioengine=nbd", "--output-format=json"]);
+    fio.arg(format!(
+        "--uri=nbd+unix:///{name}?socket={}",
+        socket.display()
+    ));
+    fio.arg(format!("--size={size_bytes}"));
+    fio
+}
+
+/// Writes the whole set once, so that all of it is cached.
+pub(super) fn fill(socket: &Path, name: &str, size_bytes: u64) -> Outcome<()> {
+    let mut fio = base(socket, name, size_bytes);
+    fio.args(["--rw=write", "--bs=256k", "--iodepth=8", "--end_fsync=1"]);
+    run_for_output(fio).map(drop)
+}
+
+/// Runs a load for a time.
+pub(super) fn run(
+    socket: &Path,
+    name: &str,
+    size_bytes: u64,
+    load: Load,
+    seconds: u32,
+) -> Outcome<Figures> {
+    let mut fio = base(socket, name, size_bytes);
+    fio.arg(format!("--rw=rand{}", load.direction()));
+    fio.arg(format!("--iodepth={}", load.depth));
+    fio.arg(format!("--runtime={seconds}"));
+    // Submission over NBD is synchronous, so clat leaves a part out: lat is the whole.
+    fio.args(["--bs=4k", "--time_based", "--randrepeat=0"]);
+    fio.args([
+        "--lat_percentiles=1",
+        "--clat_percentiles=0",
+        "--percentile_list=50:99",
+    ]);
+    let job = json_of(&run_for_output(fio)?)?;
+    let side = &job["jobs"][0][load.direction()];
+    let number = |value: &Value, what: &str| {
+        value
+            .as_f64()
+            .ok_or_else(|| format!("fio says nothing about {what}"))
+    };
+    let percentiles = &side["lat_ns"]["percentile"];
+    Ok(Figures {
+        iops: number(&side["iops"], "IOPS")?,
+        p50_us: number(&percentiles["50.000000"], "p50")? / 1e3,
+        p99_us: number(&percentiles["99.000000"], "p99")? / 1e3,
+    })
+}

@@ -1,0 +1,118 @@
+//! Loop devices, and the kernel's counters of them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Outcome, run_for_output};
+
+/// A loop device over a file; detached on drop.
+pub(super) struct Loop {
+    pub(super) path: PathBuf,
+}
+
+/// Why there are no loop devices here, if so.
+pub(super) fn unavailable() -> Option<String> {
+    let uid = run_for_output({
+        let mut id = Command::new("id");
+        id.arg("-u");
+        id
+    });
+    if uid.as_deref() != Ok("0") {
+        return Some("loop devices need root".into());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("the kernel has no loop devices (/dev/loop-control)".into());
+    }
+    None
+}
+
+impl Loop {
+    /// Attaches `file` with blocks of `block_bytes`, past the page cache.
+    pub(super) fn attach(file: &Path, block_bytes: u32) -> Outcome<Self> {
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--direct-io=on"]);
+        losetup
+            .arg(format!("--sector-size={block_bytes}"))
+            .arg(file);
+        let path = PathBuf::from(run_for_output(losetup)?);
+        let this = Self { path };
+        for kind in ["logical", "physical"] {
+            let file = this.sys(&format!("queue/{kind}_block_size"));
+            let size = std::fs::read_to_string(&file).unwrap_or_default();
+            if size.trim() != block_bytes.to_string() {
+                let path = this.path.display();
+                return Err(format!(
+                    "{path}: {kind} block {} in place of {block_bytes}",
+                    size.trim()
+                ));
+            }
+        }
+        Ok(this)
+    }
+
+    fn sys(&self, file: &str) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default();
+        Path::new("/sys/block").join(name).join(file)
+    }
+
+    /// What the kernel has counted.
+    pub(super) fn counters(&self) -> Outcome<Counters> {
+        let path = self.sys("stat");
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+        Counters::parse(&text).ok_or_else(|| format!("{}: not understood: {text}", path.display()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = run_for_output({
+            let mut losetup = Command::new("losetup");
+            losetup.arg("--detach").arg(&self.path);
+            losetup
+        });
+    }
+}
+
+/// Of `/sys/block/*/stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    pub(super) written_bytes: u64,
+    pub(super) flushes: u64,
+}
+
+impl Counters {
+    /// Documentation/block/stat.rst: field 7 is sectors of 512 bytes written, 16 flush requests.
+    fn parse(text: &str) -> Option<Self> {
+        let fields: Option<Vec<u64>> = text.split_whitespace().map(|f| f.parse().ok()).collect();
+        let fields = fields?;
+        Some(Self {
+            written_bytes: fields.get(6)? * 512,
+            flushes: *fields.get(15)?,
+        })
+    }
+
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            written_bytes: self.written_bytes - before.written_bytes,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_the_fields_of_the_kernel() {
+        let text = "1 2 3 4 5 6 80 8 9 10 11 12 13 14 15 42 17\n";
+        let counters = Counters::parse(text).expect("a line of 17 fields");
+        let expected = Counters {
+            written_bytes: 80 * 512,
+            flushes: 42,
+        };
+        assert_eq!(counters, expected);
+        assert_eq!(Counters::parse("1 2 3"), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! How much of the machine others use while a load runs: figures of a busy machine are not results.
+
+use std::fs;
+use std::time::Instant;
+
+/// Ticks of processor time a second (`USER_HZ`, 100 on every Linux).
+const TICKS_PER_S: f64 = 100.0;
+
+/// Processor time so far, seconds.
+pub(super) struct Processors {
+    begin: Instant,
+    busy_s: f64,
+    ours_s: f64,
+}
+
+/// A file of /proc as words; numbers after the name in parentheses, where there is one.
+fn words(path: &str) -> Vec<f64> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let after = text.lines().next().unwrap_or_default();
+    let after = after.rsplit(')').next().unwrap_or_default();
+    after
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.parse().unwrap_or(0.0))
+        .collect()
+}
+
+fn sum(words: &[f64], places: &[usize]) -> f64 {
+    places.iter().filter_map(|at| words.get(*at)).sum()
+}
+
+impl Processors {
+    /// Now: the machine's time, and that of `server`, this program and the children it waited for.
+    pub(super) fn look(server: u32) -> Self {
+        // cpu: user, nice, system, idle, iowait, irq, softirq, steal.
+        let busy = sum(&words("/proc/stat"), &[0, 1, 2, 5, 6, 7]);
+        // utime, stime, cutime, cstime are fields 14 to 17; field 4 is the first one here.
+        let server = sum(&words(&format!("/proc/{server}/stat")), &[10, 11]);
+        let own = sum(&words("/proc/self/stat"), &[10, 11, 12, 13]);
+        Self {
+            begin: Instant::now(),
+            busy_s: busy / TICKS_PER_S,
+            ours_s: (server + own) / TICKS_PER_S,
+        }
+    }
+
+    /// What others used since, as a share of one processor, in percent.
+    pub(super) fn others_percent(&self, server: u32) -> f64 {
+        let now = Self::look(server);
+        let others_s = (now.busy_s - self.busy_s) - (now.ours_s - self.ours_s);
+        (others_s / self.begin.elapsed().as_secs_f64() * 100.0).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_this_process_is_not_that_of_others() {
+        let before = words("/proc/self/stat");
+        let begin = Instant::now();
+        while begin.elapsed().as_millis() < 100 {
+            std::hint::black_box(0);
+        }
+        let after = words("/proc/self/stat");
+        let used = sum(&after, &[10, 11]) - sum(&before, &[10, 11]);
+        assert!(
+            (3.0..=40.0).contains(&used),
+            "{used} ticks in 100 ms of work"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Servers under test, and directories for what they need. Both go when their value is dropped.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Outcome, json_of, run_for_output};
+
+/// Longest wait for a server to listen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory of its own.
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one in memory where /dev/shm exists, else among the temporary files.
+    pub(super) fn new(name: &str) -> Outcome<Self> {
+        let shm = Path::new("/dev/shm");
+        let parent = match shm.is_dir() {
+            true => shm.to_owned(),
+            false => std::env::temp_dir(),
+        };
+        let path = parent.join(format!("forebay-{name}-{}", std::process::id()));
+        let made = std::fs::create_dir_all(&path);
+        made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Makes a sparse file of zeroes.
+    pub(super) fn file(&self, name: &str, size_bytes: u64) -> Outcome<PathBuf> {
+        let path = self.path(name);
+        let made = File::create(&path).and_then(|file| file.set_len(size_bytes));
+        made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that listens on a Unix socket.
+pub(super) struct Server {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Starts `command`, on processor `cpu` only if one is given, and waits until it listens.
+    pub(super) fn start(
+        command: &Command,
+        cpu: Option<&str>,
+        socket: PathBuf,
+        log: &Path,
+    ) -> Outcome<Self> {
+        let shown = format!("{command:?}");
+        let _ = std::fs::remove_file(&socket);
+        let mut pinned = match cpu {
+            Some(cpu) => {
+                let mut taskset = Command::new("taskset");
+                taskset.args(["--cpu-list", cpu]).arg(command.get_program());
+                taskset
+            }
+            None => Command::new(command.get_program()),
+        };
+        pinned.args(command.get_args());
+        for (key, value) in command.get_envs() {
+            pinned.env(key, value.unwrap_or_default());
+        }
+        let log_file = File::options().create(true).append(true).open(log);
+        let log_file = log_file.map_err(|error| format!("{}: {error}", log.display()))?;
+        let copy = log_file.try_clone().map_err(|error| error.to_string())?;
+        pinned.stdin(Stdio::null()).stdout(log_file).stderr(copy);
+        let child = pinned.spawn();
+        let child = child.map_err(|error| format!("cannot start {shown}: {error}"))?;
+        let mut server = Self { child, socket };
+        let begin = Instant::now();
+        while UnixStream::connect(&server.socket).is_err() {
+            let ended = server.child.try_wait().map_err(|error| error.to_string())?;
+            if ended.is_some() || begin.elapsed() > PATIENCE {
+                let log = std::fs::read_to_string(log).unwrap_or_default();
+                let tail: Vec<_> = log.lines().rev().take(15).collect();
+                let tail: Vec<_> = tail.into_iter().rev().collect();
+                return Err(format!("{shown} does not listen:\n{}", tail.join("\n")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Our daemon, with one volume called `v`.
+pub(super) struct Forebay {
+    binary: PathBuf,
+    control: PathBuf,
+    pub(super) server: Server,
+}
+
+impl Forebay {
+    /// Starts `forebay serve` in `scratch`, with a configuration of which sockets and paths are
+    /// added here.
+    pub(super) fn start(
+        binary: &Path,
+        scratch: &Scratch,
+        config: &str,
+        cpu: Option<&str>,
+        arguments: &[&str],
+    ) -> Outcome<Self> {
+        let whole = format!(
+            r#"{config}
+
+[[export]]
+volume = "v"
+nbd = "unix:forebay.sock"
+
+[server]
+control = "control.sock"
+metrics = "127.0.0.1:0"
+state = "state"
+"#
+        );
+        let path = scratch.path("forebay.toml");
+        let written = std::fs::write(&path, whole);
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut command = Command::new(binary);
+        command.arg("serve").args(arguments).arg(&path);
+        let socket = scratch.path("forebay.sock");
+        let server = Server::start(&command, cpu, socket, &scratch.path("forebay.log"))?;
+        Ok(Self {
+            binary: binary.to_owned(),
+            control: scratch.path("control.sock"),
+            server,
+        })
+    }
+
+    /// Runs `forebay COMMAND` on it.
+    pub(super) fn control(&self, arguments: &[&str]) -> Outcome<String> {
+        let mut command = Command::new(&self.binary);
+        command.arg("--control").arg(&self.control).args(arguments);
+        run_for_output(command)
+    }
+
+    pub(super) fn status(&self) -> Outcome<Value> {
+        json_of(&self.control(&["status", "--json"])?)
+    }
+}
+
+/// A counter of `status`, by its place as in `/cache/dirty_blocks`.
+pub(super) fn counter(status: &Value, place: &str) -> Outcome<u64> {
+    let value = status.pointer(place).and_then(Value::as_u64);
+    value.ok_or_else(|| format!("the status says nothing about {place}"))
+}
