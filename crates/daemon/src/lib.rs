@@ -13,6 +13,7 @@ pub mod serve;
 pub mod stack;
 pub mod state;
 pub mod table;
+mod view;
 
 pub use config::Config;
 pub use forebay_block as block;

@@ -79,6 +79,14 @@ pub fn render(status: &Status) -> String {
         "1 while the daemon is on its way out.",
         u8::from(status.shutting_down),
     );
+    if !status.reactors.is_empty() {
+        let name = "forebay_nbd_connections";
+        text.family(name, "gauge", "NBD connections that a reactor serves.");
+        for reactor in &status.reactors {
+            let labels = [("reactor", reactor.name.as_str())];
+            text.sample(name, &labels, reactor.nbd_connections);
+        }
+    }
     cache(&mut text, status);
     volumes(&mut text, &status.volumes);
     devices(&mut text, status);
@@ -292,7 +300,8 @@ fn devices(text: &mut Text, status: &Status) {
         &'static str,
         fn(&crate::control::status::DeviceStatus) -> u64,
     );
-    let counters: [Number; 8] = [
+    let counters: [Number; 9] = [
+        ("errors", "Operations that failed.", |d| d.errors),
         ("reads", "Reads.", |d| d.reads),
         ("read_bytes", "Bytes read.", |d| d.read_bytes),
         ("writes", "Writes.", |d| d.writes),
@@ -348,6 +357,8 @@ mod tests {
             "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",
+            "forebay_nbd_connections{reactor=\"engine\"} 1",
+            "forebay_device_errors_total{device=\"ssd\",role=\"cache\"} 2",
             "forebay_device_written_bytes_total{device=\"ssd\",role=\"cache\"} 4096",
         ] {
             assert!(

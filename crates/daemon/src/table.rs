@@ -1,4 +1,7 @@
-//! Tables for the terminal: left-aligned text, right-aligned numbers, two spaces between columns.
+//! Tables, for the terminal (left-aligned text, right-aligned numbers, two spaces between columns)
+//! and for the status page.
+
+use std::fmt::Write as _;
 
 /// A table under construction.
 #[derive(Clone, Debug)]
@@ -57,6 +60,31 @@ impl Table {
         }
         text
     }
+
+    /// The table as HTML; cells of numbers have the class `n`.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let mut html = String::from("<table>");
+        for (number, row) in self.rows.iter().enumerate() {
+            let kind = if number == 0 { "th" } else { "td" };
+            html.push_str("<tr>");
+            for (cell, right) in row.iter().zip(&self.right) {
+                let class = if *right { " class=n" } else { "" };
+                let _ = write!(html, "<{kind}{class}>{}</{kind}>", escape(cell));
+            }
+            html.push_str("</tr>");
+        }
+        html + "</table>"
+    }
+}
+
+/// Text as it stands in HTML.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -70,5 +98,11 @@ mod tests {
         table.row(vec!["longer".into(), "1234567".into(), "y z".into()]);
         let expected = "  name      bytes  what\n  a             5  x\n  longer  1234567  y z\n";
         assert_eq!(table.render(2), expected);
+        let html = table.html();
+        assert!(html.starts_with("<table><tr><th>name</th><th class=n>bytes</th>"));
+        assert!(
+            html.contains("<td class=n>1234567</td><td>y z</td>"),
+            "{html}"
+        );
     }
 }

@@ -12,6 +12,8 @@ use forebay_io::{Engine, Reactor, rt, system};
 use forebay_volume::Volume;
 use serde_json::json;
 
+use super::out;
+use crate::config::size::human_duration;
 use crate::table::Table;
 
 /// Bytes of the volume, all of which fit into the cache.
@@ -19,16 +21,26 @@ const VOLUME_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: u64 = 512 << 20;
 const REQUEST_BYTES: u64 = 4096;
 
-/// Measure the cache's own speed, in memory: hits of 4 KiB at random on one thread, in write-back
-/// mode, copies and metadata included. Devices and protocols add their own time.
+/// Measure the cache's own speed, in memory
+///
+/// Hits of 4 KiB at random on one thread, in write-back mode, copies and metadata included. Devices
+/// and protocols add their own time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// Time for each row, in seconds
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub(super) seconds: u64,
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    pub(super) seconds: Duration,
     /// Print the rows as JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
+    let seconds: Option<f64> = text.parse().ok();
+    seconds
+        .filter(|seconds| (0.01..=3600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or("write a number from 0.01 to 3600, such as 0.5")
 }
 
 #[derive(Clone, Copy)]
@@ -69,7 +81,7 @@ struct Row {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let time = Duration::from_secs(arguments.seconds);
+    let time = arguments.seconds;
     let reactor = Reactor::new(Engine::Auto)?;
     let rows = reactor.run(measure(time))?;
     if arguments.json {
@@ -85,16 +97,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 })
             })
             .collect();
-        println!(
-            "{}",
-            json!({ "request_bytes": REQUEST_BYTES, "rows": rows })
-        );
-        return Ok(());
+        let all = json!({
+            "request_bytes": REQUEST_BYTES,
+            "seconds": time.as_secs_f64(),
+            "rows": rows,
+        });
+        return out::print(&format!("{all}\n"));
     }
-    println!(
-        "4 KiB at random, in memory, one thread, write-back, {} s a row",
-        arguments.seconds
-    );
+    out::print(&format!(
+        "4 KiB at random, in memory, one thread, write-back, {} a row\n",
+        human_duration(time)
+    ))?;
     let mut table = Table::new(&["load", ">queue depth", ">IOPS", ">p50 us", ">p99 us"]);
     for row in rows {
         table.row(vec![
@@ -105,8 +118,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             format!("{:.2}", row.p99_us),
         ]);
     }
-    print!("{}", table.render(2));
-    Ok(())
+    out::print(&table.render(2))
 }
 
 async fn measure(time: Duration) -> Result<Vec<Row>> {

@@ -6,22 +6,22 @@ use std::process::ExitCode;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, Inspection};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
-use forebay_io::{Engine, Reactor, system};
+use forebay_io::{Engine, Reactor};
 use serde_json::json;
 
+use super::out;
 use crate::config::size::human_bytes;
 use crate::config::{Config, DeviceKind};
-use crate::stack::journal_path;
+use crate::stack::odd_end;
 use crate::state::hex;
 use crate::table::Table;
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
 
-/// Check a configuration and the cache that it names, or a cache alone. Nothing is changed; the cache
-/// must not be in use.
+/// Check a configuration and the cache that it names, or a cache alone
 ///
-/// The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
+/// Nothing is changed; the cache must not be in use. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
 /// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage.
 /// After a crash a cache is in order: the next start recovers it.
 #[derive(Debug, clap::Args)]
@@ -55,17 +55,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let place = match (&arguments.config, &arguments.cache) {
         (Some(config), _) => {
             let config = Config::load(config)?;
-            for warning in &config.warnings {
-                eprintln!("warning: {warning}");
+            config.check_media(true)?;
+            let ends = Reactor::new(Engine::Auto)?.run(odd_ends(config.clone()))?;
+            for warning in config.warnings.iter().chain(&ends) {
+                out::note(&format!("warning: {warning}"));
             }
             if !arguments.json {
-                println!(
-                    "{}: in order ({} devices, {} volumes, {} exports)",
+                out::print(&format!(
+                    "{}: in order ({} devices, {} volumes, {} exports)\n",
                     config.path.display(),
                     config.devices.len(),
                     config.volumes.len(),
                     config.exports.len()
-                );
+                ))?;
             }
             match place(&config) {
                 Some(place) => place,
@@ -83,11 +85,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let reactor = Reactor::new(Engine::Auto)?;
     let found = reactor.run(inspect(place));
     let found = found.context(|| format!("cannot check the cache on {what}"))?;
-    if arguments.json {
-        println!("{}", as_json(&found));
-    } else {
-        print!("{}", render(&what, &found));
-    }
+    out::print(&match arguments.json {
+        true => format!("{}\n", as_json(&found)),
+        false => render(&what, &found),
+    })?;
     let damaged = !found.problems.is_empty();
     Ok(if damaged {
         ExitCode::from(DAMAGED)
@@ -113,6 +114,25 @@ fn place(config: &Config) -> Option<Place> {
     })
 }
 
+/// Warnings about volumes whose files end in the middle of a block.
+async fn odd_ends(config: Config) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    for volume in &config.volumes {
+        let leaf = config.stack(&volume.backing).pop();
+        let Some(DeviceKind::File { path, direct }) = leaf.map(|leaf| &leaf.kind) else {
+            continue;
+        };
+        let options = FileDeviceOptions {
+            read_only: true,
+            direct: *direct,
+            ..FileDeviceOptions::default()
+        };
+        let device = FileDevice::open(path, options).context(|| config.place(volume.line))?;
+        warnings.extend(odd_end(&config, &volume.backing, device.as_ref()));
+    }
+    Ok(warnings)
+}
+
 async fn inspect(place: Place) -> Result<Inspection> {
     let options = FileDeviceOptions {
         read_only: true,
@@ -125,7 +145,9 @@ async fn inspect(place: Place) -> Result<Inspection> {
         data: open(&place.data)?,
         metadata: place.metadata.as_deref().map(open).transpose()?,
     };
-    super::format::inspect_with_journal(&devices, place.journal.as_deref()).await
+    super::format::inspect_with_journal(&devices, place.journal.as_deref())
+        .await
+        .map(|(inspection, _)| inspection)
 }
 
 fn as_json(found: &Inspection) -> serde_json::Value {
@@ -198,28 +220,4 @@ pub(super) fn volumes(found: &Inspection) -> Table {
         ]);
     }
     table
-}
-
-/// The journal of a process that used the cache with this identity in this boot, if there is one.
-pub(super) fn open_journal(
-    path: Option<&Path>,
-    uuid: &[u8; 16],
-) -> Result<Option<forebay_block::Buf>> {
-    let path = path.map_or_else(|| journal_path(uuid), Path::to_path_buf);
-    let len = match std::fs::metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        metadata => metadata.context(|| path.display().to_string())?.len(),
-    };
-    if len == 0 {
-        return Ok(None);
-    }
-    let len = usize::try_from(len).unwrap_or(usize::MAX);
-    // Opened with the size that it has, so that nothing of it changes.
-    let (journal, _) = forebay_io::shm::open_shared(&path, len)?;
-    Ok(Some(journal))
-}
-
-/// The present boot, by which a journal is known as of this boot.
-pub(super) fn boot_id() -> Result<[u8; 16]> {
-    system::boot_id()
 }

@@ -10,10 +10,12 @@ use forebay_device::signature::{self, Found};
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
+use super::out;
 use crate::config::size::{Size, human_bytes};
+use crate::stack::journal;
 use crate::state::hex;
 
-/// Make an empty cache on a device or file.
+/// Make an empty cache on a device or file
 ///
 /// A device that holds anything is refused, unless --force is given. A cache with data that its
 /// backing devices do not have is refused even then, unless --discard-dirty is given too; what is lost
@@ -67,7 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 .map(|path| open(path, None))
                 .transpose()?,
         };
-        let lost = look(&devices, force, discard).await?;
+        let (lost, replaced) = look(&devices, force, discard).await?;
         let options = FormatOptions {
             block_size_bytes,
             uuid,
@@ -75,21 +77,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         forebay_cache::format(&devices, &options)
             .await
             .context(|| format!("cannot format {}", cache.display()))?;
+        if let Some((uuid, path)) = replaced {
+            journal::remove(&uuid, &path);
+        }
         let made = forebay_cache::inspect(&devices, None).await?;
         Ok::<_, Error>((made, lost))
     });
     let (made, lost) = made?;
     if let Some(lost) = lost {
-        println!("LOST, as --discard-dirty says: {lost}");
+        out::print(&format!("LOST, as --discard-dirty says: {lost}\n"))?;
     }
-    println!(
-        "{}: cache {} with room for {} in blocks of {}",
+    out::print(&format!(
+        "{}: cache {} with room for {} in blocks of {}\n",
         arguments.cache.display(),
         hex(&made.uuid),
         human_bytes(u64::from(made.blocks) * u64::from(made.block_size_bytes)),
         human_bytes(u64::from(made.block_size_bytes)),
-    );
-    Ok(())
+    ))
 }
 
 fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
@@ -113,8 +117,12 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
 }
 
 /// Looks at what the devices hold, and refuses what the flags do not allow. Returns the dirty data
-/// that is given up, in words.
-async fn look(devices: &Devices, force: bool, discard_dirty: bool) -> Result<Option<String>> {
+/// that is given up, in words, and the cache that is replaced.
+async fn look(
+    devices: &Devices,
+    force: bool,
+    discard_dirty: bool,
+) -> Result<(Option<String>, Option<Replaced>)> {
     let mut forebay = false;
     for device in [Some(&devices.data), devices.metadata.as_ref()]
         .into_iter()
@@ -138,19 +146,20 @@ async fn look(devices: &Devices, force: bool, discard_dirty: bool) -> Result<Opt
         }
     }
     if !forebay {
-        return Ok(None);
+        return Ok((None, None));
     }
-    let lost = match dirty_data(devices).await {
-        Ok(None) => return Ok(None),
-        Ok(Some(lost)) => lost,
-        Err(error) => format!(
-            "whatever the cache holds, which cannot be told: {}",
-            error.report()
-        ),
+    let (lost, replaced) = match inspect_with_journal(devices, None).await {
+        Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
+        Err(error) => {
+            let report = error.report();
+            let lost = format!("whatever the cache holds, which cannot be told: {report}");
+            (Some(lost), None)
+        }
     };
-    if discard_dirty {
-        return Ok(Some(lost));
-    }
+    let lost = match lost {
+        Some(lost) if !discard_dirty => lost,
+        lost => return Ok((lost, replaced)),
+    };
     Err(Error::new(
         ErrorKind::Busy,
         format!(
@@ -161,11 +170,8 @@ async fn look(devices: &Devices, force: bool, discard_dirty: bool) -> Result<Opt
     ))
 }
 
-/// The dirty data of the cache on these devices, in words; none if there is none.
-async fn dirty_data(devices: &Devices) -> Result<Option<String>> {
-    // The default place of the journal; one elsewhere belongs to a cache that is not shut down, and
-    // then nothing is certain.
-    let found = inspect_with_journal(devices, None).await?;
+/// The dirty data of a cache, in words; none if there is none.
+fn dirty_data(found: &Inspection) -> Option<String> {
     let dirty: Vec<_> = found
         .volumes
         .iter()
@@ -179,9 +185,9 @@ async fn dirty_data(devices: &Devices) -> Result<Option<String>> {
         })
         .collect();
     let sound = found.problems.is_empty();
-    Ok(match (dirty.is_empty(), found.clean_shutdown && sound) {
+    match (dirty.is_empty(), found.clean_shutdown && sound) {
         (true, true) => None,
-        // A journal elsewhere may hold more, and damage may hide more.
+        // A journal that is gone may have held more, and damage may hide more.
         (true, false) if found.volumes.is_empty() && sound => None,
         (true, false) => {
             let names: Vec<_> = found
@@ -195,17 +201,23 @@ async fn dirty_data(devices: &Devices) -> Result<Option<String>> {
             ))
         }
         (false, _) => Some(dirty.join(", ")),
-    })
+    }
 }
+
+/// A cache's identity, and where its process journal lies.
+type Replaced = ([u8; 16], PathBuf);
 
 /// Inspects a cache together with its process journal.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
     journal: Option<&Path>,
-) -> Result<Inspection> {
+) -> Result<(Inspection, Replaced)> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let uuid = Superblock::read(holder.as_ref()).await?.uuid;
-    let journal = super::check::open_journal(journal, &uuid)?;
-    let boot_id = super::check::boot_id()?;
-    forebay_cache::inspect(devices, journal.as_ref().map(|journal| (journal, boot_id))).await
+    let path = journal.map_or_else(|| journal::find(&uuid), Path::to_path_buf);
+    let found = journal::existing(&path)?;
+    let boot_id = system::boot_id()?;
+    let journal = found.as_ref().map(|journal| (journal, boot_id));
+    let inspection = forebay_cache::inspect(devices, journal).await?;
+    Ok((inspection, (uuid, path)))
 }

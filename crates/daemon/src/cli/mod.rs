@@ -2,11 +2,8 @@
 
 mod bench;
 mod check;
-mod detach;
-mod flush;
 mod format;
-mod grow;
-mod mode;
+mod out;
 mod remote;
 mod serve;
 mod status;
@@ -17,12 +14,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use forebay_block::Result;
 
+use crate::config::server::default_control;
+
 /// A userspace block cache: fast storage in front of slow block storage.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, about, propagate_version = true)]
 pub struct Arguments {
-    /// The control socket of the daemon [default: /run/forebay/control.sock, or under
-    /// $XDG_RUNTIME_DIR for users other than root]
+    /// The control socket of the daemon; for `serve`, in place of the configuration's [default:
+    /// /run/forebay/control.sock, or under $XDG_RUNTIME_DIR for users other than root]
     #[arg(long, global = true, value_name = "PATH")]
     control: Option<PathBuf>,
     #[command(subcommand)]
@@ -31,23 +30,14 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an empty cache on a device or file
     Format(format::Arguments),
-    /// Serve the volumes of a configuration, in the foreground
     Serve(serve::Arguments),
-    /// Show what the daemon does
     Status(status::Arguments),
-    /// Write dirty data back to the backing devices
-    Flush(flush::Arguments),
-    /// Change how a volume uses the cache, while it is served
-    Mode(mode::Arguments),
-    /// Write a volume back and let the cache forget it
-    Detach(detach::Arguments),
-    /// Take a backing device that has grown into use
-    Grow(grow::Arguments),
-    /// Check a configuration, or a cache that is not in use
+    Flush(remote::Flush),
+    Mode(remote::SetMode),
+    Detach(remote::Detach),
+    Grow(remote::Grow),
     Check(check::Arguments),
-    /// Measure the cache's own speed, in memory
     Bench(bench::Arguments),
 }
 
@@ -58,24 +48,23 @@ pub fn main() -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("forebay: {}", error.report());
+            out::note(&format!("forebay: {}", error.report()));
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
-    let control = arguments
-        .control
-        .unwrap_or_else(crate::config::server::default_control);
+    let named = arguments.control;
+    let control = || named.clone().unwrap_or_else(default_control);
     let done = match arguments.command {
         Command::Format(arguments) => format::run(&arguments),
-        Command::Serve(arguments) => serve::run(&arguments),
-        Command::Status(arguments) => status::run(&arguments, &control),
-        Command::Flush(arguments) => flush::run(arguments, &control),
-        Command::Mode(arguments) => mode::run(arguments, &control),
-        Command::Detach(arguments) => detach::run(arguments, &control),
-        Command::Grow(arguments) => grow::run(arguments, &control),
+        Command::Serve(arguments) => serve::run(&arguments, named.as_deref()),
+        Command::Status(arguments) => status::run(&arguments, &control()),
+        Command::Flush(arguments) => arguments.run(&control()),
+        Command::Mode(arguments) => arguments.run(&control()),
+        Command::Detach(arguments) => arguments.run(&control()),
+        Command::Grow(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };

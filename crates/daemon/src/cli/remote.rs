@@ -1,38 +1,127 @@
-//! What the commands that ask the daemon have in common.
+//! The commands that ask the daemon to do something: flush, mode, detach and grow.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
+use clap::Args;
 use forebay_block::Result;
 
+use super::out;
+use crate::config::Mode;
 use crate::control::client::Client;
-use crate::control::protocol::{Reply, Request};
+use crate::control::protocol::{Reply, Request, line};
 
-/// Sends `request` and prints how far it is and how it ended: a sentence, or, with `json`, the
-/// reply as JSON.
-pub(super) fn run(control: &Path, request: &Request, json: bool) -> Result<()> {
-    let mut client = Client::connect(control)?;
-    let terminal = std::io::stderr().is_terminal();
-    let mut shown = false;
-    let reply = client.call(request, |text| {
-        if terminal {
-            eprint!("\r\x1b[2K{text}");
-            let _ = std::io::stderr().flush();
-            shown = true;
-        } else {
-            eprintln!("{text}");
+/// Write dirty data back to the backing devices, and wait until it is there
+#[derive(Debug, Args)]
+pub(super) struct Flush {
+    /// The volume; all volumes if it is left out
+    volume: Option<String>,
+    #[command(flatten)]
+    answer: Answer,
+}
+
+/// Change how a volume uses the cache, while it is served
+///
+/// The configuration file is not changed: the next start uses what stands there.
+#[derive(Debug, Args)]
+pub(super) struct SetMode {
+    /// The volume
+    volume: String,
+    /// wb (write-back), wt (write-through), wa (write-around), wi (write-invalidate), wo
+    /// (write-only) or pt (pass-through)
+    pub(super) mode: Mode,
+    #[command(flatten)]
+    answer: Answer,
+}
+
+/// Write a volume back and let the cache forget it
+///
+/// It is not served any more; the backing device alone has the data then, and may be used without
+/// Forebay.
+#[derive(Debug, Args)]
+pub(super) struct Detach {
+    #[command(flatten)]
+    one: One,
+}
+
+/// Take a backing device that has grown into use, while the volume is served
+///
+/// A device that has become smaller is refused: data could lie beyond its new end.
+#[derive(Debug, Args)]
+pub(super) struct Grow {
+    #[command(flatten)]
+    one: One,
+}
+
+/// What is done to one volume.
+#[derive(Debug, Args)]
+struct One {
+    /// The volume
+    volume: String,
+    #[command(flatten)]
+    answer: Answer,
+}
+
+/// How the answer is shown.
+#[derive(Debug, Args)]
+struct Answer {
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Flush {
+    pub(super) fn run(self, control: &Path) -> Result<()> {
+        let volume = self.volume;
+        self.answer.show(control, &Request::Flush { volume })
+    }
+}
+
+impl SetMode {
+    pub(super) fn run(self, control: &Path) -> Result<()> {
+        let Self { volume, mode, .. } = self;
+        self.answer.show(control, &Request::Mode { volume, mode })
+    }
+}
+
+impl Detach {
+    pub(super) fn run(self, control: &Path) -> Result<()> {
+        let One { volume, answer } = self.one;
+        answer.show(control, &Request::Detach { volume })
+    }
+}
+
+impl Grow {
+    pub(super) fn run(self, control: &Path) -> Result<()> {
+        let One { volume, answer } = self.one;
+        answer.show(control, &Request::Grow { volume })
+    }
+}
+
+impl Answer {
+    /// Sends `request` and prints how far it is and how it ended: a sentence, or the reply as JSON.
+    fn show(&self, control: &Path, request: &Request) -> Result<()> {
+        let mut client = Client::connect(control)?;
+        let terminal = std::io::stderr().is_terminal();
+        let clear = |text: &str| {
+            let mut stderr = std::io::stderr();
+            let _ = write!(stderr, "\r\x1b[2K{text}").and_then(|()| stderr.flush());
+        };
+        let mut shown = false;
+        let reply = client.call(request, |text| {
+            if terminal {
+                clear(text);
+                shown = true;
+            } else {
+                out::note(text);
+            }
+        });
+        if shown {
+            clear("");
         }
-    });
-    if shown {
-        eprint!("\r\x1b[2K");
+        match reply? {
+            Reply::Done(text) if !self.json => out::print(&format!("{text}\n")),
+            reply => out::print(&String::from_utf8_lossy(&line(&reply))),
+        }
     }
-    let reply = reply?;
-    match &reply {
-        Reply::Done(text) if !json => println!("{text}"),
-        _ => print!(
-            "{}",
-            String::from_utf8_lossy(&crate::control::protocol::line(&reply))
-        ),
-    }
-    Ok(())
 }

@@ -1,15 +1,15 @@
 //! `forebay serve`: the daemon, in the foreground.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_block::Result;
 
 use crate::config::Config;
 use crate::stack::Wishes;
 
-/// Serve the volumes of a configuration, in the foreground, until SIGTERM or SIGINT.
+/// Serve the volumes of a configuration, in the foreground
 ///
-/// The exit status is 0 after an orderly end, and 1 otherwise. FOREBAY_LOG sets what is logged to
+/// SIGTERM and SIGINT end it in an orderly way; dirty data stays in the cache. The exit status is 0 after an orderly end, and 1 otherwise. FOREBAY_LOG sets what is logged to
 /// standard error (info, debug, warn; the syntax of tracing's filters).
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -32,8 +32,11 @@ pub(super) struct Arguments {
     pub(super) accept_journal_loss: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let config = Config::load(&arguments.config)?;
+pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<()> {
+    let mut config = Config::load(&arguments.config)?;
+    if let Some(control) = control {
+        config.server.set_control(control)?;
+    }
     let wishes = Wishes {
         without_cache: arguments.without_cache.clone(),
         adopt: arguments.adopt.clone(),

@@ -35,8 +35,27 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay check forebay.toml",
         "forebay check --cache /dev/x --metadata /dev/y --json",
         "forebay bench --seconds 1 --json",
+        "forebay bench --seconds 0.3",
     ] {
         parse(line).expect(line);
+    }
+}
+
+/// A command's own words, not only the line that the list of commands has of it.
+#[test]
+fn the_help_of_a_command_says_all_there_is_to_say() {
+    let mut command = Arguments::command();
+    command.build();
+    for (name, said) in [
+        ("serve", "FOREBAY_LOG"),
+        ("check", "3 if the cache has damage"),
+        ("format", "--discard-dirty is given too"),
+        ("grow", "smaller is refused"),
+    ] {
+        let found = command.find_subcommand_mut(name).expect("there is one");
+        let help = found.render_long_help().to_string();
+        let words: Vec<_> = help.split_whitespace().collect();
+        assert!(words.join(" ").contains(said), "{said} in {help}");
     }
 }
 
@@ -63,7 +82,10 @@ fn what_is_wrong_is_said_with_the_remedy() {
     assert!(refused("forebay format --cache c --discard-dirty").contains("--force"));
     assert!(refused("forebay check").contains("CONFIG"));
     assert!(refused("forebay check a.toml --cache c").contains("cannot be used"));
-    assert!(refused("forebay bench --seconds 0").contains("1..=3600"));
+    for wrong in ["0", "-1", "NaN", "3601", "1s"] {
+        let said = refused(&format!("forebay bench --seconds={wrong}"));
+        assert!(said.contains("from 0.01 to 3600"), "{said}");
+    }
     assert!(refused("forebay").contains("Usage"));
 }
 

@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod device;
 pub mod export;
+mod media;
 mod problem;
 pub mod server;
 pub mod size;
@@ -111,6 +112,13 @@ impl Config {
         }
         for export in &file.export {
             config.exports.extend(export.resolve(&mut problems));
+        }
+        if file.volume.is_empty() {
+            problems.add(
+                &(0..0),
+                "there is no volume: nothing would be served",
+                "add a [[volume]] table, and an [[export]] of it (docs/operations.md has all keys)",
+            );
         }
         file.check_names(&mut problems);
         file.check_uses(&mut problems);
@@ -364,10 +372,16 @@ impl File {
 }
 
 fn known<'a>(noun: &str, names: impl Iterator<Item = &'a String>) -> String {
-    let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();
-    match names.len() {
-        0 => format!("add a [[{noun}]] table with this name"),
-        _ => format!("use one of {}, or add a [[{noun}]] table", names.join(", ")),
+    let mut known: Vec<String> = Vec::new();
+    for name in names.map(|name| format!("{name:?}")) {
+        if !known.contains(&name) {
+            known.push(name);
+        }
+    }
+    match &known[..] {
+        [] => format!("add a [[{noun}]] table with this name"),
+        [one] => format!("use {one}, or add a [[{noun}]] table"),
+        _ => format!("use one of {}, or add a [[{noun}]] table", known.join(", ")),
     }
 }
 

@@ -52,6 +52,11 @@ impl<'a> Problems<'a> {
         self.found.push((line, what.into(), help.into()));
     }
 
+    /// Like [`Problems::add`], where the line is known.
+    pub(super) fn add_at(&mut self, line: usize, what: String, help: String) {
+        self.found.push((line, what, help));
+    }
+
     /// Notes something that deserves a look.
     pub(super) fn warn(&mut self, span: &Span, what: &str) {
         let line = self.line(span.start);
@@ -88,10 +93,14 @@ impl<'a> Problems<'a> {
                 text.push('\n');
             }
             let _ = write!(text, "{}:{line}: {what}", self.path.display());
-            let source = self.text.lines().nth(line - 1).unwrap_or("").trim_end();
-            let _ = write!(text, "\n    {line:>4} | {source}\n    help: {help}");
+            let source = self.text.lines().nth(line - 1).map(str::trim_end);
+            if let Some(source) = source.filter(|source| !source.is_empty()) {
+                let _ = write!(text, "\n    {line:>4} | {source}");
+            }
+            let _ = write!(text, "\n    help: {help}");
         }
-        Error::new(ErrorKind::InvalidInput, text)
+        // Said in whole sentences: the kind's name has nothing to add.
+        Error::with_source(ErrorKind::InvalidInput, "", text)
     }
 }
 

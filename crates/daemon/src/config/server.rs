@@ -1,8 +1,9 @@
 //! `[server]`: the process itself.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use forebay_block::{Context as _, Error, ErrorKind, Result};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -87,6 +88,28 @@ impl RawServer {
                 .map_or_else(default_state, |path| problems.base().join(path)),
             io: self.io.unwrap_or_default(),
         }
+    }
+}
+
+impl Server {
+    /// Puts another control socket in the place of the configuration's; a relative path starts at
+    /// the working directory.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a path that is too long for a socket.
+    pub fn set_control(&mut self, path: &Path) -> Result<()> {
+        let absolute = std::path::absolute(path).context(|| "--control")?;
+        if absolute.as_os_str().len() > super::SOCKET_PATH_BYTES {
+            let what = format!(
+                "--control {}: {}; {}",
+                path.display(),
+                super::LONG_SOCKET,
+                super::LONG_SOCKET_HELP
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        self.control = absolute;
+        Ok(())
     }
 }
 

@@ -236,14 +236,18 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// A length of time for a person: `850 us`, `1.5 ms`, `42 s`, `3 h 20 min`.
+/// A length of time for a person: `850 us`, `1.5 ms`, `42 s`, `3 h 20 min`; whole ones without a
+/// fraction.
 #[must_use]
 pub fn human_duration(duration: Duration) -> String {
     let us = duration.as_micros();
     let s = duration.as_secs();
     match us {
-        0..1_000 => format!("{us} us"),
+        0 => "0 s".to_owned(),
+        1..1_000 => format!("{us} us"),
+        1_000..1_000_000 if us % 1_000 == 0 => format!("{} ms", us / 1_000),
         1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        1_000_000..10_000_000 if us % 1_000_000 == 0 => format!("{s} s"),
         1_000_000..10_000_000 => format!("{:.1} s", us as f64 / 1e6),
         _ if s < 120 => format!("{s} s"),
         _ if s < 7200 => format!("{} min {} s", s / 60, s % 60),
@@ -305,7 +309,16 @@ mod tests {
         assert_eq!(human_bytes(512), "512 B");
         assert_eq!(human_bytes(32 << 10), "32 KiB");
         assert_eq!(human_bytes(3 << 29), "1.5 GiB");
-        assert_eq!(human_duration(Duration::from_micros(1500)), "1.5 ms");
+        for (us, text) in [
+            (0, "0 s"),
+            (850, "850 us"),
+            (1_500, "1.5 ms"),
+            (300_000, "300 ms"),
+            (1_300_000, "1.3 s"),
+            (5_000_000, "5 s"),
+        ] {
+            assert_eq!(human_duration(Duration::from_micros(us)), text);
+        }
         assert_eq!(human_duration(Duration::from_secs(12_000)), "3 h 20 min");
     }
 }

@@ -151,6 +151,29 @@ fn names_must_lead_somewhere_and_have_one_user() {
 }
 
 #[test]
+fn a_name_is_offered_once() {
+    let text = GOOD.replace("name = \"disk\"", "name = \"ssd\"");
+    let report = parse(&text).unwrap_err().report();
+    assert!(report.contains("use one of \"ssd\", \"slow\""), "{report}");
+}
+
+#[test]
+fn an_empty_file_serves_nothing() {
+    for text in ["", "# nothing\n", "[server]\nreactors = 2\n"] {
+        let report = parse(text).expect_err("empty").report();
+        assert!(
+            report.starts_with("/etc/forebay.toml:1: there is no volume"),
+            "{report}"
+        );
+        assert!(report.contains("help: add a [[volume]]"), "{report}");
+        assert!(
+            !report.contains("invalid input"),
+            "the kind adds nothing: {report}"
+        );
+    }
+}
+
+#[test]
 fn keys_belong_to_their_kind() {
     let report = broken("direct = false", "size = \"1G\"");
     assert!(report.contains("belongs to kind = \"mem\""), "{report}");
@@ -206,7 +229,8 @@ fn all_problems_are_told_at_once() {
 
 #[test]
 fn relative_paths_start_at_the_file() {
-    let text = "[[device]]\nname = \"d\"\nkind = \"file\"\npath = \"x.img\"\n";
+    let text = "[[device]]\nname = \"d\"\nkind = \"file\"\npath = \"x.img\"\n\
+                [[volume]]\nname = \"v\"\nbacking = \"d\"\n";
     let here = std::env::current_dir().expect("there is one");
     for (file, expected) in [
         ("f.toml", here.join("x.img")),

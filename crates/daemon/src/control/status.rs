@@ -26,6 +26,18 @@ pub struct Status {
     pub devices: Vec<DeviceStatus>,
     /// Where clients find what, in words.
     pub listening: Vec<String>,
+    /// The reactors that serve NBD connections.
+    #[serde(default)]
+    pub reactors: Vec<ReactorStatus>,
+}
+
+/// A reactor that serves NBD connections.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ReactorStatus {
+    /// The name of its thread.
+    pub name: String,
+    /// The connections that it serves now.
+    pub nbd_connections: usize,
 }
 
 /// The cache.
@@ -154,6 +166,12 @@ pub struct DeviceStatus {
     pub discard_bytes: u64,
     /// Bytes written as zeroes.
     pub write_zeroes_bytes: u64,
+    /// Operations that failed.
+    #[serde(default)]
+    pub errors: u64,
+    /// The last failure, in words.
+    #[serde(default)]
+    pub last_error: Option<String>,
 }
 
 /// A distribution of latencies.
@@ -305,9 +323,15 @@ pub(crate) fn example() -> Status {
             role: "cache".into(),
             size_bytes: 1 << 30,
             write_bytes: 4096,
+            errors: 2,
+            last_error: Some("write of 512 bytes at byte 0 of a: No space left".into()),
             ..DeviceStatus::default()
         }],
         listening: vec!["NBD on 127.0.0.1:10809".into()],
+        reactors: vec![ReactorStatus {
+            name: "engine".into(),
+            nbd_connections: 1,
+        }],
     }
 }
 

@@ -12,6 +12,7 @@ use forebay_io::rt::{self, Remote};
 use forebay_volume::VolumeHandle;
 use tokio::sync::{oneshot, watch};
 
+use super::exports::Reactors;
 use crate::config::Config;
 use crate::control::status::Status;
 use crate::stack::{Stack, Wishes};
@@ -25,7 +26,9 @@ pub(super) struct Engine {
     pub(super) stack: Stack,
     io_engine: &'static str,
     started: Instant,
+    /// Where clients find what, and who serves their NBD connections.
     listening: RefCell<Vec<String>>,
+    reactors: RefCell<Option<Reactors>>,
     pub(super) shutting_down: Cell<bool>,
     /// Ends the reactor.
     end: RefCell<Option<oneshot::Sender<()>>>,
@@ -60,6 +63,7 @@ async fn main(
         io_engine,
         started: Instant::now(),
         listening: RefCell::default(),
+        reactors: RefCell::default(),
         shutting_down: Cell::new(false),
         end: RefCell::new(Some(end)),
     });
@@ -100,8 +104,9 @@ impl Engine {
         Ok((handle, thread))
     }
 
-    pub(super) fn set_listening(&self, listening: Vec<String>) {
-        *self.listening.borrow_mut() = listening;
+    pub(super) fn set_reached(&self, listening: Vec<String>, reactors: Option<Reactors>) {
+        self.listening.replace(listening);
+        self.reactors.replace(reactors);
     }
 
     /// Refuses what would change something on the way out.
@@ -128,6 +133,11 @@ impl Engine {
             io_engine: self.io_engine.into(),
             shutting_down: self.shutting_down.get(),
             listening: self.listening.borrow().clone(),
+            reactors: self
+                .reactors
+                .borrow()
+                .as_ref()
+                .map_or_else(Vec::new, Reactors::status),
             ..self.stack.status()
         }
     }

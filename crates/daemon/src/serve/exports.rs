@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_frontend::fuse::{self, FuseMount};
-use forebay_frontend::nbd::{self, Exports};
+use forebay_frontend::nbd::{self, Exports, Spread};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::spawn_reactor;
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::engine::Handle;
 use crate::config::{Config, Listen, Protocol};
+use crate::control::status::ReactorStatus;
 
 /// What other threads need to take a volume out of service.
 #[derive(Default)]
@@ -32,6 +33,28 @@ pub(super) struct Running {
     listening: Vec<String>,
     /// Reactors beside the engine's, each with what ends it.
     reactors: Vec<(Remote, oneshot::Sender<()>, JoinHandle<()>)>,
+    /// Who serves NBD connections; none when nothing is exported over NBD.
+    nbd: Option<Reactors>,
+}
+
+/// The reactors that serve NBD connections.
+#[derive(Clone)]
+pub(super) struct Reactors {
+    names: Vec<String>,
+    spread: Arc<Spread>,
+}
+
+impl Reactors {
+    pub(super) fn status(&self) -> Vec<ReactorStatus> {
+        let counts = self.spread.connections();
+        let named = self.names.iter().zip(counts);
+        named
+            .map(|(name, nbd_connections)| ReactorStatus {
+                name: name.clone(),
+                nbd_connections,
+            })
+            .collect()
+    }
 }
 
 impl Running {
@@ -41,7 +64,13 @@ impl Running {
             shared: Arc::default(),
             listening: Vec::new(),
             reactors: Vec::new(),
+            nbd: None,
         }
+    }
+
+    /// Who serves NBD connections.
+    pub(super) fn reactors(&self) -> Option<Reactors> {
+        self.nbd.clone()
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
@@ -56,6 +85,7 @@ impl Running {
     /// Starts everything that `config` exports. On an error, what runs is ended by
     /// [`Running::stop`].
     pub(super) async fn start(&mut self, config: &Config) -> Result<()> {
+        let mut names = Vec::new();
         for number in 1..config.server.reactors {
             let (tell, told) = oneshot::channel();
             let (end, to_end) = oneshot::channel();
@@ -68,7 +98,11 @@ impl Running {
                 .await
                 .map_err(|_| Error::new(ErrorKind::Io, format!("reactor {name} died")))?;
             self.reactors.push((remote, end, thread));
+            names.push(name);
         }
+        names.push("engine".into());
+        let remotes = self.reactors.iter().map(|(remote, ..)| remote.clone());
+        let spread = Arc::new(Spread::new(remotes.chain([self.engine.remote().clone()])));
         // One server for each address, with all volumes that are exported there.
         let mut servers: BTreeMap<String, (Listen, usize, Vec<&str>)> = BTreeMap::new();
         for export in &config.exports {
@@ -79,14 +113,14 @@ impl Running {
                 server.2.push(&export.volume);
             }
         }
-        for (number, (listen, line, volumes)) in servers.into_values().enumerate() {
-            let remote = match self.reactors.len() {
-                0 => self.engine.remote().clone(),
-                count => self.reactors[number % count].0.clone(),
-            };
+        if !servers.is_empty() {
+            let spread = Arc::clone(&spread);
+            self.nbd = Some(Reactors { names, spread });
+        }
+        for (listen, line, volumes) in servers.into_values() {
             let place = config.place(line);
             let address = self
-                .serve_nbd(remote, &listen, &volumes)
+                .serve_nbd(&spread, &listen, &volumes)
                 .await
                 .context(|| place)?;
             for volume in volumes {
@@ -123,10 +157,11 @@ impl Running {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("volume {name:?}")))
     }
 
-    /// Starts a server on a reactor; returns where it listens.
+    /// Starts a server, which accepts on the first reactor beside the engine's, if there is one;
+    /// returns where it listens.
     async fn serve_nbd(
         &self,
-        reactor: Remote,
+        spread: &Arc<Spread>,
         listen: &Listen,
         volumes: &[&str],
     ) -> Result<Address> {
@@ -143,12 +178,15 @@ impl Running {
                 Address::Unix(path.clone())
             }
         };
+        let beside = self.reactors.first().map(|(remote, ..)| remote);
+        let reactor = beside.unwrap_or(self.engine.remote());
+        let spread = Arc::clone(spread);
         let (tell, told) = oneshot::channel();
         reactor.call(move || match Listener::bind(&address) {
             Ok(listener) => {
                 let _ = tell.send(Ok(listener.address()));
                 rt::spawn(async move {
-                    if let Err(error) = nbd::serve(listener, exports).await {
+                    if let Err(error) = nbd::serve_on(listener, exports, spread).await {
                         let what = error.report();
                         tracing::error!("the NBD server on {address} has ended: {what}");
                     }

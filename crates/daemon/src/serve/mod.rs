@@ -1,7 +1,7 @@
 //! `forebay serve`: the process around a stack.
 //!
-//! Threads: the *engine* reactor runs the stack (and, if it is the only reactor, the NBD servers);
-//! other reactors serve NBD connections; FUSE has threads of its own; and the main thread runs the
+//! Threads: the *engine* reactor runs the stack; NBD connections are spread over it and the other
+//! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
 mod engine;
@@ -10,7 +10,9 @@ mod guard;
 mod handler;
 mod logging;
 mod shutdown;
+mod watch;
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use crate::config::{Config, Io};
 use crate::control;
 use crate::stack::Wishes;
 use engine::Engine;
-use exports::Running;
+use exports::{Reactors, Running};
 
 /// Serves what `config` describes until a signal asks for the end.
 ///
@@ -43,6 +45,7 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    config.check_media(!wishes.all_without_cache(&config))?;
     guard::check(&config)?;
     system::io_flusher();
     system::lock_memory();
@@ -64,6 +67,7 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
         let (engine, thread) = Engine::start(config.clone(), wishes.clone()).await?;
         let mut running = Running::new(engine.clone());
+        let mut watch = watch::Watch::default();
         let started = running.start(&config).await;
         let result = match started {
             Ok(()) => {
@@ -72,7 +76,7 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
-                announce(&engine, listening).await?;
+                announce(&engine, listening, running.reactors()).await?;
                 let handler = handler::new(engine.clone(), running.shared());
                 let source = handler::source(engine.clone());
                 let control =
@@ -83,10 +87,12 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
                     Ok(Err(error)) = control => Err(error),
                     Ok(Err(error)) = http => Err(error),
                     () = engine.ended() => Ok(()),
+                    () = watch.run(&engine) => Ok(()),
                 }
             }
             Err(error) => Err(error),
         };
+        watch.look(&engine).await;
         let ended = shutdown::run(&engine, running, &mut signals).await;
         if ended.is_ok() {
             // It ended its last task; what is left is the thread's own end.
@@ -97,18 +103,24 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
 }
 
 /// Says where everything is listening, and what is emulated: on standard output, in the status, to systemd.
-async fn announce(engine: &engine::Handle, listening: Vec<String>) -> Result<()> {
+async fn announce(
+    engine: &engine::Handle,
+    listening: Vec<String>,
+    reactors: Option<Reactors>,
+) -> Result<()> {
+    // Whoever started the daemon need not read on.
+    let say = |line: &str| _ = writeln!(std::io::stdout(), "{line}");
     for place in &listening {
-        println!("{place}");
+        say(place);
     }
     let told = listening.clone();
     let status = engine.ask(move |engine| async move {
-        engine.set_listening(told);
+        engine.set_reached(told, reactors);
         engine.status()
     });
     for device in status.await?.devices {
         if device.what.contains("emulated") {
-            println!("device {:?} is {}", device.name, device.what);
+            say(&format!("device {:?} is {}", device.name, device.what));
         }
     }
     tracing::info!("ready");

@@ -25,6 +25,9 @@ impl Stack {
         let name = &volume.name;
         let watched = devices::open(config, &volume.backing, "backing")?;
         let backing = watched.device.clone();
+        if let Some(warning) = devices::odd_end(config, &volume.backing, backing.as_ref()) {
+            tracing::warn!("{warning}");
+        }
         self.devices.borrow_mut().push(watched);
         let cache = self
             .cache

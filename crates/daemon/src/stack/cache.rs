@@ -9,7 +9,7 @@ use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
 use super::devices::{self, Watched};
-use super::{Wishes, offload};
+use super::{Wishes, journal, offload};
 use crate::config::{self, Config, Durability};
 use crate::state::{CacheId, hex};
 
@@ -29,11 +29,6 @@ pub(super) struct OpenCache {
     pub(super) recovery: RecoveryReport,
     pub(super) recovery_time: Duration,
     journal: Option<PathBuf>,
-}
-
-/// Where the process journal of a cache lies when nobody says otherwise.
-pub(crate) fn journal_path(uuid: &[u8; 16]) -> PathBuf {
-    format!("/dev/shm/forebay-{}.journal", hex(uuid)).into()
 }
 
 /// Opens the cache's devices, which are added to `watched`, and the cache on them.
@@ -72,11 +67,12 @@ pub(super) async fn open(
         // It goes with the process, as the cache does.
         Some(_) => (journal_in_memory(cache)?, None),
         None => {
-            let path = cache
-                .journal
-                .clone()
-                .unwrap_or_else(|| journal_path(&known.uuid));
-            (open_journal(path.clone(), cache).await?, Some(path))
+            let (configured, len) = (cache.journal.clone(), journal_len(cache)?);
+            let (uuid, accept) = (known.uuid, wishes.accept_journal_loss);
+            let opened =
+                offload(move || journal::open(configured.as_deref(), len, &uuid, accept)).await;
+            let (journal, path) = opened.context(|| config.place(cache.line))?;
+            (journal, Some(path))
         }
     };
     let options = CacheOptions {
@@ -96,6 +92,9 @@ pub(super) async fn open(
         format!("{place}: the cache {} cannot be opened", hex(&known.uuid))
     })?;
     report(&recovery, wishes.accept_journal_loss);
+    if let Some(path) = &path {
+        journal::point(&known.uuid, path);
+    }
     Ok(OpenCache {
         cache: open,
         id: match memory {
@@ -151,30 +150,6 @@ fn journal_in_memory(cache: &config::Cache) -> Result<Buf> {
     Ok(Buf::zeroed(journal_len(cache)?))
 }
 
-/// Maps the process journal. One that exists keeps its size: what it holds may be all that there is
-/// of acknowledged writes, and another size would begin it anew.
-async fn open_journal(path: PathBuf, cache: &config::Cache) -> Result<Buf> {
-    let mut len = journal_len(cache)?;
-    offload(move || {
-        if let Ok(metadata) = std::fs::metadata(&path) {
-            let there = usize::try_from(metadata.len()).unwrap_or(0);
-            if there != len && there >= 1 << 20 {
-                tracing::warn!(
-                    "the process journal {} has {there} bytes and keeps that size; for journal_size \
-                     = {len}, remove it after a clean shutdown",
-                    path.display()
-                );
-                len = there;
-            }
-        }
-        let (journal, _) = forebay_io::shm::open_shared(&path, len).context(|| {
-            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs"
-        })?;
-        Ok(journal)
-    })
-    .await
-}
-
 impl OpenCache {
     /// Whether the mode may be used on this cache.
     pub(super) fn check_mode(&self, volume: &str, mode: config::Mode) -> Result<()> {
@@ -194,13 +169,8 @@ impl OpenCache {
     /// Closes the cache. The process journal has then nothing that the cache has not, and goes.
     pub(super) async fn close(&self) -> Result<()> {
         self.cache.close().await?;
-        if let Some(path) = &self.journal
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            tracing::warn!(
-                "cannot remove the process journal {}: {error}",
-                path.display()
-            );
+        if let Some(path) = &self.journal {
+            journal::remove(&self.uuid, path);
         }
         Ok(())
     }

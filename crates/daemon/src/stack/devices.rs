@@ -1,15 +1,18 @@
 //! From the configuration's devices to open ones.
 
+use std::fs::Metadata;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Context as _, Result};
+use forebay_block::{BlockDevice, Context as _, ErrorKind, Result};
 use forebay_device::counted::{Counted, Counters};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
+use forebay_io::file::Faults;
 
 use crate::config::{Config, DeviceKind};
+use crate::control::status::DeviceStatus;
 
 /// An open device and what is asked of it.
 pub(super) struct Watched {
@@ -19,6 +22,36 @@ pub(super) struct Watched {
     pub(super) what: String,
     pub(super) device: Rc<dyn BlockDevice>,
     pub(super) counters: Rc<Counters>,
+    /// What goes wrong with the file under it; memory has none.
+    faults: Rc<Faults>,
+}
+
+impl Watched {
+    pub(super) fn status(&self) -> DeviceStatus {
+        let counts = self.counters.get();
+        let last = self.faults.last();
+        DeviceStatus {
+            name: self.name.clone(),
+            what: self.what.clone(),
+            role: self.role.into(),
+            size_bytes: self.device.info().size_bytes,
+            reads: counts.reads,
+            read_bytes: counts.read_bytes,
+            writes: counts.writes,
+            write_bytes: counts.write_bytes,
+            flushes: counts.flushes,
+            fua_writes: counts.fua_writes,
+            discard_bytes: counts.discard_bytes,
+            write_zeroes_bytes: counts.write_zeroes_bytes,
+            errors: self.faults.count(),
+            last_error: last.map(|error| match error.kind() {
+                ErrorKind::NoSpace => {
+                    format!("{} (make room on its file system)", error.report())
+                }
+                _ => error.report(),
+            }),
+        }
+    }
 }
 
 /// Opens the device called `name`, with all that lies under it, and counts what it is asked.
@@ -26,7 +59,7 @@ pub(super) struct Watched {
 /// # Errors
 /// What the device says, with the place in the configuration.
 pub(super) fn open(config: &Config, name: &str, role: &'static str) -> Result<Watched> {
-    let (device, what) = open_stack(config, name)?;
+    let (device, what, faults) = open_stack(config, name)?;
     let (device, counters) = Counted::new(device);
     Ok(Watched {
         name: name.to_owned(),
@@ -34,10 +67,14 @@ pub(super) fn open(config: &Config, name: &str, role: &'static str) -> Result<Wa
         what,
         device,
         counters,
+        faults,
     })
 }
 
-fn open_stack(config: &Config, name: &str) -> Result<(Rc<dyn BlockDevice>, String)> {
+/// The device, what it is in words, and what goes wrong with the file at the bottom.
+type Opened = (Rc<dyn BlockDevice>, String, Rc<Faults>);
+
+fn open_stack(config: &Config, name: &str) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
         DeviceKind::File { path, direct } => {
@@ -47,12 +84,13 @@ fn open_stack(config: &Config, name: &str) -> Result<(Rc<dyn BlockDevice>, Strin
                 name: name.to_owned(),
                 ..FileDeviceOptions::default()
             };
-            let device = FileDevice::open(path, options)
+            let (device, faults) = FileDevice::open_watched(path, options)
                 .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
-            Ok((device, format!("file {}", path.display())))
+            Ok((device, format!("file {}", path.display()), faults))
         }
         DeviceKind::Mem { size_bytes, .. } => {
-            Ok((MemDevice::new(name, *size_bytes), "memory".to_owned()))
+            let device = MemDevice::new(name, *size_bytes);
+            Ok((device, "memory".to_owned(), Rc::default()))
         }
         DeviceKind::Emulate {
             on,
@@ -62,7 +100,7 @@ fn open_stack(config: &Config, name: &str) -> Result<(Rc<dyn BlockDevice>, Strin
             bandwidth_bytes_per_s,
             queue_depth,
         } => {
-            let (inner, what) = open_stack(config, on)?;
+            let (inner, what, faults) = open_stack(config, on)?;
             let us = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
             let profile = Profile {
                 read_latency_us: us(read_latency),
@@ -74,7 +112,33 @@ fn open_stack(config: &Config, name: &str) -> Result<(Rc<dyn BlockDevice>, Strin
             Ok((
                 EmulateDevice::new(inner, profile),
                 format!("{what}, {profile}"),
+                faults,
             ))
         }
     }
+}
+
+/// What of a volume's file cannot be used because its size is no whole number of blocks, with the
+/// remedy; none if there is nothing such.
+pub(crate) fn odd_end(config: &Config, name: &str, device: &dyn BlockDevice) -> Option<String> {
+    let leaf = *config.stack(name).last()?;
+    let DeviceKind::File { path, .. } = &leaf.kind else {
+        return None;
+    };
+    let file = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+    let info = device.info();
+    let left = file.len().checked_sub(info.size_bytes)?;
+    let block = u64::from(info.logical_block_bytes);
+    (left > 0).then(|| {
+        format!(
+            "{}: device {:?}: the last {left} of the {} bytes of {} CANNOT BE USED: its size is not \
+             a multiple of its {block}-byte blocks; make it one with `truncate -s {} {}`",
+            config.place(leaf.line),
+            leaf.name,
+            file.len(),
+            path.display(),
+            file.len().next_multiple_of(block),
+            path.display(),
+        )
+    })
 }

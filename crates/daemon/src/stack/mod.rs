@@ -6,6 +6,7 @@ mod attach;
 mod cache;
 mod control;
 mod devices;
+pub(crate) mod journal;
 mod offload;
 mod status;
 
@@ -18,7 +19,7 @@ use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
-pub(crate) use cache::journal_path;
+pub(crate) use devices::odd_end;
 pub(crate) use offload::offload;
 
 /// What is asked of one start, beyond the configuration.
@@ -47,6 +48,14 @@ impl Wishes {
             }
         }
         Ok(())
+    }
+
+    /// Whether no volume is to be served from the cache: then it is not opened, since it may be the
+    /// reason for that.
+    #[must_use]
+    pub fn all_without_cache(&self, config: &Config) -> bool {
+        let mut volumes = config.volumes.iter();
+        volumes.all(|volume| self.without_cache.contains(&volume.name))
     }
 }
 
@@ -104,13 +113,8 @@ impl Stack {
         wishes.check(config)?;
         let state = Arc::new(StateDirectory::open(&config.server.state)?);
         let mut devices = Vec::new();
-        let all_without = config
-            .volumes
-            .iter()
-            .all(|volume| wishes.without_cache.contains(&volume.name));
         let cache = match &config.cache {
-            // A cache that no volume needs may be the reason for serving without it.
-            Some(_) if all_without => None,
+            Some(_) if wishes.all_without_cache(config) => None,
             Some(cache) => Some(cache::open(config, cache, wishes, &mut devices).await?),
             None => None,
         };

@@ -3,6 +3,7 @@
 use forebay_volume::{OpStats, bucket_upper_ns};
 
 use super::cache::OpenCache;
+use super::devices::Watched;
 use super::{Served, Stack};
 use crate::control::status::{
     CacheStatus, DeviceStatus, Latency, OperationStatus, Status, VolumeStatus,
@@ -10,6 +11,12 @@ use crate::control::status::{
 use crate::state::hex;
 
 impl Stack {
+    /// What the devices did, and what went wrong with them.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceStatus> {
+        self.devices.borrow().iter().map(Watched::status).collect()
+    }
+
     /// The present state: everything but what belongs to the process.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -29,30 +36,12 @@ impl Stack {
             .as_ref()
             .zip(stats.as_ref())
             .map(|(cache, stats)| cache_status(cache, stats));
-        let devices = self.devices.borrow();
-        let devices = devices.iter().map(|watched| {
-            let counts = watched.counters.get();
-            DeviceStatus {
-                name: watched.name.clone(),
-                what: watched.what.clone(),
-                role: watched.role.into(),
-                size_bytes: watched.device.info().size_bytes,
-                reads: counts.reads,
-                read_bytes: counts.read_bytes,
-                writes: counts.writes,
-                write_bytes: counts.write_bytes,
-                flushes: counts.flushes,
-                fua_writes: counts.fua_writes,
-                discard_bytes: counts.discard_bytes,
-                write_zeroes_bytes: counts.write_zeroes_bytes,
-            }
-        });
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             cache,
             volumes,
-            devices: devices.collect(),
+            devices: self.devices(),
             ..Status::default()
         }
     }

@@ -1,0 +1,211 @@
+//! What a configuration's files and block devices are on this machine, before any is opened.
+
+use std::fs::{Metadata, OpenOptions};
+use std::io::ErrorKind as IoKind;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+
+use forebay_block::Result;
+
+use super::problem::Problems;
+use super::{Config, Device, DeviceKind};
+
+/// What a file is used for.
+#[derive(Clone, Copy)]
+enum Use<'a> {
+    Cache,
+    /// Of the volume with this name.
+    Backing(&'a str),
+}
+
+impl Use<'_> {
+    /// What to do when it is not there, or holds nothing.
+    fn help(self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Self::Cache => format!(
+                "correct `path`, or make a cache with `forebay format --create SIZE --cache {path}`"
+            ),
+            Self::Backing(volume) => format!(
+                "correct `path`, make it there (a file: `truncate -s SIZE {path}`), or take volume \
+                 {volume:?} and its exports out of the configuration: what the cache has of it stays"
+            ),
+        }
+    }
+}
+
+/// What makes two paths the same medium: a block device's number, or a file's place.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    Block(u64),
+    File(u64, u64),
+}
+
+impl Config {
+    /// Looks at the files and block devices that are going to be opened: all must be there, be what
+    /// they should be, and be different ones. `cached` says whether the cache's are used.
+    ///
+    /// # Errors
+    /// `InvalidInput` with file, line and remedy for everything that is wrong.
+    pub fn check_media(&self, cached: bool) -> Result<()> {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let mut problems = Problems::new(&self.path, &text);
+        let mut seen: Vec<(Identity, &Device, &Path)> = Vec::new();
+        for (name, used) in self.uses(cached) {
+            let stack = self.stack(name);
+            let leaf = stack[stack.len() - 1];
+            let DeviceKind::File { path, .. } = &leaf.kind else {
+                continue;
+            };
+            let found = match look(path, used) {
+                Ok(found) => found,
+                Err((what, help)) => {
+                    let what = format!("device {:?}: {} {what}", leaf.name, path.display());
+                    problems.add_at(leaf.line, what, help);
+                    continue;
+                }
+            };
+            let identity = match found.file_type().is_block_device() {
+                true => Identity::Block(found.rdev()),
+                false => Identity::File(found.dev(), found.ino()),
+            };
+            match seen.iter().find(|(other, ..)| *other == identity) {
+                Some((_, other, other_path)) => problems.add_at(
+                    leaf.line,
+                    format!(
+                        "devices {:?} and {:?} are one and the same: {} and {}",
+                        other.name,
+                        leaf.name,
+                        other_path.display(),
+                        path.display()
+                    ),
+                    "give each device a file or block device of its own".into(),
+                ),
+                None => seen.push((identity, leaf, path)),
+            }
+        }
+        match problems.any() {
+            true => Err(problems.into_error()),
+            false => Ok(()),
+        }
+    }
+
+    fn uses(&self, cached: bool) -> Vec<(&str, Use<'_>)> {
+        let mut uses = Vec::new();
+        if let Some(cache) = self.cache.as_ref().filter(|_| cached) {
+            uses.push((&*cache.data, Use::Cache));
+            uses.extend(cache.metadata.as_deref().map(|name| (name, Use::Cache)));
+        }
+        for volume in &self.volumes {
+            uses.push((&volume.backing, Use::Backing(&volume.name)));
+        }
+        uses
+    }
+}
+
+/// What is at `path`; or what is wrong with it, and the remedy.
+fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
+    let found = match std::fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == IoKind::NotFound => {
+            return Err(("does not exist".into(), used.help(path)));
+        }
+        Err(error) => {
+            let help = "correct `path`, or run as a user that may reach it";
+            return Err((format!("cannot be looked at: {error}"), help.into()));
+        }
+    };
+    let kind = found.file_type();
+    let what = match () {
+        () if kind.is_block_device() => return Ok(found),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_char_device() => "a character device",
+        () => "",
+    };
+    if !what.is_empty() {
+        let help = "let `path` name a regular file or a block device";
+        return Err((format!("is {what}"), help.into()));
+    }
+    if let Err(error) = OpenOptions::new().read(true).write(true).open(path) {
+        let help = "run as a user that may read and write it, or correct `path`";
+        return Err((format!("cannot be opened: {error}"), help.into()));
+    }
+    // No device has smaller blocks.
+    if found.len() < 512 {
+        let what = format!("has {} bytes, less than a block", found.len());
+        return Err((what, used.help(path)));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const TEXT: &str = r#"
+[[device]]
+name = "ssd"
+kind = "file"
+path = "cache"
+
+[[device]]
+name = "disk"
+kind = "file"
+path = "DISK"
+
+[cache]
+data = "ssd"
+
+[[volume]]
+name = "db"
+backing = "disk"
+"#;
+
+    #[test]
+    fn what_is_no_file_or_the_same_one_is_named() {
+        let place = std::env::temp_dir().join(format!("fb-media-{}", std::process::id()));
+        std::fs::create_dir_all(&place).expect("a temporary directory");
+        let path = place.join("forebay.toml");
+        let file = |name: &str, bytes| {
+            let made = std::fs::File::create(place.join(name)).expect("made");
+            made.set_len(bytes).expect("sparse");
+        };
+        file("cache", 1 << 20);
+        file("good", 1 << 20);
+        file("empty", 0);
+        std::fs::hard_link(place.join("cache"), place.join("hard")).expect("linked");
+        std::os::unix::fs::symlink("cache", place.join("soft")).expect("linked");
+        let fifo = Command::new("mkfifo").arg(place.join("fifo")).status();
+        assert!(fifo.expect("mkfifo runs").success());
+        let check = |disk: &str, cached| {
+            let text = TEXT.replace("DISK", disk);
+            std::fs::write(&path, &text).expect("written");
+            let config = Config::load(&path).expect("right as far as it can be seen");
+            config.check_media(cached).map_err(|error| error.report())
+        };
+        assert_eq!(check("good", true), Ok(()));
+        for (disk, said) in [
+            ("missing", "does not exist"),
+            (".", "is a directory"),
+            ("fifo", "is a named pipe"),
+            ("empty", "has 0 bytes"),
+            ("hard", "one and the same"),
+            ("soft", "one and the same"),
+            ("/dev/null", "is a character device"),
+        ] {
+            let report = check(disk, true).expect_err(disk);
+            let at = format!("{}:8: ", path.display());
+            assert!(report.starts_with(&at), "file and line: {report}");
+            assert!(report.contains(said), "{report}");
+            assert!(report.contains("help: "), "{report}");
+        }
+        std::fs::remove_file(place.join("cache")).expect("there");
+        let report = check("good", true).expect_err("the cache is not there");
+        assert!(report.contains("forebay format --create"), "{report}");
+        assert_eq!(check("good", false), Ok(()), "nobody needs it");
+        std::fs::remove_dir_all(&place).expect("it was there");
+    }
+}

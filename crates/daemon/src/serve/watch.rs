@@ -1,0 +1,113 @@
+//! Says in the log what goes wrong with devices: the first time at once, then at most one line in ten
+//! seconds for each, with a count. The reactors only count.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::engine::Handle;
+use crate::config::size::human_bytes;
+use crate::control::status::DeviceStatus;
+
+/// How often the devices are looked at.
+const EVERY: Duration = Duration::from_secs(1);
+/// Time between two lines about the same device.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// What is known of the devices so far.
+#[derive(Default)]
+pub(super) struct Watch(BTreeMap<String, Seen>);
+
+struct Seen {
+    errors: u64,
+    told: Option<Instant>,
+    size_bytes: u64,
+}
+
+impl Watch {
+    /// Watches for ever.
+    pub(super) async fn run(&mut self, engine: &Handle) {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            self.look(engine).await;
+        }
+    }
+
+    /// Looks once.
+    pub(super) async fn look(&mut self, engine: &Handle) {
+        let devices = engine.ask(|engine| async move { engine.stack.devices() });
+        for line in self.news(Instant::now(), &devices.await.unwrap_or_default()) {
+            tracing::error!("{line}");
+        }
+    }
+
+    /// What there is to say.
+    fn news(&mut self, now: Instant, devices: &[DeviceStatus]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for device in devices {
+            let (name, size) = (&device.name, device.size_bytes);
+            let seen = self.0.entry(name.clone()).or_insert(Seen {
+                errors: 0,
+                told: None,
+                size_bytes: size,
+            });
+            let before = std::mem::replace(&mut seen.size_bytes, size);
+            if size < before {
+                lines.push(format!(
+                    "device {name:?} has shrunk from {} to {}: what lay beyond its end is gone, and \
+                     requests for it fail until it has its size again",
+                    human_bytes(before),
+                    human_bytes(size)
+                ));
+            }
+            let new = device.errors - seen.errors;
+            let quiet = seen.told.is_some_and(|told| now - told < WINDOW);
+            if new == 0 || quiet {
+                continue;
+            }
+            (seen.errors, seen.told) = (device.errors, Some(now));
+            let last = device.last_error.as_deref().unwrap_or("not known");
+            lines.push(match new {
+                1 => format!("device {name:?} ({}): {last}", device.role),
+                _ => format!(
+                    "device {name:?} ({}): {new} errors, the last: {last}",
+                    device.role
+                ),
+            });
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_is_told_at_once_and_the_rest_counted() {
+        let mut watch = Watch::default();
+        let begin = Instant::now();
+        let device = |errors: u64, size_bytes| {
+            vec![DeviceStatus {
+                name: "disk".into(),
+                role: "backing".into(),
+                size_bytes,
+                errors,
+                last_error: Some(format!("error {errors}")),
+                ..DeviceStatus::default()
+            }]
+        };
+        let mut news =
+            |s, errors, size| watch.news(begin + Duration::from_secs(s), &device(errors, size));
+        let none = Vec::<String>::new();
+        assert_eq!(news(0, 0, 4096), none);
+        assert_eq!(news(1, 1, 4096), ["device \"disk\" (backing): error 1"]);
+        assert_eq!(news(2, 1, 4096), none);
+        assert_eq!(news(3, 500, 4096), none, "one line in ten seconds");
+        assert_eq!(news(10, 900, 4096), none);
+        let told = "device \"disk\" (backing): 999 errors, the last: error 1000";
+        assert_eq!(news(11, 1000, 4096), [told]);
+        assert_eq!(news(30, 1000, 4096), none);
+        assert!(news(31, 1000, 512)[0].contains("shrunk from 4 KiB to 512 B"));
+        assert_eq!(news(32, 1000, 512), none);
+    }
+}

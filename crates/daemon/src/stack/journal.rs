@@ -1,0 +1,181 @@
+//! Where a cache's process journal lies, and whose it is.
+//!
+//! Its usual place is named after the cache. Where the configuration wants it elsewhere, a link in the
+//! usual place leads there, so that `forebay format` and `forebay check`, which know the cache alone,
+//! find what a dead daemon left.
+
+use std::fs::File;
+use std::io::{ErrorKind as IoKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
+use forebay_io::shm::open_shared;
+use forebay_io::system::boot_id;
+use forebay_metadata::journal::Journal;
+
+use crate::state::hex;
+
+/// How a journal begins (docs/format.md).
+const MAGIC: &[u8; 8] = b"FBJRNL01";
+/// The magic, and the cache's identity behind it, bytes.
+const HEAD_BYTES: usize = 24;
+/// No journal in use is smaller, bytes.
+const SMALLEST_BYTES: u64 = 1 << 20;
+
+fn usual_place(uuid: &[u8; 16]) -> PathBuf {
+    format!("/dev/shm/forebay-{}.journal", hex(uuid)).into()
+}
+
+/// Where the process journal of a cache lies, if it has one, as far as the cache alone tells.
+pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
+    let usual = usual_place(uuid);
+    std::fs::read_link(&usual).unwrap_or(usual)
+}
+
+/// The cache that the journal at `path` belongs to; none where there is no file, or an empty one.
+fn owner(path: &Path) -> Result<Option<[u8; 16]>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
+        opened => opened.context(|| format!("the process journal {}", path.display()))?,
+    };
+    let mut head = [0; HEAD_BYTES];
+    let whole = match file.read_exact(&mut head) {
+        Ok(()) => &head,
+        Err(_) if file.metadata().is_ok_and(|found| found.len() == 0) => return Ok(None),
+        Err(_) => &[0xff; HEAD_BYTES],
+    };
+    let (magic, uuid) = whole.split_at(MAGIC.len());
+    if magic == MAGIC {
+        return Ok(uuid.try_into().ok());
+    }
+    // One whose making was interrupted begins with zeroes.
+    if magic == [0; MAGIC.len()] {
+        return Ok(None);
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "{} is no process journal: remove it, or set `journal` in [cache] to another path",
+            path.display()
+        ),
+    ))
+}
+
+fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
+    matches!(owner(path), Ok(Some(of)) if of == *uuid)
+}
+
+/// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
+/// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
+/// size would begin it anew. Returns where it lies, too.
+///
+/// # Errors
+/// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
+/// or one of this cache elsewhere, unless `accept_loss`. `InvalidInput` for a file that is no journal.
+pub(super) fn open(
+    configured: Option<&Path>,
+    mut len: usize,
+    uuid: &[u8; 16],
+    accept_loss: bool,
+) -> Result<(Buf, PathBuf)> {
+    let path = configured.map_or_else(|| usual_place(uuid), Path::to_path_buf);
+    let found = find(uuid);
+    if found != path && !accept_loss && is_of(&found, uuid) {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the process journal of this cache is {found}, and the configuration wants {path}: \
+                 move it there (`mv {found} {path}`), or start once with journal = \"{found}\"",
+                found = found.display(),
+                path = path.display()
+            ),
+        ));
+    }
+    if configured.is_none() && path.is_symlink() {
+        // Where it led, there is nothing that counts.
+        std::fs::remove_file(&path).context(|| path.display().to_string())?;
+    }
+    let other = owner(&path)?.filter(|owner| owner != uuid);
+    if let Ok(metadata) = std::fs::metadata(&path)
+        && metadata.len() >= SMALLEST_BYTES
+    {
+        let there = usize::try_from(metadata.len()).unwrap_or(len);
+        if there != len && other.is_none() {
+            tracing::warn!(
+                "the process journal {} has {there} bytes and keeps that size; for journal_size = \
+                 {len}, remove it after a clean shutdown",
+                path.display()
+            );
+        }
+        len = there;
+    }
+    let (journal, _) = open_shared(&path, len).context(
+        || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs",
+    )?;
+    if let Some(other) = other
+        && Journal::recover(&journal, &other, &boot_id()?)
+            .is_some_and(|left| left.poisoned || !left.entries.is_empty())
+    {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the process journal {} holds acknowledged writes of another cache, {}: serve that \
+                 one first, set `journal` in [cache] to another path, or remove the file if that \
+                 cache is gone",
+                path.display(),
+                hex(&other)
+            ),
+        ));
+    }
+    Ok((journal, path))
+}
+
+/// Lets the usual place lead to a journal that is in use elsewhere.
+pub(super) fn point(uuid: &[u8; 16], path: &Path) {
+    let usual = usual_place(uuid);
+    if usual == path {
+        return;
+    }
+    let _ = std::fs::remove_file(&usual);
+    if let Err(error) = std::os::unix::fs::symlink(path, &usual) {
+        tracing::debug!("no link {} to the journal: {error}", usual.display());
+    }
+}
+
+/// The journal of a cache that is not open, if there is one.
+///
+/// # Errors
+/// `Busy` when a daemon uses it, or what the system says.
+pub(crate) fn existing(path: &Path) -> Result<Option<Buf>> {
+    let len = match std::fs::metadata(path) {
+        Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
+        metadata => metadata.context(|| path.display().to_string())?.len(),
+    };
+    if len == 0 {
+        return Ok(None);
+    }
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    // Opened with the size that it has, so that nothing of it changes.
+    let (journal, _) = open_shared(path, len)?;
+    Ok(Some(journal))
+}
+
+/// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it.
+pub(crate) fn remove(uuid: &[u8; 16], path: &Path) {
+    let remove = |path: &Path| match std::fs::remove_file(path) {
+        Err(error) if error.kind() != IoKind::NotFound => {
+            tracing::warn!(
+                "cannot remove the process journal {}: {error}",
+                path.display()
+            );
+        }
+        _ => {}
+    };
+    if is_of(path, uuid) {
+        remove(path);
+    }
+    let usual = usual_place(uuid);
+    if usual.is_symlink() {
+        remove(&usual);
+    }
+}

@@ -1,0 +1,169 @@
+//! What the status says to people, in lines and tables: `forebay status` and the page show the same.
+
+use std::time::Duration;
+
+use crate::config::size::{human_bytes, human_duration};
+use crate::control::status::{CacheStatus, Latency, Status, percent};
+use crate::table::Table;
+
+/// Version, process, state and time, as one line.
+pub(crate) fn process(status: &Status) -> String {
+    let state = match status.shutting_down {
+        true => "shutting down",
+        false => "running",
+    };
+    format!(
+        "{}, process {}, {state} for {}, I/O by {}",
+        status.version,
+        status.pid,
+        human_duration(Duration::from_secs(status.uptime_s)),
+        status.io_engine,
+    )
+}
+
+/// Where clients find what, and which reactors have how many of them.
+pub(crate) fn reach(status: &Status) -> Vec<String> {
+    let mut lines = status.listening.clone();
+    let reactors = status.reactors.iter();
+    let connections: Vec<_> = reactors
+        .map(|reactor| format!("{} on {}", reactor.nbd_connections, reactor.name))
+        .collect();
+    if !connections.is_empty() {
+        lines.push(format!("NBD connections: {}", connections.join(", ")));
+    }
+    lines
+}
+
+/// The cache, or that there is none.
+pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
+    let Some(cache) = cache else {
+        return vec!["none: volumes are served straight from their backing devices".into()];
+    };
+    let share = |bytes| percent(bytes, cache.capacity_bytes).unwrap_or(0.0);
+    let mut lines = vec![
+        format!(
+            "{} of {} used ({:.0}%), {} dirty ({:.0}%, limit {}%), blocks of {}, durability {}",
+            human_bytes(cache.used_bytes),
+            human_bytes(cache.capacity_bytes),
+            share(cache.used_bytes),
+            human_bytes(cache.dirty_bytes),
+            share(cache.dirty_bytes),
+            cache.dirty_limit_percent,
+            human_bytes(cache.block_size_bytes),
+            cache.durability,
+        ),
+        format!(
+            "{} evictions, {} written back, {} commits ({} us each), {} errors",
+            cache.evictions,
+            human_bytes(cache.cleaned_bytes),
+            cache.commits,
+            cache.commit_us(),
+            cache.errors(),
+        ),
+        format!("start: {} ({} ms)", cache.recovery, cache.recovery_ms),
+    ];
+    if let Some(failure) = &cache.failure {
+        lines.push(format!("THE CACHE TAKES NO MORE WRITES: {failure}"));
+    }
+    lines
+}
+
+/// What is wrong with devices, one line each.
+pub(crate) fn trouble(status: &Status) -> Vec<String> {
+    let failed = status.devices.iter().filter(|device| device.errors > 0);
+    failed
+        .map(|device| {
+            format!(
+                "device {:?}: {} errors, the last: {}",
+                device.name,
+                device.errors,
+                device.last_error.as_deref().unwrap_or("not known")
+            )
+        })
+        .collect()
+}
+
+/// `p50 / p99`, or a dash where nothing was measured.
+fn latency(latency: &Latency) -> String {
+    if latency.count == 0 {
+        return "-".into();
+    }
+    let time = |us: f64| human_duration(Duration::from_secs_f64(us / 1e6));
+    format!("{} / {}", time(latency.p50_us), time(latency.p99_us))
+}
+
+/// The volumes; with the status of a second ago, rates too.
+pub(crate) fn volumes(status: &Status, before: Option<&Status>) -> Table {
+    let mut titles = vec![
+        "name",
+        "mode",
+        ">size",
+        ">cached",
+        ">dirty",
+        ">hits",
+        ">read",
+        ">written",
+        ">read p50/p99",
+        ">write p50/p99",
+        ">errors",
+    ];
+    if before.is_some() {
+        titles.extend([">reads/s", ">writes/s"]);
+    }
+    let mut table = Table::new(&titles);
+    for volume in &status.volumes {
+        let (read, write) = (volume.operation("read"), volume.operation("write"));
+        let hits = volume.read_hit_percent();
+        let errors: u64 = volume.operations.iter().map(|of| of.errors).sum();
+        let mut row = vec![
+            volume.name.clone(),
+            volume.mode_text(),
+            human_bytes(volume.size_bytes),
+            human_bytes(volume.cached_bytes),
+            human_bytes(volume.dirty_bytes),
+            hits.map_or_else(|| "-".into(), |percent| format!("{percent:.1}%")),
+            human_bytes(read.bytes),
+            human_bytes(write.bytes),
+            latency(&read.latency),
+            latency(&write.latency),
+            errors.to_string(),
+        ];
+        if let Some(before) = before {
+            let former = before.volumes.iter().find(|v| v.name == volume.name);
+            let count = |kind| former.map_or(0, |former| former.operation(kind).count);
+            row.push(read.count.saturating_sub(count("read")).to_string());
+            row.push(write.count.saturating_sub(count("write")).to_string());
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// The devices.
+pub(crate) fn devices(status: &Status) -> Table {
+    let mut table = Table::new(&[
+        "name",
+        "role",
+        "what",
+        ">size",
+        ">read",
+        ">written",
+        ">flushes",
+        ">FUA writes",
+        ">errors",
+    ]);
+    for device in &status.devices {
+        table.row(vec![
+            device.name.clone(),
+            device.role.clone(),
+            device.what.clone(),
+            human_bytes(device.size_bytes),
+            human_bytes(device.read_bytes),
+            human_bytes(device.write_bytes),
+            device.flushes.to_string(),
+            device.fua_writes.to_string(),
+            device.errors.to_string(),
+        ]);
+    }
+    table
+}
