@@ -1,4 +1,7 @@
-//! Tests of the whole stack; see the folders beside this file.
+//! Tests of the whole stack; see the folders beside this file. What they share is here.
+
+pub mod client;
+pub mod stamp;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,9 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use forebay_tests::client::Client;
 use forebay_tests::program;
-
-use crate::client::Client;
 
 /// The volume's name in the configuration.
 pub(crate) const VOLUME: &str = "v";

@@ -9,8 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_tests::stamp::mix;
+
 use crate::daemon::{Daemon, Setup, VOLUME};
-use crate::log::mix;
 use crate::{kills, say};
 
 const VOLUME_BYTES: u64 = 256 << 20;

@@ -5,10 +5,11 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use forebay_tests::client::Client;
+use forebay_tests::stamp::{SECTOR_BYTES, ZEROES, mix, stamp};
 use forebay_wire::nbd::transmission::{command, flag};
 
-use crate::client::Client;
-use crate::log::{self, Log, Mismatch, SECTOR_BYTES, ZEROES, mix};
+use crate::log::{self, Log, Mismatch};
 
 /// The volume is dealt out to the writers in stripes of this size; no request crosses one.
 pub(crate) const STRIPE_BYTES: u64 = 64 << 10;
@@ -140,7 +141,7 @@ impl Writer {
             command::WRITE => {
                 let version = NEXT_VERSION.fetch_add(1, Ordering::Relaxed);
                 payload.resize(length as usize, 0);
-                log::stamp(&mut payload, first, version);
+                stamp(&mut payload, first, version);
                 Pending::Write(self.log.send_write(first, sectors, version))
             }
             command::WRITE_ZEROES => Pending::Write(self.log.send_write(first, sectors, ZEROES)),

@@ -6,49 +6,7 @@
 
 use std::collections::HashMap;
 
-pub(crate) const SECTOR_BYTES: usize = 512;
-const MAGIC: u64 = 0x464f_5245_4241_5921;
-
-/// A write's number. Zero stands for a sector of zeroes.
-pub(crate) type Version = u64;
-pub(crate) const ZEROES: Version = 0;
-
-/// The next number of a well-mixed sequence.
-pub(crate) fn mix(state: u64) -> u64 {
-    let mut x = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// Stamps `bytes`, the content of the sectors from `first`, with `version`.
-pub(crate) fn stamp(bytes: &mut [u8], first: u64, version: Version) {
-    for (sector, bytes) in (first..).zip(bytes.chunks_exact_mut(SECTOR_BYTES)) {
-        let mut seed = mix(version ^ mix(sector));
-        for (index, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let value = match index {
-                0 => MAGIC,
-                1 => version,
-                _ => {
-                    seed = mix(seed);
-                    seed
-                }
-            };
-            *word = value.to_le_bytes();
-        }
-    }
-}
-
-/// The version that `bytes` carries throughout, if it is one sector's stamp or all zero.
-pub(crate) fn read_stamp(bytes: &[u8], sector: u64) -> Option<Version> {
-    if bytes.iter().all(|byte| *byte == 0) {
-        return Some(ZEROES);
-    }
-    let version = u64::from_le_bytes(*bytes[8..].first_chunk()?);
-    let mut expected = [0; SECTOR_BYTES];
-    stamp(&mut expected, sector, version);
-    (bytes == expected && version != ZEROES).then_some(version)
-}
+use forebay_tests::stamp::{SECTOR_BYTES, Version, ZEROES, read_stamp};
 
 /// One write of one sector that may be its last.
 #[derive(Clone, Copy, Debug)]
@@ -199,6 +157,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use forebay_tests::stamp::stamp;
+
     use super::*;
 
     fn content(first: u64, sectors: u64, version: Version) -> Vec<u8> {

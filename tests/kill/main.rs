@@ -4,7 +4,6 @@
 //! times the daemon is killed for each durability (5), `FOREBAY_SEED` replays a run's requests and
 //! moments.
 
-mod client;
 mod daemon;
 mod ext4;
 mod load;
@@ -18,7 +17,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use client::Client;
+use forebay_tests::client::Client;
+use forebay_tests::stamp::mix;
+
 use daemon::{Daemon, Setup, VOLUME};
 use load::{Progress, STRIPE_BYTES, Writer};
 use log::Mismatch;
@@ -145,7 +146,7 @@ fn killed_under_load(durability: &'static str) {
     let (mut daemon, mut writers) = set_up(&format!("kill-{durability}"), durability, seed);
     daemon.start();
     for round in 1..=kills() {
-        let life_ms = 200 + log::mix(seed ^ (round << 32)) % 1300;
+        let life_ms = 200 + mix(seed ^ (round << 32)) % 1300;
         let life = Duration::from_millis(life_ms);
         let acknowledged = load_and_kill(&mut daemon, &mut writers, life);
         assert!(

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use forebay_tests::client::Client;
 use forebay_wire::nbd::transmission::command;
 
-use super::client::Client;
 use super::daemon::{Daemon, Setup, VOLUME};
 use super::say;
 

@@ -15,11 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to one export.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     stream: UnixStream,
-    pub(crate) size_bytes: u64,
-    /// Offsets and lengths are multiples of it.
-    pub(crate) block_bytes: u32,
+    /// Size of the export, bytes.
+    pub size_bytes: u64,
+    /// Offsets and lengths are multiples of it, bytes.
+    pub block_bytes: u32,
     /// What each cookie asked for.
     waiting: HashMap<u64, Request>,
     next_cookie: u64,
@@ -27,9 +28,11 @@ pub(crate) struct Client {
 
 /// A reply: the cookie of its request, and what a read returned.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) cookie: u64,
-    pub(crate) data: Vec<u8>,
+pub struct Reply {
+    /// Of the request.
+    pub cookie: u64,
+    /// What a read returned.
+    pub data: Vec<u8>,
 }
 
 fn protocol(what: impl Into<String>) -> io::Error {
@@ -42,7 +45,10 @@ fn decoded<T>(result: Result<T, forebay_block::Error>) -> io::Result<T> {
 
 impl Client {
     /// Connects and opens `export`.
-    pub(crate) fn connect(socket: &Path, export: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The socket's, or an answer that breaks the protocol.
+    pub fn connect(socket: &Path, export: &str) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -94,12 +100,16 @@ impl Client {
     }
 
     /// Requests without a reply yet.
-    pub(crate) fn in_flight(&self) -> usize {
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
         self.waiting.len()
     }
 
     /// Sends a request and returns its cookie. `payload` follows a write.
-    pub(crate) fn send(
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn send(
         &mut self,
         command: u16,
         flags: u16,
@@ -124,8 +134,11 @@ impl Client {
         Ok(cookie)
     }
 
-    /// Waits for the next reply. One that reports an error fails with `InvalidData`.
-    pub(crate) fn receive(&mut self) -> io::Result<Reply> {
+    /// Waits for the next reply.
+    ///
+    /// # Errors
+    /// `InvalidData` if the reply reports an error; else the socket's.
+    pub fn receive(&mut self) -> io::Result<Reply> {
         let mut bytes = [0; SIMPLE_REPLY_BYTES];
         self.stream.read_exact(&mut bytes)?;
         let SimpleReply { error, cookie } = decoded(SimpleReply::decode(&bytes))?;
@@ -145,7 +158,13 @@ impl Client {
     }
 
     /// Reads a range and waits for it.
-    pub(crate) fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    ///
+    /// # Panics
+    /// If another request is under way.
+    pub fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
         assert_eq!(self.in_flight(), 0, "one thing at a time");
         self.send(command::READ, 0, offset, length, &[])?;
         Ok(self.receive()?.data)

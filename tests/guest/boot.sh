@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# boot.sh -i IMAGE [-d DISK]... [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
+# six seconds), runs SCRIPT in it, prints what it says as it says it, and exits with its code. The disks are raw files:
+# /dev/d0, /dev/d1... inside. The host's 127.0.0.1 is 10.0.2.2 inside.
+set -euo pipefail
+# shellcheck source=tests/guest/kernel.sh
+. "$(dirname "$0")/kernel.sh"
+image='' memory=1024 patience=600 disks=()
+while getopts i:d:m:t: option; do
+    case $option in
+    i) image=$OPTARG ;;
+    d) disks+=("$OPTARG") ;;
+    m) memory=$OPTARG ;;
+    t) patience=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+script=$1
+work=$(mktemp -d)
+machine=''
+finish() {
+    [ -z "$machine" ] || kill -9 "$machine" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+{
+    printf '%-512s' "$(stat -c %s "$script")"
+    cat "$script"
+} >"$work/ctl"
+truncate -s 1M "$work/ctl"
+# One queue a disk: flushes then end in the order in which they came, which dm-log-writes takes for granted.
+drives=()
+drive() {
+    drives+=(-drive "file=$2,format=raw,if=none,id=$1,cache=unsafe"
+        -device "virtio-blk-pci,drive=$1,serial=$1,num-queues=1,write-cache=on")
+}
+drive ctl "$work/ctl"
+for index in "${!disks[@]}"; do
+    drive "d$index" "${disks[$index]}"
+done
+
+: >"$work/console"
+qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" -machine pc -nographic -no-reboot -monitor none \
+    -kernel "/boot/vmlinuz-$kernel" -initrd "$image" -append 'console=ttyS0 panic=-1 mitigations=off quiet' \
+    -netdev user,id=n0 -device virtio-net-pci,netdev=n0,romfile= "${drives[@]}" \
+    -serial "file:$work/console" </dev/null >"$work/qemu" 2>&1 &
+machine=$!
+(sleep "$patience" && kill -9 "$machine") >/dev/null 2>&1 &
+watchdog=$!
+tail -n +1 -f --pid="$machine" "$work/console" | sed -u -n -e 's|\r$||' -e '/^=====BEGIN/,/^=====END/{/^=====/!p}'
+wait "$machine" 2>/dev/null || true
+machine=''
+kill "$watchdog" 2>/dev/null || true
+code=$(tr -d '\r' <"$work/console" | sed -n 's/^=====END //p')
+if [ -z "$code" ]; then
+    echo "guest: the machine ended, or was ended after $patience s, before the script did" >&2
+    tail -n 20 "$work/console" "$work/qemu" >&2
+    exit 124
+fi
+exit "$code"
