@@ -18,7 +18,7 @@ use crate::config::server::default_control;
 
 /// A userspace block cache: fast storage in front of slow block storage.
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, about, propagate_version = true)]
+#[command(name = "forebay", version, propagate_version = true)]
 pub struct Arguments {
     /// The control socket of the daemon; for `serve`, in place of the configuration's [default:
     /// /run/forebay/control.sock, or under $XDG_RUNTIME_DIR for users other than root]

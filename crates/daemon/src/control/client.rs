@@ -50,21 +50,19 @@ impl Client {
             let limit = 16 * LINE_BYTES as u64;
             let read = (&mut self.stream).take(limit).read_until(b'\n', &mut text);
             read.context(|| "the daemon did not answer; its log says more")?;
+            if text.is_empty() {
+                let what = "the daemon ended before it answered; its log says more";
+                return Err(Error::new(ErrorKind::Disconnected, what));
+            }
             let reply: Reply = serde_json::from_slice(&text).map_err(|error| {
-                let what = match text.is_empty() {
-                    true => "the daemon ended before it answered; its log says more",
-                    false => "the daemon's answer makes no sense; is it of another version?",
-                };
+                let what = "the daemon's answer makes no sense; is it of another version?";
                 Error::with_source(ErrorKind::Disconnected, what, error)
             })?;
             match reply {
                 Reply::Progress(text) => progress(&text),
                 Reply::Error { kind, message } => {
-                    // The kind comes back when the error is printed.
-                    let message = message
-                        .strip_suffix(&format!(" ({kind})"))
-                        .unwrap_or(&message);
-                    return Err(Error::new(kind_of(&kind), message));
+                    // Already as people read it, with the kind where that says something.
+                    return Err(Error::with_source(kind_of(&kind), "", message));
                 }
                 reply => return Ok(reply),
             }

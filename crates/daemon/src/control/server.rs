@@ -54,7 +54,7 @@ pub fn bind(path: &Path) -> Result<StdListener> {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "the {} is in the way of a file that is no socket: set `control` in [server] to another path",
+                        "a file that is no socket is in the way of the {}: set `control` in [server] to another path",
                         what()
                     ),
                 ));

@@ -122,7 +122,12 @@ impl Running {
             let address = self
                 .serve_nbd(&spread, &listen, &volumes)
                 .await
-                .context(|| place)?;
+                .context(|| {
+                    format!(
+                        "{place}: the export has no address (give it another, or stop what uses \
+                         this one)"
+                    )
+                })?;
             for volume in volumes {
                 self.listening
                     .push(format!("NBD: {}", nbd_uri(&address, volume)));

@@ -47,8 +47,6 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
     }
     config.check_media(!wishes.all_without_cache(&config))?;
     guard::check(&config)?;
-    system::io_flusher();
-    system::lock_memory();
     let control_socket = control::server::bind(&config.server.control)?;
     let _remove = RemoveAtEnd(&config);
     let metrics = TcpListener::bind(config.server.metrics).context(|| {
@@ -57,6 +55,8 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
             config.server.metrics
         )
     })?;
+    system::io_flusher();
+    system::lock_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -27,8 +27,8 @@ impl Watch {
     /// Watches for ever.
     pub(super) async fn run(&mut self, engine: &Handle) {
         loop {
-            tokio::time::sleep(EVERY).await;
             self.look(engine).await;
+            tokio::time::sleep(EVERY).await;
         }
     }
 

@@ -63,12 +63,13 @@ pub(super) async fn open(
     }
     let known = read_superblock(config, cache, &devices).await?;
     let boot_id = boot_id()?;
+    let len = journal_len(cache)?;
     let (journal, path) = match memory {
         // It goes with the process, as the cache does.
-        Some(_) => (journal_in_memory(cache)?, None),
+        Some(_) => (Buf::zeroed(len), None),
         None => {
-            let (configured, len) = (cache.journal.clone(), journal_len(cache)?);
-            let (uuid, accept) = (known.uuid, wishes.accept_journal_loss);
+            let (configured, uuid) = (cache.journal.clone(), known.uuid);
+            let accept = wishes.accept_journal_loss;
             let opened =
                 offload(move || journal::open(configured.as_deref(), len, &uuid, accept)).await;
             let (journal, path) = opened.context(|| config.place(cache.line))?;
@@ -87,6 +88,9 @@ pub(super) async fn open(
         ..CacheOptions::new(boot_id)
     };
     let opened = Cache::open(devices, options).await;
+    if let (Err(_), Some(path)) = (&opened, &path) {
+        journal::remove_unused(path);
+    }
     let (open, recovery) = opened.context(|| {
         let place = config.place(cache.line);
         format!("{place}: the cache {} cannot be opened", hex(&known.uuid))
@@ -144,10 +148,6 @@ fn journal_len(cache: &config::Cache) -> Result<usize> {
         )
     };
     usize::try_from(cache.journal_bytes).map_err(what)
-}
-
-fn journal_in_memory(cache: &config::Cache) -> Result<Buf> {
-    Ok(Buf::zeroed(journal_len(cache)?))
 }
 
 impl OpenCache {

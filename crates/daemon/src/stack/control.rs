@@ -51,8 +51,13 @@ impl Stack {
         if let Some(cache) = &self.cache {
             cache.cache.write_back(name).await?;
         }
-        let whose = name.map_or_else(|| "all volumes".into(), |name| format!("volume {name:?}"));
-        Ok(format!("wrote {before} of {whose} back"))
+        Ok(match (name, self.unserved()) {
+            (Some(name), _) => format!("wrote {before} of volume {name:?} back"),
+            (None, None) => format!("wrote {before} of all volumes back"),
+            (None, Some(unserved)) => {
+                format!("wrote {before} of all volumes that are served back; {unserved}")
+            }
+        })
     }
 
     /// Changes a volume's mode. Returns what was done, in words.

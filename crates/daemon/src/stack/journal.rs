@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_io::shm::open_shared;
 use forebay_io::system::boot_id;
-use forebay_metadata::journal::Journal;
+use forebay_metadata::journal;
 
 use crate::state::hex;
 
@@ -109,11 +109,11 @@ pub(super) fn open(
         }
         len = there;
     }
-    let (journal, _) = open_shared(&path, len).context(
+    let (memory, _) = open_shared(&path, len).context(
         || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs",
     )?;
     if let Some(other) = other
-        && Journal::recover(&journal, &other, &boot_id()?)
+        && journal::Journal::recover(&memory, &other, &boot_id()?)
             .is_some_and(|left| left.poisoned || !left.entries.is_empty())
     {
         return Err(Error::new(
@@ -127,7 +127,14 @@ pub(super) fn open(
             ),
         ));
     }
-    Ok((journal, path))
+    Ok((memory, path))
+}
+
+/// Removes a journal that no cache has begun to use.
+pub(super) fn remove_unused(path: &Path) {
+    if matches!(owner(path), Ok(None)) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Lets the usual place lead to a journal that is in use elsewhere.

@@ -132,7 +132,25 @@ impl Stack {
                 return Err(error.context(config.place(volume.line)));
             }
         }
+        if let Some(unserved) = stack.unserved() {
+            tracing::warn!("{unserved}");
+        }
         Ok(stack)
+    }
+
+    /// What is to be known of data in the cache that belongs to none of the volumes here.
+    fn unserved(&self) -> Option<String> {
+        let cache = self.cache.as_ref()?;
+        let volumes = self.volumes.borrow();
+        let served = |name: &str| volumes.iter().any(|s| s.cached && s.config.name == name);
+        let known = cache.epochs.iter().map(|(name, _)| name);
+        let names: Vec<_> = known.filter(|name| !served(name)).cloned().collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "the cache keeps what it has of volumes that are not served from it: {}",
+                names.join(", ")
+            )
+        })
     }
 
     /// The volume called `name`, as any thread may hold it.

@@ -71,14 +71,18 @@ state = "state"
         self.0.join(name)
     }
 
+    /// A command that asks the daemon of this place.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("--control").arg(self.path("control.sock"));
+        command.args(arguments);
+        command
+    }
+
     /// Runs a command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .arg("--control")
-            .arg(self.path("control.sock"))
-            .args(arguments)
-            .output()
-            .expect("the program can be run")
+        let output = self.command(arguments).output();
+        output.expect("the program can be run")
     }
 
     /// Runs a command that must go well; what it printed.
@@ -119,6 +123,15 @@ state = "state"
         Daemon { child, listening }
     }
 
+    /// Waits until the daemon has logged something with this in it.
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        let begin = Instant::now();
+        while !self.log().contains(text) {
+            assert!(begin.elapsed() < PATIENCE, "{text} in {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// What the daemon logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
@@ -131,6 +144,15 @@ state = "state"
     /// The status, as JSON.
     pub(crate) fn status(&self) -> serde_json::Value {
         serde_json::from_str(&self.ok(&["status", "--json"])).expect("JSON")
+    }
+
+    /// Waits until the status is as wished for.
+    pub(crate) fn wait_until(&self, wish: impl Fn(&serde_json::Value) -> bool) {
+        let begin = Instant::now();
+        while !wish(&self.status()) {
+            assert!(begin.elapsed() < PATIENCE, "{}", self.status());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

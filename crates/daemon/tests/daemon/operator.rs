@@ -1,0 +1,313 @@
+//! What operators do to a daemon, and what they are told.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::support::{Daemon, Place, text};
+use super::{block, check_blocks, write_blocks};
+
+fn set_len(path: &Path, bytes: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.expect("there").set_len(bytes).expect("set");
+}
+
+#[test]
+fn a_refused_grow_changes_nothing_and_failures_are_told() {
+    let place = Place::new("shrunk", "wb");
+    let daemon = place.serve(&[]);
+    let backing = place.path("db.img");
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..8);
+    // It has been looked at once when this is answered.
+    place.status();
+    set_len(&backing, 32 << 20);
+    let refused = place.refused(&["grow", "db"]);
+    assert!(refused.contains("detach the volume"), "{refused}");
+    assert_eq!(place.status()["volumes"][0]["size_bytes"], 64 << 20);
+    write_blocks(&mut nbd, 8..16);
+    check_blocks(&mut nbd, 0..16);
+    // Nothing is there any more; zeroes would be a lie.
+    let gone = nbd.read(48 << 20, 4096).expect("an answer");
+    assert_eq!(gone, Err(5), "EIO");
+    place.wait_for_log("device \"disk\" (backing): read of 4096 bytes");
+    place.wait_for_log("device \"disk\" has shrunk from 64 MiB to 32 MiB");
+    let device = &place.status()["devices"][1];
+    assert_eq!(device["errors"], 1, "{device}");
+    let shown = place.ok(&["status"]);
+    assert!(
+        shown.contains("device \"disk\": 1 errors, the last: read"),
+        "{shown}"
+    );
+    assert!(daemon.get("/").contains("1 errors, the last: read"));
+    // It serves as before as soon as it is as before.
+    set_len(&backing, 64 << 20);
+    assert_eq!(nbd.write(48 << 20, &block(1)).expect("an answer"), 0);
+    assert_eq!(nbd.read(48 << 20, 4096).expect("an answer"), Ok(block(1)));
+    assert!(place.ok(&["grow", "db"]).contains("stays at 64 MiB"));
+    daemon.terminate();
+}
+
+#[test]
+fn the_control_socket_is_where_the_command_line_says() {
+    let place = Place::new("socket", "wt");
+    let other = place.path("other.sock");
+    let daemon = place.serve(&["--control", text(&other)]);
+    assert!(
+        daemon.listening.contains("other.sock"),
+        "{}",
+        daemon.listening
+    );
+    assert!(!place.path("control.sock").exists());
+    let status = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["status", "--control", text(&other)])
+        .output()
+        .expect("it runs");
+    assert!(status.status.success(), "{status:?}");
+    daemon.terminate();
+    assert!(!other.exists());
+    let long = format!("/tmp/{}", "x".repeat(120));
+    let config = place.path("forebay.toml");
+    let refused = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["serve", text(&config), "--control", &long])
+        .output()
+        .expect("it runs");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("at most 107 bytes"), "{said}");
+}
+
+#[test]
+fn a_file_that_ends_within_a_block_is_served_and_told_of() {
+    let place = Place::new("odd", "wt");
+    set_len(&place.path("db.img"), (1 << 20) + 65);
+    let checked = place.run(&["check", text(&place.path("forebay.toml"))]);
+    assert!(checked.status.success(), "{checked:?}");
+    let said = String::from_utf8_lossy(&checked.stderr);
+    let expected = "the last 65 of the 1048641 bytes of ";
+    assert!(
+        said.contains(expected) && said.contains("forebay.toml:8: "),
+        "{said}"
+    );
+    let daemon = place.serve(&[]);
+    assert!(place.log().contains(expected), "{}", place.log());
+    assert_eq!(place.connect().size_bytes, 1 << 20);
+    daemon.terminate();
+}
+
+#[test]
+fn what_is_missing_is_said_before_anything_is_opened() {
+    let place = Place::new("missing", "wb");
+    std::os::unix::fs::symlink("cache", place.path("c.img")).expect("linked");
+    place.configure(
+        "wb",
+        "[[device]]\nname = \"b\"\nkind = \"file\"\npath = \"b.img\"\n\
+         [[device]]\nname = \"c\"\nkind = \"file\"\npath = \"c.img\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"b\"\n\
+         [[volume]]\nname = \"c\"\nbacking = \"c\"\n",
+    );
+    let config = place.path("forebay.toml");
+    let said = place.refused(&["serve", text(&config)]);
+    for part in [
+        "b.img does not exist",
+        "take volume \"b\" and its exports out of the configuration",
+        "devices \"ssd\" and \"c\" are one and the same",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(!said.contains("invalid input"), "{said}");
+    assert!(!place.path("state").exists(), "nothing was begun");
+    // Without them, what is there is served.
+    place.configure("wb", "");
+    place.serve(&[]).terminate();
+}
+
+#[test]
+fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
+    let place = Place::new("journal", "wb");
+    let (cache, journal) = (place.path("cache"), place.path("journal"));
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..16);
+    let uuid = place.status()["cache"]["uuid"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    let link = format!("/dev/shm/forebay-{uuid}.journal");
+    assert_eq!(std::fs::read_link(&link).expect("a link"), journal);
+    daemon.kill();
+    let config = place.path("forebay.toml");
+    let serve = ["serve", text(&config)];
+
+    // The configuration has moved, the journal has not.
+    let moved = std::fs::read_to_string(&config).expect("there");
+    let moved = moved.replace("journal = \"journal\"", "journal = \"elsewhere\"");
+    std::fs::write(&config, moved).expect("written");
+    let refused = place.refused(&serve);
+    assert!(refused.contains("move it there"), "{refused}");
+    place.configure("wb", "");
+
+    // Another cache in the same place, with the same path for its journal.
+    std::fs::rename(&cache, place.path("kept")).expect("moved");
+    place.ok(&["format", "--create", "64M", "--cache", text(&cache)]);
+    let refused = place.refused(&serve);
+    assert!(
+        refused.contains("acknowledged writes of another cache"),
+        "{refused}"
+    );
+    assert!(refused.contains(&uuid), "{refused}");
+    std::fs::rename(place.path("kept"), &cache).expect("moved back");
+
+    // What is no journal is not touched.
+    std::fs::rename(&journal, place.path("kept")).expect("moved");
+    std::fs::write(&journal, "my notes of this morning\n").expect("written");
+    let refused = place.refused(&serve);
+    assert!(refused.contains("is no process journal"), "{refused}");
+    assert_eq!(
+        std::fs::read(&journal).expect("there"),
+        b"my notes of this morning\n"
+    );
+    std::fs::rename(place.path("kept"), &journal).expect("moved back");
+
+    // Nothing was lost on the way.
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..16);
+    write_blocks(&mut place.connect(), 16..32);
+    daemon.kill();
+    let format = ["format", "--force", "--cache", text(&cache)];
+    assert!(place.refused(&format).contains("nowhere else"));
+    assert!(journal.exists(), "its writes are in it alone");
+    place.ok(&[&format[..], &["--discard-dirty"]].concat());
+    assert!(!journal.exists() && !Path::new(&link).is_symlink());
+    let daemon = place.serve(&["--adopt", "db"]);
+    let uuid = place.status()["cache"]["uuid"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    daemon.terminate();
+    let link = format!("/dev/shm/forebay-{uuid}.journal");
+    assert!(!journal.exists() && !Path::new(&link).is_symlink());
+}
+
+/// A pipe that nobody reads.
+fn broken_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn commands_end_quietly_when_nobody_reads() {
+    let place = Place::new("pipe", "wb");
+    let config = place.path("forebay.toml");
+    let (cache, new) = (place.path("cache"), place.path("new"));
+    let ends = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        let output = command.stdout(broken_pipe()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(141), "{arguments:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    };
+    ends(&["check", text(&config)]);
+    ends(&["check", "--cache", text(&cache), "--json"]);
+    ends(&["format", "--create", "64M", "--cache", text(&new)]);
+    ends(&["bench", "--seconds", "0.01"]);
+    // The daemon itself has more to do than to print.
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let log = std::fs::File::create(place.path("log")).expect("made");
+    let child = serve
+        .arg("serve")
+        .arg(&config)
+        .stdout(broken_pipe())
+        .stderr(log);
+    let daemon = Daemon {
+        child: child.spawn().expect("it runs"),
+        listening: String::new(),
+    };
+    place.wait_for_log("ready");
+    for arguments in [
+        &["status"][..],
+        &["status", "--json"],
+        &["flush"],
+        &["mode", "db", "wt"],
+    ] {
+        ends(arguments);
+    }
+    let mut watch = place.command(&["status", "--watch"]);
+    let watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = watch.spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    lines.read_line(&mut String::new()).expect("a line");
+    drop(lines);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(141), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    // Neither is read: there is nobody to tell.
+    let mut deaf = place.command(&["status"]);
+    let deaf = deaf.stdout(broken_pipe()).stderr(broken_pipe()).status();
+    assert_eq!(deaf.expect("it runs").code(), Some(141));
+    daemon.terminate();
+}
+
+#[test]
+fn an_error_is_one_chain_of_sentences() {
+    let place = Place::new("chain", "wb");
+    let said = place.refused(&["serve", "/nonexistent.toml"]);
+    let expected = "forebay: cannot read the configuration /nonexistent.toml: name a file that \
+                    exists and that you may read: No such file or directory (os error 2)\n";
+    assert_eq!(said, expected);
+    let daemon = place.serve(&[]);
+    let said = place.refused(&["mode", "dc", "wt"]);
+    assert_eq!(
+        said,
+        "forebay: there is no volume \"dc\"; there are: db (not found)\n"
+    );
+    daemon.terminate();
+}
+
+#[test]
+fn a_flood_of_garbage_is_one_line_in_the_log() {
+    let place = Place::new("garbage", "wb");
+    let daemon = place.serve(&[]);
+    for _ in 0..64 {
+        let mut stream = UnixStream::connect(place.path("nbd.sock")).expect("it listens");
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: not for you\r\n\r\n");
+    }
+    write_blocks(&mut place.connect(), 0..8);
+    place.wait_for_log("an NBD connection was closed");
+    daemon.terminate();
+    let warnings = place.log().matches("WARN").count();
+    assert_eq!(warnings, 1, "{}", place.log());
+}
+
+#[test]
+fn connections_of_one_export_are_spread_over_the_reactors() {
+    let place = Place::new("spread", "wb");
+    place.configure("wb", "reactors = 2");
+    let daemon = place.serve(&[]);
+    let (mut first, mut second) = (place.connect(), place.connect());
+    write_blocks(&mut first, 0..32);
+    write_blocks(&mut second, 32..64);
+    assert_eq!(first.flush().expect("an answer"), 0);
+    check_blocks(&mut first, 0..64);
+    check_blocks(&mut second, 0..64);
+    let expected = serde_json::json!([
+        { "name": "nbd-1", "nbd_connections": 1 },
+        { "name": "engine", "nbd_connections": 1 },
+    ]);
+    assert_eq!(place.status()["reactors"], expected);
+    assert!(
+        place
+            .ok(&["status"])
+            .contains("NBD connections: 1 on nbd-1, 1 on engine")
+    );
+    // A place that is free again is the next one's.
+    drop(second);
+    place.wait_until(|status| status["reactors"][1]["nbd_connections"] == 0);
+    let third = place.connect();
+    assert_eq!(place.status()["reactors"], expected);
+    drop((first, third));
+    daemon.terminate();
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..64);
+    daemon.terminate();
+}
