@@ -60,7 +60,12 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             cache.commit_us(),
             cache.errors(),
         ),
-        format!("start: {} ({} ms)", cache.recovery, cache.recovery_ms),
+        format!(
+            "start: {} ({} ms); the map takes {} of memory",
+            cache.recovery,
+            cache.recovery_ms,
+            human_bytes(cache.memory_bytes)
+        ),
     ];
     if let Some(failure) = &cache.failure {
         lines.push(format!("THE CACHE TAKES NO MORE WRITES: {failure}"));

@@ -104,14 +104,13 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
         ..FileDeviceOptions::default()
     };
     FileDevice::open(path, options).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => error.context(format!(
-            "{} does not exist: name a device, or make a file with --create SIZE",
-            path.display()
-        )),
-        ErrorKind::Busy => error.context(format!(
-            "{} is in use: stop whatever holds it (a daemon, a mounted file system)",
-            path.display()
-        )),
+        ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} does not exist: name a device, or make a file with --create SIZE",
+                path.display()
+            ),
+        ),
         _ => error,
     })
 }
@@ -139,7 +138,7 @@ async fn look(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{} holds {found}: name another device, or add --force to destroy that",
+                    "{} is not empty ({found}): name another device, or add --force to destroy that",
                     device.info().name
                 ),
             ));

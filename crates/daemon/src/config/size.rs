@@ -245,9 +245,9 @@ pub fn human_duration(duration: Duration) -> String {
     match us {
         0 => "0 s".to_owned(),
         1..1_000 => format!("{us} us"),
-        1_000..1_000_000 if us % 1_000 == 0 => format!("{} ms", us / 1_000),
+        1_000..1_000_000 if us.is_multiple_of(1_000) => format!("{} ms", us / 1_000),
         1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        1_000_000..10_000_000 if us % 1_000_000 == 0 => format!("{s} s"),
+        1_000_000..10_000_000 if us.is_multiple_of(1_000_000) => format!("{s} s"),
         1_000_000..10_000_000 => format!("{:.1} s", us as f64 / 1e6),
         _ if s < 120 => format!("{s} s"),
         _ if s < 7200 => format!("{} min {} s", s / 60, s % 60),

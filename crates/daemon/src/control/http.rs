@@ -49,36 +49,31 @@ async fn status(source: &Source) -> Result<Status, Box<Response>> {
     ))
 }
 
-async fn page(State(source): State<Source>) -> Response {
-    match status(&source).await {
-        Ok(status) => {
-            let kind = "text/html; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], crate::page::render(&status)).into_response()
-        }
+/// The present status as `render` shows it.
+async fn shown(
+    source: &Source,
+    kind: &'static str,
+    render: impl FnOnce(&Status) -> Vec<u8>,
+) -> Response {
+    match status(source).await {
+        Ok(status) => ([(header::CONTENT_TYPE, kind)], render(&status)).into_response(),
         Err(response) => *response,
     }
+}
+
+async fn page(State(source): State<Source>) -> Response {
+    let render = |status: &Status| crate::page::render(status).into_bytes();
+    shown(&source, "text/html; charset=utf-8", render).await
 }
 
 async fn metrics(State(source): State<Source>) -> Response {
-    match status(&source).await {
-        Ok(status) => {
-            let kind = "text/plain; version=0.0.4; charset=utf-8";
-            let text = crate::metrics::render(&status);
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
-        Err(response) => *response,
-    }
+    let render = |status: &Status| crate::metrics::render(status).into_bytes();
+    shown(&source, "text/plain; version=0.0.4; charset=utf-8", render).await
 }
 
 async fn json(State(source): State<Source>) -> Response {
-    match status(&source).await {
-        Ok(status) => {
-            let kind = "application/json";
-            let text = super::protocol::line(&status);
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
-        Err(response) => *response,
-    }
+    let render = |status: &Status| super::protocol::line(status);
+    shown(&source, "application/json", render).await
 }
 
 /// 200 while I/O is served, 503 on the way out or when the engine does not answer.
