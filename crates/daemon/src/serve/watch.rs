@@ -59,7 +59,7 @@ impl Watch {
                     human_bytes(size)
                 ));
             }
-            let new = device.errors - seen.errors;
+            let new = device.errors.saturating_sub(seen.errors);
             let quiet = seen.told.is_some_and(|told| now - told < WINDOW);
             if new == 0 || quiet {
                 continue;
