@@ -26,14 +26,16 @@ use scenario::{Durability, Row, Scenario};
 const BAR_FLUSH_32: f64 = 1.05;
 const BAR_FLUSH_EACH: f64 = 1.30;
 const BAR_SYNC_32: f64 = 1.15;
-/// Bar on device flushes, of cache and backing device, per client flush.
+/// Bar on device flushes, of cache and backing device, per client flush; and what the cleaner and the
+/// regular commits, which no client asked for, may add.
 const BAR_FLUSHES: f64 = 2.0;
+const BACKGROUND_FLUSHES: f64 = 0.05;
 
 const WRITES: u64 = 8192;
 const QUICK_WRITES: u64 = 4096;
 
 pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
-    require(&["losetup"])?;
+    require(&["losetup", "setpriv"])?;
     let writes = if quick { QUICK_WRITES } else { WRITES };
     println!(
         "{writes} writes of 4 KiB at random, each a miss, over NBD to a daemon in mode wb; bytes and flushes are the \
@@ -42,9 +44,9 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
          would; the loop device keeps unflushed writes that a real one may lose) and a check of every block."
     );
     let mut rows = Vec::new();
-    for scenario in scenarios(quick) {
+    for scenario in scenarios(quick, writes) {
         eprintln!("{}", scenario.name());
-        rows.push(scenario.run(binary, writes)?);
+        rows.push(scenario.run(binary)?);
     }
     print_rows(&rows);
     let claims = rows.iter().flat_map(claims_of).collect();
@@ -55,7 +57,7 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     })
 }
 
-fn scenarios(quick: bool) -> Vec<Scenario> {
+fn scenarios(quick: bool, writes: u64) -> Vec<Scenario> {
     let mut all = Vec::new();
     // The default block, and the one that is all metadata and no room.
     let cache_blocks: &[u64] = if quick {
@@ -79,6 +81,7 @@ fn scenarios(quick: bool) -> Vec<Scenario> {
                         evicts,
                         device_block_bytes,
                         cache_block_bytes,
+                        writes,
                     });
                 }
             }
@@ -145,11 +148,9 @@ fn claims_of(row: &Row) -> Vec<Claim> {
     amplification.holds &= row.bypassed_writes == 0;
     claims.push(amplification);
     if row.flush_every.is_some() {
-        let mut flushes = claim(
-            "device_flushes",
-            row.device_flushes_per_flush,
-            Some(BAR_FLUSHES),
-        );
+        let most = BAR_FLUSHES + BACKGROUND_FLUSHES;
+        let mut flushes = claim("device_flushes", row.device_flushes_per_flush, Some(most));
+        flushes.bar = format!("at most {BAR_FLUSHES} (+{BACKGROUND_FLUSHES} in the background)");
         flushes.unit = "per flush".into();
         claims.push(flushes);
     }
@@ -173,9 +174,9 @@ mod tests {
 
     #[test]
     fn every_bar_is_on_some_run() {
-        let all = scenarios(false);
+        let all = scenarios(false, 1);
         assert_eq!(all.len(), 32);
-        let quick = scenarios(true);
+        let quick = scenarios(true, 1);
         assert!(
             quick
                 .iter()

@@ -1,13 +1,16 @@
 //! Loop devices, and the kernel's counters of them.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Outcome, run_for_output};
 
-/// A loop device over a file; detached on drop.
+/// A loop device over a file. It is marked to go with its last user, and this is one of them: so it
+/// goes when this is dropped, and also when this program is killed.
 pub(super) struct Loop {
     pub(super) path: PathBuf,
+    _open: File,
 }
 
 /// Why there are no loop devices here, if so.
@@ -35,7 +38,12 @@ impl Loop {
             .arg(format!("--sector-size={block_bytes}"))
             .arg(file);
         let path = PathBuf::from(run_for_output(losetup)?);
-        let this = Self { path };
+        let open = File::open(&path);
+        let mut detach = Command::new("losetup");
+        detach.arg("--detach").arg(&path);
+        run_for_output(detach)?;
+        let open = open.map_err(|error| format!("{}: {error}", path.display()))?;
+        let this = Self { path, _open: open };
         for kind in ["logical", "physical"] {
             let file = this.sys(&format!("queue/{kind}_block_size"));
             let size = std::fs::read_to_string(&file).unwrap_or_default();
@@ -61,16 +69,6 @@ impl Loop {
         let text = std::fs::read_to_string(&path);
         let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
         Counters::parse(&text).ok_or_else(|| format!("{}: not understood: {text}", path.display()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = run_for_output({
-            let mut losetup = Command::new("losetup");
-            losetup.arg("--detach").arg(&self.path);
-            losetup
-        });
     }
 }
 

@@ -102,7 +102,7 @@ struct Servers {
 }
 
 pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
-    require(&["fio", "nbdkit", "taskset"])?;
+    require(&["fio", "nbdkit", "taskset", "setpriv"])?;
     let (rounds, seconds, size_bytes) = match quick {
         true => (QUICK_ROUNDS, QUICK_SECONDS, QUICK_SET_BYTES),
         false => (ROUNDS, SECONDS, SET_BYTES),

@@ -24,6 +24,7 @@ impl Scratch {
             true => shm.to_owned(),
             false => std::env::temp_dir(),
         };
+        clear_left_over(&parent, &format!("forebay-{name}-"));
         let path = parent.join(format!("forebay-{name}-{}", std::process::id()));
         let made = std::fs::create_dir_all(&path);
         made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
@@ -49,6 +50,19 @@ impl Drop for Scratch {
     }
 }
 
+/// Removes what runs that were killed left behind.
+fn clear_left_over(parent: &Path, prefix: &str) {
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A server that listens on a Unix socket.
 pub(super) struct Server {
     child: Child,
@@ -65,15 +79,13 @@ impl Server {
     ) -> Outcome<Self> {
         let shown = format!("{command:?}");
         let _ = std::fs::remove_file(&socket);
-        let mut pinned = match cpu {
-            Some(cpu) => {
-                let mut taskset = Command::new("taskset");
-                taskset.args(["--cpu-list", cpu]).arg(command.get_program());
-                taskset
-            }
-            None => Command::new(command.get_program()),
-        };
-        pinned.args(command.get_args());
+        // It goes with this program, however that ends.
+        let mut pinned = Command::new("setpriv");
+        pinned.args(["--pdeathsig", "KILL", "--"]);
+        if let Some(cpu) = cpu {
+            pinned.args(["taskset", "--cpu-list", cpu]);
+        }
+        pinned.arg(command.get_program()).args(command.get_args());
         for (key, value) in command.get_envs() {
             pinned.env(key, value.unwrap_or_default());
         }

@@ -1,14 +1,12 @@
 //! What each 4 KiB block of the volume was given, and whether it still has it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::bench::Outcome;
 use crate::bench::client::Client;
 
 pub(super) const REQUEST_BYTES: usize = 4096;
-
-/// Writes without a flush between two calls of `between`, each of which empties the queue.
-const UNFLUSHED_BURST: usize = 256;
 
 /// One block that the load writes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,17 +59,15 @@ impl Blocks {
         }
     }
 
-    /// Writes the blocks of `range` once. Calls `between` where nothing is in flight.
-    /// Returns the number of flushes.
+    /// Writes the blocks of `range` once. Returns the number of flushes.
     pub(super) fn write(
         &mut self,
         client: &mut Client,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         pass: Pass,
-        mut between: impl FnMut() -> Outcome<()>,
     ) -> Outcome<u64> {
         let mut flushes = 0;
-        let burst = pass.flush_every.unwrap_or(UNFLUSHED_BURST);
+        let burst = pass.flush_every.unwrap_or(range.len());
         let mut from = range.start;
         while from < range.end {
             let to = (from + burst).min(range.end);
@@ -93,7 +89,6 @@ impl Blocks {
                     block.promised = block.acknowledged;
                 }
             }
-            between()?;
             from = to;
         }
         Ok(flushes)
@@ -120,11 +115,7 @@ impl Blocks {
 
     /// Reads all of `range`; those that hold neither what was promised last nor anything newer are
     /// lost, and counted.
-    pub(super) fn verify(
-        &self,
-        client: &mut Client,
-        range: std::ops::Range<usize>,
-    ) -> Outcome<u64> {
+    pub(super) fn verify(&self, client: &mut Client, range: Range<usize>) -> Outcome<u64> {
         let mut lost = 0;
         let mut data = vec![0; REQUEST_BYTES];
         for at in range {

@@ -1,8 +1,9 @@
 //! One run: a load, what it wrote, a power cut, and what is left.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ pub(super) struct Scenario {
     pub(super) evicts: bool,
     pub(super) device_block_bytes: u32,
     pub(super) cache_block_bytes: u64,
+    /// Writes that are counted.
+    pub(super) writes: u64,
 }
 
 /// What came out.
@@ -44,7 +47,7 @@ pub(in crate::bench) struct Row {
     pub(super) cache_settled: f64,
     /// Bytes to the backing device per client byte, settled.
     pub(super) backing_settled: f64,
-    /// Of both devices, to the end of the load.
+    /// Of both devices, to the end of the load, without those of the write-backs that we ask for.
     pub(super) device_flushes_per_flush: f64,
     pub(super) evictions: u64,
     /// Writes that did not go to the cache.
@@ -54,11 +57,6 @@ pub(in crate::bench) struct Row {
     pub(super) lost_blocks: u64,
 }
 
-/// Share of the cache that the load leaves dirty at most when it is larger than the cache, percent:
-/// writes go round a cache above its dirty limit (60%), and would cost it nothing.
-const DIRTY_PERCENT: u64 = 30;
-/// Longest wait for the daemon to write back.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Time in which the daemon makes the last records durable, with some to spare.
 const COMMITTED: Duration = Duration::from_millis(1500);
 
@@ -67,7 +65,21 @@ struct Devices {
     backing: Loop,
 }
 
+/// Flushes of a load.
+#[derive(Default)]
+struct Flushes {
+    /// That the client asked for.
+    client: u64,
+    /// That both devices got meanwhile.
+    devices: u64,
+}
+
 impl Devices {
+    fn flushes(&self) -> Outcome<u64> {
+        let (cache, backing) = self.counters()?;
+        Ok(cache.flushes + backing.flushes)
+    }
+
     fn counters(&self) -> Outcome<(Counters, Counters)> {
         Ok((self.cache.counters()?, self.backing.counters()?))
     }
@@ -88,16 +100,13 @@ impl Scenario {
         )
     }
 
-    pub(super) fn run(&self, binary: &Path, writes: u64) -> Outcome<Row> {
+    pub(super) fn run(&self, binary: &Path) -> Outcome<Row> {
+        let writes = self.writes;
         let scratch = Scratch::new("bench-amplification")?;
-        let devices = self.devices(binary, &scratch, writes)?;
+        let devices = self.devices(binary, &scratch)?;
         let mut forebay = self.serve(binary, &scratch, &devices, &[])?;
         // Where blocks are evicted: enough writes before to fill the cache, which are not counted.
-        let before = if self.evicts {
-            self.slots(writes) * 3 / 2
-        } else {
-            0
-        };
+        let before = if self.evicts { self.slots() * 3 / 2 } else { 0 };
         let sync = self.durability == Durability::Sync;
         let mut blocks = Blocks::new(before + writes, self.cache_block_bytes, sync);
         let (before, all) = (before as usize, (before + writes) as usize);
@@ -111,16 +120,26 @@ impl Scenario {
                 depth: 32,
                 flush_every: Some(32),
             };
-            blocks.write(&mut client, 0..before, warm, || {
-                self.wait_for_room(&forebay)
-            })?;
+            self.write(
+                &forebay,
+                &devices,
+                &mut blocks,
+                &mut client,
+                0..before,
+                warm,
+            )?;
         }
 
         let status = forebay.status()?;
         let start = devices.counters()?;
-        let flushes = blocks.write(&mut client, before..all, pass, || {
-            self.wait_for_room(&forebay)
-        })?;
+        let counts = self.write(
+            &forebay,
+            &devices,
+            &mut blocks,
+            &mut client,
+            before..all,
+            pass,
+        )?;
         let end = devices.counters()?;
         settle(&forebay)?;
         let settled = devices.counters()?;
@@ -134,7 +153,7 @@ impl Scenario {
         );
 
         // The last ones are there in any case. Whole hits; twice, should the first one be admitted.
-        let recent = all - (writes as usize).min(self.slots(writes) as usize / 4)..all;
+        let recent = all - (writes as usize).min(self.slots() as usize / 4)..all;
         blocks.verify(&mut client, recent.clone())?;
         settle(&forebay)?;
         let hits_before = counter(&forebay.status()?, "/volumes/0/read_hits")?;
@@ -146,12 +165,12 @@ impl Scenario {
 
         // The power cut, in the middle of writes to all that is cached.
         let middle = recent.start + recent.len() / 2;
-        blocks.write(&mut client, recent.start..middle, pass, || Ok(()))?;
+        blocks.write(&mut client, recent.start..middle, pass)?;
         let unflushed = Pass {
             depth: self.depth,
             flush_every: None,
         };
-        blocks.write(&mut client, middle..recent.end, unflushed, || Ok(()))?;
+        blocks.write(&mut client, middle..recent.end, unflushed)?;
         forebay.server.kill();
         drop(forebay);
         let journal = scratch.path("journal");
@@ -162,10 +181,9 @@ impl Scenario {
         lost_blocks += blocks.verify(&mut client, 0..all)?;
 
         let client_bytes = (writes * REQUEST_BYTES as u64) as f64;
-        let (cache, backing) = (end.0.since(start.0), end.1.since(start.1));
         let ratio = |counters: Counters| counters.written_bytes as f64 / client_bytes;
         let asked = if self.flush_every.is_some() {
-            flushes
+            counts.client
         } else {
             writes
         };
@@ -175,10 +193,10 @@ impl Scenario {
             depth: self.depth,
             flush_every: self.flush_every,
             device_block_bytes: self.device_block_bytes,
-            cache_at_end: ratio(cache),
+            cache_at_end: ratio(end.0.since(start.0)),
             cache_settled: ratio(settled.0.since(start.0)),
             backing_settled: ratio(settled.1.since(start.1)),
-            device_flushes_per_flush: (cache.flushes + backing.flushes) as f64 / asked as f64,
+            device_flushes_per_flush: counts.devices as f64 / asked as f64,
             evictions,
             bypassed_writes,
             read_hits,
@@ -188,14 +206,18 @@ impl Scenario {
     }
 
     /// Cache blocks that the cache has room for, about.
-    fn slots(&self, writes: u64) -> u64 {
-        if self.evicts { writes / 4 } else { writes * 2 }
+    fn slots(&self) -> u64 {
+        if self.evicts {
+            self.writes / 4
+        } else {
+            self.writes * 2
+        }
     }
 
-    fn devices(&self, binary: &Path, scratch: &Scratch, writes: u64) -> Outcome<Devices> {
+    fn devices(&self, binary: &Path, scratch: &Scratch) -> Outcome<Devices> {
         // The metadata has its room beside.
-        let cache_bytes = self.slots(writes) * (self.cache_block_bytes + 192) + (1 << 20);
-        let volume_bytes = (writes + self.slots(writes) * 3 / 2) * self.cache_block_bytes;
+        let cache_bytes = self.slots() * (self.cache_block_bytes + 192) + (1 << 20);
+        let volume_bytes = (self.writes + self.slots() * 3 / 2) * self.cache_block_bytes;
         let attach = |name, size_bytes| {
             let file = scratch.file(name, size_bytes)?;
             Loop::attach(&file, self.device_block_bytes)
@@ -250,38 +272,40 @@ mode = "wb"
         Forebay::start(binary, scratch, &config, None, arguments)
     }
 
-    /// Waits until the cleaner has made room, where it has to.
-    fn wait_for_room(&self, forebay: &Forebay) -> Outcome<()> {
-        if !self.evicts {
-            return Ok(());
+    /// Writes blocks once. Where blocks are evicted, the cache is told
+    /// to write back after every quarter of its size: writes go round a cache above its dirty limit
+    /// (60%), and would cost it nothing.
+    fn write(
+        &self,
+        forebay: &Forebay,
+        devices: &Devices,
+        blocks: &mut Blocks,
+        client: &mut Client,
+        mut range: Range<usize>,
+        pass: Pass,
+    ) -> Outcome<Flushes> {
+        let step = match self.evicts {
+            true => self.slots() as usize / 4,
+            false => range.len(),
+        };
+        let mut flushes = Flushes::default();
+        while !range.is_empty() {
+            let to = range.end.min(range.start + step);
+            let before = devices.flushes()?;
+            flushes.client += blocks.write(client, range.start..to, pass)?;
+            flushes.devices += devices.flushes()? - before;
+            if self.evicts {
+                forebay.control(&["flush"])?;
+            }
+            range.start = to;
         }
-        wait_until(forebay, |status| {
-            let of = |place| counter(status, place);
-            let dirty_bytes = of("/cache/dirty_blocks")? * of("/cache/block_size_bytes")?;
-            Ok(dirty_bytes * 100 <= of("/cache/capacity_bytes")? * DIRTY_PERCENT)
-        })
+        Ok(flushes)
     }
 }
 
-/// Waits until nothing is dirty, and the records of that are durable.
+/// Has everything written back, and waits until the records of that are durable.
 fn settle(forebay: &Forebay) -> Outcome<()> {
-    wait_until(forebay, |status| {
-        Ok(counter(status, "/cache/dirty_blocks")? == 0)
-    })?;
+    forebay.control(&["flush"])?;
     std::thread::sleep(COMMITTED);
-    Ok(())
-}
-
-fn wait_until(
-    forebay: &Forebay,
-    mut reached: impl FnMut(&serde_json::Value) -> Outcome<bool>,
-) -> Outcome<()> {
-    let begin = Instant::now();
-    while !reached(&forebay.status()?)? {
-        if begin.elapsed() > PATIENCE {
-            return Err("the daemon does not get its dirty blocks written back".into());
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
     Ok(())
 }
