@@ -208,7 +208,7 @@ impl Scenario {
     /// Cache blocks that the cache has room for, about.
     fn slots(&self) -> u64 {
         if self.evicts {
-            self.writes / 4
+            self.writes
         } else {
             self.writes * 2
         }
