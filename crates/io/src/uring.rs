@@ -60,8 +60,19 @@ impl Ring {
                 Vec::new()
             },
         };
+        this.warm_up();
         this.arm();
         Ok(this)
+    }
+
+    /// Has the kernel make the requests that it reuses from then on. Under memory pressure it would wait for
+    /// dirty pages to be written to get the memory of one, and this ring may be what writes them.
+    fn warm_up(&mut self) {
+        for _ in 0..SQ_ENTRIES {
+            self.push(&opcode::Nop::new().build().user_data(UNHEARD));
+        }
+        check(self.ring.submit());
+        self.ring.completion().for_each(drop);
     }
 
     /// A multishot poll completes at each write to the eventfd, and needs no memory and no re-arming.
@@ -214,6 +225,15 @@ impl Ring {
         };
         check(entered);
         self.reap(results);
+    }
+
+    /// Whether a turn would bring results, as far as the ring's memory says.
+    pub(crate) fn has_results(&mut self) -> bool {
+        let waiting = {
+            let queue = self.ring.submission();
+            queue.taskrun() || queue.cq_overflow()
+        };
+        waiting || !self.reaped.is_empty() || !self.ring.completion().is_empty()
     }
 
     fn reap(&mut self, results: &mut Vec<(Token, i32)>) {

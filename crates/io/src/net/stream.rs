@@ -199,8 +199,8 @@ impl Stream {
         self.socket.start(&step, Hold::Buf(buf.clone()))
     }
 
-    /// Sends all of all parts, in one system call where possible. Sends of several tasks go out
-    /// whole, in the order of their calls.
+    /// Sends all of all parts, in one system call where possible: at once as far as the socket has
+    /// room, the rest when it has. Sends of several tasks go out whole, in the order of their calls.
     ///
     /// # Errors
     /// `Disconnected` if the connection broke, or what the system says. After an error the stream
@@ -237,7 +237,10 @@ impl Stream {
                 ptr: part.as_ptr().wrapping_add(sent),
                 len: transfer_len(part.len() - sent),
             };
-            let result = self.socket.start(&step, Hold::Buf(part.clone())).await;
+            let result = match step.attempt() {
+                Some(result) => result,
+                None => self.socket.start(&step, Hold::Buf(part.clone())).await,
+            };
             if result != -libc::EINTR {
                 sent += count(result)?;
             }
@@ -252,8 +255,13 @@ impl Stream {
                 fd: self.socket.fd(),
                 message: header,
             };
-            let hold = Hold::Message(Rc::clone(&self.message));
-            let result = self.socket.start(&step, hold).await;
+            let result = match step.attempt() {
+                Some(result) => result,
+                None => {
+                    let hold = Hold::Message(Rc::clone(&self.message));
+                    self.socket.start(&step, hold).await
+                }
+            };
             if result != -libc::EINTR {
                 self.message.advance(count(result)?);
             }

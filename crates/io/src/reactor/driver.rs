@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Completion, ErrorKind, Result};
 
 use super::slab::{Hold, Operation, Slab, SocketOp, SocketState, Token};
+use super::spin::Spin;
 use super::step::{FileStep, SocketStep, Target};
 use super::{Engine, Parker};
 use crate::file::FileOp;
@@ -45,6 +46,7 @@ pub(crate) struct Driver {
     operations: RefCell<Slab>,
     results: RefCell<Vec<(Token, i32)>>,
     parker: Arc<Parker>,
+    spin: RefCell<Spin>,
     closed: Cell<bool>,
     zeroes: OnceCell<Buf>,
 }
@@ -76,6 +78,7 @@ impl Driver {
             operations: RefCell::new(Slab::default()),
             results: RefCell::new(Vec::with_capacity(256)),
             parker,
+            spin: RefCell::new(Spin::new()),
             closed: Cell::new(false),
             zeroes: OnceCell::new(),
         }))
@@ -205,16 +208,61 @@ impl Driver {
     /// One turn: hands the engine what was queued, takes the results that are there, and waits for
     /// some if the executor has nothing to do.
     pub(crate) fn turn(&self, executor: &Executor) {
-        let mut wait = Wait::No;
-        if !executor.has_work() {
-            let timeout = executor
-                .next_timer()
-                .map(|due| due.saturating_sub(executor.now()));
-            if timeout != Some(Duration::ZERO) {
-                wait = Wait::Until(timeout);
+        let has_work = || executor.has_work();
+        if has_work() {
+            return self.turn_for(Wait::No, has_work);
+        }
+        let timeout = executor
+            .next_timer()
+            .map(|due| due.saturating_sub(executor.now()));
+        if timeout == Some(Duration::ZERO) {
+            return self.turn_for(Wait::No, has_work);
+        }
+        let patience = match &*self.backend.borrow() {
+            Backend::Uring(_) => self.spin.borrow().patience(),
+            // Its sockets cannot be looked at without a system call.
+            Backend::Threads(_) => None,
+        };
+        // Not where a timer would cut it short: that says nothing about what comes.
+        if let Some(patience) = patience
+            && timeout.is_none_or(|timeout| timeout > 2 * patience)
+        {
+            // What was queued starts now, and may have ended already.
+            self.turn_for(Wait::No, has_work);
+            if has_work() {
+                return;
+            }
+            let found = self.look_out(patience, has_work);
+            self.spin.borrow_mut().spun(found);
+            if found {
+                return self.turn_for(Wait::No, has_work);
             }
         }
-        self.turn_for(wait, || executor.has_work());
+        let begin = Instant::now();
+        self.turn_for(Wait::Until(timeout), has_work);
+        self.spin.borrow_mut().slept(begin.elapsed());
+    }
+
+    /// Waits for something to do without sleeping, for at most `patience`. Whether there is.
+    fn look_out(&self, patience: Duration, has_work: impl Fn() -> bool) -> bool {
+        const LOOKS_A_CLOCK: u32 = 32;
+        let found = || {
+            let results = match &mut *self.backend.borrow_mut() {
+                Backend::Uring(ring) => ring.has_results(),
+                Backend::Threads(_) => false,
+            };
+            results || has_work() || self.pool.get().is_some_and(Pool::has_results)
+        };
+        let begin = Instant::now();
+        while begin.elapsed() < patience {
+            for _ in 0..LOOKS_A_CLOCK {
+                if found() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        false
     }
 
     fn turn_for(&self, mut wait: Wait, has_work: impl Fn() -> bool) {

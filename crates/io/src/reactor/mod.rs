@@ -6,6 +6,7 @@
 mod driver;
 mod park;
 mod slab;
+mod spin;
 mod step;
 
 use std::cell::{Cell, RefCell};

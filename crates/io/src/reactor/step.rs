@@ -11,6 +11,9 @@ pub(crate) const TRANSFER_MAX_BYTES: u64 = 1 << 30;
 /// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
+/// Of a send that takes what the socket has room for, and no more.
+const AT_ONCE: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
 /// An open file as an engine names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
@@ -166,7 +169,8 @@ impl SocketStep {
         matches!(self, Self::Recv { .. } | Self::Accept { .. })
     }
 
-    /// Tries the step on a non-blocking socket. None if it would block.
+    /// Tries the step: a send on any socket, the others on one that does not block. None if it would
+    /// block.
     pub(crate) fn attempt(&self) -> Option<i32> {
         let returned = match *self {
             Self::Recv {
@@ -180,11 +184,11 @@ impl SocketStep {
             }
             Self::Send { fd, ptr, len } => {
                 // SAFETY: as above.
-                unsafe { libc::send(fd, ptr.cast(), len as usize, libc::MSG_NOSIGNAL) as i64 }
+                unsafe { libc::send(fd, ptr.cast(), len as usize, AT_ONCE) as i64 }
             }
             Self::SendMessage { fd, message } => {
                 // SAFETY: the operation keeps the message, its vector and its parts alive.
-                unsafe { libc::sendmsg(fd, message, libc::MSG_NOSIGNAL) as i64 }
+                unsafe { libc::sendmsg(fd, message, AT_ONCE) as i64 }
             }
             Self::Accept { fd } => {
                 let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
