@@ -32,10 +32,7 @@ impl Stack {
             data: MemDevice::new("cache", 2 * VOLUME_BYTES),
             metadata: None,
         };
-        let format = FormatOptions {
-            block_size_bytes: 32 << 10,
-            uuid: [7; 16],
-        };
+        let format = FormatOptions::new(32 << 10, [7; 16]);
         forebay_cache::format(&devices, &format).await?;
         let options = CacheOptions {
             journal: Some(Buf::zeroed(4 << 20)),

@@ -18,6 +18,8 @@ pub struct Target<S> {
     pub stack: Rc<S>,
     /// What clients do.
     pub plan: Plan,
+    /// Lives that a random seed draws at most, from two on.
+    pub lives: u64,
     /// Names the stack's configuration in the replay command.
     pub label: String,
     /// The command that replays a case which it finds in `FOREBAY_REPLAY`.
@@ -284,33 +286,78 @@ impl<S: Stack> Target<S> {
         let rng = Rng::labelled(seed, 11);
         let mut machine = Machine::new(&self.stack, rng.draw())?;
         let mut report = Report::default();
-        for round in 0..2 + rng.below(4) {
-            let within_io = [10, 60, 400][rng.index(3)];
+        for round in 0..2 + rng.below(self.lives - 1) {
+            let within_io = [10, 30, 100, 400][rng.index(4)];
             machine.world.set_stop(match rng.below(6) {
                 0 => None,
                 1 => Some(Stop::BeforePoll(1 + rng.below(within_io * 20))),
                 2 => Some(Stop::AfterIo(1 + rng.below(within_io))),
                 _ => Some(Stop::BeforeIo(1 + rng.below(within_io))),
             });
+            let failing = rng.chance(1, 4).then(|| draw_failure(&machine, &rng));
             let life = Life {
                 verify: round > 0,
                 close: rng.chance(1, 2),
+                errors_allowed: failing.is_some(),
                 ..self.first_life(rng.draw())
             };
             let end = machine
                 .live(life)
                 .map_err(|message| format!("life {round}: {message}"))?;
             report.points += 1;
-            if end == End::Crashed || rng.chance(3, 4) {
-                machine.crash(draw_crash(&machine, &rng));
+            let mut crash =
+                (end != End::Finished || rng.chance(3, 4)).then(|| draw_crash(&machine, &rng));
+            if let Some((disk, class)) = failing {
+                let device = &machine.world.disks()[disk];
+                device.set_faults(FaultPlan::default());
+                // What a failed flush lost may still show until power is lost, and a new process
+                // cannot know: power goes at once.
+                if class == OpClass::Flush && !matches!(crash, Some(Crash::Power(_))) {
+                    crash = Some(Crash::Power(Keep::Random(rng.draw())));
+                }
+            }
+            if let Some(crash) = crash {
+                machine.crash(crash);
                 report.crashes += 1;
             }
         }
         machine.world.set_stop(None);
+        if rng.chance(1, 2) {
+            machine.crash(draw_crash(&machine, &rng));
+            report.crashes += self.crash_recoveries(&machine, &rng)?;
+        }
         self.recover(&mut machine, rng.draw(), false)
             .map_err(|message| format!("at the end: {message}"))?;
         report.digest = machine.world.digest();
         Ok(report)
+    }
+
+    /// Lets the recovery from a crash crash in turn, at each of its I/Os. Returns how often.
+    fn crash_recoveries(&self, crashed: &Machine<S>, rng: &Rng) -> Result<u64, String> {
+        let seed = rng.draw();
+        for nth in 1.. {
+            let machine = crashed.fork();
+            machine.world.set_stop(Some(Stop::BeforeIo(nth)));
+            let opening = Life {
+                seed,
+                verify: false,
+                work: None,
+                close: false,
+                errors_allowed: false,
+            };
+            let end = machine.live(opening)?;
+            if end != End::Crashed {
+                return Ok(nth - 1);
+            }
+            machine.world.set_stop(None);
+            for crash in [Crash::Process(rng.draw()), draw_crash(&machine, rng)] {
+                let mut machine = machine.fork();
+                machine.crash(crash);
+                self.recover(&mut machine, rng.draw(), false)
+                    .map_err(|message| format!("recovery cut off at I/O {nth}: {message}"))?;
+            }
+        }
+        unreachable!("the loop ends when the recovery does")
     }
 
     /// Runs one case again.
@@ -361,6 +408,22 @@ fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -> Vec<Crash
     }
     let deaths = (0..depth.deaths).map(|_| Crash::Process(rng.draw()));
     keeps.into_iter().map(Crash::Power).chain(deaths).collect()
+}
+
+/// Makes one operation of a device fail in the next life.
+fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize, OpClass) {
+    let disks = machine.world.disks();
+    let disk = rng.index(disks.len());
+    let class = match rng.below(4) {
+        0 => OpClass::Write,
+        1 => OpClass::Read,
+        _ => OpClass::Flush,
+    };
+    disks[disk].set_faults(FaultPlan {
+        fail_nth: Some((class, 1 + rng.below([4, 30][rng.index(2)]))),
+        ..FaultPlan::default()
+    });
+    (disk, class)
 }
 
 fn draw_crash<S: Stack>(machine: &Machine<S>, rng: &Rng) -> Crash {

@@ -53,7 +53,7 @@ pub struct LostRange {
 
 /// An open stack.
 pub trait Running: 'static {
-    /// The volumes.
+    /// A new connection to each volume.
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>>;
 
     /// What opening it has reported as lost: there, acknowledged writes may be undone, promised ones

@@ -30,7 +30,7 @@ pub struct Mix {
     pub zeroes: u64,
     /// [`Running::control`].
     pub control: u64,
-    /// Idle time, in which background work gets on: mostly up to 20 ms, sometimes seconds.
+    /// Idle time, in which background work gets on: up to 20 ms, or to seconds.
     pub pause: u64,
 }
 
@@ -141,10 +141,15 @@ impl Clients {
 
     /// Runs all lanes of all volumes to their end.
     pub(crate) async fn work<R: Running>(self: &Rc<Self>, running: &Rc<R>, plan: Plan, seed: u64) {
-        let volumes = running.volumes();
-        let left = Rc::new((Cell::new(volumes.len() * plan.lanes), WaitList::new()));
-        for (volume, device) in volumes.iter().enumerate() {
+        // Two connections to each volume, which the lanes share.
+        let (first, second) = (running.volumes(), running.volumes());
+        let left = Rc::new((Cell::new(first.len() * plan.lanes), WaitList::new()));
+        for (volume, connections) in first.iter().zip(&second).enumerate() {
             for lane in 0..plan.lanes {
+                let device = match lane % 2 {
+                    0 => connections.0,
+                    _ => connections.1,
+                };
                 let label = (volume * plan.lanes + lane) as u64 + 1;
                 let rng = Rng::labelled(seed, label);
                 let size = self.model.borrow().volume_bytes(volume);
@@ -161,7 +166,7 @@ impl Clients {
                             None if rng
                                 .chance(plan.mix.pause, plan.mix.pause + plan.mix.control) =>
                             {
-                                let most_us = if rng.chance(1, 4) { 5_000_000 } else { 20_000 };
+                                let most_us = [20_000, 20_000, 5_000_000, 10_000_000][rng.index(4)];
                                 rt::sleep(Duration::from_micros(rng.below(most_us))).await;
                             }
                             None => {

@@ -29,6 +29,7 @@ fn target(flaw: Option<Flaw>, promise: Promise) -> Target<Toy> {
             },
             largest_bytes: 32 << 10,
         },
+        lives: 5,
         label: format!("{flaw:?}"),
         command: "cargo test -p forebay-testkit",
     }

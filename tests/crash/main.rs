@@ -3,14 +3,13 @@
 //!
 //! `FOREBAY_SEEDS=n` runs n random seeds in place of 2000; `FOREBAY_SEED=n` starts them at n.
 
-mod planted;
 #[path = "../stack/mod.rs"]
 mod stack;
 
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use stack::{CacheStack, Setup};
+use stack::{CHANGING, CacheStack, Setup};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -27,24 +26,28 @@ fn target(setup: Setup) -> Target<CacheStack> {
     Target {
         stack: CacheStack::new(setup),
         plan: setup.plan(),
+        lives: setup.lives(),
         label: setup.to_string(),
         command: COMMAND,
     }
 }
 
+/// Two connections in flight on each of two volumes, without and with changes of mode.
 fn sweep(mode: Mode, durability: Durability, fits: bool) {
-    let target = target(Setup {
-        mode,
-        durability,
-        fits,
-        variant: 0,
-    });
-    match target.sweep(1, DEPTH) {
-        Ok(report) => {
-            eprintln!("{}: {report:?}", target.label);
-            assert!(report.points > 40, "the sweep ended early: {report:?}");
+    for variant in [0, CHANGING] {
+        let target = target(Setup {
+            mode,
+            durability,
+            fits,
+            variant,
+        });
+        match target.sweep(1, DEPTH) {
+            Ok(report) => {
+                eprintln!("{}: {report:?}", target.label);
+                assert!(report.points > 40, "the sweep ended early: {report:?}");
+            }
+            Err(failure) => panic!("{failure}"),
         }
-        Err(failure) => panic!("{failure}"),
     }
 }
 
@@ -101,7 +104,12 @@ fn random(part: u64) {
     let count = number("FOREBAY_SEEDS", 2000);
     let mut crashes = 0;
     for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
-        match target(Setup::draw(seed)).random(seed) {
+        let setup = if seed % 8 < PARTS {
+            Setup::draw(seed)
+        } else {
+            Setup::pressed(seed)
+        };
+        match target(setup).random(seed) {
             Ok(report) => crashes += report.crashes,
             Err(failure) => panic!("{failure}"),
         }

@@ -13,10 +13,16 @@ use forebay_io::sim::{DiskConfig, Rng, World};
 use forebay_testkit::model::Promise;
 use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 use forebay_testkit::workload::{Mix, Plan};
+use forebay_volume::Volume;
 
 /// Volumes of every stack, and their size.
 pub(crate) const VOLUMES: usize = 2;
 pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
+
+/// The variant of the plain configuration in which modes change under the clients.
+pub(crate) const CHANGING: u64 = 1;
+/// Set in a variant of [`Setup::pressed`].
+const PRESSED: u64 = 1 << 32;
 
 /// A configuration; as text it is the label in replay commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +31,7 @@ pub(crate) struct Setup {
     pub(crate) durability: Durability,
     /// Whether the volumes fit into the cache.
     pub(crate) fits: bool,
-    /// Draws everything else; zero for the plain configuration.
+    /// Draws everything else; zero for the plain configuration, [`CHANGING`] for it with changes.
     pub(crate) variant: u64,
 }
 
@@ -84,18 +90,42 @@ impl Setup {
                 Durability::Flush
             },
             fits: rng.chance(1, 3),
-            variant: 1 + rng.below(1 << 20),
+            variant: CHANGING + 1 + rng.below(1 << 20),
         }
+    }
+
+    /// A configuration that `seed` draws among those that press: small caches, devices with volatile
+    /// caches, and much of what is rare otherwise.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test presses"))]
+    pub(crate) fn pressed(seed: u64) -> Self {
+        let drawn = Self::draw(seed);
+        Self {
+            fits: drawn.fits && seed.is_multiple_of(2),
+            variant: drawn.variant | PRESSED,
+            ..drawn
+        }
+    }
+
+    /// Lives that a random seed draws at most.
+    pub(crate) const fn lives(&self) -> u64 {
+        if self.is_pressed() { 20 } else { 5 }
+    }
+
+    const fn is_pressed(&self) -> bool {
+        self.variant & PRESSED != 0
     }
 
     /// What clients do; with a variant, of a kind that it draws.
     pub(crate) fn plan(&self) -> Plan {
         let plain = Mix::default();
-        if self.variant == 0 {
+        if self.variant <= CHANGING {
             return Plan {
                 lanes: 3,
                 operations: 8,
-                mix: plain,
+                mix: Mix {
+                    control: 12 * self.variant,
+                    ..plain
+                },
                 largest_bytes: 48 << 10,
             };
         }
@@ -110,19 +140,37 @@ impl Setup {
             },
             _ => plain,
         };
+        let mix = if self.is_pressed() {
+            Mix {
+                read: [4, 24][rng.index(2)],
+                fua: [1, 8][rng.index(2)],
+                flush: [1, 10, 60][rng.index(3)],
+                zeroes: [3, 20][rng.index(2)],
+                pause: [2, 10][rng.index(2)],
+                control: [0, 2, 10][rng.index(3)],
+                ..mix
+            }
+        } else {
+            Mix { control: 2, ..mix }
+        };
         Plan {
-            lanes: 2 + rng.index(5),
-            operations: [10, 40, 80][rng.index(3)],
-            mix: Mix { control: 2, ..mix },
+            lanes: if self.is_pressed() {
+                [1, 2, 6][rng.index(3)]
+            } else {
+                2 + rng.index(5)
+            },
+            operations: [10, 40, 80, 160][rng.index(if self.is_pressed() { 4 } else { 3 })],
+            mix,
             largest_bytes: [8, 48, 96][rng.index(3)] << 10,
         }
     }
 
     fn details(&self) -> Details {
         let rng = Rng::labelled(self.variant, 22);
-        if self.variant == 0 {
+        if self.variant <= CHANGING {
             return Details {
                 block_bytes: if self.fits { 16 << 10 } else { 4 << 10 },
+                region_shift: 2,
                 metadata_device: false,
                 unit_bytes: 512,
                 volatile: [true; 3],
@@ -137,8 +185,9 @@ impl Setup {
                 share: 3,
             };
         }
-        Details {
+        let drawn = Details {
             block_bytes: [4, 8, 16, 32][rng.index(4)] << 10,
+            region_shift: [0, 2, 6][rng.index(3)],
             metadata_device: rng.chance(1, 2),
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
             volatile: [(); 3].map(|()| rng.chance(3, 4)),
@@ -160,12 +209,23 @@ impl Setup {
             latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
             commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
             share: 2 + rng.below(6),
+        };
+        if !self.is_pressed() {
+            return drawn;
+        }
+        Details {
+            volatile: [(); 3].map(|()| rng.chance(15, 16)),
+            promotion: Promotion::Always,
+            cutoff_bytes: 0,
+            latency_us: [(); 3].map(|()| [(5, 50), (500, 3000), (2000, 20_000)][rng.index(3)]),
+            ..drawn
         }
     }
 }
 
 struct Details {
     block_bytes: u32,
+    region_shift: u8,
     metadata_device: bool,
     /// Logical block of the metadata device, or physical block of the one that holds everything.
     unit_bytes: u32,
@@ -212,7 +272,7 @@ impl CacheStack {
 /// An open cache with its volumes.
 pub(crate) struct OpenCache {
     cache: Cache,
-    volumes: Vec<Rc<dyn BlockDevice>>,
+    volumes: Vec<Volume>,
     lost: Vec<LostRange>,
 }
 
@@ -253,6 +313,7 @@ impl Stack for CacheStack {
         for volume in 0..VOLUMES {
             world.add_disk(&DiskConfig {
                 volatile_cache: details.volatile[2],
+                fua: details.fua,
                 latency_us: details.latency_us[2],
                 ..DiskConfig::new(format!("backing{volume}"), VOLUME_BYTES)
             });
@@ -273,8 +334,8 @@ impl Stack for CacheStack {
 
     async fn format(&self, process: &Process) -> Result<()> {
         let options = FormatOptions {
-            block_size_bytes: self.details.block_bytes,
-            uuid: [7; 16],
+            region_shift: self.details.region_shift,
+            ..FormatOptions::new(self.details.block_bytes, [7; 16])
         };
         forebay_cache::format(&self.devices(process), &options).await
     }
@@ -290,6 +351,10 @@ impl Stack for CacheStack {
         };
         let (cache, report) = Cache::open(self.devices(process), options).await?;
         let devices_are_well = process.disks.iter().all(|disk| disk.counters().failed == 0);
+        if devices_are_well && report.damaged_records + report.unreadable_units > 0 {
+            let what = format!("a crash looks like damage: {report:?}");
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
         if devices_are_well && !report.lost.is_empty() {
             let what = format!("data was lost though no device failed: {:?}", report.lost);
             return Err(Error::new(ErrorKind::Lost, what));
@@ -306,7 +371,7 @@ impl Stack for CacheStack {
             let attached = cache
                 .attach(&name(volume), Rc::new(backing), options)
                 .await?;
-            volumes.push(attached);
+            volumes.push(Volume::new(name(volume), attached, false));
         }
         let lost = (report.lost.iter())
             .map(|range| LostRange {
@@ -327,7 +392,9 @@ impl Stack for CacheStack {
 
 impl Running for OpenCache {
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>> {
-        self.volumes.clone()
+        (self.volumes.iter())
+            .map(|volume| volume.handle().open())
+            .collect()
     }
 
     fn lost(&self) -> Vec<LostRange> {
@@ -345,6 +412,9 @@ impl Running for OpenCache {
     }
 
     async fn close(&self) -> Result<()> {
+        for volume in &self.volumes {
+            volume.drain().await;
+        }
         self.cache.close().await
     }
 }

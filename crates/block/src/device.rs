@@ -66,25 +66,7 @@ impl DeviceInfo {
     /// `OutOfRange` past the end.
     #[inline]
     pub fn check(&self, request: &Request) -> Result<()> {
-        if matches!(request.op, Op::Flush) {
-            return Ok(());
-        }
-        let block = u64::from(self.logical_block_bytes);
-        if (request.offset | request.len) & (block - 1) != 0 || request.len == 0 {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        if request.offset > self.size_bytes || request.len > self.size_bytes - request.offset {
-            return Err(ErrorKind::OutOfRange.into());
-        }
-        if matches!(request.op, Op::Read | Op::Write { .. })
-            && request
-                .buf
-                .as_ref()
-                .is_none_or(|buf| buf.len() as u64 != request.len)
-        {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        Ok(())
+        request.check(self.size_bytes, self.logical_block_bytes)
     }
 }
 
@@ -126,6 +108,30 @@ pub struct Request {
 }
 
 impl Request {
+    /// Checks that the request is aligned and within a device of this size and these blocks, bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a misaligned request, a length of zero or a buffer of another length;
+    /// `OutOfRange` past the end.
+    #[inline]
+    pub fn check(&self, size_bytes: u64, logical_block_bytes: u32) -> Result<()> {
+        if matches!(self.op, Op::Flush) {
+            return Ok(());
+        }
+        let block = u64::from(logical_block_bytes);
+        if (self.offset | self.len) & (block - 1) != 0 || self.len == 0 {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        if self.offset > size_bytes || self.len > size_bytes - self.offset {
+            return Err(ErrorKind::OutOfRange.into());
+        }
+        let buf_len = self.buf.as_ref().map(|buf| buf.len() as u64);
+        if matches!(self.op, Op::Read | Op::Write { .. }) && buf_len != Some(self.len) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        Ok(())
+    }
+
     /// A read of `buf.len()` bytes.
     #[must_use]
     pub const fn read(offset: u64, buf: Buf) -> Self {

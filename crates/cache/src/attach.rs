@@ -8,13 +8,13 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
 };
 use forebay_io::sync::WaitList;
+use forebay_metadata::order;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
 
 use crate::backing::Backing;
 use crate::commit::Entry;
 use crate::engine::{Attached, CachedVolume, Engine};
-use crate::map::{DEFERRED, NO_RECORD, PENDING};
 use crate::open::Cache;
 use crate::options::VolumeOptions;
 use crate::stats::VolumeCounters;
@@ -103,7 +103,7 @@ impl Cache {
         // What a process that died wrote, through this cache or without it, may sit in the device's cache;
         // a client that lived on will flush it through us.
         if info.volatile_cache {
-            backing.device.flush().await?;
+            order::flush(backing.device.as_ref()).await?;
         }
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
@@ -318,8 +318,7 @@ impl Engine {
             let lock = self.locks.exclusive(key).await;
             if self.map.borrow().find(key) == Some(slot) {
                 let mut map = self.map.borrow_mut();
-                map.clear_flags(slot, PENDING | DEFERRED);
-                map.set_record(slot, NO_RECORD);
+                map.kill(slot);
                 killed.push(slot);
                 locks.push(lock);
             }

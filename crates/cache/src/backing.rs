@@ -4,6 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Op, Request, Result};
+use forebay_metadata::order::{self, Ordered, Part, Site};
+
+use crate::plant::{Fault, planted};
 
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
@@ -51,10 +54,21 @@ impl Backing {
 
     /// Everything that changes the device goes through here. With `durable`, what was written is on
     /// media when this returns.
-    pub(crate) async fn change(&self, mut request: Request, durable: bool) -> Result<()> {
+    #[track_caller]
+    pub(crate) fn change(
+        &self,
+        request: Request,
+        durable: bool,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        self.change_at(Site::here(), request, durable)
+    }
+
+    async fn change_at(&self, site: Site, mut request: Request, durable: bool) -> Result<()> {
         let fua = durable && self.volatile && self.fua;
         match &mut request.op {
-            Op::Write { fua: flag } | Op::WriteZeroes { fua: flag, .. } => *flag = fua,
+            Op::Write { fua: flag } | Op::WriteZeroes { fua: flag, .. } => {
+                *flag = fua && !site.lacks(Part::Fua);
+            }
             _ => {}
         }
         let by_itself = fua && request.op != Op::Discard || !self.volatile;
@@ -64,22 +78,27 @@ impl Backing {
             &self.started
         };
         counter.set(counter.get() + 1);
-        let result = self.device.start(request).await;
+        let result = Ordered::new(site, self.device.start(request)).await;
         if by_itself {
             counter.set(counter.get() - 1);
         } else {
             self.completed.set(self.completed.get() + 1);
         }
         result?;
-        if durable && !by_itself {
+        if durable && !by_itself && !Site::here().lacks(Part::Step) {
             self.flush().await?;
         }
         Ok(())
     }
 
-    pub(crate) async fn write(&self, offset: u64, buf: Buf, durable: bool) -> Result<()> {
-        self.change(Request::write(offset, buf, false), durable)
-            .await
+    #[track_caller]
+    pub(crate) fn write(
+        &self,
+        offset: u64,
+        buf: Buf,
+        durable: bool,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        self.change_at(Site::here(), Request::write(offset, buf, false), durable)
     }
 
     /// Makes what was written so far durable.
@@ -90,7 +109,7 @@ impl Backing {
         self.check()?;
         let covered = self.completed.get();
         if self.volatile
-            && let Err(error) = self.device.flush().await
+            && let Err(error) = order::flush(self.device.as_ref()).await
         {
             let name = self.device.info().name;
             tracing::error!(device = name, error = %error.report(), "a flush of the backing device failed");
@@ -101,6 +120,9 @@ impl Backing {
                 ),
                 error,
             );
+            if planted(Fault::RetryFailedFlush) {
+                return Err(error);
+            }
             self.failed.borrow_mut().get_or_insert(error);
         }
         self.check()?;

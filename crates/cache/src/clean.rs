@@ -170,7 +170,6 @@ impl Engine {
         let mut error = None;
         for volume in volumes {
             let flushed = match self.volume_by_id(volume) {
-                Some(_) if planted(Fault::CleanBeforeFlush) => Ok(()),
                 Some(attached) => self.flush_backing(&attached).await,
                 None => Err(ErrorKind::ShuttingDown.into()),
             };

@@ -12,17 +12,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Error, ErrorKind, IoFuture, Result};
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::journal::Journal;
 use forebay_metadata::log::{Log, LogExtent, Owner};
+use forebay_metadata::order::{self, Ordered, Part, Site};
 use forebay_metadata::record::{BlockRecord, Body};
 use forebay_policy::SlotId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, LIVE, NO_RECORD, PENDING, UNFLUSHED};
-use crate::plant::{Fault, planted};
+use crate::map::{CLEANED, DEFERRED, DYING, LIVE, NO_RECORD, PENDING, UNFLUSHED};
 use crate::region::RegionId;
 
 /// Names a round; see [`Engine::committed`].
@@ -116,6 +116,11 @@ impl Committer {
         self.failed.borrow().clone()
     }
 
+    /// Whether the cache still takes writes.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.failed.borrow().is_none()
+    }
+
     pub(crate) fn push_body(&self, body: &Body, owner: Owner) -> u32 {
         let mut log = self.log.borrow_mut();
         let lsn = log.push(body, owner);
@@ -127,7 +132,7 @@ impl Engine {
     /// Queues a slot: the next round records what it holds.
     pub(crate) fn queue_record(&self, slot: SlotId) {
         let mut map = self.map.borrow_mut();
-        if !map.slot(slot).has(PENDING) {
+        if !map.slot(slot).has(PENDING | DYING) {
             map.add_flags(slot, PENDING);
             self.commit.pending.borrow_mut().push_back(slot);
         }
@@ -143,14 +148,14 @@ impl Engine {
 
     /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
     /// record would win, after a crash, over what is about to be written to the backing device.
-    pub(crate) async fn settle(&self, slot: SlotId) -> Result<()> {
+    #[track_caller]
+    pub(crate) fn settle(&self, slot: SlotId) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
         let entry = self.map.borrow().slot(slot);
         let in_flight =
             entry.record_at != NO_RECORD && self.commit.log.borrow().in_flight(entry.record_at);
-        if entry.has(CLEANED) || in_flight {
-            self.commit().await?;
-        }
-        Ok(())
+        let needed = (entry.has(CLEANED) || in_flight) && !site.lacks(Part::Step);
+        async move { if needed { self.commit().await } else { Ok(()) } }
     }
 
     /// Queues something else for the next round.
@@ -170,7 +175,18 @@ impl Engine {
     }
 
     /// Waits until a round is durable.
-    pub(crate) async fn committed(&self, ticket: Ticket) -> Result<()> {
+    #[track_caller]
+    pub(crate) fn committed(&self, ticket: Ticket) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        async move {
+            if site.lacks(Part::Wait) {
+                return Ok(());
+            }
+            self.round_ended(ticket).await
+        }
+    }
+
+    async fn round_ended(&self, ticket: Ticket) -> Result<()> {
         loop {
             if self.commit.completed.get() >= ticket.0 {
                 return Ok(());
@@ -183,9 +199,16 @@ impl Engine {
     }
 
     /// Makes everything queued and written up to now durable.
-    pub(crate) async fn commit(&self) -> Result<()> {
-        let ticket = self.request_commit();
-        self.committed(ticket).await
+    #[track_caller]
+    pub(crate) fn commit(&self) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        let ticket = (!site.lacks(Part::Step)).then(|| self.request_commit());
+        async move {
+            match ticket {
+                Some(ticket) if !site.lacks(Part::Wait) => self.round_ended(ticket).await,
+                _ => Ok(()),
+            }
+        }
     }
 
     /// A write to a slot completed, with whatever result.
@@ -327,14 +350,13 @@ impl Engine {
     /// Rule 1: the data that the batch's records point to is durable before they are written.
     async fn flush_data(&self) -> Result<()> {
         let written = self.commit.data_written.get();
-        let skip = planted(Fault::RecordBeforeData);
-        if self.data_volatile && written != self.commit.data_flushed.get() && !skip {
+        if self.data_volatile && written != self.commit.data_flushed.get() {
             // A write that comes while the flush runs is on the next list.
             let covered = std::mem::take(&mut *self.commit.unflushed.borrow_mut());
             for slot in &covered {
                 self.map.borrow_mut().clear_flags(*slot, UNFLUSHED);
             }
-            if let Err(error) = self.data.flush().await {
+            if let Err(error) = order::flush(self.data.as_ref()).await {
                 self.commit.unflushed.borrow_mut().extend(covered);
                 self.commit.flush_failed.set(true);
                 return Err(error);
@@ -346,20 +368,20 @@ impl Engine {
 
     async fn write_batch(&self, extents: Vec<LogExtent>) -> Result<()> {
         let fua = self.metadata_volatile && self.metadata_fua && extents.len() == 1;
-        let start = |extent: &LogExtent| -> IoFuture {
+        let start = |extent: &LogExtent| -> Ordered {
             let bytes = extent.buf.len() as u64;
             self.stats.log_bytes.add(bytes);
             let buf = extent.buf.clone();
             if fua {
-                self.metadata.write_fua(extent.offset, buf)
+                order::write_fua(self.metadata.as_ref(), extent.offset, buf)
             } else {
-                self.metadata.write(extent.offset, buf)
+                order::write(self.metadata.as_ref(), extent.offset, buf)
             }
         };
         // All extents are issued at once; a failed one is written again, which is safe as long as
         // nobody was told that it is there. Not so with FUA: what failed may have been a flush.
         let tries = if fua { 1 } else { WRITE_TRIES };
-        let mut running: Vec<IoFuture> = extents.iter().map(start).collect();
+        let mut running: Vec<Ordered> = extents.iter().map(start).collect();
         for (extent, first) in extents.iter().zip(running.drain(..)) {
             let mut result = first.await;
             for _ in 1..tries {
@@ -373,11 +395,12 @@ impl Engine {
             }
             result?;
         }
-        if self.metadata_volatile && !fua {
-            if let Err(error) = self.metadata.flush().await {
-                self.metadata_flush_failed();
-                return Err(error);
-            }
+        if self.metadata_volatile
+            && !fua
+            && let Err(error) = order::flush(self.metadata.as_ref()).await
+        {
+            self.metadata_flush_failed();
+            return Err(error);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use forebay_block::{
 };
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore, WaitList};
+use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
 
@@ -88,6 +89,19 @@ impl Attached {
         u32::try_from(rest.min(geometry.block_bytes())).expect("at most a block")
     }
 
+    /// A request begins: the volume is not detached before it ends.
+    pub(crate) fn enter(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    /// A request ends.
+    pub(crate) fn leave(&self) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.in_flight.get() == 0 && self.detaching.get() {
+            self.idle.wake_all();
+        }
+    }
+
     /// Whether a missed block is let in.
     pub(crate) fn promotes(&self, key: BlockKey) -> bool {
         self.filter.borrow_mut().miss(key)
@@ -151,24 +165,32 @@ impl Engine {
     }
 
     /// Writes to a slot.
-    pub(crate) async fn write_slot(&self, slot: SlotId, start: u32, buf: Buf) -> Result<()> {
+    #[track_caller]
+    pub(crate) fn write_slot(
+        &self,
+        slot: SlotId,
+        start: u32,
+        buf: Buf,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        async move {
+            let result = self.write_slot_data(site, slot, start, buf).await;
+            self.slot_written(slot);
+            result
+        }
+    }
+
+    async fn write_slot_data(&self, site: Site, slot: SlotId, start: u32, buf: Buf) -> Result<()> {
         let offset = self.geometry.data_offset(slot, start);
         let block = u64::from(self.data_block);
-        let result = if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
-            self.data.write(offset, buf).await
-        } else {
-            let (from, wide) = self.widened(offset, buf.len());
-            match self.data.read(from, wide.clone()).await {
-                Ok(()) => {
-                    let skip = usize::try_from(offset - from).expect("less than a block");
-                    wide.slice(skip..skip + buf.len()).copy_from_buf(&buf);
-                    self.data.write(from, wide).await
-                }
-                Err(error) => Err(error),
-            }
-        };
-        self.slot_written(slot);
-        result
+        if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
+            return Ordered::new(site, self.data.write(offset, buf)).await;
+        }
+        let (from, wide) = self.widened(offset, buf.len());
+        self.data.read(from, wide.clone()).await?;
+        let skip = usize::try_from(offset - from).expect("less than a block");
+        wide.slice(skip..skip + buf.len()).copy_from_buf(&buf);
+        Ordered::new(site, self.data.write(from, wide)).await
     }
 
     fn widened(&self, offset: u64, len: usize) -> (u64, Buf) {
@@ -180,12 +202,22 @@ impl Engine {
     }
 
     /// Flushes a volume's backing device and lets the records go that waited for it.
-    pub(crate) async fn flush_backing(&self, volume: &Attached) -> Result<()> {
-        volume.backing.flush().await?;
-        if !volume.backing.unflushed() {
-            self.release_deferred(volume.id);
+    #[track_caller]
+    pub(crate) fn flush_backing<'a>(
+        &'a self,
+        volume: &'a Attached,
+    ) -> impl Future<Output = Result<()>> + 'a {
+        let site = Site::here();
+        async move {
+            if site.lacks(Part::Step) {
+                return Ok(());
+            }
+            volume.backing.flush().await?;
+            if !volume.backing.unflushed() {
+                self.release_deferred(volume.id);
+            }
+            Ok(())
         }
-        Ok(())
     }
 
     /// Takes a slot out of the map; its slot is free at once.
@@ -235,33 +267,32 @@ impl BlockDevice for CachedVolume {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let check = DeviceInfo {
-            size_bytes: self.volume.size_bytes.get(),
-            logical_block_bytes: self.volume.logical_block,
-            ..DeviceInfo::new(String::new(), 0)
-        }
-        .check(&request);
-        if let Err(error) = check {
+        let (size, block) = (self.volume.size_bytes.get(), self.volume.logical_block);
+        if let Err(error) = request.check(size, block) {
             return done.complete(Err(error));
         }
         if self.volume.detaching.get() {
             return done.complete(Err(ErrorKind::ShuttingDown.into()));
         }
+        let Err((request, done)) = self.try_fast(request, done) else {
+            return;
+        };
         let (engine, volume) = (Rc::clone(&self.engine), Rc::clone(&self.volume));
-        volume.in_flight.set(volume.in_flight.get() + 1);
+        volume.enter();
         rt::spawn(async move {
             let result = engine.serve(&volume, request).await;
-            volume.in_flight.set(volume.in_flight.get() - 1);
-            if volume.in_flight.get() == 0 && volume.detaching.get() {
-                volume.idle.wake_all();
-            }
+            volume.leave();
             done.complete(result);
         });
     }
 }
 
 impl Engine {
-    async fn serve(self: &Rc<Self>, volume: &Rc<Attached>, request: Request) -> Result<()> {
+    pub(crate) async fn serve(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        request: Request,
+    ) -> Result<()> {
         let sync = self.sync_durability();
         match request.op {
             Op::Flush => mode::flush(self, volume).await,

@@ -7,7 +7,6 @@ use forebay_metadata::replay::{Replayed, replay};
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, PlanInput, Role, Superblock};
 
 use crate::options::{Devices, FormatOptions};
-use crate::region::REGION_BLOCKS;
 
 /// Bytes zeroed at a time while formatting.
 const WIPE_BYTES: u64 = 1 << 20;
@@ -31,6 +30,7 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         metadata_bytes: devices.metadata.as_ref().map(|d| d.info().size_bytes),
         unit_bytes: unit_of(metadata.as_ref()),
         block_size_bytes: options.block_size_bytes,
+        region_shift: options.region_shift,
         uuid: options.uuid,
     })?;
     // An interrupted format must leave no cache rather than half of one: the old superblocks go
@@ -189,7 +189,7 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
                 let block = &found.block;
                 if block.volume == volume.id && block.valid != 0 {
                     inspected.cached_blocks += 1;
-                    let region = (block.volume, block.block / REGION_BLOCKS);
+                    let region = (block.volume, block.block >> superblock.region_shift);
                     let dirty = if marked.contains(&region) {
                         block.valid
                     } else {

@@ -93,6 +93,21 @@ impl Geometry {
         })
     }
 
+    /// The range as one piece, if it lies in one block.
+    pub(crate) const fn single_piece(&self, offset: u64, len: u64) -> Option<Piece> {
+        let mask = self.block_bytes() - 1;
+        let start = offset & mask;
+        if start + len > self.block_bytes() {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a block is at most 1 MiB")]
+        Some(Piece {
+            block: offset >> self.block_shift,
+            start: start as u32,
+            end: (start + len) as u32,
+        })
+    }
+
     /// Granules that a piece touches.
     pub(crate) const fn touched(&self, piece: &Piece) -> u64 {
         let first = piece.start >> self.granule_shift;

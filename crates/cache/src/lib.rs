@@ -5,7 +5,7 @@
 //! lives on one reactor; front-ends on other reactors reach it by message, through `volume`.
 //!
 //! Follow a request: [`engine`] cuts it into pieces, one a cache block; [`mode`] dispatches a piece by
-//! cache mode; [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
+//! cache mode ([`fast`] takes hits the short way); [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
 //! durable; [`region`] keeps the marks that rules 3 and 5 ask for; [`clean`] writes dirty blocks back;
 //! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
@@ -16,6 +16,7 @@ mod batch;
 mod clean;
 mod commit;
 mod engine;
+mod fast;
 mod format;
 mod geometry;
 mod lock;

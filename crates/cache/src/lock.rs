@@ -10,9 +10,17 @@ use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use forebay_metadata::order::{Part, Site};
 use forebay_policy::BlockKey;
+
+/// Stands for a block that nobody else locks: what a test locks that leaves a lock out.
+fn nobodys() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The key is mixed already.
 #[derive(Default)]
@@ -68,35 +76,46 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
+    #[track_caller]
     pub(crate) fn shared(&self, key: BlockKey) -> Acquire<'_> {
-        self.acquire(key, false)
+        self.acquire(Site::here(), key, false)
     }
 
+    #[track_caller]
     pub(crate) fn exclusive(&self, key: BlockKey) -> Acquire<'_> {
-        self.acquire(key, true)
+        self.acquire(Site::here(), key, true)
     }
 
-    fn acquire(&self, key: BlockKey, exclusive: bool) -> Acquire<'_> {
+    fn acquire(&self, site: Site, key: BlockKey, exclusive: bool) -> Acquire<'_> {
+        let hash = if site.lacks(Part::Lock) {
+            nobodys()
+        } else {
+            key.hash()
+        };
         Acquire {
             table: self,
-            key: key.hash(),
+            key: hash,
             exclusive,
             ticket: None,
             done: false,
         }
     }
 
-    /// Takes the exclusive lock if nobody holds or waits for it.
-    pub(crate) fn try_exclusive(&self, key: BlockKey) -> bool {
+    /// Whether the lock could be had at once.
+    #[inline]
+    pub(crate) fn admits(&self, key: BlockKey, exclusive: bool) -> bool {
+        let locks = self.locks.borrow();
+        locks.is_empty()
+            || locks
+                .get(&key.hash())
+                .is_none_or(|lock| lock.queue.is_empty() && lock.admits(exclusive))
+    }
+
+    /// Takes a lock that [`LockTable::admits`].
+    pub(crate) fn take(&self, key: BlockKey, exclusive: bool) {
+        debug_assert!(self.admits(key, exclusive));
         let mut locks = self.locks.borrow_mut();
-        let entry = locks.entry(key.hash());
-        match entry {
-            std::collections::hash_map::Entry::Occupied(_) => false,
-            std::collections::hash_map::Entry::Vacant(vacant) => {
-                vacant.insert(Lock::default()).take(true);
-                true
-            }
-        }
+        locks.entry(key.hash()).or_default().take(exclusive);
     }
 
     /// Whether somebody holds the exclusive lock now.
@@ -107,12 +126,12 @@ impl LockTable {
             .is_some_and(|lock| lock.writer)
     }
 
-    /// Gives back a lock that [`LockTable::try_exclusive`] took.
-    pub(crate) fn release_exclusive(&self, key: BlockKey) {
-        self.release(key.hash(), true);
+    /// Gives back a lock that [`LockTable::take`] took.
+    pub(crate) fn release(&self, key: BlockKey, exclusive: bool) {
+        self.give_back(key.hash(), exclusive);
     }
 
-    fn release(&self, key: u64, exclusive: bool) {
+    fn give_back(&self, key: u64, exclusive: bool) {
         let mut locks = self.locks.borrow_mut();
         let lock = locks.get_mut(&key).expect("a held lock is in the table");
         if exclusive {
@@ -232,7 +251,7 @@ pub(crate) struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.table.release(self.key, self.exclusive);
+        self.table.give_back(self.key, self.exclusive);
     }
 }
 
@@ -265,15 +284,18 @@ mod tests {
                 });
                 rt::sleep(std::time::Duration::from_millis(1)).await;
             }
-            assert!(!table.try_exclusive(key) && table.is_exclusive(key));
+            assert!(!table.admits(key, true) && table.is_exclusive(key));
             drop(held);
             rt::sleep(std::time::Duration::from_secs(1)).await;
             let log = log.borrow();
             assert_eq!(log[4..], ["+w", "-w", "+r3", "-r3"], "{log:?}");
             assert!(log[..2].iter().all(|entry| entry.starts_with("+r")));
             assert!(table.locks.borrow().is_empty());
-            assert!(table.try_exclusive(key));
-            table.release_exclusive(key);
+            assert!(table.admits(key, true));
+            table.take(key, true);
+            assert!(!table.admits(key, false));
+            table.release(key, true);
+            assert!(table.locks.borrow().is_empty());
         });
     }
 }

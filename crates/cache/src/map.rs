@@ -26,6 +26,8 @@ pub(crate) const TRACED: u16 = 64;
 pub(crate) const QUEUED: u16 = 128;
 /// Turned clean since its last record.
 pub(crate) const CLEANED: u16 = 256;
+/// Its death is queued: nothing may log it any more.
+pub(crate) const DYING: u16 = 1024;
 /// Written to since the last flush of the data device began.
 pub(crate) const UNFLUSHED: u16 = 512;
 
@@ -304,6 +306,13 @@ impl Map {
 
     pub(crate) fn clear_flags(&mut self, slot: SlotId, flags: u16) {
         self.slots[slot as usize].flags &= !flags;
+    }
+
+    /// A slot's death is about to be logged: nothing may log the slot behind it.
+    pub(crate) fn kill(&mut self, slot: SlotId) {
+        self.clear_flags(slot, PENDING | DEFERRED);
+        self.add_flags(slot, DYING);
+        self.set_record(slot, NO_RECORD);
     }
 
     pub(crate) fn set_record(&mut self, slot: SlotId, record_at: u32) {

@@ -110,8 +110,22 @@ impl fmt::Debug for Devices {
 pub struct FormatOptions {
     /// Cache block size: a power of two from 4 KiB to 1 MiB.
     pub block_size_bytes: u32,
+    /// Blocks that share a mark (docs/format.md), as a power of two, up to 16.
+    pub region_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],
+}
+
+impl FormatOptions {
+    /// Blocks of this size, in regions of 64.
+    #[must_use]
+    pub const fn new(block_size_bytes: u32, uuid: [u8; 16]) -> Self {
+        Self {
+            block_size_bytes,
+            region_shift: 6,
+            uuid,
+        }
+    }
 }
 
 /// How a cache is opened.

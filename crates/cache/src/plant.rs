@@ -1,29 +1,16 @@
-//! Faults to plant, so that the checkers can be shown to find them. Compiled with the feature `plant`,
-//! which only the tests package asks for; without it [`planted`] is a constant.
+//! Faults to plant, so that the checkers can be shown to find them, beside the orderings that
+//! [`forebay_metadata::order`] can take out. Compiled with the feature `plant`, which only the tests
+//! package asks for; without it [`planted`] is a constant.
 
-/// An ordering that the engine must not lose, named by what happens without it.
+/// Something that the engine must not forget, named by what happens then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Rule 1: records are written without the data flush before them.
-    RecordBeforeData,
-    /// Rule 2: a slot is free before the kill of its block is durable.
-    ReuseBeforeDead,
-    /// Rule 3: a clean block is overwritten in place without a mark.
-    UnmarkedOverwrite,
-    /// Rule 4: blocks turn clean before the backing device was flushed.
-    CleanBeforeFlush,
     /// Rule 4: a write that comes while a block is written back is forgotten.
     ForgetRewrite,
-    /// Rule 5: a write goes to the backing device beside a cached copy without a mark.
-    UnannouncedWrite,
     /// Rule 5: clean copies are recorded while the backing device has not flushed what they claim.
     ClaimBeforeFlush,
-    /// Rule 9: a FLUSH does not ask the backing device.
-    FlushHalfWay,
-    /// Rule 9: a write is acknowledged before its record is where the next process finds it.
-    ForgetJournal,
-    /// Rule 10: zeroing does not wait until the clean copy is durably gone.
-    ZeroBeforeDrop,
+    /// Rule 9: a flush of a backing device that failed is tried again, and believed.
+    RetryFailedFlush,
 }
 
 #[cfg(feature = "plant")]
@@ -55,3 +42,6 @@ pub(crate) use planted::planted;
 pub(crate) const fn planted(_: Fault) -> bool {
     false
 }
+
+#[cfg(feature = "plant")]
+pub use forebay_metadata::order::{Part, SitePart, reached, take_out};

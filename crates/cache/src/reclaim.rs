@@ -14,8 +14,7 @@ use forebay_policy::{BlockKey, SlotId};
 
 use crate::commit::Entry;
 use crate::engine::Engine;
-use crate::map::{CLEANING, DEFERRED, NO_RECORD, PENDING, TRACED};
-use crate::plant::{Fault, planted};
+use crate::map::{CLEANING, TRACED};
 
 /// Candidates looked at for each slot that is wanted.
 const LOOK_AT: usize = 16;
@@ -123,7 +122,8 @@ impl Engine {
                 let entry = map.slot(slot);
                 if entry.dirty != 0 {
                     dirty += 1;
-                } else if !entry.has(CLEANING) && self.locks.try_exclusive(entry.key) {
+                } else if !entry.has(CLEANING) && self.locks.admits(entry.key, true) {
+                    self.locks.take(entry.key, true);
                     victims.push(slot);
                     if victims.len() >= wanted {
                         break;
@@ -150,16 +150,13 @@ impl Engine {
         for slot in &victims {
             let mut map = self.map.borrow_mut();
             // Nothing may log them behind their deaths, nor after they were let go without one.
-            map.clear_flags(*slot, PENDING | DEFERRED);
-            map.set_record(*slot, NO_RECORD);
+            map.kill(*slot);
         }
         let mut durable = Ok(());
         if !traced.is_empty() {
             self.queue_entry(Entry::Kill(traced));
             let ticket = self.request_commit();
-            if !planted(Fault::ReuseBeforeDead) {
-                durable = self.committed(ticket).await;
-            }
+            durable = self.committed(ticket).await;
         }
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);
@@ -168,7 +165,7 @@ impl Engine {
             }
         }
         for key in keys {
-            self.locks.release_exclusive(key);
+            self.locks.release(key, true);
         }
     }
 }

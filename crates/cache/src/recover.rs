@@ -14,7 +14,7 @@ use forebay_policy::{BlockKey, SlotId};
 use crate::geometry::Geometry;
 use crate::map::Map;
 use crate::options::{CacheOptions, Devices};
-use crate::region::{REGION_BLOCKS, Regions};
+use crate::region::Regions;
 
 /// A range of a volume whose acknowledged, unflushed data is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ fn build(
 ) -> RecoveredMap {
     let granules = Geometry::new(superblock.block_size_bytes, 0).granules();
     let mut map = Map::new(superblock.slots, granules);
-    let regions = Regions::default();
+    let regions = Regions::new(superblock.region_shift);
     let unit = superblock.log.unit_records();
     let next = replayed.next.next_multiple_of(unit);
     let mut log = Log::new(superblock.log, superblock.seed(), replayed.tail, next);
@@ -216,15 +216,10 @@ fn build(
             unrecorded.push(block.slot);
         }
     }
+    log.give_up_dead();
     map.rebuild_free(&held);
     report.cached_blocks = map.cached() as u64;
     report.dirty_blocks = map.dirty_slots();
-    debug_assert!(
-        replayed
-            .marks
-            .iter()
-            .all(|mark| mark.region < u64::MAX / REGION_BLOCKS)
-    );
     RecoveredMap {
         map,
         regions,

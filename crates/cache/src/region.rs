@@ -1,4 +1,4 @@
-//! Marks on regions of 64 blocks: what the log must know before a clean copy may be overwritten in
+//! Marks on regions (64 neighbouring blocks, unless the format says otherwise): what the log must know before a clean copy may be overwritten in
 //! place (`MaybeDirty`, rule 3) or before a write goes to the backing device beside a cached copy
 //! (`Intent`, rule 5).
 //!
@@ -14,6 +14,7 @@ use std::time::Duration;
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
+use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockKey;
 
@@ -24,8 +25,6 @@ use crate::map::{NO_RECORD, UNRECORDED};
 /// Number of a region in the table.
 pub(crate) type RegionId = u32;
 
-/// Blocks in a region.
-pub(crate) const REGION_BLOCKS: u64 = 64;
 /// A mark is cleared after this much quiet.
 const QUIET: Duration = Duration::from_secs(3);
 /// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
@@ -50,8 +49,10 @@ struct Region {
 }
 
 /// The regions that have a mark, or are getting one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Regions {
+    /// Blocks in a region, as a power of two.
+    shift: u8,
     table: RefCell<Table>,
     changed: WaitList,
     /// Somebody is making room in the table.
@@ -106,10 +107,8 @@ impl Table {
             .expect("a region in use is in the table")
     }
 
-    fn find(&mut self, key: BlockKey) -> Option<&mut Region> {
-        let id = *self
-            .by_address
-            .get(&(key.volume(), key.block() / REGION_BLOCKS))?;
+    fn find(&mut self, address: (u16, u64)) -> Option<&mut Region> {
+        let id = *self.by_address.get(&address)?;
         Some(self.get(id))
     }
 
@@ -122,6 +121,20 @@ impl Table {
 }
 
 impl Regions {
+    pub(crate) fn new(shift: u8) -> Self {
+        Self {
+            shift,
+            table: RefCell::default(),
+            changed: WaitList::new(),
+            clearing: Cell::new(false),
+        }
+    }
+
+    /// The region that a block belongs to.
+    fn address(&self, key: BlockKey) -> (u16, u64) {
+        (key.volume(), key.block() >> self.shift)
+    }
+
     /// What the log should say of a region; none if it is gone.
     pub(crate) fn logged(&self, id: RegionId) -> Option<(u16, u64, MarkState)> {
         let table = self.table.borrow();
@@ -145,14 +158,14 @@ impl Regions {
 
     /// A slot of this block turned dirty in place, without a record.
     pub(crate) fn unrecorded(&self, key: BlockKey) {
-        if let Some(region) = self.table.borrow_mut().find(key) {
+        if let Some(region) = self.table.borrow_mut().find(self.address(key)) {
             region.unrecorded += 1;
         }
     }
 
     /// A record of such a slot was logged.
     pub(crate) fn recorded(&self, key: BlockKey) {
-        if let Some(region) = self.table.borrow_mut().find(key) {
+        if let Some(region) = self.table.borrow_mut().find(self.address(key)) {
             debug_assert!(region.unrecorded > 0);
             region.unrecorded -= 1;
         }
@@ -179,7 +192,7 @@ impl Regions {
     pub(crate) fn state(&self, key: BlockKey) -> MarkState {
         let mut table = self.table.borrow_mut();
         table
-            .find(key)
+            .find(self.address(key))
             .map_or(MarkState::None, |region| region.state)
     }
 
@@ -231,20 +244,32 @@ impl Drop for RegionUse {
 impl Engine {
     /// Waits until the region of `key` durably has the mark `want`, and keeps it so for as long as the
     /// returned value lives. Called with the block's exclusive lock held.
-    pub(crate) async fn enter_region(
+    #[track_caller]
+    pub(crate) fn enter_region(
         self: &Rc<Self>,
         key: BlockKey,
         want: MarkState,
-    ) -> Result<RegionUse> {
+    ) -> impl Future<Output = Result<Option<RegionUse>>> + '_ {
+        let site = Site::here();
+        async move {
+            if site.lacks(Part::Step) {
+                return Ok(None);
+            }
+            self.enter(key, want).await.map(Some)
+        }
+    }
+
+    async fn enter(self: &Rc<Self>, key: BlockKey, want: MarkState) -> Result<RegionUse> {
         loop {
             self.check_alive()?;
+            let (volume, number) = self.regions.address(key);
             if !self.has_room_for_mark(key) {
                 self.make_room_for_marks().await?;
                 continue;
             }
             let id = {
                 let mut table = self.regions.table.borrow_mut();
-                let id = table.get_or_insert(key.volume(), key.block() / REGION_BLOCKS);
+                let id = table.get_or_insert(volume, number);
                 let region = table.get(id);
                 if region.busy {
                     None
@@ -282,7 +307,7 @@ impl Engine {
     fn has_room_for_mark(&self, key: BlockKey) -> bool {
         let limit = self.commit.log.borrow().capacity() / RING_SHARE;
         let mut table = self.regions.table.borrow_mut();
-        (table.by_address.len() as u64) < limit || table.find(key).is_some()
+        (table.by_address.len() as u64) < limit || table.find(self.regions.address(key)).is_some()
     }
 
     /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall out
@@ -340,8 +365,9 @@ impl Engine {
 
     /// Queues the records of a region's slots that are dirty by its mark only.
     fn queue_unrecorded(&self, volume: u16, number: u64) {
-        let keys = (number * REGION_BLOCKS..(number + 1) * REGION_BLOCKS)
-            .map(|block| BlockKey::new(volume, block));
+        let shift = self.regions.shift;
+        let keys =
+            (number << shift..(number + 1) << shift).map(|block| BlockKey::new(volume, block));
         for key in keys {
             let slot = {
                 let map = self.map.borrow();

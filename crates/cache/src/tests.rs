@@ -52,10 +52,7 @@ async fn make(disks: &[SimDisk], block_size_bytes: u32) {
         data: Rc::new(disks[0].clone()),
         metadata: None,
     };
-    let options = FormatOptions {
-        block_size_bytes,
-        uuid: [5; 16],
-    };
+    let options = FormatOptions::new(block_size_bytes, [5; 16]);
     format(&devices, &options).await.expect("formats");
 }
 

@@ -5,6 +5,7 @@
 //! - [`superblock`]: geometry and the table of volumes, in two copies of which the newer wins.
 //! - [`record`]: the 64-byte record, the only thing that the log is made of.
 //! - [`log`]: the ring of records: batches, positions, the tail.
+//! - [`order`]: the places in the source where an order keeps data.
 //! - [`replay`]: from a ring back to the map.
 //! - [`journal`]: records in memory that outlives the process, for writes that were acknowledged
 //!   and not yet flushed.
@@ -12,6 +13,7 @@
 mod codec;
 pub mod journal;
 pub mod log;
+pub mod order;
 pub mod record;
 pub mod replay;
 pub mod superblock;

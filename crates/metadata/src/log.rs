@@ -141,6 +141,16 @@ impl Log {
         self.owners[place] = owner;
     }
 
+    /// After the last [`Log::adopt`]: what lies before the oldest record that counts is given up. The
+    /// next batch declares it, so that a cache that dies again and again while it opens does not fill
+    /// its log with what it has already logged again.
+    pub fn give_up_dead(&mut self) {
+        while self.tail < self.next && self.owners[self.place(self.tail)] == Owner::NONE {
+            self.tail += 1;
+        }
+        self.declared = self.tail;
+    }
+
     fn place(&self, lsn: u64) -> usize {
         usize::try_from(lsn % self.geometry.records).expect("a ring fits memory")
     }

@@ -11,6 +11,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind, Result};
 
 use crate::Seed;
 use crate::log::LogGeometry;
+use crate::order;
 use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode, encode};
 
 /// Bytes read at a time.
@@ -365,10 +366,10 @@ pub async fn mend(
                 buf.copy_from(index * RECORD_BYTES, &record);
             }
         }
-        device.write(offset, buf).await?;
+        order::write(device, offset, buf).await?;
     }
     if device.info().volatile_cache {
-        device.flush().await?;
+        order::flush(device).await?;
     }
     Ok(())
 }

@@ -7,6 +7,8 @@
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 
+use crate::order;
+
 use crate::Seed;
 use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::log::LogGeometry;
@@ -75,6 +77,8 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// What the device that holds this copy is.
     pub role: Role,
+    /// Blocks that share a mark, as a power of two.
+    pub region_shift: u8,
     /// Cache block size, bytes.
     pub block_size_bytes: u32,
     /// Number of slots.
@@ -100,6 +104,8 @@ pub struct PlanInput {
     pub unit_bytes: u32,
     /// Cache block size, bytes.
     pub block_size_bytes: u32,
+    /// Blocks that share a mark, as a power of two.
+    pub region_shift: u8,
     /// Identity of the new cache.
     pub uuid: [u8; 16],
 }
@@ -183,6 +189,7 @@ impl Superblock {
                 Some(_) => Role::Metadata,
                 None => Role::Whole,
             },
+            region_shift: input.region_shift,
             block_size_bytes: input.block_size_bytes,
             slots,
             data_offset,
@@ -216,6 +223,7 @@ impl Superblock {
             Role::Data => 1,
             Role::Metadata => 2,
         };
+        out[65] = self.region_shift;
         put_u32(&mut out, 68, self.block_size_bytes);
         put_u32(&mut out, 72, self.slots);
         put_u32(&mut out, 76, self.log.unit_bytes);
@@ -264,6 +272,7 @@ impl Superblock {
                 2 => Role::Metadata,
                 _ => return None,
             },
+            region_shift: bytes[65],
             block_size_bytes: get_u32(bytes, 68),
             slots: get_u32(bytes, 72),
             data_offset: get_u64(bytes, 80),
@@ -369,7 +378,8 @@ impl Superblock {
             && self.log.records < 1 << 40
             && (self.log.records * RECORD_BYTES as u64).is_multiple_of(unit)
             && self.log.offset >= RESERVED_BYTES
-            && self.data_offset.is_multiple_of(512);
+            && self.data_offset.is_multiple_of(512)
+            && self.region_shift <= 16;
         if sound {
             return Ok(());
         }
@@ -390,8 +400,8 @@ impl Superblock {
             ..self.clone()
         };
         let at = (self.sequence % 2) * COPY_STRIDE_BYTES;
-        device.write(at, Buf::copied(&copy.encode())).await?;
-        device.flush().await
+        order::write(device, at, Buf::copied(&copy.encode())).await?;
+        order::flush(device).await
     }
 }
 
@@ -404,6 +414,7 @@ mod tests {
             data_bytes: data,
             metadata_bytes: metadata,
             unit_bytes: 4096,
+            region_shift: 6,
             block_size_bytes: block,
             uuid: [3; 16],
         })

@@ -16,7 +16,6 @@ use forebay_policy::SlotId;
 use super::cached::forget_if_empty;
 use crate::engine::{Attached, Engine, Job};
 use crate::map::{REWRITTEN, Slot};
-use crate::plant::{Fault, planted};
 
 /// What becomes of the cache's clean copy of what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +94,7 @@ pub(super) async fn write_present(
     let before = engine.map.borrow().slot(slot);
     // The cleaner will not call dirty granules clean while this goes on: see `clean`.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
-    let _mark = if planted(Fault::UnannouncedWrite) {
-        None
-    } else {
-        Some(engine.enter_region(before.key, MarkState::Intent).await?)
-    };
+    let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
     engine.settle(slot).await?;
     let dirty = touched & before.dirty;
     for run in engine.geometry.runs(dirty, job.piece.start..job.piece.end) {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_metadata::journal::Journal;
+use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_policy::SlotId;
 
@@ -11,7 +12,6 @@ use super::around::drop_clean;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
 use crate::map::{REWRITTEN, TRACED};
-use crate::plant::{Fault, planted};
 
 /// Writes a piece into its slot, dirty. The block's exclusive lock is held.
 ///
@@ -37,7 +37,7 @@ pub(super) async fn write(
     }
     // The device failed meanwhile: whether the data is there nobody knows.
     engine.check_alive()?;
-    if fresh && !planted(Fault::ForgetJournal) {
+    if fresh && !Site::here().lacks(Part::Step) {
         return survive_the_process(engine, slot).await;
     }
     Ok(())
@@ -108,14 +108,12 @@ async fn write_data(
     };
 
     let clean = touched & before.valid & !before.dirty;
-    let mark = if clean == 0 || planted(Fault::UnmarkedOverwrite) {
+    let mark = if clean == 0 {
         None
     } else {
-        Some(
-            engine
-                .enter_region(before.key, MarkState::MaybeDirty)
-                .await?,
-        )
+        engine
+            .enter_region(before.key, MarkState::MaybeDirty)
+            .await?
     };
     let written = engine.write_slot(slot, start, buf).await;
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {

@@ -20,7 +20,6 @@ use forebay_block::Result;
 
 use crate::engine::{Attached, Engine, Job};
 use crate::options::Mode;
-use crate::plant::{Fault, planted};
 
 pub(crate) use zero::zero;
 
@@ -53,7 +52,7 @@ pub(crate) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -
 /// each does nothing where nothing was written.
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
     volume.backing.check()?;
-    if volume.backing.unflushed() && !planted(Fault::FlushHalfWay) {
+    if volume.backing.unflushed() {
         engine.flush_backing(volume).await?;
     }
     engine.commit().await

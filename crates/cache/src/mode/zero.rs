@@ -14,7 +14,6 @@ use super::around::drop_clean;
 use crate::engine::{Attached, Engine};
 use crate::geometry::Piece;
 use crate::map::{REWRITTEN, TRACED};
-use crate::plant::{Fault, planted};
 
 /// Blocks that are locked at a time.
 const STRETCH_BLOCKS: usize = 64;
@@ -63,7 +62,7 @@ async fn zero_stretch(
             zeroed |= zeroes;
         }
     }
-    if dropped && !planted(Fault::ZeroBeforeDrop) {
+    if dropped {
         // The clean copies are durably gone before the backing device changes (rule 5).
         engine.commit().await?;
     }

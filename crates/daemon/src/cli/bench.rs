@@ -128,10 +128,7 @@ async fn measure(time: Duration) -> Result<Vec<Row>> {
     };
     let mut uuid = [0; 16];
     system::random(&mut uuid);
-    let format = FormatOptions {
-        block_size_bytes: 32 << 10,
-        uuid,
-    };
+    let format = FormatOptions::new(32 << 10, uuid);
     forebay_cache::format(&devices, &format).await?;
     let options = CacheOptions {
         journal: Some(Buf::zeroed(4 << 20)),

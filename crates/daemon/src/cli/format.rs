@@ -70,10 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 .transpose()?,
         };
         let (lost, replaced) = look(&devices, force, discard).await?;
-        let options = FormatOptions {
-            block_size_bytes,
-            uuid,
-        };
+        let options = FormatOptions::new(block_size_bytes, uuid);
         forebay_cache::format(&devices, &options)
             .await
             .context(|| format!("cannot format {}", cache.display()))?;

@@ -54,10 +54,7 @@ pub(super) async fn open(
     if memory.is_some() {
         let mut uuid = [0; 16];
         random(&mut uuid);
-        let options = FormatOptions {
-            block_size_bytes: MEMORY_BLOCK_BYTES,
-            uuid,
-        };
+        let options = FormatOptions::new(MEMORY_BLOCK_BYTES, uuid);
         let formatted = forebay_cache::format(&devices, &options).await;
         formatted.context(|| format!("{}: cache in memory", config.place(cache.line)))?;
     }

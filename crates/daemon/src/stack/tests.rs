@@ -164,10 +164,7 @@ fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
             data: file(&base.join("cache"), 32 << 20),
             metadata: Some(file(&base.join("map"), 8 << 20)),
         };
-        let options = FormatOptions {
-            block_size_bytes: 16 << 10,
-            uuid: [9; 16],
-        };
+        let options = FormatOptions::new(16 << 10, [9; 16]);
         forebay_cache::format(&devices, &options)
             .await
             .expect("formatted");

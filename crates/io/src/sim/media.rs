@@ -148,11 +148,16 @@ impl Media {
     }
 
     /// The device tells the caller that the write failed. What took effect of it is still to be
-    /// flushed, whatever the write asked for.
+    /// flushed, whatever the write asked for; on a device without a volatile cache it is on media.
     pub(super) fn fail(&mut self, id: u64) {
         let now = self.tick();
         let index = self.find(id);
         self.pending[index].acknowledged_at = Some(now);
+        if !self.volatile {
+            self.persist(index, Part::All, &Rng::new(0));
+            self.pending.remove(index);
+            self.forget_times();
+        }
     }
 
     /// A flush arrives; the returned time names it.

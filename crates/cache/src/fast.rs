@@ -1,0 +1,128 @@
+//! The short way for requests that need nothing but a slot: a read whose granules are all valid, or a
+//! write whose granules are all dirty already, of one block that nobody has locked.
+//!
+//! They are issued without a task. If the device answers at once, as memory does, the request is over
+//! before anybody else could run, and no lock is needed. If not, the lock is taken now, before anybody
+//! else runs, and a task waits for the answer. To the map this does what `mode` would do
+//! (`fetch::promoting`, `cached::write`); what it cannot serve, and what fails, goes there.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request};
+use forebay_io::rt;
+use forebay_metadata::order::{Ordered, Part, Site};
+use forebay_policy::{BlockKey, SlotId};
+
+use crate::engine::CachedVolume;
+use crate::map::REWRITTEN;
+use crate::options::Mode;
+
+/// A request that was issued to the data device.
+struct Issued {
+    key: BlockKey,
+    slot: SlotId,
+    io: IoFuture,
+}
+
+impl CachedVolume {
+    /// Serves a request the short way. Gives it back if that cannot be done.
+    pub(crate) fn try_fast(
+        &self,
+        request: Request,
+        done: Completion,
+    ) -> Result<(), (Request, Completion)> {
+        let Some(Issued { key, slot, io }) = self.issue(&request) else {
+            return Err((request, done));
+        };
+        let engine = &self.engine;
+        let write = request.op != Op::Read;
+        let mut io = Ordered::new(Site::here(), io);
+        let answer = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(answer) = answer {
+            if write {
+                engine.slot_written(slot);
+            }
+            if answer.is_err() {
+                return Err((request, done));
+            }
+            done.complete(if write { engine.check_alive() } else { Ok(()) });
+            return Ok(());
+        }
+        let locked = !Site::here().lacks(Part::Lock);
+        if locked {
+            engine.locks.take(key, write);
+        }
+        let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));
+        volume.enter();
+        rt::spawn(async move {
+            let mut result = io.await;
+            if write {
+                engine.slot_written(slot);
+            }
+            if locked {
+                engine.locks.release(key, write);
+            }
+            if result.is_err() {
+                result = engine.serve(&volume, request).await;
+            } else if write {
+                result = engine.check_alive();
+            }
+            volume.leave();
+            done.complete(result);
+        });
+        Ok(())
+    }
+
+    fn issue(&self, request: &Request) -> Option<Issued> {
+        let (engine, volume) = (&self.engine, &self.volume);
+        let mode = volume.mode.get();
+        let write = match request.op {
+            Op::Read => false,
+            Op::Write { fua: false } if mode.makes_dirty() && !engine.sync_durability() => true,
+            _ => return None,
+        };
+        let buf = request.buf.as_ref()?;
+        let piece = engine.geometry.single_piece(request.offset, request.len)?;
+        let key = volume.key(piece.block);
+        if !engine.locks.admits(key, write) || write && !engine.commit.is_alive() {
+            return None;
+        }
+        let slot = {
+            let mut map = engine.map.borrow_mut();
+            let slot = map.find(key)?;
+            let entry = map.slot(slot);
+            let usable = if write || mode == Mode::PassThrough {
+                entry.dirty
+            } else {
+                entry.valid
+            };
+            if engine.geometry.touched(&piece) & !usable != 0 {
+                return None;
+            }
+            let offset = engine.geometry.data_offset(slot, piece.start);
+            if (offset | request.len) & u64::from(engine.data_block - 1) != 0 {
+                return None;
+            }
+            if write {
+                map.add_flags(slot, REWRITTEN);
+            }
+            map.touch(slot);
+            slot
+        };
+        volume
+            .streams
+            .borrow_mut()
+            .request(request.offset, request.len);
+        let offset = engine.geometry.data_offset(slot, piece.start);
+        let io = if write {
+            volume.counters.write_hits.add(1);
+            engine.data.write(offset, buf.clone())
+        } else {
+            volume.counters.read_hits.add(1);
+            engine.data.read(offset, buf.clone())
+        };
+        Some(Issued { key, slot, io })
+    }
+}

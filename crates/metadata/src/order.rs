@@ -1,0 +1,150 @@
+//! Orderings that keep data, each known by its place in the source, so that tests can take them out one
+//! at a time and must find that it is missing ("mutation sweep", CONTRIBUTING.md).
+//!
+//! Everything that issues a flush, asks for FUA, or waits because something must be durable first, goes
+//! through a [`Site`]. With the feature `plant` a site remembers that it was reached and can be told to
+//! leave its step out; without it, a site is nothing and everything here is what it wraps.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, IoFuture, Result};
+
+/// What can be left out at a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// The step is not taken at all.
+    Step,
+    /// The step is begun, and nobody waits for its end.
+    Wait,
+    /// A write that should be on media when it completes is an ordinary one.
+    Fua,
+    /// What excludes others does not.
+    Lock,
+}
+
+/// A place in the source at which an order is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    #[cfg(feature = "plant")]
+    at: &'static std::panic::Location<'static>,
+}
+
+impl Site {
+    /// The caller's place.
+    #[inline]
+    #[must_use]
+    #[track_caller]
+    pub fn here() -> Self {
+        Self {
+            #[cfg(feature = "plant")]
+            at: std::panic::Location::caller(),
+        }
+    }
+
+    /// Whether a test took this part out.
+    #[cfg(not(feature = "plant"))]
+    #[inline]
+    #[must_use]
+    pub const fn lacks(self, part: Part) -> bool {
+        _ = part;
+        false
+    }
+
+    /// Whether a test took this part out.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn lacks(self, part: Part) -> bool {
+        planted::lacks(self.at, part)
+    }
+}
+
+#[cfg(feature = "plant")]
+mod planted {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeSet;
+    use std::panic::Location;
+
+    use super::Part;
+
+    /// A part of a site: file, line, column, part.
+    pub type SitePart = (&'static str, u32, u32, Part);
+
+    thread_local! {
+        static REACHED: RefCell<BTreeSet<SitePart>> = const { RefCell::new(BTreeSet::new()) };
+        static LACKING: Cell<Option<SitePart>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn lacks(at: &'static Location<'static>, part: Part) -> bool {
+        let this = (at.file(), at.line(), at.column(), part);
+        if let Some(lacking) = LACKING.get() {
+            return lacking == this;
+        }
+        REACHED.with_borrow_mut(|reached| reached.insert(this));
+        false
+    }
+
+    /// Takes a part of a site out for this thread, or puts it back.
+    pub fn take_out(part: Option<SitePart>) {
+        LACKING.set(part);
+    }
+
+    /// What this thread has reached since the last call with nothing taken out.
+    #[must_use]
+    pub fn reached() -> BTreeSet<SitePart> {
+        REACHED.take()
+    }
+}
+
+#[cfg(feature = "plant")]
+pub use planted::{SitePart, reached, take_out};
+
+/// An operation that somebody waits for.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Ordered(Option<IoFuture>);
+
+impl Ordered {
+    /// Waits for `io`, unless the waiting at `site` is left out.
+    pub fn new(site: Site, io: IoFuture) -> Self {
+        Self((!site.lacks(Part::Wait)).then_some(io))
+    }
+}
+
+impl Future for Ordered {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut self.0 {
+            Some(io) => Pin::new(io).poll(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// Flushes a device.
+#[track_caller]
+pub fn flush(device: &dyn BlockDevice) -> Ordered {
+    let site = Site::here();
+    if site.lacks(Part::Step) {
+        return Ordered(None);
+    }
+    Ordered::new(site, device.flush())
+}
+
+/// Writes.
+#[track_caller]
+pub fn write(device: &dyn BlockDevice, offset: u64, buf: Buf) -> Ordered {
+    Ordered::new(Site::here(), device.write(offset, buf))
+}
+
+/// Writes with FUA.
+#[track_caller]
+pub fn write_fua(device: &dyn BlockDevice, offset: u64, buf: Buf) -> Ordered {
+    let site = Site::here();
+    if site.lacks(Part::Fua) {
+        return Ordered::new(site, device.write(offset, buf));
+    }
+    Ordered::new(site, device.write_fua(offset, buf))
+}
