@@ -9,6 +9,8 @@ use forebay_io::sim::{DiskConfig, Keep, Outcome, Rng, SimDisk, World};
 
 use super::*;
 
+mod limits;
+
 const VOLUME_BYTES: u64 = (1 << 20) + 1536;
 
 fn config(name: &str, size: u64, logical: u32) -> DiskConfig {

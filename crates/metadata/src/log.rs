@@ -319,6 +319,22 @@ mod tests {
     }
 
     #[test]
+    fn a_recovery_gives_up_what_is_dead() {
+        let seed = Seed::new(&[1; 16]);
+        let mut log = Log::new(GEOMETRY, seed, 0, 24);
+        log.adopt(17, Owner::slot(1));
+        log.adopt(20, Owner::mark(2));
+        assert_eq!(log.room(), 8);
+        log.give_up_dead();
+        assert_eq!((log.used(), log.room()), (7, 25));
+        let mut record = [0; RECORD_BYTES];
+        log.push(&Body::Close, Owner::NONE);
+        log.seal()[0].buf.copy_to(0, &mut record);
+        let (position, _) = decode(&record, seed).expect("verifies");
+        assert_eq!(position.tail, 17, "the first batch declares it");
+    }
+
+    #[test]
     fn owners_are_told_apart() {
         assert_eq!(Owner::slot(7).kind(), OwnerKind::Slot(7));
         assert_eq!(Owner::mark(7).kind(), OwnerKind::Mark(7));

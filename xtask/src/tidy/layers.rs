@@ -8,7 +8,7 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 13] = [
+const FLOORS: [(&str, u8); 14] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 2),
@@ -20,6 +20,7 @@ const FLOORS: [(&str, u8); 13] = [
     ("forebay-frontend", 6),
     ("forebay", 7),
     ("forebay-testkit", 8),
+    ("forebay-benches", 8),
     ("forebay-tests", 9),
     ("xtask", 9),
 ];
