@@ -295,6 +295,9 @@ impl Engine {
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
                 self.check_alive()?;
+                if self.stopping.get() {
+                    return Err(ErrorKind::ShuttingDown.into());
+                }
                 // A batch that the task had begun may still hold some of these.
                 while chunk
                     .iter()

@@ -20,7 +20,13 @@ pub(super) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) 
     volume.counters.write_misses.add(1);
     let admitted = !job.sequential && !engine.above_dirty_limit() && volume.promotes(key);
     if admitted && let Some(slot) = engine.allocate(key).await {
-        return cached::write(engine, volume, slot, &job).await;
+        let result = cached::write(engine, volume, slot, &job).await;
+        // A cache device that takes nothing (a full file system under it, say) is no reason to refuse
+        // what the backing device can take, as long as no trace of the attempt is left.
+        let traceless = engine.map.borrow().find(key).is_none() && engine.commit.is_alive();
+        if result.is_ok() || !traceless {
+            return result;
+        }
     }
     around::write_absent(engine, volume, &job).await
 }

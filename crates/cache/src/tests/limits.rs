@@ -122,6 +122,30 @@ fn a_clean_granule_that_cannot_be_read_comes_from_the_backing_device() {
     });
 }
 
+/// A cache device that takes nothing is no reason to refuse a write that the backing device takes.
+#[test]
+fn a_missed_write_that_the_cache_cannot_take_goes_round_it() {
+    let world = world(10, 2 << 20, 512);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        disks[0].set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Write, 1)),
+            ..FaultPlan::default()
+        });
+        let block = Buf::copied(&[4; 4096]);
+        volume.write(0, block).await.expect("goes round the cache");
+        assert_eq!(disks[0].counters().failed, 1);
+        assert_eq!(disks[1].peek(0, 4096), [4; 4096]);
+        let stats = cache.stats();
+        assert_eq!((stats.cached_blocks, stats.dirty_blocks), (0, 0));
+        let back = Buf::zeroed(4096);
+        volume.read(0, back.clone()).await.expect("reads");
+        assert!(back.to_vec() == [4; 4096]);
+    });
+}
+
 #[test]
 fn a_volume_that_could_be_torn_is_refused() {
     let mut world = World::new(7);
