@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Alignment of every buffer, bytes: enough for `O_DIRECT` on any device with blocks up to 4 KiB.
 pub const BUF_ALIGN: usize = 4096;
@@ -43,15 +43,57 @@ unsafe impl Send for Mem {}
 // SAFETY: as above.
 unsafe impl Sync for Mem {}
 
-/// Smallest and largest power of two that the per-thread free lists keep.
+/// Smallest and largest power of two that the free lists keep.
 const POOL_MIN_SHIFT: u32 = 12;
 const POOL_MAX_SHIFT: u32 = 22;
+const POOL_CLASSES: usize = (POOL_MAX_SHIFT - POOL_MIN_SHIFT + 1) as usize;
 /// Bytes that one size class of one thread keeps for reuse.
-const POOL_CLASS_BYTES: usize = 8 << 20;
+const POOL_CLASS_BYTES: usize = 1 << 20;
+/// Bytes that all threads together keep beyond that: as much as a front end admits at a time.
+const POOL_SHARED_BYTES: usize = 32 << 20;
 
 thread_local! {
-    static FREE: RefCell<[Vec<NonNull<u8>>; (POOL_MAX_SHIFT - POOL_MIN_SHIFT + 1) as usize]> =
-        const { RefCell::new([const { Vec::new() }; (POOL_MAX_SHIFT - POOL_MIN_SHIFT + 1) as usize]) };
+    static FREE: RefCell<[Vec<NonNull<u8>>; POOL_CLASSES]> =
+        const { RefCell::new([const { Vec::new() }; POOL_CLASSES]) };
+}
+
+/// What one thread frees and another allocates (a front end with threads of its own fills buffers that
+/// the engine lets go of), so that the one does not hoard and the other does not ask the system.
+static SHARED: Mutex<Shared> = Mutex::new(Shared {
+    bytes: 0,
+    free: [const { Vec::new() }; POOL_CLASSES],
+});
+
+struct Shared {
+    bytes: usize,
+    free: [Vec<NonNull<u8>>; POOL_CLASSES],
+}
+
+// SAFETY: the lists own what they point to; nobody else has these pointers.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn keep(class: usize, ptr: NonNull<u8>) -> bool {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = shared.bytes + class_bytes(class);
+        let keep = bytes <= POOL_SHARED_BYTES;
+        if keep {
+            shared.bytes = bytes;
+            shared.free[class].push(ptr);
+        }
+        keep
+    }
+
+    fn take(class: usize) -> Option<NonNull<u8>> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let ptr = shared.free[class].pop()?;
+        shared.bytes -= class_bytes(class);
+        Some(ptr)
+    }
+}
+
+const fn class_bytes(class: usize) -> usize {
+    1 << (class + POOL_MIN_SHIFT as usize)
 }
 
 fn layout(capacity: usize) -> Layout {
@@ -83,7 +125,7 @@ impl Drop for Mem {
                     keep
                 })
                 .unwrap_or(false);
-            if kept {
+            if kept || Shared::keep(class, ptr) {
                 return;
             }
         }
@@ -120,7 +162,10 @@ impl Buf {
             len.next_multiple_of(BUF_ALIGN)
         };
         let ptr = class_of(capacity)
-            .and_then(|class| FREE.with(|free| free.borrow_mut()[class].pop()))
+            .and_then(|class| {
+                let own = FREE.with(|free| free.borrow_mut()[class].pop());
+                own.or_else(|| Shared::take(class))
+            })
             .unwrap_or_else(|| {
                 let layout = layout(capacity);
                 // SAFETY: the layout's size is not zero. Zeroed, so that no byte is ever

@@ -60,25 +60,61 @@ pub fn random(buf: &mut [u8]) {
     }
 }
 
-/// Keeps this process's memory, what is used now and what will be, out of swap, if it may; the log
-/// says if not. A process that others' write-back depends on must not wait for its own pages.
+/// Keeps this process's memory, what is used now and what will be, present and out of swap, if it may;
+/// the log says if not. A process that others' write-back depends on must not wait for a page: to find
+/// one, the kernel may wait for dirty pages to be written, by this process.
 pub fn lock_memory() {
     let unlimited = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // Under a limit, allocations would fail later: all or nothing.
     // SAFETY: the limit lives through the call.
-    let raised = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) };
-    let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    let raised = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) } == 0;
+    // Under a limit, allocations would fail later: all or nothing. Whoever may lock memory has no limit.
+    let may = raised || has_capability(CAP_IPC_LOCK);
     // SAFETY: a plain system call.
-    if raised < 0 || unsafe { libc::mlockall(flags) } < 0 {
+    if !may || unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } < 0 {
         tracing::info!(
-            "memory is not locked ({}): under memory pressure requests may wait for swap; \
-             give the process CAP_SYS_RESOURCE and CAP_IPC_LOCK, or LimitMEMLOCK=infinity",
+            "memory is not locked ({}): under memory pressure requests may wait for memory; \
+             give the process CAP_IPC_LOCK, or LimitMEMLOCK=infinity",
             io::Error::last_os_error()
         );
     }
+}
+
+/// Of linux/capability.h.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether this process has a capability, by proc(5).
+fn has_capability(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.is_some_and(|set| set >> number & 1 == 1)
+}
+
+/// Has all threads allocate from one heap, so that [`reserve_memory`] is for all of them. Call it before
+/// other threads are started.
+pub fn one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a plain call with integer arguments.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Takes `bytes` of memory from the system and keeps them for what is allocated later: a request then
+/// does not wait for the kernel to find a page (see [`lock_memory`]).
+pub fn reserve_memory(bytes: usize) {
+    #[cfg(target_env = "gnu")]
+    // Nothing is given back, and nothing mapped beside the heap.
+    // SAFETY: plain calls with integer arguments.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+    }
+    // Written, so that it is there.
+    drop(std::hint::black_box(vec![1_u8; bytes]));
 }
 
 /// Tells the kernel that this thread, and those that it starts from now on, serve a block device:

@@ -22,11 +22,15 @@ use forebay_io::system;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, Io};
+use crate::config::{Config, Io, Protocol};
 use crate::control;
 use crate::stack::Wishes;
 use engine::Engine;
 use exports::{Reactors, Running};
+
+/// Memory that is taken for requests in flight where a volume is a file of this machine's: what FUSE
+/// admits (32 MiB), rounded up to powers of two, and as much again on free lists.
+const RESERVE_BYTES: usize = 128 << 20;
 
 /// Serves what `config` describes until a signal asks for the end.
 ///
@@ -34,6 +38,7 @@ use exports::{Reactors, Running};
 /// What keeps the daemon from starting, or from ending in an orderly way; the latter loses nothing,
 /// since the next start recovers as after a crash.
 pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
+    system::one_heap();
     let log = logging::start();
     let result = serve(config, wishes);
     log.finish();
@@ -76,6 +81,11 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
+                let mut exports = config.exports.iter();
+                if exports.any(|export| matches!(export.protocol, Protocol::Fuse(_))) {
+                    // A file system on the volume may be what the kernel empties to find memory.
+                    system::reserve_memory(RESERVE_BYTES);
+                }
                 announce(&engine, listening, running.reactors()).await?;
                 let handler = handler::new(engine.clone(), running.shared());
                 let source = handler::source(engine.clone());
