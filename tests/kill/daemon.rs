@@ -60,6 +60,8 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) folder: Folder,
+    /// The control group to run in, by its folder, if not the test's own.
+    pub(crate) group: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -119,6 +121,7 @@ state = "state"
             .expect("the configuration");
         let daemon = Self {
             folder,
+            group: None,
             child: None,
         };
         daemon.command("format", &["--cache", "cache"]);
@@ -180,7 +183,11 @@ state = "state"
             .append(true)
             .open(self.folder.join("log"))
             .expect("a log");
-        Command::new(program())
+        let mut command = match &self.group {
+            Some(group) => in_group(group, program()),
+            None => Command::new(program()),
+        };
+        command
             .args(["serve", "forebay.toml"])
             .current_dir(&self.folder.0)
             .stdin(Stdio::null())
@@ -198,6 +205,10 @@ state = "state"
         let refused = status.code().is_some_and(|code| code != 0);
         assert!(refused, "it serves ({status}): {said}");
         said
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// `kill -9`.
@@ -233,6 +244,14 @@ state = "state"
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
+}
+
+/// Runs `program` in a control group from its first instruction.
+pub(crate) fn in_group(group: &Path, program: &Path) -> Command {
+    let mut command = Command::new("sh");
+    let enter = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
+    command.args(["-c", enter]).arg(group).arg(program);
+    command
 }
 
 /// Waits for the end; after [`PATIENCE`] there is no more waiting.

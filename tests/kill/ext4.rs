@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_tests::stamp::mix;
 
 use crate::daemon::{Daemon, Setup, VOLUME};
-use crate::{kills, say};
+use crate::{kills, row, say};
 
 const VOLUME_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: u64 = 64 << 20;
@@ -45,12 +45,12 @@ fn wrong_files(folder: &Path, synced: &[Synced]) -> Vec<String> {
     wrong.map(|file| file.name.clone()).collect()
 }
 
-fn run(program: &str, arguments: &[&str]) -> Output {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
     let output = Command::new(program).args(arguments).output();
     output.unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-fn must(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -63,15 +63,15 @@ fn must(program: &str, arguments: &[&str]) -> String {
 
 /// The volume as a mounted file system: FUSE file, loop device, ext4. Taken apart on drop.
 #[derive(Debug)]
-struct Mounted {
+pub(crate) struct Mounted {
     fuse: PathBuf,
-    mount: PathBuf,
+    pub(crate) mount: PathBuf,
     device: Option<String>,
     mounted: bool,
 }
 
 impl Mounted {
-    fn new(daemon: &Daemon) -> Self {
+    pub(crate) fn new(daemon: &Daemon) -> Self {
         let mount = daemon.folder.join("ext4");
         fs::create_dir_all(&mount).expect("a mount point");
         let fuse = daemon.folder.join("mnt");
@@ -97,25 +97,30 @@ impl Mounted {
         self.device.as_deref().expect("attached")
     }
 
-    fn make(&self) {
+    pub(crate) fn make(&self) {
         must("mkfs.ext4", &["-q", "-E", "nodiscard", self.device()]);
     }
 
-    fn mount(&mut self) {
+    pub(crate) fn mount(&mut self) {
         let folder = self.mount.to_str().expect("a path in UTF-8").to_owned();
         must("mount", &["-t", "ext4", self.device(), &folder]);
         self.mounted = true;
     }
 
-    fn unmount(&mut self) {
+    pub(crate) fn unmount(&mut self) {
         if std::mem::take(&mut self.mounted) {
             let folder = self.mount.to_str().expect("a path in UTF-8");
             must("umount", &[folder]);
         }
     }
 
+    /// Ends every request to the daemon, whatever it waits for, and with them the waiting.
+    pub(crate) fn abort(&self) {
+        run("umount", &["-f", "-l", &self.fuse.to_string_lossy()]);
+    }
+
     /// `e2fsck -fn`, which writes nothing, has nothing to say.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         must("e2fsck", &["-fn", self.device()]);
     }
 }
@@ -130,7 +135,7 @@ impl Drop for Mounted {
             run("losetup", &["--detach", &device]);
         }
         if thread::panicking() {
-            run("umount", &["-l", &self.fuse.to_string_lossy()]);
+            self.abort();
         }
     }
 }
@@ -162,7 +167,7 @@ fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc::Sender<Syn
 }
 
 /// Why this machine cannot run the test, if so.
-fn obstacle() -> Option<String> {
+pub(crate) fn obstacle() -> Option<String> {
     let root = run("id", &["-u"]).stdout.trim_ascii() == b"0";
     if !root {
         return Some("only root may attach loop devices and mount".into());
@@ -228,6 +233,11 @@ fn killed_while_files_are_written(durability: &'static str) {
         mounted.check();
         say(&format!(
             "ext4, durability {durability}: kill {round}: {} synced files, {} wrong, e2fsck clean",
+            synced.len(),
+            wrong.len()
+        ));
+        row(&format!(
+            r#"{{"check":"ext4","durability":"{durability}","kill":{round},"acknowledged":{},"wrong":{}}}"#,
             synced.len(),
             wrong.len()
         ));

@@ -8,6 +8,7 @@ mod daemon;
 mod ext4;
 mod load;
 mod log;
+mod reclaim;
 mod restart;
 
 use std::fs::File;
@@ -45,6 +46,13 @@ fn number(variable: &str, otherwise: impl FnOnce() -> u64) -> u64 {
 /// Says something that shows also where the test harness captures what tests print.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Says a result for programs: a line `ROW {json}`, where `FOREBAY_ROWS` asks for such.
+fn row(json: &str) {
+    if std::env::var_os("FOREBAY_ROWS").is_some() {
+        say(&format!("ROW {json}"));
+    }
 }
 
 /// How often to kill.
@@ -158,6 +166,11 @@ fn killed_under_load(durability: &'static str) {
         say(&format!(
             "durability {durability}: kill {round} after {life_ms} ms: {acknowledged} acknowledged \
              writes, first answer {} ms after the restart, {} mismatches",
+            restart.as_millis(),
+            mismatches.len()
+        ));
+        row(&format!(
+            r#"{{"check":"nbd","durability":"{durability}","kill":{round},"acknowledged":{acknowledged},"restart_ms":{},"wrong":{}}}"#,
             restart.as_millis(),
             mismatches.len()
         ));

@@ -2,6 +2,7 @@
 
 mod bench;
 mod claims;
+mod soak;
 mod tidy;
 
 use std::path::PathBuf;
@@ -24,6 +25,9 @@ enum Command {
     /// Measures Forebay beside its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Tries to lose data, or to make it stand still, for longer than CI does.
+    #[command(subcommand)]
+    Soak(soak::Soak),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Tidy => tidy::run(&root),
         Command::Bench(which) => bench::run(&root, &which),
+        Command::Soak(which) => soak::run(&root, &which),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 use std::rc::Rc;
@@ -17,6 +16,7 @@ use crate::history::{History, Moment};
 use crate::image::Window;
 use crate::number;
 use crate::record::{Entry, Kind, Record};
+use crate::tally::Tally;
 
 const VOLUME: &str = "v";
 const READ_BYTES: usize = 1 << 20;
@@ -34,22 +34,6 @@ struct Setup {
     durability: Durability,
     cache_bytes: usize,
     volume_bytes: usize,
-}
-
-/// What came out.
-#[derive(Debug, Default)]
-struct Tally {
-    cut_points: u64,
-    images: u64,
-    subsets: u64,
-    torn: u64,
-    written_back: u64,
-    violations: u64,
-    /// Spoilt images, and how many of them were found out: a FUA write left out, what a FLUSH covered
-    /// left out.
-    planted: [(u64, u64); 2],
-    /// Sectors of which the record does not say what came last.
-    unclear: u64,
 }
 
 /// `powercut check`: see the top of `main.rs`.
@@ -254,9 +238,10 @@ impl<'a> Cutter<'a> {
                 let len = rest.iter().take_while(|entry| entry.is_volatile()).count();
                 self.check_exact(at);
                 self.check_subsets(&rest[..len], at);
+                let ceiling = self.ceilings[at + len];
                 for entry in &rest[..len] {
                     let data = record.data(entry);
-                    self.apply(entry, &data);
+                    self.apply(entry, &data, ceiling);
                 }
                 at += len;
                 continue;
@@ -267,7 +252,7 @@ impl<'a> Cutter<'a> {
                     self.check_exact(at);
                     self.check_torn(&entry, at);
                     let data = record.data(&entry);
-                    self.apply(&entry, &data);
+                    self.apply(&entry, &data, self.ceilings[at]);
                 }
                 Kind::Flush => {
                     self.fua.swap(0, 1);
@@ -288,7 +273,7 @@ impl<'a> Cutter<'a> {
         self.check_exact(record.entries.len() - 1);
     }
 
-    fn apply(&mut self, entry: &Entry, data: &[u8]) {
+    fn apply(&mut self, entry: &Entry, data: &[u8], ceiling: Moment) {
         self.changed = true;
         for (index, bytes) in data.chunks_exact(SECTOR_BYTES).enumerate() {
             let at = entry.offset + index * SECTOR_BYTES;
@@ -296,10 +281,19 @@ impl<'a> Cutter<'a> {
             if entry.kind == Kind::Fua {
                 self.fua[0].insert(at);
             } else if self.fua.iter().any(|recent| recent.contains(&at)) && *there != *bytes {
-                // The plain write completed before or after the FUA write; its stamp tells.
-                match (claimed_version(there), claimed_version(bytes)) {
-                    (Some(fua), Some(plain)) if plain < fua => continue,
-                    (Some(_), Some(_)) => {}
+                // The plain write completed before or after the FUA write: the stamps tell, or the
+                // history where a sector was zeroed.
+                let sector = at.checked_sub(self.setup.cache_bytes);
+                let sector = sector.map(|at| (at / SECTOR_BYTES) as u64);
+                let zeroes = bytes.iter().all(|byte| *byte == 0);
+                match (claimed_version(there), claimed_version(bytes), sector) {
+                    (Some(fua), Some(plain), _) if plain < fua => continue,
+                    (Some(_), Some(_), _) => {}
+                    (Some(fua), None, Some(sector)) if zeroes => {
+                        if !self.history.zeroed_after(sector, fua, ceiling) {
+                            continue;
+                        }
+                    }
                     _ => self.tally.unclear += 1,
                 }
             }
@@ -334,7 +328,7 @@ impl<'a> Cutter<'a> {
                     _ if self.draw(4) < share => {}
                     _ => continue,
                 }
-                self.apply(entry, &data);
+                self.apply(entry, &data, self.ceilings[at + group.len()]);
             }
             let image = std::mem::replace(&mut self.image, before.clone());
             // The cut is before the FLUSH behind the group, and nothing promised depends on it.
@@ -442,56 +436,5 @@ impl<'a> Cutter<'a> {
             }
         }
         wrong
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [(fua, fua_found), (flush, flush_found)] = self.planted;
-        write!(
-            f,
-            "{} cut points ({} different images, {} written back), {} random subsets, {} torn FUA writes, \
-             {} violations; planted: {fua_found} of {fua} lost FUA writes and {flush_found} of {flush} \
-             lost flushes found",
-            self.cut_points,
-            self.images,
-            self.written_back,
-            self.subsets,
-            self.torn,
-            self.violations,
-        )?;
-        if self.unclear > 0 {
-            write!(f, "; {} sectors are unclear", self.unclear)?;
-        }
-        Ok(())
-    }
-}
-
-impl Tally {
-    /// One JSON object.
-    fn row(&self, name: &str, mode: &str, durability: &str, writes: usize, holds: bool) -> String {
-        let [(fua, fua_found), (flush, flush_found)] = self.planted;
-        let numbers = [
-            ("acknowledged_writes", writes as u64),
-            ("cut_points", self.cut_points),
-            ("images", self.images),
-            ("written_back", self.written_back),
-            ("subsets", self.subsets),
-            ("torn", self.torn),
-            ("violations", self.violations),
-            ("planted_fua", fua),
-            ("planted_fua_found", fua_found),
-            ("planted_flush", flush),
-            ("planted_flush_found", flush_found),
-            ("unclear_sectors", self.unclear),
-        ];
-        let numbers: Vec<_> = numbers
-            .iter()
-            .map(|(key, value)| format!("\"{key}\":{value}"))
-            .collect();
-        format!(
-            "{{\"check\":\"{name}\",\"mode\":\"{mode}\",\"durability\":\"{durability}\",{},\"holds\":{holds}}}",
-            numbers.join(",")
-        )
     }
 }

@@ -201,6 +201,18 @@ impl History {
         self.marks.get(&mark).copied()
     }
 
+    /// Whether a sector was zeroed, in a request sent before `ceiling`, after the write of that version
+    /// was over.
+    pub(crate) fn zeroed_after(&self, sector: u64, version: Version, ceiling: Moment) -> bool {
+        let writes = self.sectors.get(&sector).map_or(&[][..], Vec::as_slice);
+        let writes = writes.iter().map(|&index| self.writes[index]);
+        let over = writes.clone().find(|w| w.version == version);
+        over.is_some_and(|over| {
+            let mut zeroed = writes.filter(|w| w.version == ZEROES && w.sent < ceiling);
+            zeroed.any(|w| w.sent > over.acknowledged)
+        })
+    }
+
     /// What is wrong with the contents of a volume after a power cut that came after the moment
     /// `floor` and before `ceiling`: what was promised at `floor` must be there or be superseded, and
     /// nothing can be there that was sent after `ceiling`.
@@ -299,6 +311,16 @@ mod tests {
         let mut torn = contents(&[11, 11]);
         torn[300] ^= 1;
         assert_eq!(history.judge(&torn, floor, ceiling)[0].found, None);
+    }
+
+    #[test]
+    fn zeroing_is_told_from_what_it_overtook() {
+        let text = "w 1 0 1 11 0\na 1\nw 2 0 1 0 0\na 2\nw 3 0 1 12 0\na 3\n";
+        let history = History::parse(text, false).expect("lines");
+        assert!(history.zeroed_after(0, 11, NEVER));
+        assert!(!history.zeroed_after(0, 11, 3), "not sent yet");
+        assert!(!history.zeroed_after(0, 12, NEVER));
+        assert!(!history.zeroed_after(1, 11, NEVER));
     }
 
     #[test]

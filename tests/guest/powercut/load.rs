@@ -18,9 +18,9 @@ const CONNECTIONS: u64 = 2;
 const QUEUE_DEPTH: usize = 4;
 /// No request crosses a stripe, and each connection has its own.
 const STRIPE_BYTES: u64 = 64 << 10;
-/// Of so many stripes of a connection the last is the one that is zeroed and discarded. It sees no FUA:
-/// where a plain and an FUA write of one sector come close together, the record does not say which came
-/// last, and only stamps can tell.
+/// Of so many stripes of a connection the last is the one that is zeroed and discarded. It sees no FUA from
+/// here: where a plain and an FUA write of one sector come close together, the record does not say which
+/// came last, and stamps tell best.
 const ZEROED_SHARE: u64 = 8;
 
 /// What all connections write into.

@@ -18,6 +18,7 @@ mod image;
 mod load;
 mod mark;
 mod record;
+mod tally;
 
 use std::process::ExitCode;
 
