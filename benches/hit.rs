@@ -2,13 +2,14 @@
 //! the copy included.
 //!
 //! With `--op read|write --requests N` it runs that many and prints nothing: for callgrind, whose
-//! count of instructions is the same in each run (`cargo xtask bench engine`).
+//! count of instructions is the same in each run (`cargo xtask bench engine`). The clock stands still then,
+//! so that no background work is counted now and then.
 
 use std::time::Instant;
 
 use forebay_benches::{Offsets, Stack, hits};
 use forebay_block::Result;
-use forebay_io::{Engine, Reactor};
+use forebay_io::{Engine, Reactor, rt};
 
 /// Requests of one sample.
 const SAMPLE: u64 = 100_000;
@@ -22,17 +23,20 @@ fn main() -> Result<()> {
         arguments.get(at + 1).cloned()
     };
     let counted = value("--op").zip(value("--requests").and_then(|text| text.parse().ok()));
-    let reactor = Reactor::new(Engine::Threads)?;
-    reactor.run(run(counted))
+    if let Some((op, requests)) = counted {
+        return rt::block_on_simulated(1, async move {
+            let stack = Stack::new().await?;
+            let device = stack.volume.handle().open();
+            hits(&device, op == "write", requests, &mut Offsets::default()).await
+        });
+    }
+    Reactor::new(Engine::Threads)?.run(by_the_clock())
 }
 
-async fn run(counted: Option<(String, u64)>) -> Result<()> {
+async fn by_the_clock() -> Result<()> {
     let stack = Stack::new().await?;
     let device = stack.volume.handle().open();
     let mut offsets = Offsets::default();
-    if let Some((op, requests)) = counted {
-        return hits(&device, op == "write", requests, &mut offsets).await;
-    }
     println!(
         "4 KiB hits at random, in memory, one thread; median of {SAMPLES} samples of {SAMPLE}"
     );

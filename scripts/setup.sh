@@ -14,6 +14,7 @@ needs=(
     "xfsprogs|command -v mkfs.xfs|tests: XFS on the loop device"
     "util-linux|command -v losetup && command -v mount|demo and tests: the loop device"
     "jq|command -v jq|demo: reading results"
+    "valgrind|command -v valgrind|tests: instructions of a hit"
     "procps|command -v ps|demo: looking after its own processes"
 )
 

@@ -22,5 +22,10 @@ else
     printf '\n== SKIPPED shellcheck: it is not installed (apt-get install shellcheck)\n'
 fi
 step cargo test --workspace --locked
+if command -v valgrind >/dev/null; then
+    step cargo xtask bench engine
+else
+    printf '\n== SKIPPED cargo xtask bench engine: valgrind is not installed (apt-get install valgrind)\n'
+fi
 
 printf '\n%ss: every check and test passed\n' "$SECONDS"

@@ -2,6 +2,7 @@
 
 mod amplification;
 mod client;
+mod engine;
 mod fio;
 mod loops;
 mod nbd;
@@ -27,6 +28,12 @@ pub(crate) enum Bench {
     Nbd(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
+    /// What a hit costs in process: instructions under callgrind, and time
+    Engine {
+        /// Write claims and rows to this file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
 }
 
 /// What every benchmark takes.
@@ -48,7 +55,10 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
     let outcome = match bench {
         Bench::Nbd(options) => program(root, options)
             .and_then(|binary| nbd::run(&binary, options.quick))
-            .and_then(|report| conclude(&report, options)),
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Engine { json } => {
+            engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
+        }
         Bench::Amplification(options) => match loops::unavailable() {
             Some(reason) => {
                 println!("SKIPPED: bench amplification: {reason}");
@@ -56,7 +66,7 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
             }
             None => program(root, options)
                 .and_then(|binary| amplification::run(&binary, options.quick))
-                .and_then(|report| conclude(&report, options)),
+                .and_then(|report| conclude(&report, options.json.as_deref())),
         },
     };
     match outcome {
@@ -70,7 +80,7 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
 }
 
 /// Prints and writes what came out; whether every claim holds.
-fn conclude<R: Serialize>(report: &Report<R>, options: &Options) -> Outcome<bool> {
+fn conclude<R: Serialize>(report: &Report<R>, json: Option<&Path>) -> Outcome<bool> {
     println!();
     report.print_claims();
     println!("\nmachine: {}", machine());
@@ -83,7 +93,7 @@ fn conclude<R: Serialize>(report: &Report<R>, options: &Options) -> Outcome<bool
         report.claims.len() - failed,
         report.claims.len()
     );
-    if let Some(path) = &options.json {
+    if let Some(path) = json {
         let written = report.write(path);
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }

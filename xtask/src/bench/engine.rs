@@ -1,0 +1,138 @@
+//! `cargo xtask bench engine`: what a hit costs in process, in instructions under callgrind, which are
+//! the same in each run, and by the clock.
+//!
+//! The instructions are counted as the difference of two runs that differ in the number of requests, so
+//! that nothing of the set-up is in them. They are held against two bars: half of what OCF's engine
+//! costs for the same (a 4 KiB read hit on memory volumes in its posix environment: 4,720 instructions
+//! and 0.95 us, measured on a machine of this kind), and the ceilings below, which catch a change that makes
+//! hits dearer without anybody noticing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Outcome, require, run_for_output};
+use crate::claims::{Claim, Kind, Report};
+
+/// Requests that the longer of the two runs has more than the shorter.
+const REQUESTS: u64 = 4000;
+/// A read hit of OCF's engine, instructions and nanoseconds.
+const OCF_INSTRUCTIONS: f64 = 4720.0;
+const OCF_NS: f64 = 950.0;
+/// What a hit may cost at most: a little above what it cost when this was last lowered.
+const CEILINGS: [(&str, f64); 2] = [("read", 1900.0), ("write", 1950.0)];
+/// What a write hit may cost at most, in read hits of OCF's half.
+const WRITE_SHARE: f64 = 1.3;
+
+/// A measured operation.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    op: &'static str,
+    instructions: f64,
+    median_ns: f64,
+}
+
+pub(super) fn run(root: &Path) -> Outcome<Report<Row>> {
+    require(&["valgrind"])?;
+    let binary = build(root)?;
+    let times = clock(&binary)?;
+    let mut report = Report {
+        quick: false,
+        claims: Vec::new(),
+        rows: Vec::new(),
+    };
+    for (op, ceiling) in CEILINGS {
+        let fewer = instructions(&binary, op, 1000)?;
+        let more = instructions(&binary, op, 1000 + REQUESTS)?;
+        let each = (more - fewer) as f64 / REQUESTS as f64;
+        let share = if op == "write" { WRITE_SHARE } else { 1.0 };
+        let half = OCF_INSTRUCTIONS / 2.0 * share;
+        report.claims.push(claim(
+            format!("instructions/{op}_hit"),
+            Some(OCF_INSTRUCTIONS),
+            each,
+            "instructions",
+            Kind::Counted,
+            half,
+        ));
+        report.claims.push(claim(
+            format!("ceiling/{op}_hit"),
+            None,
+            each,
+            "instructions",
+            Kind::Counted,
+            ceiling,
+        ));
+        let median_ns = times
+            .iter()
+            .find(|(name, _)| name.starts_with(op))
+            .map(|(_, time)| *time)
+            .ok_or_else(|| format!("the benchmark printed no {op} hit"))?;
+        report.rows.push(Row {
+            op,
+            instructions: each,
+            median_ns,
+        });
+        println!(
+            "{op} hit: {each:.0} instructions, {median_ns:.0} ns (OCF's read hit: {OCF_INSTRUCTIONS:.0}, {OCF_NS:.0} ns; not measured in this run)"
+        );
+    }
+    Ok(report)
+}
+
+fn claim(name: String, peer: Option<f64>, ours: f64, unit: &str, kind: Kind, most: f64) -> Claim {
+    Claim {
+        name,
+        paper_or_peer: peer,
+        ours,
+        unit: unit.to_owned(),
+        kind,
+        bar: format!("at most {most:.0}"),
+        holds: ours <= most,
+    }
+}
+
+/// Builds the benchmark; where its program is.
+fn build(root: &Path) -> Outcome<PathBuf> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    eprintln!("building the benchmark");
+    let mut build = Command::new(cargo);
+    build.current_dir(root);
+    build.args(["bench", "--no-run", "--locked", "--quiet", "--bench", "hit"]);
+    build.args(["--package", "forebay-benches", "--message-format=json"]);
+    let messages = run_for_output(build)?;
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "hit")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .ok_or_else(|| "cargo bench named no program".to_owned())
+}
+
+/// Runs the benchmark by the clock: names and nanoseconds.
+fn clock(binary: &Path) -> Outcome<Vec<(String, f64)>> {
+    let printed = run_for_output(Command::new(binary))?;
+    let rows = printed.lines().filter_map(|line| {
+        let (before, _) = line.split_once(" ns ")?;
+        let (name, time) = before.trim().rsplit_once(' ')?;
+        Some((name.trim().to_owned(), time.parse().ok()?))
+    });
+    Ok(rows.collect())
+}
+
+/// Instructions of a run with so many requests.
+fn instructions(binary: &Path, op: &str, requests: u64) -> Outcome<u64> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.arg(binary);
+    command.args(["--op", op, "--requests", &requests.to_string()]);
+    let output = command.output();
+    let output = output.map_err(|error| format!("cannot start valgrind: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines()
+        .find_map(|line| line.split_once("Collected : "))
+        .and_then(|(_, count)| count.trim().parse().ok())
+        .ok_or_else(|| format!("callgrind counted nothing: {text}"))
+}
