@@ -8,8 +8,9 @@ use forebay_io::net::Stream;
 
 /// Size of the buffer of a connection that says little, bytes.
 const SMALL_BYTES: usize = 16 << 10;
-/// Size that it grows to on a connection that fills it, bytes.
-const LARGE_BYTES: usize = 256 << 10;
+/// Size that it grows to on a connection that fills it, bytes: no more, since the first of the requests
+/// that come together waits until the last has been copied.
+const LARGE_BYTES: usize = 64 << 10;
 /// The rest of a payload above this is received in place, bytes.
 const DIRECT_BYTES: usize = 32 << 10;
 
