@@ -1,6 +1,7 @@
 //! Long lives without crashes, against the model disk: many operations in flight, every mode, mode
 //! changes, eviction, and clean restarts.
 
+#[allow(dead_code, reason = "the crash tests use more of it")]
 #[path = "../stack/mod.rs"]
 mod stack;
 
