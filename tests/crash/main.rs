@@ -26,7 +26,7 @@ fn target(setup: Setup) -> Target<CacheStack> {
     Target {
         stack: CacheStack::new(setup),
         plan: setup.plan(),
-        lives: setup.lives(),
+        lives: if setup.is_pressed() { 20 } else { 5 },
         label: setup.to_string(),
         command: COMMAND,
     }

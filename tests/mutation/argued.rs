@@ -11,6 +11,15 @@ pub(crate) enum Reason {
     Narrow(&'static str),
 }
 
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Redundant(why) => write!(f, "redundant: {why}"),
+            Narrow(window) => write!(f, "a narrow window: {window}"),
+        }
+    }
+}
+
 use Reason::{Narrow, Redundant};
 
 /// Part of a site's name, and why its absence is not found.

@@ -163,7 +163,7 @@ fn what_is_left_out_is_found_missing() {
                 let what = what.lines().next().unwrap_or_default();
                 println!("{name}\n    found by seed {}: {what}", seed - FIRST + 1);
             }
-            (None, Some(reason)) => println!("{name}\n    not found: {reason:?}"),
+            (None, Some(reason)) => println!("{name}\n    not found, {reason}"),
             (None, None) => unexplained.push(name),
         }
     }

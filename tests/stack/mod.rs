@@ -106,12 +106,7 @@ impl Setup {
         }
     }
 
-    /// Lives that a random seed draws at most.
-    pub(crate) const fn lives(&self) -> u64 {
-        if self.is_pressed() { 20 } else { 5 }
-    }
-
-    const fn is_pressed(&self) -> bool {
+    pub(crate) const fn is_pressed(&self) -> bool {
         self.variant & PRESSED != 0
     }
 
