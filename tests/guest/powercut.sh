@@ -77,7 +77,7 @@ control = "control.sock"
 metrics = "127.0.0.1:0"
 state = "state"
 TOML
-    forebay format --cache /dev/mapper/cache >log 2>&1
+    forebay format --cache /dev/mapper/cache >log 2>&1 || { cat log; exit 1; }
     forebay serve forebay.toml >>log 2>&1 &
     daemon=\$!
     for i in \$(seq 100); do [ -S nbd.sock ] && break; sleep 0.1; done
@@ -95,7 +95,11 @@ G
         echo "try $index $name $mode $durability $count"
     done
 } >"$work/script"
-"$here/image.sh" "$work/image" "$program" "$powercut"
+# By the names that the script calls them.
+mkdir -p "$work/bin"
+cp "$program" "$work/bin/forebay"
+cp "$powercut" "$work/bin/powercut"
+"$here/image.sh" "$work/image" "$work/bin/forebay" "$work/bin/powercut"
 "$here/boot.sh" -i "$work/image" -d "$work/d0" -d "$work/d1" -d "$work/d2" -t 1800 "$work/script" || {
     echo "guest power cuts: the guest failed" >&2
     exit 1

@@ -205,9 +205,9 @@ fn powercut(root: &Path, options: &Options) -> Outcome {
             )
         })
         .collect();
-    let planted: f64 = (run.rows.iter())
-        .map(|row| number(row, "planted_fua_found") + number(row, "planted_flush_found"))
-        .sum();
+    let planted = run.rows.iter().fold(0.0, |sum, row| {
+        sum + number(row, "planted_fua_found") + number(row, "planted_flush_found")
+    });
     claims.push(claim(
         "powercut/planted_losses_found",
         planted,
