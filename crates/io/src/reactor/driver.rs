@@ -232,8 +232,9 @@ impl Driver {
             if has_work() {
                 return;
             }
-            let found = self.look_out(patience, has_work);
-            self.spin.borrow_mut().spun(found);
+            let begin = Instant::now();
+            let found = self.look_out(begin, patience, has_work);
+            self.spin.borrow_mut().spun(found, begin.elapsed());
             if found {
                 return self.turn_for(Wait::No, has_work);
             }
@@ -243,8 +244,9 @@ impl Driver {
         self.spin.borrow_mut().slept(begin.elapsed());
     }
 
-    /// Waits for something to do without sleeping, for at most `patience`. Whether there is.
-    fn look_out(&self, patience: Duration, has_work: impl Fn() -> bool) -> bool {
+    /// Waits for something to do without sleeping, for at most `patience` from `begin`. Whether there
+    /// is.
+    fn look_out(&self, begin: Instant, patience: Duration, has_work: impl Fn() -> bool) -> bool {
         const LOOKS_A_CLOCK: u32 = 32;
         let found = || {
             let results = match &mut *self.backend.borrow_mut() {
@@ -253,7 +255,6 @@ impl Driver {
             };
             results || has_work() || self.pool.get().is_some_and(Pool::has_results)
         };
-        let begin = Instant::now();
         while begin.elapsed() < patience {
             for _ in 0..LOOKS_A_CLOCK {
                 if found() {
