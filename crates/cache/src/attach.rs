@@ -1,6 +1,7 @@
 //! Volumes come and go: attach, grow, detach (rule 6).
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -107,6 +108,12 @@ impl Cache {
         }
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
+            // The reclaimer must not take the block at the old end while it is filled up.
+            let last = BlockKey::new(known.id, engine.geometry.block_of(known.size_bytes));
+            let _lock = match size_bytes > known.size_bytes {
+                true => Some(engine.locks.exclusive(last).await),
+                false => None,
+            };
             engine.resize(known, size_bytes, &backing).await?;
         }
         let epoch = options
@@ -287,10 +294,11 @@ impl Engine {
                 "stale dirty data is discarded"
             );
         }
+        let stale_slots: HashSet<SlotId> = stale.iter().map(|(slot, _)| *slot).collect();
         let mut killed = Vec::new();
         for slot in slots {
             let entry = self.map.borrow().slot(slot);
-            let stale_dirty = stale.iter().any(|(other, _)| *other == slot);
+            let stale_dirty = stale_slots.contains(&slot);
             if entry.dirty == 0 || stale_dirty {
                 killed.push((slot, entry.key));
             } else {
@@ -317,8 +325,7 @@ impl Engine {
             // The reclaimer may be at it, or may have had it.
             let lock = self.locks.exclusive(key).await;
             if self.map.borrow().find(key) == Some(slot) {
-                let mut map = self.map.borrow_mut();
-                map.kill(slot);
+                self.kill_slot(slot);
                 killed.push(slot);
                 locks.push(lock);
             }

@@ -8,7 +8,7 @@ use forebay_policy::SlotId;
 
 use crate::commit::Entry;
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::map::{CLEANED, DEFERRED, DYING, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 use crate::plant::{Fault, planted};
 use crate::region::RegionId;
 
@@ -73,11 +73,17 @@ impl Engine {
     /// Logs the last round's kills again, but for slots that hold something new by now.
     fn log_echo(&self, room: u64) {
         let mut echo = std::mem::take(&mut *self.commit.echo.borrow_mut());
-        echo.truncate(usize::try_from(room / 2).unwrap_or(usize::MAX) * KILL_SLOTS);
+        let fits = usize::try_from(room / 2)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(KILL_SLOTS);
+        *self.commit.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
         let dead: Vec<SlotId> = {
             let map = self.map.borrow();
             echo.into_iter()
-                .filter(|slot| !map.slot(*slot).has(LIVE))
+                .filter(|slot| {
+                    let entry = map.slot(*slot);
+                    !entry.has(LIVE) || entry.has(DYING)
+                })
                 .collect()
         };
         self.log_kills(&dead);

@@ -295,15 +295,15 @@ impl Engine {
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
                 self.check_alive()?;
-                if self.stopping.get() {
-                    return Err(ErrorKind::ShuttingDown.into());
-                }
                 // A batch that the task had begun may still hold some of these.
                 while chunk
                     .iter()
                     .any(|slot| self.map.borrow().slot(*slot).has(CLEANING))
                 {
                     rt::sleep(Duration::from_millis(1)).await;
+                }
+                if self.stopping.get() {
+                    return Err(ErrorKind::ShuttingDown.into());
                 }
                 self.clean_batch(chunk, BATCH).await.map_err(|error| {
                     Error::with_source(

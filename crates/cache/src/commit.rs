@@ -116,6 +116,11 @@ impl Committer {
         self.failed.borrow().clone()
     }
 
+    /// Whether a flush failed, so that what it should have covered may be gone.
+    pub(crate) const fn flush_failed(&self) -> bool {
+        self.flush_failed.get()
+    }
+
     /// Whether the cache still takes writes.
     pub(crate) fn is_alive(&self) -> bool {
         self.failed.borrow().is_none()

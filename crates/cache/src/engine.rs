@@ -230,6 +230,17 @@ impl Engine {
         self.map.borrow_mut().remove(slot);
     }
 
+    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
+    /// may log the slot behind it, and its region's mark owes it nothing any more.
+    pub(crate) fn kill_slot(&self, slot: SlotId) {
+        let entry = self.map.borrow().slot(slot);
+        self.map.borrow_mut().kill(slot);
+        if entry.has(UNRECORDED) {
+            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
+            self.regions.recorded(entry.key);
+        }
+    }
+
     /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
     pub(crate) fn note_unrecorded(&self, slot: SlotId) {
         let entry = self.map.borrow().slot(slot);

@@ -89,6 +89,12 @@ impl Cache {
         // life logged, so that at no moment both the journal is gone and its records are not durable.
         let opened = engine.go_into_service(zombies).await;
         if let Err(error) = opened {
+            if engine.commit.flush_failed()
+                && let Some(buf) = &engine.options.journal
+            {
+                let uuid = engine.superblock.borrow().uuid;
+                Journal::poison_remains(buf, &uuid, &engine.options.boot_id);
+            }
             engine.commit.stop();
             return Err(error);
         }

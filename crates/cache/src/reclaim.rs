@@ -148,9 +148,8 @@ impl Engine {
             .filter(|slot| self.map.borrow().slot(*slot).has(TRACED))
             .collect();
         for slot in &victims {
-            let mut map = self.map.borrow_mut();
             // Nothing may log them behind their deaths, nor after they were let go without one.
-            map.kill(*slot);
+            self.kill_slot(*slot);
         }
         let mut durable = Ok(());
         if !traced.is_empty() {

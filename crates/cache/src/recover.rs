@@ -180,7 +180,7 @@ fn build(
     // Oldest first, so that recency follows the log, and of two records of one block the newer stays.
     for found in &replayed.blocks {
         let block = found.block;
-        if !known.contains(&block.volume) || block.valid == 0 {
+        if !known.contains(&block.volume) {
             continue;
         }
         let key = BlockKey::new(block.volume, block.block);
@@ -209,7 +209,7 @@ fn build(
             map.set_record(block.slot, place);
             log.adopt(lsn, Owner::slot(block.slot));
         }
-        if valid != block.valid || found.journaled {
+        if valid != block.valid || found.journaled || found.reduced {
             stale.push(block.slot);
         }
         if dirty != block.dirty && state == MarkState::MaybeDirty {

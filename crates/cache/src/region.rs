@@ -321,8 +321,8 @@ impl Engine {
         let result = self.clear_marks(Clear::OlderHalf).await;
         self.regions.clearing.set(false);
         self.regions.changed.wake_all();
-        result?;
         if self.regions.len() >= before {
+            result?;
             self.regions.changed.wait().await;
         }
         Ok(())
@@ -390,7 +390,14 @@ impl Engine {
                 let region = table.regions[id as usize].as_ref()?;
                 let exact = region.state != MarkState::MaybeDirty || region.unrecorded == 0;
                 let wanted = which != Clear::Quiet || exact && region.last_used + QUIET <= now;
-                (!region.busy && region.users == 0 && wanted).then_some((region.last_used, id))
+                // What cannot be flushed stays announced, and must not be picked again and again.
+                let stuck = which == Clear::OlderHalf
+                    && region.state == MarkState::Intent
+                    && self
+                        .volume_by_id(region.volume)
+                        .is_some_and(|volume| volume.backing.check().is_err());
+                let idle = !region.busy && region.users == 0;
+                (idle && wanted && !stuck).then_some((region.last_used, id))
             })
             .collect();
         // The table's order is not the same in each run; a simulation's must be.
@@ -474,8 +481,12 @@ impl Engine {
             // A failed flush is told to the clients of the volume; marks and records simply wait.
             if !self.deferred.borrow().is_empty() {
                 let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
-                for volume in volumes.iter().filter(|volume| volume.backing.unflushed()) {
-                    let _ = self.flush_backing(volume).await;
+                for volume in &volumes {
+                    if volume.backing.unflushed() {
+                        let _ = self.flush_backing(volume).await;
+                    } else {
+                        self.release_deferred(volume.id);
+                    }
                 }
             }
             if self.regions.len() > 0 {

@@ -166,6 +166,14 @@ impl Journal {
         atomic(&self.buf, AT_TAIL).store(to, Ordering::Release);
     }
 
+    /// A flush of what an earlier process of this boot left failed: whoever recovers its journal must
+    /// report the entries as lost.
+    pub fn poison_remains(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) {
+        if Self::recover(buf, uuid, boot_id).is_some() {
+            atomic(buf, AT_POISON).store(1, Ordering::Release);
+        }
+    }
+
     /// A flush failed: whoever recovers this must report its entries as lost.
     pub fn poison(&mut self) {
         atomic(&self.buf, AT_POISON).store(1, Ordering::Release);

@@ -29,6 +29,8 @@ pub struct FoundBlock {
     pub lsn: Option<u64>,
     /// Whether the process journal told it.
     pub journaled: bool,
+    /// Whether the record says more, which is not believed because of damage.
+    pub reduced: bool,
 }
 
 /// A marked region.
@@ -68,8 +70,10 @@ pub struct Replayed {
     pub unreadable_units: u64,
     /// The last batch's first record.
     pub last_batch: u64,
-    /// First records of those of its units that the crash left torn or empty: see [`mend`].
+    /// First records of those of its units that the crash left torn or empty.
     pub torn_units: Vec<u64>,
+    /// Of those, the ones of which no record was found.
+    pub empty_units: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -191,6 +195,9 @@ impl Reader {
         let (damaged_records, last_damage) = self.damage(tail, batch.max(tail));
         let last_close = self.last_close.filter(|&lsn| lsn >= tail);
         let torn_units = self.torn_units(batch, next);
+        let empty_units = (torn_units.iter().copied())
+            .filter(|&first| !(first..first + unit).any(|lsn| self.holds(lsn)))
+            .collect();
         let clean = last_close.is_some_and(|close| {
             self.last_open.is_none_or(|(open, ..)| open < close) && close >= batch
         });
@@ -205,7 +212,9 @@ impl Reader {
                 history.block = None;
                 continue;
             }
-            if last_damage.is_some_and(|damage| lsn < damage) {
+            let reduced =
+                last_damage.is_some_and(|damage| lsn < damage) && block.valid != block.dirty;
+            if reduced {
                 block.valid = block.dirty;
             }
             history.block = Some(block);
@@ -215,6 +224,7 @@ impl Reader {
                     block,
                     lsn: Some(lsn),
                     journaled: false,
+                    reduced,
                 },
             ));
         }
@@ -238,6 +248,7 @@ impl Reader {
                 block,
                 lsn: shadowed,
                 journaled: true,
+                reduced: false,
             };
             blocks.push((order, found));
         }
@@ -270,6 +281,7 @@ impl Reader {
             unreadable_units: self.unreadable_units,
             last_batch: batch,
             torn_units,
+            empty_units,
         }
     }
 }
@@ -330,9 +342,11 @@ pub async fn replay(
     Ok(reader.finish(journal))
 }
 
-/// Fills what a crash left torn or empty of the last batch with padding, and makes durable what a dead
-/// process may have left in the device's cache. Without this, the next crash would find the gaps behind
-/// a newer batch and take them for damage.
+/// Writes the last batch again, with padding where a crash left it torn or empty, and makes it durable.
+/// Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
+/// What is there is written again, as it is, because the flush that should have made it durable may have
+/// failed, and a failed flush that is tried again covers nothing. All older batches were durable before
+/// this one was begun.
 ///
 /// The places filled lie below the tail that the batch declares, so nothing there counts; records of
 /// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
@@ -346,11 +360,19 @@ pub async fn mend(
     replayed: &Replayed,
 ) -> Result<()> {
     let unit = geometry.unit_records();
-    for &first in &replayed.torn_units {
+    let volatile = device.info().volatile_cache;
+    let units = (replayed.last_batch..replayed.next)
+        .step_by(usize::try_from(unit).expect("small"))
+        .filter(|first| volatile || replayed.torn_units.contains(first));
+    for first in units {
         let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
         let buf = Buf::scratch(geometry.unit_bytes as usize);
-        // A unit that cannot be read holds nothing that counts.
-        let readable = device.read(offset, buf.clone()).await.is_ok();
+        let read = device.read(offset, buf.clone()).await;
+        let readable = read.is_ok();
+        // What was found there must not be written over because it cannot be read now.
+        if !replayed.empty_units.contains(&first) {
+            read?;
+        }
         for (index, lsn) in (first..first + unit).enumerate() {
             let mut record = [0; RECORD_BYTES];
             buf.copy_to(index * RECORD_BYTES, &mut record);
@@ -368,7 +390,7 @@ pub async fn mend(
         }
         order::write(device, offset, buf).await?;
     }
-    if device.info().volatile_cache {
+    if volatile {
         order::flush(device).await?;
     }
     Ok(())
