@@ -20,6 +20,8 @@ pub struct Target<S> {
     pub plan: Plan,
     /// Lives that a random seed draws at most, from two on.
     pub lives: u64,
+    /// Whether an operation of a device fails in some of them.
+    pub failing: bool,
     /// Names the stack's configuration in the replay command.
     pub label: String,
     /// The command that replays a case which it finds in `FOREBAY_REPLAY`.
@@ -294,7 +296,7 @@ impl<S: Stack> Target<S> {
                 2 => Some(Stop::AfterIo(1 + rng.below(within_io))),
                 _ => Some(Stop::BeforeIo(1 + rng.below(within_io))),
             });
-            let failing = rng.chance(1, 4).then(|| draw_failure(&machine, &rng));
+            let failing = (self.failing && rng.chance(1, 4)).then(|| draw_failure(&machine, &rng));
             let life = Life {
                 verify: round > 0,
                 close: rng.chance(1, 2),

@@ -30,6 +30,8 @@ fn target(flaw: Option<Flaw>, promise: Promise) -> Target<Toy> {
             largest_bytes: 32 << 10,
         },
         lives: 5,
+        // The toy meets failures in `faults`.
+        failing: false,
         label: format!("{flaw:?}"),
         command: "cargo test -p forebay-testkit",
     }

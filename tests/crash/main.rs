@@ -27,6 +27,7 @@ fn target(setup: Setup) -> Target<CacheStack> {
         stack: CacheStack::new(setup),
         plan: setup.plan(),
         lives: if setup.is_pressed() { 20 } else { 5 },
+        failing: true,
         label: setup.to_string(),
         command: COMMAND,
     }

@@ -36,6 +36,7 @@ fn target(setup: Setup) -> Target<CacheStack> {
         stack: CacheStack::new(setup),
         plan: setup.plan(),
         lives: 20,
+        failing: true,
         label: setup.to_string(),
         command: "cargo test -p forebay-tests --test mutation",
     }
