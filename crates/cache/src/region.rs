@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::Result;
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::order::{Part, Site};
@@ -320,11 +320,24 @@ impl Engine {
         let before = self.regions.len();
         let result = self.clear_marks(Clear::OlderHalf).await;
         self.regions.clearing.set(false);
-        self.regions.changed.wake_all();
-        if self.regions.len() >= before {
-            result?;
-            self.regions.changed.wait().await;
+        if self.regions.len() < before {
+            self.regions.changed.wake_all();
+            return Ok(());
         }
+        result?;
+        // Others who wait for room are not woken: they would find none either, and wake us.
+        let in_motion = {
+            let table = self.regions.table.borrow();
+            (table.regions.iter().flatten()).any(|region| region.busy || region.users > 0)
+        };
+        if !in_motion {
+            self.regions.changed.wake_all();
+            return Err(Error::new(
+                ErrorKind::Io,
+                "the log has no room for another mark: those of volumes whose backing devices cannot be flushed fill it; restart to attach them again",
+            ));
+        }
+        self.regions.changed.wait().await;
         Ok(())
     }
 
