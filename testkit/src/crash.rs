@@ -22,6 +22,8 @@ pub struct Target<S> {
     pub lives: u64,
     /// Whether an operation of a device fails in some of them.
     pub failing: bool,
+    /// Whether each of their crashes is tried with other outcomes, too.
+    pub forks: bool,
     /// Names the stack's configuration in the replay command.
     pub label: String,
     /// The command that replays a case which it finds in `FOREBAY_REPLAY`.
@@ -40,6 +42,14 @@ pub struct Depth {
     /// Every how many I/Os the run is cut off; one for all.
     pub stride: u64,
 }
+
+/// Of the crashes of random lives, where they are tried with several outcomes.
+const FORKS: Depth = Depth {
+    singles: 2,
+    subsets: 2,
+    deaths: 1,
+    stride: 1,
+};
 
 /// How much a driver did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -298,7 +308,8 @@ impl<S: Stack> Target<S> {
             });
             let failing = (self.failing && rng.chance(1, 4)).then(|| draw_failure(&machine, &rng));
             let life = Life {
-                verify: round > 0,
+                // Clients that live on do not read everything first.
+                verify: round > 0 && rng.chance(1, 2),
                 close: rng.chance(1, 2),
                 errors_allowed: failing.is_some(),
                 ..self.first_life(rng.draw())
@@ -319,6 +330,10 @@ impl<S: Stack> Target<S> {
                 }
             }
             if let Some(crash) = crash {
+                if self.forks {
+                    let power_only = matches!(failing, Some((_, OpClass::Flush)));
+                    report.crashes += self.fork_crash(&machine, &rng, power_only)?;
+                }
                 machine.crash(crash);
                 report.crashes += 1;
             }
@@ -332,6 +347,39 @@ impl<S: Stack> Target<S> {
             .map_err(|message| format!("at the end: {message}"))?;
         report.digest = machine.world.digest();
         Ok(report)
+    }
+
+    /// Tries several outcomes of a crash, each on a copy. Returns how many.
+    fn fork_crash(&self, crashed: &Machine<S>, rng: &Rng, power_only: bool) -> Result<u64, String> {
+        let mut crashes = choices(crashed, FORKS, rng.draw());
+        crashes.retain(|crash| !power_only || matches!(crash, Crash::Power(_)));
+        let seed = rng.draw();
+        for &crash in &crashes {
+            let mut machine = crashed.fork();
+            machine.world.set_stop(None);
+            machine.crash(crash);
+            if matches!(crash, Crash::Process(_)) {
+                self.lose_journal(&machine, seed)?;
+            }
+            self.recover(&mut machine, seed, false)
+                .map_err(|message| format!("instead, {crash:?}: {message}"))?;
+        }
+        Ok(crashes.len() as u64)
+    }
+
+    /// After process death with the process journal gone: the stack refuses to open, or has everything.
+    fn lose_journal(&self, dead: &Machine<S>, seed: u64) -> Result<(), String> {
+        let mut machine = dead.fork();
+        machine.lose_journal();
+        let life = Life {
+            work: None,
+            close: false,
+            errors_allowed: true,
+            ..self.second_life(seed, false)
+        };
+        let lived = machine.live(life);
+        lived.map_err(|message| format!("without the process journal: {message}"))?;
+        Ok(())
     }
 
     /// Lets the recovery from a crash crash in turn, at each of its I/Os. Returns how often.
@@ -352,7 +400,12 @@ impl<S: Stack> Target<S> {
                 return Ok(nth - 1);
             }
             machine.world.set_stop(None);
-            for crash in [Crash::Process(rng.draw()), draw_crash(&machine, rng)] {
+            let crashes = if self.forks {
+                choices(&machine, FORKS, rng.draw())
+            } else {
+                vec![Crash::Process(rng.draw()), draw_crash(&machine, rng)]
+            };
+            for crash in crashes {
                 let mut machine = machine.fork();
                 machine.crash(crash);
                 self.recover(&mut machine, rng.draw(), false)

@@ -150,6 +150,11 @@ impl<S: Stack> Machine<S> {
         }
     }
 
+    /// Takes the memory away that outlives a process.
+    pub fn lose_journal(&mut self) {
+        self.journal = Buf::zeroed(JOURNAL_BYTES);
+    }
+
     /// The process or the power goes, after a life that crashed or one that finished.
     pub fn crash(&mut self, crash: Crash) {
         match crash {

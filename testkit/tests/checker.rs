@@ -32,6 +32,7 @@ fn target(flaw: Option<Flaw>, promise: Promise) -> Target<Toy> {
         lives: 5,
         // The toy meets failures in `faults`.
         failing: false,
+        forks: false,
         label: format!("{flaw:?}"),
         command: "cargo test -p forebay-testkit",
     }

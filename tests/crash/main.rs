@@ -28,6 +28,7 @@ fn target(setup: Setup) -> Target<CacheStack> {
         plan: setup.plan(),
         lives: if setup.is_pressed() { 20 } else { 5 },
         failing: true,
+        forks: false,
         label: setup.to_string(),
         command: COMMAND,
     }

@@ -37,6 +37,7 @@ fn target(setup: Setup) -> Target<CacheStack> {
         plan: setup.plan(),
         lives: 20,
         failing: true,
+        forks: true,
         label: setup.to_string(),
         command: "cargo test -p forebay-tests --test mutation",
     }

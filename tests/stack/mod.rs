@@ -110,6 +110,18 @@ impl Setup {
         self.variant & PRESSED != 0
     }
 
+    /// What presses, of a pressed configuration.
+    fn pressure(&self) -> Option<Pressure> {
+        const KINDS: [Pressure; 4] = [
+            Pressure::Mixed,
+            Pressure::Mixed,
+            Pressure::Calm,
+            Pressure::Bulk,
+        ];
+        let kind = Rng::labelled(self.variant, 24).index(KINDS.len());
+        self.is_pressed().then(|| KINDS[kind])
+    }
+
     /// What clients do; with a variant, of a kind that it draws.
     pub(crate) fn plan(&self) -> Plan {
         let plain = Mix::default();
@@ -135,8 +147,9 @@ impl Setup {
             },
             _ => plain,
         };
-        let mix = if self.is_pressed() {
-            Mix {
+        let mix = match self.pressure() {
+            None => Mix { control: 2, ..mix },
+            Some(Pressure::Mixed) => Mix {
                 read: [4, 24][rng.index(2)],
                 fua: [1, 8][rng.index(2)],
                 flush: [1, 10, 60][rng.index(3)],
@@ -144,9 +157,26 @@ impl Setup {
                 pause: [2, 10][rng.index(2)],
                 control: [0, 2, 10][rng.index(3)],
                 ..mix
-            }
-        } else {
-            Mix { control: 2, ..mix }
+            },
+            Some(Pressure::Calm) => Mix {
+                read: 24,
+                fua: 0,
+                flush: [1, 6][rng.index(2)],
+                discard: 1,
+                zeroes: 1,
+                pause: 20,
+                control: [0, 5][rng.index(2)],
+                ..plain
+            },
+            Some(Pressure::Bulk) => Mix {
+                read: [4, 24][rng.index(2)],
+                fua: 1,
+                flush: 10,
+                discard: 1,
+                zeroes: 1,
+                control: [2, 10, 30][rng.index(3)],
+                ..plain
+            },
         };
         Plan {
             lanes: if self.is_pressed() {
@@ -156,7 +186,10 @@ impl Setup {
             },
             operations: [10, 40, 80, 160][rng.index(if self.is_pressed() { 4 } else { 3 })],
             mix,
-            largest_bytes: [8, 48, 96][rng.index(3)] << 10,
+            largest_bytes: match self.pressure() {
+                Some(Pressure::Bulk) => VOLUME_BYTES,
+                _ => [8, 48, 96][rng.index(3)] << 10,
+            },
         }
     }
 
@@ -208,14 +241,37 @@ impl Setup {
         if !self.is_pressed() {
             return drawn;
         }
-        Details {
+        let pressed = Details {
             volatile: [(); 3].map(|()| rng.chance(15, 16)),
             promotion: Promotion::Always,
             cutoff_bytes: 0,
             latency_us: [(); 3].map(|()| [(5, 50), (500, 3000), (2000, 20_000)][rng.index(3)]),
             ..drawn
+        };
+        match self.pressure() {
+            Some(Pressure::Calm) => Details {
+                commit_interval: Duration::from_secs([1, 10][rng.index(2)]),
+                ..pressed
+            },
+            Some(Pressure::Bulk) => Details {
+                block_bytes: 4 << 10,
+                unit_bytes: 512,
+                ..pressed
+            },
+            _ => pressed,
         }
     }
+}
+
+/// What a pressed configuration makes much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pressure {
+    /// Everything.
+    Mixed,
+    /// Long pauses and few flushes: what timers do, and what waits.
+    Calm,
+    /// Many blocks at a time: batches of many units.
+    Bulk,
 }
 
 struct Details {

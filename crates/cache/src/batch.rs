@@ -8,7 +8,7 @@ use forebay_policy::SlotId;
 
 use crate::commit::Entry;
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, DYING, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::map::{CLEANED, DEFERRED, DYING, LATER, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 use crate::plant::{Fault, planted};
 use crate::region::RegionId;
 
@@ -53,6 +53,7 @@ impl Engine {
         }
         let more = *quota > 0 || !self.commit.entries.borrow().is_empty();
         if !self.commit.log.borrow().batch_is_empty() {
+            self.fill_unit();
             self.clean_tail(first + limit);
             return Ok((self.commit.log.borrow_mut().seal(), more));
         }
@@ -68,6 +69,15 @@ impl Engine {
             ));
         }
         Ok((Vec::new(), more))
+    }
+
+    /// Logs what may wait where padding would go.
+    fn fill_unit(&self) {
+        while self.commit.log.borrow().unit_room() > 0
+            && let Some(slot) = self.pop_later()
+        {
+            self.log_slot(slot);
+        }
     }
 
     /// Logs the last round's kills again, but for slots that hold something new by now.
@@ -205,20 +215,29 @@ impl Engine {
             }
             if entry.key.volume() == volume {
                 self.map.borrow_mut().clear_flags(slot, DEFERRED);
-                self.queue_record(slot);
+                self.queue_later(slot);
             } else {
                 self.deferred.borrow_mut().push(slot);
             }
         }
     }
 
+    /// Above this many records in use the tail is cleaned: so late that most are dead by then, and early
+    /// enough that all that may count can be logged again on the way. See docs/format.md, "Room".
+    fn log_in_use_at_most(&self) -> u64 {
+        let capacity = self.commit.log.borrow().capacity();
+        let slots = self.map.borrow().len() as u64;
+        (capacity - slots - self.regions.limit(capacity)) / 16 * 15
+    }
+
     /// Moves the tail on, logging again what still counts: first as far as the ring needs the room,
     /// then as far as the last unit's padding has some.
     fn clean_tail(&self, end: u64) {
+        let enough = self.log_in_use_at_most();
         loop {
             let (oldest, place) = {
                 let log = self.commit.log.borrow();
-                let needed = log.used() > log.capacity() / 2;
+                let needed = log.used() > enough;
                 let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
                 if !(needed && log.next() < end || worthwhile) {
                     return;
@@ -236,7 +255,7 @@ impl Engine {
                     let entry = self.map.borrow().slot(slot);
                     if entry.has(LIVE) && entry.record_at == place {
                         self.map.borrow_mut().set_record(slot, NO_RECORD);
-                        self.map.borrow_mut().clear_flags(slot, PENDING);
+                        self.map.borrow_mut().clear_flags(slot, PENDING | LATER);
                         self.log_slot(slot);
                     }
                 }

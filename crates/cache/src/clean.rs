@@ -262,7 +262,7 @@ impl Engine {
         drop(map);
         // Whoever relies on the block being clean waits for this record (a write around the cache, see
         // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
-        self.queue_record(done.slot);
+        self.queue_later(done.slot);
         Ok(())
     }
 
@@ -289,8 +289,7 @@ impl Engine {
                     .collect()
             };
             if slots.is_empty() {
-                // What was cleaned must be recorded so before anybody is told.
-                return self.commit().await;
+                return Ok(());
             }
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
@@ -314,7 +313,7 @@ impl Engine {
                 })?;
             }
             if !until_clean {
-                return self.commit().await;
+                return Ok(());
             }
             rt::yield_now().await;
         }

@@ -5,6 +5,10 @@
 //! last one), then writes the records and makes them durable, then wakes who asked. Requests that
 //! arrive meanwhile share the next round, so that the cost of a flush is divided among them.
 //!
+//! Records that no promise waits for (a block turned clean, a read was promoted) take what room the
+//! others leave in the last unit, which would be padding. [`Engine::commit_all`] takes them along, and so
+//! does the timer, once they have waited from one of its ticks to the next.
+//!
 //! Rule 1 (data before the map) is the order of the two steps. That a record describes the map at the
 //! moment *before* the data flush was issued, never after, makes it safe to go on serving meanwhile.
 
@@ -22,7 +26,7 @@ use forebay_metadata::record::{BlockRecord, Body};
 use forebay_policy::SlotId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, DYING, LIVE, NO_RECORD, PENDING, UNFLUSHED};
+use crate::map::{CLEANED, DEFERRED, DYING, LATER, LIVE, NO_RECORD, PENDING, UNFLUSHED};
 use crate::region::RegionId;
 
 /// Names a round; see [`Engine::committed`].
@@ -42,6 +46,35 @@ pub(crate) enum Entry {
 /// How often a failed write of log units is tried again before the cache gives up.
 const WRITE_TRIES: u32 = 3;
 
+/// Slots whose records nobody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Later {
+    queue: VecDeque<SlotId>,
+    /// How many were ever taken off.
+    taken: u64,
+    /// How many will have been when those of the timer's last tick are gone.
+    due: u64,
+}
+
+impl Later {
+    fn push(&mut self, slot: SlotId) {
+        self.queue.push_back(slot);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<SlotId> {
+        let slot = self.queue.pop_front()?;
+        self.taken += 1;
+        Some(slot)
+    }
+
+    /// Whether some wait since the last call or longer.
+    fn overdue(&mut self) -> bool {
+        let overdue = self.taken < self.due;
+        self.due = self.taken + self.queue.len() as u64;
+        overdue
+    }
+}
+
 /// State of the committer.
 #[derive(Debug)]
 pub(crate) struct Committer {
@@ -51,6 +84,7 @@ pub(crate) struct Committer {
     /// lives.
     pub(crate) opened_at: Cell<u32>,
     pub(crate) pending: RefCell<VecDeque<SlotId>>,
+    pub(crate) later: RefCell<Later>,
     pub(crate) entries: RefCell<Vec<Entry>>,
     /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
     /// record back to life.
@@ -58,6 +92,8 @@ pub(crate) struct Committer {
     started: Cell<u64>,
     completed: Cell<u64>,
     wanted: Cell<u64>,
+    /// The last round that is to log what waits for room, too.
+    wanted_all: Cell<u64>,
     kick: WaitList,
     done: WaitList,
     failed: RefCell<Option<Error>>,
@@ -79,11 +115,13 @@ impl Committer {
             journal: RefCell::new(journal),
             opened_at: Cell::new(NO_RECORD),
             pending: RefCell::default(),
+            later: RefCell::default(),
             entries: RefCell::default(),
             echo: RefCell::default(),
             started: Cell::new(0),
             completed: Cell::new(0),
             wanted: Cell::new(0),
+            wanted_all: Cell::new(0),
             kick: WaitList::new(),
             done: WaitList::new(),
             failed: RefCell::new(None),
@@ -106,8 +144,8 @@ impl Committer {
         self.done.wake_all();
     }
 
-    /// Blocks whose records wait for a commit.
-    pub(crate) fn backlog(&self) -> usize {
+    /// What the next round must log.
+    fn waited_for(&self) -> usize {
         self.pending.borrow().len() + self.entries.borrow().len()
     }
 
@@ -138,15 +176,37 @@ impl Engine {
     pub(crate) fn queue_record(&self, slot: SlotId) {
         let mut map = self.map.borrow_mut();
         if !map.slot(slot).has(PENDING | DYING) {
+            map.clear_flags(slot, LATER);
             map.add_flags(slot, PENDING);
             self.commit.pending.borrow_mut().push_back(slot);
+        }
+    }
+
+    /// Queues a slot whose record may wait for room: no promise needs it.
+    pub(crate) fn queue_later(&self, slot: SlotId) {
+        let mut map = self.map.borrow_mut();
+        if !map.slot(slot).has(PENDING | LATER | DYING) {
+            map.add_flags(slot, LATER);
+            self.commit.later.borrow_mut().push(slot);
+        }
+    }
+
+    /// Takes up the oldest slot whose record may wait.
+    pub(crate) fn pop_later(&self) -> Option<SlotId> {
+        loop {
+            let slot = self.commit.later.borrow_mut().pop()?;
+            let mut map = self.map.borrow_mut();
+            if map.slot(slot).has(LATER) {
+                map.clear_flags(slot, LATER);
+                return Some(slot);
+            }
         }
     }
 
     /// Whether the log durably says of a slot all that the map says of its valid granules.
     pub(crate) fn record_is_durable(&self, slot: SlotId) -> bool {
         let entry = self.map.borrow().slot(slot);
-        !entry.has(PENDING | DEFERRED)
+        !entry.has(PENDING | LATER | DEFERRED)
             && entry.record_at != NO_RECORD
             && !self.commit.log.borrow().in_flight(entry.record_at)
     }
@@ -160,7 +220,15 @@ impl Engine {
         let in_flight =
             entry.record_at != NO_RECORD && self.commit.log.borrow().in_flight(entry.record_at);
         let needed = (entry.has(CLEANED) || in_flight) && !site.lacks(Part::Step);
-        async move { if needed { self.commit().await } else { Ok(()) } }
+        async move {
+            if !needed {
+                return Ok(());
+            }
+            if entry.has(CLEANED) {
+                self.queue_record(slot);
+            }
+            self.commit().await
+        }
     }
 
     /// Queues something else for the next round.
@@ -168,15 +236,25 @@ impl Engine {
         self.commit.entries.borrow_mut().push(entry);
     }
 
-    /// Asks for a round that covers everything queued, and every write to the data device completed,
-    /// up to now.
-    pub(crate) fn request_commit(&self) -> Ticket {
-        let round = self.commit.started.get() + 1;
-        if self.commit.wanted.get() < round {
-            self.commit.wanted.set(round);
+    /// The round that covers everything queued by [`Engine::queue_record`] and [`Engine::queue_entry`],
+    /// and every write to the data device completed, up to now.
+    pub(crate) fn next_round(&self) -> Ticket {
+        Ticket(self.commit.started.get() + 1)
+    }
+
+    /// Asks for a round, unless it has begun.
+    pub(crate) fn request(&self, round: Ticket) {
+        if self.commit.wanted.get() < round.0 {
+            self.commit.wanted.set(round.0);
             self.commit.kick.wake_all();
         }
-        Ticket(round)
+    }
+
+    /// Asks for the next round.
+    pub(crate) fn request_commit(&self) -> Ticket {
+        let round = self.next_round();
+        self.request(round);
+        round
     }
 
     /// Waits until a round is durable.
@@ -203,7 +281,14 @@ impl Engine {
         }
     }
 
-    /// Makes everything queued and written up to now durable.
+    /// As [`Engine::commit`], with the records that may wait.
+    #[track_caller]
+    pub(crate) fn commit_all(&self) -> impl Future<Output = Result<()>> + '_ {
+        self.commit.wanted_all.set(self.next_round().0);
+        self.commit()
+    }
+
+    /// Makes everything written up to now durable, with the records that were asked for at once.
     #[track_caller]
     pub(crate) fn commit(&self) -> impl Future<Output = Result<()>> + '_ {
         let site = Site::here();
@@ -326,7 +411,13 @@ impl Engine {
     pub(crate) async fn commit_timer(self: Rc<Self>) {
         while !self.commit.stopping.get() {
             rt::sleep(self.options.commit_interval).await;
-            if self.commit.backlog() > 0 && self.commit.failure().is_none() {
+            if self.commit.failure().is_some() {
+                continue;
+            }
+            let overdue = self.commit.later.borrow_mut().overdue();
+            if overdue {
+                let _ = self.commit_all().await;
+            } else if self.commit.waited_for() > 0 {
                 let _ = self.commit().await;
             }
         }
@@ -334,6 +425,11 @@ impl Engine {
 
     async fn round(&self) -> Result<()> {
         let journaled = self.commit.journal.borrow().as_ref().map(Journal::head);
+        if self.commit.wanted_all.get() >= self.commit.started.get() {
+            while let Some(slot) = self.pop_later() {
+                self.queue_record(slot);
+            }
+        }
         let mut quota = self.commit.pending.borrow().len();
         loop {
             let (extents, more) = self.build_batch(&mut quota)?;

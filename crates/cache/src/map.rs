@@ -10,7 +10,7 @@ pub(crate) const NO_RECORD: u32 = u32::MAX;
 
 /// A slot holds a block, or is being given one.
 pub(crate) const LIVE: u16 = 1;
-/// On the queue for the next commit.
+/// On the queue for the next round of the committer.
 pub(crate) const PENDING: u16 = 2;
 /// Waits for a flush of the backing device before its clean granules are recorded.
 pub(crate) const DEFERRED: u16 = 4;
@@ -30,6 +30,8 @@ pub(crate) const CLEANED: u16 = 256;
 pub(crate) const DYING: u16 = 1024;
 /// Written to since the last flush of the data device began.
 pub(crate) const UNFLUSHED: u16 = 512;
+/// On the queue of records that nobody waits for.
+pub(crate) const LATER: u16 = 2048;
 
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug)]
@@ -310,7 +312,7 @@ impl Map {
 
     /// A slot's death is about to be logged: nothing may log the slot behind it.
     pub(crate) fn kill(&mut self, slot: SlotId) {
-        self.clear_flags(slot, PENDING | DEFERRED);
+        self.clear_flags(slot, PENDING | LATER | DEFERRED);
         self.add_flags(slot, DYING);
         self.set_record(slot, NO_RECORD);
     }

@@ -137,7 +137,7 @@ impl Cache {
             engine.flush_backing(volume).await?;
         }
         engine.clear_marks(crate::region::Clear::All).await?;
-        engine.commit().await?;
+        engine.commit_all().await?;
         engine.queue_entry(Entry::Close);
         engine.commit().await
     }

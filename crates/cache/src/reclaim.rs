@@ -8,16 +8,19 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_policy::{BlockKey, SlotId};
 
-use crate::commit::Entry;
+use crate::commit::{Entry, Ticket};
 use crate::engine::Engine;
 use crate::map::{CLEANING, TRACED};
 
 /// Candidates looked at for each slot that is wanted.
 const LOOK_AT: usize = 16;
+/// How long kills wait for somebody else's round of commits.
+const PATIENCE: Duration = Duration::from_millis(5);
 /// After a round that found nothing, the next one is not worth its time for so long.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -30,6 +33,8 @@ pub(crate) struct Reclaimer {
     batch: usize,
     kick: WaitList,
     freed: WaitList,
+    /// Kills wait for this round, for which nobody has asked yet.
+    waits_for: Cell<Option<Ticket>>,
     /// The last round found nothing that could be evicted.
     stuck: Cell<bool>,
     /// When it ended.
@@ -40,10 +45,11 @@ pub(crate) struct Reclaimer {
 impl Reclaimer {
     pub(crate) fn new(slots: usize) -> Self {
         Self {
-            low: (slots / 64).clamp(1, 2048),
+            low: (slots / 64).clamp(128.min(slots / 8).max(1), 2048),
             batch: (slots / 32).clamp(2, 4096),
             kick: WaitList::new(),
             freed: WaitList::new(),
+            waits_for: Cell::new(None),
             stuck: Cell::new(false),
             ended: Cell::new(Duration::ZERO),
             busy: Cell::new(false),
@@ -69,8 +75,14 @@ impl Engine {
     pub(crate) async fn allocate(&self, key: BlockKey) -> Option<SlotId> {
         loop {
             let slot = self.map.borrow_mut().allocate(key);
-            if self.map.borrow().free_slots() < self.reclaim.low && !self.reclaim.busy.get() {
+            let free = self.map.borrow().free_slots();
+            if free < self.reclaim.low && !self.reclaim.busy.get() {
                 self.reclaim.kick.wake_all();
+            }
+            if (free < self.reclaim.low / 2 || slot.is_none())
+                && let Some(round) = self.reclaim.waits_for.take()
+            {
+                self.request(round);
             }
             if slot.is_some() {
                 return slot;
@@ -112,7 +124,29 @@ impl Engine {
         }
     }
 
-    async fn reclaim_round(&self) {
+    /// Waits until what was queued is durable. A client's round takes the kills along for nothing; if none
+    /// comes soon, or slots run out, one is asked for.
+    async fn killed(self: &Rc<Self>) -> Result<()> {
+        let round = self.next_round();
+        if self.map.borrow().free_slots() < self.reclaim.low / 2 {
+            self.request(round);
+        } else {
+            self.reclaim.waits_for.set(Some(round));
+            let engine = Rc::clone(self);
+            rt::spawn(async move {
+                rt::sleep(PATIENCE).await;
+                if engine.reclaim.waits_for.get() == Some(round) {
+                    engine.reclaim.waits_for.set(None);
+                    engine.request(round);
+                }
+            });
+        }
+        let durable = self.committed(round).await;
+        self.reclaim.waits_for.set(None);
+        durable
+    }
+
+    async fn reclaim_round(self: &Rc<Self>) {
         let wanted = self.reclaim.batch;
         let mut dirty = 0;
         let mut victims: Vec<SlotId> = Vec::new();
@@ -154,8 +188,7 @@ impl Engine {
         let mut durable = Ok(());
         if !traced.is_empty() {
             self.queue_entry(Entry::Kill(traced));
-            let ticket = self.request_commit();
-            durable = self.committed(ticket).await;
+            durable = self.killed().await;
         }
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);

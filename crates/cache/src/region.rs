@@ -28,7 +28,7 @@ pub(crate) type RegionId = u32;
 /// A mark is cleared after this much quiet.
 const QUIET: Duration = Duration::from_secs(3);
 /// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
-const RING_SHARE: u64 = 12;
+const RING_SHARE: u64 = 16;
 
 #[derive(Debug)]
 struct Region {
@@ -196,6 +196,11 @@ impl Regions {
             .map_or(MarkState::None, |region| region.state)
     }
 
+    /// Marks that a log of this many records has room for.
+    pub(crate) const fn limit(&self, capacity: u64) -> u64 {
+        capacity / RING_SHARE
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.borrow().by_address.len()
     }
@@ -305,7 +310,7 @@ impl Engine {
 
     /// Whether the region of `key` has a mark, or one more would leave the log its room.
     fn has_room_for_mark(&self, key: BlockKey) -> bool {
-        let limit = self.commit.log.borrow().capacity() / RING_SHARE;
+        let limit = self.regions.limit(self.commit.log.borrow().capacity());
         let mut table = self.regions.table.borrow_mut();
         (table.by_address.len() as u64) < limit || table.find(self.regions.address(key)).is_some()
     }

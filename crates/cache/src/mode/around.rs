@@ -157,6 +157,6 @@ async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: SlotId, job: &Job
         let now = map.slot(slot);
         map.set(slot, now.valid | new, now.dirty);
         drop(map);
-        engine.queue_record(slot);
+        engine.queue_later(slot);
     }
 }

@@ -228,7 +228,7 @@ async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: SlotId, job: &Jo
         map.touch(slot);
         drop(map);
         engine.stats.promotions.add(1);
-        engine.queue_record(slot);
+        engine.queue_later(slot);
     }
     Ok(())
 }

@@ -91,7 +91,6 @@ async fn zero_cached(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result
     let touched = engine.geometry.touched(piece);
     let before = engine.map.borrow().slot(slot);
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
-    engine.settle(slot).await?;
     let dirty = touched & before.dirty;
     for run in engine.geometry.runs(dirty, piece.start..piece.end) {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);

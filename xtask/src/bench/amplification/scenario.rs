@@ -216,7 +216,7 @@ impl Scenario {
 
     fn devices(&self, binary: &Path, scratch: &Scratch) -> Outcome<Devices> {
         // The metadata has its room beside.
-        let cache_bytes = self.slots() * (self.cache_block_bytes + 192) + (1 << 20);
+        let cache_bytes = self.slots() * (self.cache_block_bytes + 256) + (1 << 20);
         let volume_bytes = (self.writes + self.slots() * 3 / 2) * self.cache_block_bytes;
         let attach = |name, size_bytes| {
             let file = scratch.file(name, size_bytes)?;
