@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use forebay_benches::{Offsets, Stack, hits};
+use forebay_benches::{Offsets, Stack, VOLUME_BYTES, hits};
 use forebay_block::Result;
 use forebay_io::{Engine, Reactor, rt};
 
@@ -15,6 +15,15 @@ use forebay_io::{Engine, Reactor, rt};
 const SAMPLE: u64 = 100_000;
 /// Samples of one row; the median counts.
 const SAMPLES: usize = 15;
+
+/// What is measured, whether it writes, and over how many bytes: a set that the processor's caches hold,
+/// so that the engine is what costs, and one that they do not, where half is waiting for memory.
+const ROWS: [(&str, bool, u64); 4] = [
+    ("read hit", false, 1 << 18),
+    ("write hit", true, 1 << 18),
+    ("read hit", false, VOLUME_BYTES),
+    ("write hit", true, VOLUME_BYTES),
+];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -27,7 +36,13 @@ fn main() -> Result<()> {
         return rt::block_on_simulated(1, async move {
             let stack = Stack::new().await?;
             let device = stack.volume.handle().open();
-            hits(&device, op == "write", requests, &mut Offsets::default()).await
+            hits(
+                &device,
+                op == "write",
+                requests,
+                &mut Offsets::over(VOLUME_BYTES),
+            )
+            .await
         });
     }
     Reactor::new(Engine::Threads)?.run(by_the_clock())
@@ -36,11 +51,11 @@ fn main() -> Result<()> {
 async fn by_the_clock() -> Result<()> {
     let stack = Stack::new().await?;
     let device = stack.volume.handle().open();
-    let mut offsets = Offsets::default();
     println!(
         "4 KiB hits at random, in memory, one thread; median of {SAMPLES} samples of {SAMPLE}"
     );
-    for (name, write) in [("read hit", false), ("write hit", true)] {
+    for (name, write, set) in ROWS {
+        let mut offsets = Offsets::over(set);
         let mut samples = Vec::with_capacity(SAMPLES);
         for _ in 0..SAMPLES {
             let began = Instant::now();
@@ -49,10 +64,11 @@ async fn by_the_clock() -> Result<()> {
         }
         samples.sort_unstable_by(f64::total_cmp);
         println!(
-            "{name:<10} {:>7.0} ns  ({:.0} to {:.0})",
+            "{name:<10} {:>7.0} ns  ({:.0} to {:.0}) over {} KiB",
             samples[SAMPLES / 2],
             samples[0],
-            samples[SAMPLES - 1]
+            samples[SAMPLES - 1],
+            set >> 10,
         );
     }
     Ok(())

@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Request, Result,
+};
 use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, Mode, VolumeOptions};
 use forebay_device::mem::MemDevice;
 use forebay_volume::Volume;
@@ -53,13 +55,47 @@ impl Stack {
     }
 }
 
-/// Offsets of requests, at random over the volume, the same in each run.
-#[derive(Clone, Debug)]
-pub struct Offsets(u64);
+/// A device that keeps nothing and reads as whatever is in the buffer: for what is measured beside data.
+#[derive(Debug)]
+pub struct Hollow(DeviceInfo);
 
-impl Default for Offsets {
-    fn default() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
+impl Hollow {
+    /// A device of this size.
+    #[must_use]
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "devices are handed around as trait objects"
+    )]
+    pub fn new(name: &str, size_bytes: u64) -> Rc<dyn BlockDevice> {
+        Rc::new(Self(DeviceInfo::new(name, size_bytes)))
+    }
+}
+
+impl BlockDevice for Hollow {
+    fn info(&self) -> DeviceInfo {
+        self.0.clone()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        done.complete(self.0.check(&request));
+    }
+}
+
+/// Offsets of requests, at random over the first bytes of the volume, the same in each run.
+#[derive(Clone, Debug)]
+pub struct Offsets {
+    state: u64,
+    requests: u64,
+}
+
+impl Offsets {
+    /// Over so many bytes.
+    #[must_use]
+    pub const fn over(bytes: u64) -> Self {
+        Self {
+            state: 0x9e37_79b9_7f4a_7c15,
+            requests: bytes / REQUEST_BYTES,
+        }
     }
 }
 
@@ -68,10 +104,10 @@ impl Iterator for Offsets {
 
     fn next(&mut self) -> Option<u64> {
         // Xorshift64 (Marsaglia 2003).
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        Some(self.0 % (VOLUME_BYTES / REQUEST_BYTES) * REQUEST_BYTES)
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        Some(self.state % self.requests * REQUEST_BYTES)
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Target<S> {
     pub lives: u64,
     /// Whether an operation of a device fails in some of them.
     pub failing: bool,
-    /// Whether each of their crashes is tried with other outcomes, too.
+    /// Whether each of their crashes is tried with other outcomes, too, and without the process journal.
     pub forks: bool,
     /// Names the stack's configuration in the replay command.
     pub label: String,
@@ -41,6 +41,8 @@ pub struct Depth {
     pub deaths: u64,
     /// Every how many I/Os the run is cut off; one for all.
     pub stride: u64,
+    /// Whether each recovery is cut off at each of its I/Os in turn.
+    pub recoveries: bool,
 }
 
 /// Of the crashes of random lives, where they are tried with several outcomes.
@@ -49,6 +51,7 @@ const FORKS: Depth = Depth {
     subsets: 2,
     deaths: 1,
     stride: 1,
+    recoveries: false,
 };
 
 /// How much a driver did.
@@ -119,6 +122,7 @@ impl<S: Stack> Target<S> {
             seed,
             verify: true,
             work: Some(Plan {
+                script: &[],
                 lanes: 1,
                 operations: 5,
                 mix: Mix {
@@ -164,6 +168,23 @@ impl<S: Stack> Target<S> {
         Ok(())
     }
 
+    /// Recovers from a crash of a sweep.
+    fn recover_from(
+        &self,
+        machine: &mut Machine<S>,
+        crash: Crash,
+        seed: u64,
+        recoveries: bool,
+    ) -> Result<(), String> {
+        if matches!(crash, Crash::Process(_)) {
+            self.lose_journal(machine, seed)?;
+        }
+        if recoveries {
+            self.crash_recoveries(machine, &Rng::labelled(seed, 13))?;
+        }
+        self.recover(machine, seed, false)
+    }
+
     /// Cuts the workload of `seed` off at each of its I/Os, and recovers from each crash.
     ///
     /// # Errors
@@ -200,7 +221,8 @@ impl<S: Stack> Target<S> {
                     self.within(case(stop, crash), || {
                         let mut machine = crashed.fork();
                         machine.crash(crash);
-                        self.recover(&mut machine, seed ^ nth, false)
+                        let recoveries = depth.recoveries && matches!(stop, Stop::BeforeIo(_));
+                        self.recover_from(&mut machine, crash, seed ^ nth, recoveries)
                     })?;
                     report.crashes += 1;
                 }
@@ -298,6 +320,7 @@ impl<S: Stack> Target<S> {
         let rng = Rng::labelled(seed, 11);
         let mut machine = Machine::new(&self.stack, rng.draw())?;
         let mut report = Report::default();
+        let mut down = false;
         for round in 0..2 + rng.below(self.lives - 1) {
             let within_io = [10, 30, 100, 400][rng.index(4)];
             machine.world.set_stop(match rng.below(6) {
@@ -329,6 +352,7 @@ impl<S: Stack> Target<S> {
                     crash = Some(Crash::Power(Keep::Random(rng.draw())));
                 }
             }
+            down = crash.is_some();
             if let Some(crash) = crash {
                 if self.forks {
                     let power_only = matches!(failing, Some((_, OpClass::Flush)));
@@ -340,7 +364,9 @@ impl<S: Stack> Target<S> {
         }
         machine.world.set_stop(None);
         if rng.chance(1, 2) {
-            machine.crash(draw_crash(&machine, &rng));
+            if !down || rng.chance(1, 4) {
+                machine.crash(draw_crash(&machine, &rng));
+            }
             report.crashes += self.crash_recoveries(&machine, &rng)?;
         }
         self.recover(&mut machine, rng.draw(), false)
@@ -433,7 +459,7 @@ impl<S: Stack> Target<S> {
                 let (Stop::BeforeIo(nth) | Stop::AfterIo(nth) | Stop::BeforePoll(nth)) = stop;
                 let mut machine = crashed.fork();
                 machine.crash(crash);
-                self.recover(&mut machine, seed ^ nth, false)
+                self.recover_from(&mut machine, crash, seed ^ nth, true)
             }
         })
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Op};
+use forebay_block::{BlockDevice, BlockDeviceExt, Op, Result};
 use forebay_io::rt;
 use forebay_io::sim::{Rng, Stopper};
 use forebay_io::sync::WaitList;
@@ -49,9 +49,26 @@ impl Default for Mix {
     }
 }
 
+/// One thing that a client does.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// Reads this many KiB from this KiB on.
+    Read(u64, u64),
+    /// Writes this many KiB from this KiB on.
+    Write(u64, u64),
+    /// Flushes.
+    Flush,
+    /// [`Running::control`] with this draw.
+    Control(u64),
+    /// Does nothing for so many milliseconds.
+    Pause(u64),
+}
+
 /// What the clients of one process do.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
+    /// If there is something here, this, by one client of the first volume; and nothing else.
+    pub script: &'static [Step],
     /// Operations in flight at once on each volume.
     pub lanes: usize,
     /// Operations of each lane.
@@ -139,8 +156,40 @@ impl Clients {
         }
     }
 
-    /// Runs all lanes of all volumes to their end.
+    async fn play<R: Running>(&self, running: &R, script: &[Step]) {
+        const KIB: u64 = 1024;
+        let device = &running.volumes()[0];
+        for step in script {
+            let (op, offset, len) = match *step {
+                Step::Read(at, len) => (Op::Read, at * KIB, len * KIB),
+                Step::Write(at, len) => (Op::Write { fua: false }, at * KIB, len * KIB),
+                Step::Flush => (Op::Flush, 0, 0),
+                Step::Control(draw) => {
+                    self.controlled(running.control(0, draw).await);
+                    continue;
+                }
+                Step::Pause(ms) => {
+                    rt::sleep(Duration::from_millis(ms)).await;
+                    continue;
+                }
+            };
+            self.perform(0, device, Intent { op, offset, len }).await;
+        }
+    }
+
+    fn controlled(&self, result: Result<()>) {
+        if let Err(error) = result
+            && !self.errors_allowed
+        {
+            self.fail(format!("control: {}", error.report()));
+        }
+    }
+
+    /// Plays the script, or runs all lanes of all volumes to their end.
     pub(crate) async fn work<R: Running>(self: &Rc<Self>, running: &Rc<R>, plan: Plan, seed: u64) {
+        if !plan.script.is_empty() {
+            return self.play(running.as_ref(), plan.script).await;
+        }
         // Two connections to each volume, which the lanes share.
         let (first, second) = (running.volumes(), running.volumes());
         let left = Rc::new((Cell::new(first.len() * plan.lanes), WaitList::new()));
@@ -170,12 +219,7 @@ impl Clients {
                                 rt::sleep(Duration::from_micros(rng.below(most_us))).await;
                             }
                             None => {
-                                let result = running.control(volume, rng.draw()).await;
-                                if let Err(error) = result
-                                    && !clients.errors_allowed
-                                {
-                                    clients.fail(format!("control: {}", error.report()));
-                                }
+                                clients.controlled(running.control(volume, rng.draw()).await);
                             }
                         }
                     }

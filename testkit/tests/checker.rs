@@ -15,12 +15,14 @@ const DEPTH: Depth = Depth {
     subsets: 2,
     deaths: 2,
     stride: 1,
+    recoveries: false,
 };
 
 fn target(flaw: Option<Flaw>, promise: Promise) -> Target<Toy> {
     Target {
         stack: Rc::new(Toy { flaw, promise }),
         plan: Plan {
+            script: &[],
             lanes: 3,
             operations: 12,
             mix: Mix {

@@ -20,6 +20,7 @@ const DEPTH: Depth = Depth {
     subsets: 2,
     deaths: 2,
     stride: 1,
+    recoveries: false,
 };
 
 fn target(setup: Setup) -> Target<CacheStack> {
@@ -49,6 +50,23 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
                 assert!(report.points > 40, "the sweep ended early: {report:?}");
             }
             Err(failure) => panic!("{failure}"),
+        }
+    }
+}
+
+/// Lives that go to one window each, cut off everywhere.
+#[test]
+fn aimed() {
+    for number in 0.. {
+        let Some(setup) = Setup::aimed(number) else {
+            break;
+        };
+        let target = target(setup);
+        for seed in setup.aimed_seeds() {
+            match target.sweep(seed, setup.aimed_depth()) {
+                Ok(report) => eprintln!("{}: {report:?}", target.label),
+                Err(failure) => panic!("{failure}"),
+            }
         }
     }
 }

@@ -128,6 +128,16 @@ state = "state"
         daemon
     }
 
+    /// Says how many reactors the next start is to have.
+    pub(crate) fn set_reactors(&self, count: usize) {
+        let path = self.folder.join("forebay.toml");
+        let config = fs::read_to_string(&path).expect("the configuration");
+        let (before, _) = config.split_once("[server]").expect("our own text");
+        let (_, after) = config.split_once("control =").expect("our own text");
+        let config = format!("{before}[server]\nreactors = {count}\ncontrol ={after}");
+        fs::write(&path, config).expect("the configuration");
+    }
+
     /// Runs another of the program's commands, which must succeed. Returns what it printed.
     pub(crate) fn command(&self, name: &str, arguments: &[&str]) -> String {
         let output = Command::new(program())

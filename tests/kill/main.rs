@@ -222,3 +222,25 @@ fn without_its_process_journal_a_killed_cache_is_not_served() {
     );
     daemon.stop();
 }
+
+/// Nothing on media depends on how many reactors there are.
+#[test]
+fn a_cache_opened_with_1_2_and_4_reactors_in_turn_keeps_every_byte() {
+    let seed = seed();
+    let (mut daemon, mut writers) = set_up("reactors", "flush", seed);
+    for (round, reactors) in [1, 2, 4, 1].into_iter().enumerate() {
+        daemon.set_reactors(reactors);
+        daemon.start();
+        let when = format!("with {reactors} reactors");
+        assert_none(&verify(&daemon, &mut writers), &when, seed);
+        load_and_kill(&mut daemon, &mut writers, Duration::from_millis(500));
+        daemon.start();
+        assert_none(&verify(&daemon, &mut writers), &when, seed);
+        // The next one finds a cache that was killed, or one that was closed.
+        if round % 2 == 0 {
+            daemon.kill();
+        } else {
+            daemon.stop();
+        }
+    }
+}

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_cache::plant::{Fault, SitePart, plant, reached, take_out};
-use forebay_testkit::crash::Target;
+use forebay_testkit::crash::{Failure, Report, Target};
 use stack::{CacheStack, Setup};
 
 /// Seeds within which what is missing must be found.
@@ -51,16 +51,29 @@ fn setup(seed: u64) -> Setup {
     }
 }
 
-/// The first seed that finds what is missing, and what it saw.
-fn found(seeds: u64) -> Option<(u64, String)> {
-    (FIRST..FIRST + seeds).find_map(|seed| {
-        let life = || target(setup(seed)).random(seed);
-        match catch_unwind(AssertUnwindSafe(life)) {
-            Ok(Ok(_)) => None,
-            Ok(Err(failure)) => Some((seed, failure.message)),
-            Err(_) => Some((seed, "an assertion of the engine".to_owned())),
-        }
-    })
+/// What the first life saw that finds something missing: of random ones, or of those that are aimed at one
+/// window each and cut off everywhere.
+fn found(seeds: u64) -> Option<String> {
+    let random = |seed| saw(|| target(setup(seed)).random(seed));
+    let mut aims = (0..).map_while(Setup::aimed).enumerate();
+    let aimed = |(number, setup): (usize, Setup)| {
+        let seen = setup
+            .aimed_seeds()
+            .find_map(|seed| saw(|| target(setup).sweep(seed, setup.aimed_depth())))?;
+        Some(format!("by aim {number}: {seen}"))
+    };
+    (FIRST..FIRST + seeds)
+        .find_map(|seed| Some(format!("by seed {}: {}", seed - FIRST + 1, random(seed)?)))
+        .or_else(|| (seeds > FEW).then(|| aims.find_map(aimed))?)
+}
+
+/// What a run found, if anything.
+fn saw(run: impl FnOnce() -> Result<Report, Failure>) -> Option<String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(_)) => None,
+        Ok(Err(failure)) => Some(failure.message),
+        Err(_) => Some("an assertion of the engine".to_owned()),
+    }
 }
 
 /// A mutation: what is taken out, and how the table and `argued.rs` call it.
@@ -161,11 +174,11 @@ fn what_is_left_out_is_found_missing() {
     for (mutation, found) in &results {
         let name = &mutation.name;
         match (found, argued::reason(name)) {
-            (Some((seed, what)), _) => {
+            (Some(what), _) => {
                 let what = what.lines().next().unwrap_or_default();
-                println!("{name}\n    found by seed {}: {what}", seed - FIRST + 1);
+                println!("{name}\n    found {what}");
             }
-            (None, Some(reason)) => println!("{name}\n    not found, {reason}"),
+            (None, Some(reason)) => println!("{name}\n    not found, redundant: {reason}"),
             (None, None) => unexplained.push(name),
         }
     }
@@ -175,6 +188,12 @@ fn what_is_left_out_is_found_missing() {
         unexplained.is_empty(),
         "neither found nor argued:\n{unexplained:#?}"
     );
+    for (part, _) in argued::ARGUED {
+        assert!(
+            !only.is_empty() || results.iter().any(|(m, _)| m.name.contains(part)),
+            "argued, but not there: {part}"
+        );
+    }
     assert!(
         !only.is_empty() || results.iter().any(|(m, _)| m.name.contains("Step")),
         "no site was collected"

@@ -1,5 +1,7 @@
 //! The cache as the stack under test, in every configuration that the tests ask for.
 
+mod aims;
+
 use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -10,10 +12,13 @@ use forebay_cache::{
     Cache, CacheOptions, Devices, Durability, FormatOptions, Mode, Promotion, VolumeOptions,
 };
 use forebay_io::sim::{DiskConfig, Rng, World};
+use forebay_testkit::crash::Depth;
 use forebay_testkit::model::Promise;
 use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 use forebay_testkit::workload::{Mix, Plan};
 use forebay_volume::Volume;
+
+use aims::{AIMS, Aim};
 
 /// Volumes of every stack, and their size.
 pub(crate) const VOLUMES: usize = 2;
@@ -23,6 +28,8 @@ pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
 pub(crate) const CHANGING: u64 = 1;
 /// Set in a variant of [`Setup::pressed`].
 const PRESSED: u64 = 1 << 32;
+/// Set in a variant of [`Setup::aimed`].
+const AIMED: u64 = 1 << 33;
 
 /// A configuration; as text it is the label in replay commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +113,41 @@ impl Setup {
         }
     }
 
+    /// The life aimed at one window that has this number, if there are so many.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) fn aimed(number: u64) -> Option<Self> {
+        let aim = AIMS.get(usize::try_from(number).ok()?)?;
+        Some(Self {
+            mode: aim.mode,
+            durability: Durability::Flush,
+            fits: true,
+            variant: AIMED | number,
+        })
+    }
+
+    /// In how many ways a life that is aimed is swept.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) fn aimed_seeds(&self) -> std::ops::RangeInclusive<u64> {
+        1..=self.aim().map_or(0, |aim| aim.seeds)
+    }
+
+    /// How thoroughly a life that is aimed is swept.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) fn aimed_depth(&self) -> Depth {
+        Depth {
+            singles: 0,
+            subsets: 2,
+            deaths: 1,
+            stride: 1,
+            recoveries: self.aim().is_some_and(|aim| aim.recoveries),
+        }
+    }
+
+    fn aim(&self) -> Option<&'static Aim> {
+        let number = usize::try_from(self.variant & !AIMED).ok()?;
+        (self.variant & AIMED != 0).then(|| &AIMS[number])
+    }
+
     pub(crate) const fn is_pressed(&self) -> bool {
         self.variant & PRESSED != 0
     }
@@ -125,8 +167,18 @@ impl Setup {
     /// What clients do; with a variant, of a kind that it draws.
     pub(crate) fn plan(&self) -> Plan {
         let plain = Mix::default();
+        if let Some(aim) = self.aim() {
+            return Plan {
+                script: aim.script,
+                lanes: 1,
+                operations: 0,
+                mix: plain,
+                largest_bytes: 8 << 10,
+            };
+        }
         if self.variant <= CHANGING {
             return Plan {
+                script: &[],
                 lanes: 3,
                 operations: 8,
                 mix: Mix {
@@ -179,6 +231,7 @@ impl Setup {
             },
         };
         Plan {
+            script: &[],
             lanes: if self.is_pressed() {
                 [1, 2, 6][rng.index(3)]
             } else {
@@ -193,25 +246,33 @@ impl Setup {
         }
     }
 
+    /// The plain configuration.
+    fn plain(&self) -> Details {
+        Details {
+            block_bytes: if self.fits { 16 << 10 } else { 4 << 10 },
+            region_shift: 2,
+            metadata_device: false,
+            unit_bytes: 512,
+            volatile: [true; 3],
+            fua: true,
+            journal: true,
+            promotion: Promotion::Always,
+            cutoff_bytes: 0,
+            modes: vec![self.mode],
+            dirty_limit_percent: 75,
+            latency_us: [(20, 200), (20, 200), (100, 1000)],
+            commit_interval: Duration::from_millis(50),
+            share: 3,
+        }
+    }
+
     fn details(&self) -> Details {
         let rng = Rng::labelled(self.variant, 22);
+        if let Some(aim) = self.aim() {
+            return aim.details(self.plain());
+        }
         if self.variant <= CHANGING {
-            return Details {
-                block_bytes: if self.fits { 16 << 10 } else { 4 << 10 },
-                region_shift: 2,
-                metadata_device: false,
-                unit_bytes: 512,
-                volatile: [true; 3],
-                fua: true,
-                journal: true,
-                promotion: Promotion::Always,
-                cutoff_bytes: 0,
-                modes: vec![self.mode],
-                dirty_limit_percent: 75,
-                latency_us: [(20, 200), (20, 200), (100, 1000)],
-                commit_interval: Duration::from_millis(50),
-                share: 3,
-            };
+            return self.plain();
         }
         let drawn = Details {
             block_bytes: [4, 8, 16, 32][rng.index(4)] << 10,

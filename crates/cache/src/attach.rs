@@ -9,7 +9,6 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
 };
 use forebay_io::sync::WaitList;
-use forebay_metadata::order;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
 
@@ -100,11 +99,6 @@ impl Cache {
                 ErrorKind::NoSpace,
                 "the cache has given out all its 65,534 volume numbers, which are never given twice: detach its volumes and format it again".to_owned(),
             );
-        }
-        // What a process that died wrote, through this cache or without it, may sit in the device's cache;
-        // a client that lived on will flush it through us.
-        if info.volatile_cache {
-            order::flush(backing.device.as_ref()).await?;
         }
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;

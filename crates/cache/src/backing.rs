@@ -35,12 +35,15 @@ impl std::fmt::Debug for Backing {
 impl Backing {
     pub(crate) fn new(device: Rc<dyn BlockDevice>) -> Self {
         let info = device.info();
+        // What a process that died wrote, through this cache or without it, may sit in the device's
+        // cache; a client that lived on will flush it through us.
+        let written = u64::from(info.volatile_cache);
         Self {
             device,
             volatile: info.volatile_cache,
             fua: info.fua,
-            started: Cell::new(0),
-            completed: Cell::new(0),
+            started: Cell::new(written),
+            completed: Cell::new(written),
             flushed: Cell::new(0),
             durable_in_flight: Cell::new(0),
             failed: RefCell::new(None),

@@ -22,7 +22,7 @@ use forebay_io::sync::WaitList;
 use forebay_metadata::journal::Journal;
 use forebay_metadata::log::{Log, LogExtent, Owner};
 use forebay_metadata::order::{self, Ordered, Part, Site};
-use forebay_metadata::record::{BlockRecord, Body};
+use forebay_metadata::record::Body;
 use forebay_policy::SlotId;
 
 use crate::engine::Engine;
@@ -348,15 +348,10 @@ impl Engine {
             if !entry.has(LIVE) || entry.dirty == 0 {
                 continue;
             }
-            let record = BlockRecord {
-                volume: entry.key.volume(),
-                block: entry.key.block(),
-                slot,
-                valid: entry.dirty,
-                dirty: entry.dirty,
-            };
             match &mut *journal {
-                Some(journal) if journal.room() > 0 => journal.append(stamp, record),
+                Some(journal) if journal.room() > 0 => {
+                    journal.append(stamp, entry.dirty_record(slot));
+                }
                 _ => {
                     unnamed += 1;
                     tracing::error!(

@@ -3,6 +3,7 @@
 //! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
+use forebay_metadata::record::BlockRecord;
 use forebay_policy::{BlockIndex, BlockKey, DirtyQueue, LruList, SlotId};
 
 /// No record in the ring.
@@ -42,6 +43,20 @@ pub(crate) struct Slot {
     /// Place in the ring of the record that counts.
     pub(crate) record_at: u32,
     pub(crate) flags: u16,
+}
+
+impl Slot {
+    /// The record of what only this slot has: clean granules are worth nothing after a crash that their
+    /// record did not survive.
+    pub(crate) fn dirty_record(&self, slot: SlotId) -> BlockRecord {
+        BlockRecord {
+            volume: self.key.volume(),
+            block: self.key.block(),
+            slot,
+            valid: self.dirty,
+            dirty: self.dirty,
+        }
+    }
 }
 
 /// A slot in memory, but for its maps of granules: 16 bytes.

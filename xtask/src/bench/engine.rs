@@ -1,5 +1,5 @@
 //! `cargo xtask bench engine`: what a hit costs in process, in instructions under callgrind, which are
-//! the same in each run, and by the clock.
+//! the same in each run, and by the clock; and what a cached block costs in DRAM.
 //!
 //! The instructions are counted as the difference of two runs that differ in the number of requests, so
 //! that nothing of the set-up is in them. They are held against two bars: half of what OCF's engine
@@ -26,6 +26,9 @@ const CEILINGS: [(&str, f64); 2] = [("read", 1900.0), ("write", 1950.0)];
 /// What a write hit may cost at most, in read hits of OCF's half.
 const WRITE_SHARE: f64 = 1.3;
 
+/// DRAM that a cached block of 32 KiB may take, all told.
+const BLOCK_BYTES: f64 = 64.0;
+
 /// A measured operation.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
@@ -36,7 +39,7 @@ pub(super) struct Row {
 
 pub(super) fn run(root: &Path) -> Outcome<Report<Row>> {
     require(&["valgrind"])?;
-    let binary = build(root)?;
+    let binary = build(root, "hit")?;
     let times = clock(&binary)?;
     let mut report = Report {
         quick: false,
@@ -79,6 +82,20 @@ pub(super) fn run(root: &Path) -> Outcome<Report<Row>> {
             "{op} hit: {each:.0} instructions, {median_ns:.0} ns (OCF's read hit: {OCF_INSTRUCTIONS:.0}, {OCF_NS:.0} ns; not measured in this run)"
         );
     }
+    let printed = run_for_output(Command::new(build(root, "memory")?))?;
+    print!("{printed}");
+    let each = (printed
+        .split_once(' ')
+        .and_then(|(number, _)| number.parse().ok()))
+    .ok_or_else(|| format!("the benchmark of memory printed {printed:?}"))?;
+    report.claims.push(claim(
+        "memory/cached_block_32k".to_owned(),
+        None,
+        each,
+        "bytes",
+        Kind::Measured,
+        BLOCK_BYTES,
+    ));
     Ok(report)
 }
 
@@ -94,19 +111,19 @@ fn claim(name: String, peer: Option<f64>, ours: f64, unit: &str, kind: Kind, mos
     }
 }
 
-/// Builds the benchmark; where its program is.
-fn build(root: &Path) -> Outcome<PathBuf> {
+/// Builds a benchmark; where its program is.
+fn build(root: &Path, name: &str) -> Outcome<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     eprintln!("building the benchmark");
     let mut build = Command::new(cargo);
     build.current_dir(root);
-    build.args(["bench", "--no-run", "--locked", "--quiet", "--bench", "hit"]);
+    build.args(["bench", "--no-run", "--locked", "--quiet", "--bench", name]);
     build.args(["--package", "forebay-benches", "--message-format=json"]);
     let messages = run_for_output(build)?;
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "hit")
+        .filter(|message| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .ok_or_else(|| "cargo bench named no program".to_owned())
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::order::{Part, Site};
-use forebay_metadata::record::{BlockRecord, MarkState};
+use forebay_metadata::record::MarkState;
 use forebay_policy::SlotId;
 
 use super::around::drop_clean;
@@ -66,15 +66,7 @@ async fn survive_the_process(engine: &Engine, slot: SlotId) -> Result<()> {
             Some(_) => break,
         }
     }
-    let entry = engine.map.borrow().slot(slot);
-    let record = BlockRecord {
-        volume: entry.key.volume(),
-        block: entry.key.block(),
-        slot,
-        // Clean granules are worth nothing after a crash that their record did not survive.
-        valid: entry.dirty,
-        dirty: entry.dirty,
-    };
+    let record = engine.map.borrow().slot(slot).dirty_record(slot);
     let stamp = engine.commit.log.borrow().next();
     if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {
         journal.append(stamp, record);

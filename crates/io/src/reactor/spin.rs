@@ -19,10 +19,11 @@ const ROW_MAX: u32 = 1 << 14;
 /// As many that were awaited awake and did end make up for one that did not.
 const TRUST: u32 = 32;
 /// Idle times that are slept through after the processor was taken away, at first and when that
-/// happens again and again; as many that were awaited awake meanwhile are a new beginning.
-const REST_MIN: u32 = 1 << 10;
+/// happens again and again; as many that were awaited awake in between make it a chance event, as a
+/// timer of the kernel or the hypervisor is, which costs less than the sleep that it would spare us.
+const REST_MIN: u32 = 1 << 6;
 const REST_MAX: u32 = 1 << 16;
-const PEACE: u32 = 1 << 14;
+const PEACE: u32 = 1 << 9;
 
 /// What the idle times of one reactor were like.
 #[derive(Debug)]
@@ -72,15 +73,15 @@ impl Spin {
     /// One was awaited awake for the time `taken`, and ended meanwhile or not.
     pub(super) fn spun(&mut self, found: bool, taken: Duration) {
         if taken >= TAKEN_AWAY {
+            if self.peace >= PEACE {
+                self.next_rest = REST_MIN;
+            }
             self.resting = self.next_rest;
             self.next_rest = (self.next_rest * 4).min(REST_MAX);
             self.peace = 0;
             return;
         }
         self.peace = self.peace.saturating_add(1);
-        if self.peace == PEACE {
-            self.next_rest = REST_MIN;
-        }
         if found {
             self.row = self.row.saturating_add(1);
             if self.row.is_multiple_of(TRUST) {

@@ -267,7 +267,7 @@ impl Inner {
         let (least, most) = self.latency_us;
         let mut us = least + self.rng.below(most - least + 1);
         if self.rng.chance(1, 32) {
-            us *= 8;
+            us *= if self.rng.chance(1, 4) { 100 } else { 8 };
         }
         Duration::from_micros(us)
     }

@@ -1,0 +1,145 @@
+//! Lives that go where random ones hardly come: each to one window in which an order matters.
+
+use std::time::Duration;
+
+use forebay_cache::Mode;
+use forebay_testkit::workload::Step::{self, Control, Flush, Pause, Read, Write};
+
+use super::{Details, VOLUME_BYTES};
+
+/// Draws of `OpenCache::control`.
+const WRITE_BACK: Step = Control(0);
+
+const fn mode(number: u64) -> Step {
+    Control(3 * number + 1)
+}
+
+const WB: Step = mode(0);
+const WT: Step = mode(1);
+
+const ALL: u64 = VOLUME_BYTES >> 10;
+
+/// A life and the configuration in which it is lived.
+pub(crate) struct Aim {
+    pub(super) mode: Mode,
+    pub(super) script: &'static [Step],
+    change: fn(Details) -> Details,
+    /// Whether recoveries are cut off, too.
+    pub(super) recoveries: bool,
+    /// Sweeps: in each, everything takes another time.
+    pub(super) seeds: u64,
+}
+
+impl Aim {
+    /// The plain configuration, changed.
+    pub(super) fn details(&self, plain: Details) -> Details {
+        let small = Details {
+            block_bytes: 4 << 10,
+            region_shift: 6,
+            ..plain
+        };
+        (self.change)(small)
+    }
+}
+
+pub(crate) const AIMS: [Aim; 6] = [
+    // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
+    Aim {
+        mode: Mode::WriteBack,
+        script: &[
+            Write(0, ALL),
+            Flush,
+            WRITE_BACK,
+            Pause(1000),
+            Write(0, ALL),
+            Flush,
+            WT,
+            Write(0, 4),
+        ],
+        change: |small| small,
+        recoveries: false,
+        seeds: 1,
+    },
+    // An announced write, unflushed; then the region gets a mark of the other kind, which quiet ends
+    // before the slow backing device has flushed anything. Read from the backing device after one
+    // crash and from the cache after the next.
+    Aim {
+        mode: Mode::WriteThrough,
+        script: &[
+            Read(0, 4),
+            Read(16, 4),
+            Flush,
+            Pause(1000),
+            Write(0, 4),
+            WB,
+            Write(16, 4),
+            Write(20, 4),
+            Pause(7500),
+        ],
+        change: |small| Details {
+            block_bytes: 16 << 10,
+            latency_us: [(20, 200), (20, 200), (4_000_000, 4_100_000)],
+            modes: vec![Mode::PassThrough, Mode::WriteThrough],
+            ..small
+        },
+        recoveries: false,
+        seeds: 6,
+    },
+    // Many announced writes that drop their copies, and the end of their marks by quiet before any
+    // other commit.
+    Aim {
+        mode: Mode::WriteInvalidate,
+        script: &[
+            Read(0, ALL),
+            Flush,
+            Pause(21_000),
+            Write(0, ALL),
+            Pause(7000),
+        ],
+        change: |small| Details {
+            region_shift: 0,
+            commit_interval: Duration::from_secs(10),
+            modes: vec![Mode::PassThrough, Mode::WriteInvalidate],
+            ..small
+        },
+        recoveries: false,
+        seeds: 1,
+    },
+    // A batch of many units on a device of its own, where no flush of data covers it.
+    Aim {
+        mode: Mode::WriteBack,
+        script: &[Write(0, ALL / 2), Flush],
+        change: |small| Details {
+            metadata_device: true,
+            fua: false,
+            latency_us: [(1, 2), (10, 5000), (20, 200)],
+            ..small
+        },
+        recoveries: true,
+        seeds: 6,
+    },
+    // Writes that only the process journal knows.
+    Aim {
+        mode: Mode::WriteBack,
+        script: &[Write(0, 16)],
+        change: |small| Details {
+            commit_interval: Duration::from_secs(10),
+            ..small
+        },
+        recoveries: true,
+        seeds: 1,
+    },
+    // The same, as soon as the cache is open, the device of the log being slow.
+    Aim {
+        mode: Mode::WriteBack,
+        script: &[Write(0, 4)],
+        change: |small| Details {
+            metadata_device: true,
+            commit_interval: Duration::from_secs(10),
+            latency_us: [(1, 2), (10, 5000), (1, 2)],
+            ..small
+        },
+        recoveries: true,
+        seeds: 40,
+    },
+];
