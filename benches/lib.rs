@@ -55,29 +55,39 @@ impl Stack {
     }
 }
 
-/// A device that keeps nothing and reads as whatever is in the buffer: for what is measured beside data.
-#[derive(Debug)]
-pub struct Hollow(DeviceInfo);
+/// A device that keeps its beginning only; what is read behind it is whatever is in the buffer. For what is
+/// measured beside data.
+pub struct Hollow {
+    info: DeviceInfo,
+    kept: Rc<dyn BlockDevice>,
+}
 
 impl Hollow {
-    /// A device of this size.
+    /// A device of this size that keeps so much.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
         reason = "devices are handed around as trait objects"
     )]
-    pub fn new(name: &str, size_bytes: u64) -> Rc<dyn BlockDevice> {
-        Rc::new(Self(DeviceInfo::new(name, size_bytes)))
+    pub fn new(name: &str, size_bytes: u64, kept_bytes: u64) -> Rc<dyn BlockDevice> {
+        Rc::new(Self {
+            info: DeviceInfo::new(name, size_bytes),
+            kept: MemDevice::new(name, kept_bytes),
+        })
     }
 }
 
 impl BlockDevice for Hollow {
     fn info(&self) -> DeviceInfo {
-        self.0.clone()
+        self.info.clone()
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        done.complete(self.0.check(&request));
+        if request.offset + request.len <= self.kept.info().size_bytes {
+            self.kept.submit(request, done);
+        } else {
+            done.complete(self.info.check(&request));
+        }
     }
 }
 

@@ -27,7 +27,7 @@ const ROWS: [(&str, usize, usize); 5] = [
 ];
 
 fn main() -> Result<()> {
-    Reactor::new(Engine::Threads)?.run(async {
+    Reactor::new(Engine::Auto)?.run(async {
         let stack = Stack::new().await?;
         println!(
             "4 KiB read hits at random, in memory, each block summed by its client; median of {SAMPLES} samples of {} s",
@@ -55,7 +55,7 @@ async fn sample(stack: &Stack, here: usize, there: usize) -> Result<u64> {
     let (send, receive) = mpsc::channel();
     let handle = stack.volume.handle();
     let until = Instant::now() + SAMPLE;
-    let other = spawn_reactor("other", Engine::Threads, {
+    let other = spawn_reactor("other", Engine::Auto, {
         let handle = handle.clone();
         move || async move {
             let _ = send.send(clients(handle, there, until).await);

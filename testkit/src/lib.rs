@@ -13,6 +13,7 @@ pub mod case;
 pub mod crash;
 pub mod machine;
 pub mod model;
+mod outcome;
 pub mod stack;
 pub mod stamp;
 pub mod workload;

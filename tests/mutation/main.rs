@@ -37,7 +37,8 @@ fn target(setup: Setup) -> Target<CacheStack> {
         plan: setup.plan(),
         lives: 20,
         failing: true,
-        forks: true,
+        // An aimed life is cut off everywhere as it is.
+        forks: !setup.is_aimed(),
         label: setup.to_string(),
         command: "cargo test -p forebay-tests --test mutation",
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_cache::Mode;
 use forebay_testkit::workload::Step::{self, Control, Flush, Pause, Read, Write};
 
-use super::{Details, VOLUME_BYTES};
+use super::setup::{Details, VOLUME_BYTES};
 
 /// Draws of `OpenCache::control`.
 const WRITE_BACK: Step = Control(0);
@@ -108,7 +108,7 @@ pub(crate) const AIMS: [Aim; 6] = [
     // A batch of many units on a device of its own, where no flush of data covers it.
     Aim {
         mode: Mode::WriteBack,
-        script: &[Write(0, ALL / 2), Flush],
+        script: &[Write(0, ALL * 3 / 4), Flush],
         change: |small| Details {
             metadata_device: true,
             fua: false,

@@ -13,10 +13,10 @@ use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
 
 use crate::backing::Backing;
-use crate::commit::Entry;
 use crate::engine::{Attached, CachedVolume, Engine};
 use crate::open::Cache;
 use crate::options::VolumeOptions;
+use crate::queue::Entry;
 use crate::stats::VolumeCounters;
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {

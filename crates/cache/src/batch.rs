@@ -6,10 +6,10 @@ use forebay_metadata::log::{LogExtent, Owner, OwnerKind};
 use forebay_metadata::record::{BlockRecord, Body, KILL_SLOTS, MarkState};
 use forebay_policy::SlotId;
 
-use crate::commit::Entry;
 use crate::engine::Engine;
 use crate::map::{CLEANED, DEFERRED, DYING, LATER, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 use crate::plant::{Fault, planted};
+use crate::queue::Entry;
 use crate::region::RegionId;
 
 impl Engine {

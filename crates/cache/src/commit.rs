@@ -26,54 +26,15 @@ use forebay_metadata::record::Body;
 use forebay_policy::SlotId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, DYING, LATER, LIVE, NO_RECORD, PENDING, UNFLUSHED};
-use crate::region::RegionId;
+use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED};
+use crate::queue::{Entry, Later};
 
 /// Names a round; see [`Engine::committed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// Something to log besides block records.
-#[derive(Clone, Debug)]
-pub(crate) enum Entry {
-    Kill(Vec<SlotId>),
-    Mark(RegionId),
-    Unmark { volume: u16, region: u64 },
-    Open,
-    Close,
-}
-
 /// How often a failed write of log units is tried again before the cache gives up.
 const WRITE_TRIES: u32 = 3;
-
-/// Slots whose records nobody waits for.
-#[derive(Debug, Default)]
-pub(crate) struct Later {
-    queue: VecDeque<SlotId>,
-    /// How many were ever taken off.
-    taken: u64,
-    /// How many will have been when those of the timer's last tick are gone.
-    due: u64,
-}
-
-impl Later {
-    fn push(&mut self, slot: SlotId) {
-        self.queue.push_back(slot);
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<SlotId> {
-        let slot = self.queue.pop_front()?;
-        self.taken += 1;
-        Some(slot)
-    }
-
-    /// Whether some wait since the last call or longer.
-    fn overdue(&mut self) -> bool {
-        let overdue = self.taken < self.due;
-        self.due = self.taken + self.queue.len() as u64;
-        overdue
-    }
-}
 
 /// State of the committer.
 #[derive(Debug)]
@@ -172,45 +133,6 @@ impl Committer {
 }
 
 impl Engine {
-    /// Queues a slot: the next round records what it holds.
-    pub(crate) fn queue_record(&self, slot: SlotId) {
-        let mut map = self.map.borrow_mut();
-        if !map.slot(slot).has(PENDING | DYING) {
-            map.clear_flags(slot, LATER);
-            map.add_flags(slot, PENDING);
-            self.commit.pending.borrow_mut().push_back(slot);
-        }
-    }
-
-    /// Queues a slot whose record may wait for room: no promise needs it.
-    pub(crate) fn queue_later(&self, slot: SlotId) {
-        let mut map = self.map.borrow_mut();
-        if !map.slot(slot).has(PENDING | LATER | DYING) {
-            map.add_flags(slot, LATER);
-            self.commit.later.borrow_mut().push(slot);
-        }
-    }
-
-    /// Takes up the oldest slot whose record may wait.
-    pub(crate) fn pop_later(&self) -> Option<SlotId> {
-        loop {
-            let slot = self.commit.later.borrow_mut().pop()?;
-            let mut map = self.map.borrow_mut();
-            if map.slot(slot).has(LATER) {
-                map.clear_flags(slot, LATER);
-                return Some(slot);
-            }
-        }
-    }
-
-    /// Whether the log durably says of a slot all that the map says of its valid granules.
-    pub(crate) fn record_is_durable(&self, slot: SlotId) -> bool {
-        let entry = self.map.borrow().slot(slot);
-        !entry.has(PENDING | LATER | DEFERRED)
-            && entry.record_at != NO_RECORD
-            && !self.commit.log.borrow().in_flight(entry.record_at)
-    }
-
     /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
     /// record would win, after a crash, over what is about to be written to the backing device.
     #[track_caller]
@@ -229,11 +151,6 @@ impl Engine {
             }
             self.commit().await
         }
-    }
-
-    /// Queues something else for the next round.
-    pub(crate) fn queue_entry(&self, entry: Entry) {
-        self.commit.entries.borrow_mut().push(entry);
     }
 
     /// The round that covers everything queued by [`Engine::queue_record`] and [`Engine::queue_entry`],
@@ -437,6 +354,7 @@ impl Engine {
                 break;
             }
         }
+        self.trim_queues();
         if let Some((journal, to)) = self.commit.journal.borrow_mut().as_mut().zip(journaled) {
             journal.trim(to);
         }

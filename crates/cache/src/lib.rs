@@ -6,7 +6,7 @@
 //!
 //! Follow a request: [`engine`] cuts it into pieces, one a cache block; [`mode`] dispatches a piece by
 //! cache mode ([`fast`] takes hits the short way); [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
-//! durable; [`region`] keeps the marks that rules 3 and 5 ask for; [`clean`] writes dirty blocks back;
+//! durable, from what [`queue`] holds; [`region`] keeps the marks that rules 3 and 5 ask for; [`clean`] writes dirty blocks back;
 //! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
 
@@ -25,6 +25,7 @@ mod mode;
 mod open;
 mod options;
 pub mod plant;
+mod queue;
 mod reclaim;
 mod recover;
 mod region;

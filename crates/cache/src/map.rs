@@ -46,6 +46,10 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    pub(crate) const fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
     /// The record of what only this slot has: clean granules are worth nothing after a crash that their
     /// record did not survive.
     pub(crate) fn dirty_record(&self, slot: SlotId) -> BlockRecord {
@@ -124,12 +128,6 @@ pub(crate) struct Share {
     pub(crate) dirty_granules: u64,
 }
 
-impl Slot {
-    pub(crate) const fn has(&self, flag: u16) -> bool {
-        self.flags & flag != 0
-    }
-}
-
 /// Slots and how they are found.
 #[derive(Debug)]
 pub(crate) struct Map {
@@ -139,13 +137,12 @@ pub(crate) struct Map {
     shares: Vec<Share>,
     index: BlockIndex,
     lru: LruList,
-    free: Vec<SlotId>,
     dirty_queue: DirtyQueue,
     dirty_slots: u64,
 }
 
 impl Map {
-    /// A map of blocks of so many granules, in which every slot is free.
+    /// A map of blocks of so many granules. No slot is free before [`Map::rebuild_free`].
     pub(crate) fn new(slots: u32, granules: u32) -> Self {
         let count = slots as usize;
         Self {
@@ -154,7 +151,6 @@ impl Map {
             shares: Vec::new(),
             index: BlockIndex::new(count),
             lru: LruList::new(count),
-            free: (0..slots).rev().collect(),
             dirty_queue: DirtyQueue::new(count),
             dirty_slots: 0,
         }
@@ -202,7 +198,7 @@ impl Map {
     }
 
     pub(crate) fn free_slots(&self) -> usize {
-        self.free.len()
+        self.lru.free_len()
     }
 
     pub(crate) const fn dirty_slots(&self) -> u64 {
@@ -214,7 +210,6 @@ impl Map {
             + self.granules.bytes.capacity()
             + self.index.memory_bytes()
             + self.slots.len() * 8
-            + self.free.capacity() * 4
             + self.slots.len() * 4
     }
 
@@ -230,7 +225,7 @@ impl Map {
 
     /// Gives `key` a free slot that holds nothing yet.
     pub(crate) fn allocate(&mut self, key: BlockKey) -> Option<SlotId> {
-        let slot = self.free.pop()?;
+        let slot = self.lru.take_free()?;
         self.place(slot, key);
         Some(slot)
     }
@@ -259,18 +254,19 @@ impl Map {
 
     /// At recovery: every slot that holds nothing and is not `held` is free.
     pub(crate) fn rebuild_free(&mut self, held: &std::collections::HashSet<SlotId>) {
-        let slots = &self.slots;
-        self.free = (0..slots.len())
-            .rev()
-            .map(|slot| u32::try_from(slot).expect("at most 2^31 slots"))
-            .filter(|slot| slots[*slot as usize].flags & LIVE == 0 && !held.contains(slot))
-            .collect();
+        while self.lru.take_free().is_some() {}
+        for slot in (0..self.slots.len()).rev() {
+            let slot = u32::try_from(slot).expect("at most 2^31 slots");
+            if !self.slot(slot).has(LIVE) && !held.contains(&slot) {
+                self.lru.release(slot);
+            }
+        }
     }
 
     /// At recovery: the death of a slot that was held back is durable.
     pub(crate) fn release(&mut self, slot: SlotId) {
         debug_assert!(!self.slot(slot).has(LIVE));
-        self.free.push(slot);
+        self.lru.release(slot);
     }
 
     /// Takes a block out. Its slot is free at once: the caller made its death durable, or it never
@@ -289,7 +285,7 @@ impl Map {
             ..Entry::FREE
         };
         self.share_mut(key.volume()).blocks -= 1;
-        self.free.push(slot);
+        self.lru.release(slot);
     }
 
     /// Sets what a slot holds and which of it is dirty.

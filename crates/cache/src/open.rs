@@ -11,12 +11,13 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::Superblock;
 
 use crate::clean::Cleaner;
-use crate::commit::{Committer, Entry};
+use crate::commit::Committer;
 use crate::engine::Engine;
 use crate::format::check_roles;
 use crate::geometry::Geometry;
 use crate::lock::LockTable;
 use crate::options::{CacheOptions, Devices, Mode};
+use crate::queue::Entry;
 use crate::reclaim::Reclaimer;
 use crate::recover::{RecoveredMap, RecoveryReport, recover};
 use crate::stats::{CacheStats, Stats, VolumeStats};

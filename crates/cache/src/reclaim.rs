@@ -13,9 +13,10 @@ use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_policy::{BlockKey, SlotId};
 
-use crate::commit::{Entry, Ticket};
+use crate::commit::Ticket;
 use crate::engine::Engine;
 use crate::map::{CLEANING, TRACED};
+use crate::queue::Entry;
 
 /// Candidates looked at for each slot that is wanted.
 const LOOK_AT: usize = 16;

@@ -18,9 +18,9 @@ use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockKey;
 
-use crate::commit::Entry;
 use crate::engine::Engine;
 use crate::map::{NO_RECORD, UNRECORDED};
+use crate::queue::Entry;
 
 /// Number of a region in the table.
 pub(crate) type RegionId = u32;

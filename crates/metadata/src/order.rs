@@ -139,6 +139,20 @@ pub fn write(device: &dyn BlockDevice, offset: u64, buf: Buf) -> Ordered {
     Ordered::new(Site::here(), device.write(offset, buf))
 }
 
+/// Writes, waits for it, and flushes.
+///
+/// # Errors
+/// The device's own; then what is on media nobody knows.
+pub async fn write_durably(
+    device: &dyn BlockDevice,
+    parts: impl IntoIterator<Item = (u64, Buf)>,
+) -> Result<()> {
+    for (offset, buf) in parts {
+        write(device, offset, buf).await?;
+    }
+    flush(device).await
+}
+
 /// Writes with FUA.
 #[track_caller]
 pub fn write_fua(device: &dyn BlockDevice, offset: u64, buf: Buf) -> Ordered {

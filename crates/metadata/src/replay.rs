@@ -361,6 +361,7 @@ pub async fn mend(
 ) -> Result<()> {
     let unit = geometry.unit_records();
     let volatile = device.info().volatile_cache;
+    let mut mended = Vec::new();
     let units = (replayed.last_batch..replayed.next)
         .step_by(usize::try_from(unit).expect("small"))
         .filter(|first| volatile || replayed.torn_units.contains(first));
@@ -388,12 +389,9 @@ pub async fn mend(
                 buf.copy_from(index * RECORD_BYTES, &record);
             }
         }
-        order::write(device, offset, buf).await?;
+        mended.push((offset, buf));
     }
-    if volatile {
-        order::flush(device).await?;
-    }
-    Ok(())
+    order::write_durably(device, mended).await
 }
 
 fn apply_all(reader: &mut Reader, at: u64, buf: &Buf) {

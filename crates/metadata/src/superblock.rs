@@ -401,8 +401,7 @@ impl Superblock {
             ..self.clone()
         };
         let at = (self.sequence % 2) * COPY_STRIDE_BYTES;
-        order::write(device, at, Buf::copied(&copy.encode())).await?;
-        order::flush(device).await
+        order::write_durably(device, [(at, Buf::copied(&copy.encode()))]).await
     }
 }
 

@@ -1,4 +1,5 @@
-//! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot.
+//! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot. Slots that are free are
+//! chained through the same memory.
 
 use crate::SlotId;
 
@@ -19,6 +20,9 @@ pub struct LruList {
     head: SlotId,
     tail: SlotId,
     len: usize,
+    /// The first free slot; `next` leads to the others.
+    free: SlotId,
+    free_len: usize,
 }
 
 impl LruList {
@@ -36,6 +40,8 @@ impl LruList {
             head: NONE,
             tail: NONE,
             len: 0,
+            free: NONE,
+            free_len: 0,
         }
     }
 
@@ -76,6 +82,34 @@ impl LruList {
         self.len -= 1;
     }
 
+    /// Makes a slot free that is not on the list.
+    pub fn release(&mut self, slot: SlotId) {
+        debug_assert_eq!(
+            self.links[slot as usize].prev, ABSENT,
+            "slot {slot} is on the list"
+        );
+        self.links[slot as usize].next = self.free;
+        self.free = slot;
+        self.free_len += 1;
+    }
+
+    /// Takes the slot that was released last; it is neither free nor on the list then.
+    pub fn take_free(&mut self) -> Option<SlotId> {
+        let slot = self.free;
+        if slot == NONE {
+            return None;
+        }
+        self.free = std::mem::replace(&mut self.links[slot as usize].next, NONE);
+        self.free_len -= 1;
+        Some(slot)
+    }
+
+    /// Number of free slots.
+    #[must_use]
+    pub const fn free_len(&self) -> usize {
+        self.free_len
+    }
+
     /// Moves a slot to the most recent end.
     #[inline]
     pub fn touch(&mut self, slot: SlotId) {
@@ -114,6 +148,26 @@ impl LruList {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_slots_are_chained_beside_the_list() {
+        let mut lru = LruList::new(4);
+        for slot in [2, 1, 0] {
+            lru.release(slot);
+        }
+        assert_eq!((lru.free_len(), lru.take_free()), (3, Some(0)));
+        lru.insert(0);
+        lru.insert(3);
+        assert_eq!(lru.take_free(), Some(1));
+        lru.insert(1);
+        assert_eq!(lru.coldest().collect::<Vec<_>>(), [0, 3, 1]);
+        lru.remove(3);
+        lru.release(3);
+        assert_eq!(lru.take_free(), Some(3));
+        assert_eq!(lru.take_free(), Some(2));
+        assert_eq!((lru.free_len(), lru.take_free()), (0, None));
+        assert_eq!(lru.coldest().collect::<Vec<_>>(), [0, 1]);
+    }
 
     #[test]
     fn behaves_like_a_queue_with_moves() {

@@ -1,0 +1,64 @@
+//! Which crash, and which failure: what the drivers try and draw.
+
+use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng};
+
+use crate::crash::Depth;
+use crate::machine::{Crash, Machine};
+use crate::stack::Stack;
+
+/// The crashes to try at one point.
+pub(crate) fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -> Vec<Crash> {
+    let rng = Rng::labelled(seed, 3);
+    let unflushed = machine.world.unflushed();
+    let disks = machine.world.disks().len();
+    let mut keeps = vec![Keep::None];
+    if unflushed > 0 {
+        keeps.push(Keep::All);
+        keeps.extend((0..depth.subsets).map(|_| Keep::Random(rng.draw())));
+        if disks > 1 {
+            keeps.extend((0..disks).map(Keep::Disk));
+        }
+    }
+    if unflushed > 1 {
+        let mut singles: Vec<usize> = (0..unflushed).collect();
+        while singles.len() > depth.singles {
+            singles.swap_remove(rng.index(singles.len()));
+        }
+        singles.sort_unstable();
+        keeps.extend(singles.iter().map(|&one| Keep::Only(one)));
+        keeps.extend(singles.iter().map(|&one| Keep::AllBut(one)));
+    }
+    let deaths = (0..depth.deaths).map(|_| Crash::Process(rng.draw()));
+    keeps.into_iter().map(Crash::Power).chain(deaths).collect()
+}
+
+/// Makes one operation of a device fail in the next life.
+pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize, OpClass) {
+    let disks = machine.world.disks();
+    let disk = rng.index(disks.len());
+    let class = match rng.below(4) {
+        0 => OpClass::Write,
+        1 => OpClass::Read,
+        _ => OpClass::Flush,
+    };
+    disks[disk].set_faults(FaultPlan {
+        fail_nth: Some((class, 1 + rng.below([4, 30][rng.index(2)]))),
+        ..FaultPlan::default()
+    });
+    (disk, class)
+}
+
+pub(crate) fn draw_crash<S: Stack>(machine: &Machine<S>, rng: &Rng) -> Crash {
+    if rng.chance(2, 5) {
+        return Crash::Process(rng.draw());
+    }
+    let unflushed = machine.world.unflushed();
+    Crash::Power(match rng.below(8) {
+        0 | 1 => Keep::None,
+        2 => Keep::All,
+        3 => Keep::Disk(rng.index(machine.world.disks().len())),
+        4 if unflushed > 0 => Keep::Only(rng.index(unflushed)),
+        5 if unflushed > 0 => Keep::AllBut(rng.index(unflushed)),
+        _ => Keep::Random(rng.draw()),
+    })
+}

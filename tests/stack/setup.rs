@@ -1,0 +1,354 @@
+//! Configurations of the stack: plain ones, drawn ones, pressed ones, aimed ones.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use forebay_cache::{Durability, Mode, Promotion};
+use forebay_io::sim::Rng;
+use forebay_testkit::crash::Depth;
+use forebay_testkit::workload::{Mix, Plan};
+
+use super::aims::{AIMS, Aim};
+
+/// Volumes of every stack, and their size.
+pub(crate) const VOLUMES: usize = 2;
+pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
+
+/// The variant of the plain configuration in which modes change under the clients.
+pub(crate) const CHANGING: u64 = 1;
+/// Set in a variant of [`Setup::pressed`].
+const PRESSED: u64 = 1 << 32;
+/// Set in a variant of [`Setup::aimed`].
+const AIMED: u64 = 1 << 33;
+
+/// A configuration; as text it is the label in replay commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) mode: Mode,
+    pub(crate) durability: Durability,
+    /// Whether the volumes fit into the cache.
+    pub(crate) fits: bool,
+    /// Draws everything else; zero for the plain configuration, [`CHANGING`] for it with changes.
+    pub(crate) variant: u64,
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} {} {}",
+            self.mode,
+            match self.durability {
+                Durability::Sync => "sync",
+                Durability::Flush => "flush",
+            },
+            if self.fits { "fits" } else { "evicts" },
+            self.variant
+        )
+    }
+}
+
+impl FromStr for Setup {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [mode, durability, size, variant] = words[..] else {
+            return Err(format!("{text:?} is not: mode durability size variant"));
+        };
+        Ok(Self {
+            mode: mode.parse().map_err(|error| format!("{error}"))?,
+            durability: match durability {
+                "sync" => Durability::Sync,
+                "flush" => Durability::Flush,
+                other => return Err(format!("no durability {other:?}")),
+            },
+            fits: match size {
+                "fits" => true,
+                "evicts" => false,
+                other => return Err(format!("no size {other:?}")),
+            },
+            variant: variant
+                .parse()
+                .map_err(|_| format!("no variant {variant:?}"))?,
+        })
+    }
+}
+
+impl Setup {
+    /// A configuration that `seed` draws.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let rng = Rng::labelled(seed, 21);
+        Self {
+            mode: Mode::ALL[rng.index(Mode::ALL.len())],
+            durability: if rng.chance(1, 2) {
+                Durability::Sync
+            } else {
+                Durability::Flush
+            },
+            fits: rng.chance(1, 3),
+            variant: CHANGING + 1 + rng.below(1 << 20),
+        }
+    }
+
+    /// A configuration that `seed` draws among those that press: small caches, devices with volatile
+    /// caches, and much of what is rare otherwise.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test presses"))]
+    pub(crate) fn pressed(seed: u64) -> Self {
+        let drawn = Self::draw(seed);
+        Self {
+            fits: drawn.fits && seed.is_multiple_of(2),
+            variant: drawn.variant | PRESSED,
+            ..drawn
+        }
+    }
+
+    /// The life aimed at one window that has this number, if there are so many.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) fn aimed(number: u64) -> Option<Self> {
+        let aim = AIMS.get(usize::try_from(number).ok()?)?;
+        Some(Self {
+            mode: aim.mode,
+            durability: Durability::Flush,
+            fits: true,
+            variant: AIMED | number,
+        })
+    }
+
+    /// In how many ways a life that is aimed is swept.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) fn aimed_seeds(&self) -> std::ops::RangeInclusive<u64> {
+        1..=self.aim().map_or(0, |aim| aim.seeds)
+    }
+
+    /// How thoroughly a life that is aimed is swept.
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) fn aimed_depth(&self) -> Depth {
+        Depth {
+            singles: 0,
+            subsets: 2,
+            deaths: 1,
+            stride: 1,
+            recoveries: self.aim().is_some_and(|aim| aim.recoveries),
+        }
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
+    pub(crate) const fn is_aimed(&self) -> bool {
+        self.variant & AIMED != 0
+    }
+
+    fn aim(&self) -> Option<&'static Aim> {
+        let number = usize::try_from(self.variant & !AIMED).ok()?;
+        self.is_aimed().then(|| &AIMS[number])
+    }
+
+    pub(crate) const fn is_pressed(&self) -> bool {
+        self.variant & PRESSED != 0
+    }
+
+    /// What presses, of a pressed configuration.
+    fn pressure(&self) -> Option<Pressure> {
+        const KINDS: [Pressure; 4] = [
+            Pressure::Mixed,
+            Pressure::Mixed,
+            Pressure::Calm,
+            Pressure::Bulk,
+        ];
+        let kind = Rng::labelled(self.variant, 24).index(KINDS.len());
+        self.is_pressed().then(|| KINDS[kind])
+    }
+
+    /// What clients do; with a variant, of a kind that it draws.
+    pub(crate) fn plan(&self) -> Plan {
+        let plain = Mix::default();
+        if let Some(aim) = self.aim() {
+            return Plan {
+                script: aim.script,
+                lanes: 1,
+                operations: 0,
+                mix: plain,
+                largest_bytes: 8 << 10,
+            };
+        }
+        if self.variant <= CHANGING {
+            return Plan {
+                script: &[],
+                lanes: 3,
+                operations: 8,
+                mix: Mix {
+                    control: 12 * self.variant,
+                    ..plain
+                },
+                largest_bytes: 48 << 10,
+            };
+        }
+        let rng = Rng::labelled(self.variant, 23);
+        let mix = match rng.below(4) {
+            0 => Mix { read: 80, ..plain },
+            1 => Mix { flush: 1, ..plain },
+            2 => Mix {
+                discard: 10,
+                zeroes: 10,
+                ..plain
+            },
+            _ => plain,
+        };
+        let mix = match self.pressure() {
+            None => Mix { control: 2, ..mix },
+            Some(Pressure::Mixed) => Mix {
+                read: [4, 24][rng.index(2)],
+                fua: [1, 8][rng.index(2)],
+                flush: [1, 10, 60][rng.index(3)],
+                zeroes: [3, 20][rng.index(2)],
+                pause: [2, 10][rng.index(2)],
+                control: [0, 2, 10][rng.index(3)],
+                ..mix
+            },
+            Some(Pressure::Calm) => Mix {
+                read: 24,
+                fua: 0,
+                flush: [1, 6][rng.index(2)],
+                discard: 1,
+                zeroes: 1,
+                pause: 20,
+                control: [0, 5][rng.index(2)],
+                ..plain
+            },
+            Some(Pressure::Bulk) => Mix {
+                read: [4, 24][rng.index(2)],
+                fua: 1,
+                flush: 10,
+                discard: 1,
+                zeroes: 1,
+                control: [2, 10, 30][rng.index(3)],
+                ..plain
+            },
+        };
+        Plan {
+            script: &[],
+            lanes: if self.is_pressed() {
+                [1, 2, 6][rng.index(3)]
+            } else {
+                2 + rng.index(5)
+            },
+            operations: [10, 40, 80, 160][rng.index(if self.is_pressed() { 4 } else { 3 })],
+            mix,
+            largest_bytes: match self.pressure() {
+                Some(Pressure::Bulk) => VOLUME_BYTES,
+                _ => [8, 48, 96][rng.index(3)] << 10,
+            },
+        }
+    }
+
+    /// The plain configuration.
+    fn plain(&self) -> Details {
+        Details {
+            block_bytes: if self.fits { 16 << 10 } else { 4 << 10 },
+            region_shift: 2,
+            metadata_device: false,
+            unit_bytes: 512,
+            volatile: [true; 3],
+            fua: true,
+            journal: true,
+            promotion: Promotion::Always,
+            cutoff_bytes: 0,
+            modes: vec![self.mode],
+            dirty_limit_percent: 75,
+            latency_us: [(20, 200), (20, 200), (100, 1000)],
+            commit_interval: Duration::from_millis(50),
+            share: 3,
+        }
+    }
+
+    pub(super) fn details(&self) -> Details {
+        let rng = Rng::labelled(self.variant, 22);
+        if let Some(aim) = self.aim() {
+            return aim.details(self.plain());
+        }
+        if self.variant <= CHANGING {
+            return self.plain();
+        }
+        let drawn = Details {
+            block_bytes: [4, 8, 16, 32][rng.index(4)] << 10,
+            region_shift: [0, 2, 6][rng.index(3)],
+            metadata_device: rng.chance(1, 2),
+            unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
+            volatile: [(); 3].map(|()| rng.chance(3, 4)),
+            fua: rng.chance(2, 3),
+            journal: rng.chance(2, 3),
+            promotion: if rng.chance(1, 4) {
+                Promotion::Nhit { hits: 2 }
+            } else {
+                Promotion::Always
+            },
+            cutoff_bytes: if rng.chance(1, 4) { 24 << 10 } else { 0 },
+            modes: if rng.chance(1, 2) {
+                vec![self.mode]
+            } else {
+                vec![self.mode, Mode::ALL[rng.index(Mode::ALL.len())]]
+            },
+            dirty_limit_percent: [30, 75, 95][rng.index(3)],
+            // A slow device widens the windows in which others can overtake it.
+            latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
+            commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
+            share: 2 + rng.below(6),
+        };
+        if !self.is_pressed() {
+            return drawn;
+        }
+        let pressed = Details {
+            volatile: [(); 3].map(|()| rng.chance(15, 16)),
+            promotion: Promotion::Always,
+            cutoff_bytes: 0,
+            latency_us: [(); 3].map(|()| [(5, 50), (500, 3000), (2000, 20_000)][rng.index(3)]),
+            ..drawn
+        };
+        match self.pressure() {
+            Some(Pressure::Calm) => Details {
+                commit_interval: Duration::from_secs([1, 10][rng.index(2)]),
+                ..pressed
+            },
+            Some(Pressure::Bulk) => Details {
+                block_bytes: 4 << 10,
+                unit_bytes: 512,
+                ..pressed
+            },
+            _ => pressed,
+        }
+    }
+}
+
+/// What a pressed configuration makes much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pressure {
+    /// Everything.
+    Mixed,
+    /// Long pauses and few flushes: what timers do, and what waits.
+    Calm,
+    /// Many blocks at a time: batches of many units.
+    Bulk,
+}
+
+pub(super) struct Details {
+    pub(super) block_bytes: u32,
+    pub(super) region_shift: u8,
+    pub(super) metadata_device: bool,
+    /// Logical block of the metadata device, or physical block of the one that holds everything.
+    pub(super) unit_bytes: u32,
+    /// Whether data, metadata and backing devices have volatile caches.
+    pub(super) volatile: [bool; 3],
+    pub(super) fua: bool,
+    pub(super) journal: bool,
+    pub(super) promotion: Promotion,
+    pub(super) cutoff_bytes: u64,
+    /// One a boot, in turn.
+    pub(super) modes: Vec<Mode>,
+    pub(super) dirty_limit_percent: u8,
+    /// Of the data, metadata and backing devices.
+    pub(super) latency_us: [(u64, u64); 3],
+    pub(super) commit_interval: Duration,
+    /// Where the volumes do not fit, the cache has one block for so many of theirs.
+    pub(super) share: u64,
+}
