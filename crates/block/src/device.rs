@@ -39,6 +39,9 @@ pub struct DeviceInfo {
     pub discard: bool,
     /// Where performance is not the medium's own: what is emulated, in words (`"1 ms, 100 MB/s"`).
     pub emulated: Option<String>,
+    /// A number that tells the medium from others, whatever it is called and whenever it is opened; none
+    /// where nothing does.
+    pub identity: Option<u64>,
 }
 
 impl DeviceInfo {
@@ -56,6 +59,7 @@ impl DeviceInfo {
             persistence: Persistence::Media,
             discard: true,
             emulated: None,
+            identity: None,
         }
     }
 

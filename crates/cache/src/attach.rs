@@ -100,6 +100,14 @@ impl Cache {
                 "the cache has given out all its 65,534 volume numbers, which are never given twice: detach its volumes and format it again".to_owned(),
             );
         }
+        if engine.sync_durability() {
+            // Clients of such a volume need not flush what a dead process left in the device's cache.
+            backing.flush().await?;
+        }
+        let identity = info.identity.unwrap_or(0);
+        engine
+            .check_identity(name, known.as_ref(), identity, &options)
+            .await?;
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
             // The reclaimer must not take the block at the old end while it is filled up.
@@ -122,6 +130,7 @@ impl Cache {
                     name: name.to_owned(),
                     epoch,
                     size_bytes,
+                    identity,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
@@ -304,7 +313,7 @@ impl Engine {
     }
 
     /// The slots of a volume with their blocks: a slot may hold another block after the next wait.
-    fn slots_of(&self, volume: u16) -> Vec<(SlotId, BlockKey)> {
+    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(SlotId, BlockKey)> {
         let map = self.map.borrow();
         map.of_volume(volume)
             .map(|slot| (slot, map.slot(slot).key))
@@ -312,7 +321,7 @@ impl Engine {
     }
 
     /// Kills slots of a volume that nobody is served from.
-    async fn kill(&self, slots: Vec<(SlotId, BlockKey)>) -> Result<()> {
+    pub(crate) async fn kill(&self, slots: Vec<(SlotId, BlockKey)>) -> Result<()> {
         let mut locks = Vec::with_capacity(slots.len());
         let mut killed = Vec::with_capacity(slots.len());
         for (slot, key) in slots {
@@ -388,6 +397,8 @@ impl Engine {
         let end = old.next_multiple_of(granule).min(size);
         let found = self.map.borrow().find(BlockKey::new(known.id, block));
         if let Some(slot) = found {
+            // What is read becomes a part of a clean granule, which claims that it is durable there.
+            backing.flush().await?;
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
             backing.device.read(old, buf.clone()).await?;
             self.write_slot(slot, start, buf).await?;

@@ -53,7 +53,7 @@ impl Engine {
         }
         let more = *quota > 0 || !self.commit.entries.borrow().is_empty();
         if !self.commit.log.borrow().batch_is_empty() {
-            self.fill_unit();
+            self.fill_unit(room);
             self.clean_tail(first + limit);
             return Ok((self.commit.log.borrow_mut().seal(), more));
         }
@@ -71,9 +71,10 @@ impl Engine {
         Ok((Vec::new(), more))
     }
 
-    /// Logs what may wait where padding would go.
-    fn fill_unit(&self) {
+    /// Logs what may wait where padding would go, but not in the tail's half of the batch.
+    fn fill_unit(&self, room: impl Fn() -> u64) {
         while self.commit.log.borrow().unit_room() > 0
+            && room() > 0
             && let Some(slot) = self.pop_later()
         {
             self.log_slot(slot);
@@ -227,7 +228,9 @@ impl Engine {
     fn log_in_use_at_most(&self) -> u64 {
         let capacity = self.commit.log.borrow().capacity();
         let slots = self.map.borrow().len() as u64;
-        (capacity - slots - self.regions.limit(capacity)) / 16 * 15
+        // A cache of an earlier version may have more marks than are set now.
+        let marks = self.regions.limit(capacity).max(self.regions.len() as u64);
+        capacity.saturating_sub(slots + marks) / 16 * 15
     }
 
     /// Moves the tail on, logging again what still counts: first as far as the ring needs the room,

@@ -274,6 +274,7 @@ impl BlockDevice for CachedVolume {
             persistence: backing.persistence.min(data.persistence),
             discard: true,
             emulated: backing.emulated,
+            identity: None,
         }
     }
 

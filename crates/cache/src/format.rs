@@ -7,6 +7,7 @@ use forebay_metadata::replay::{Replayed, replay};
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, PlanInput, Role, Superblock};
 
 use crate::options::{Devices, FormatOptions};
+use crate::recover::journal_trouble;
 
 /// Bytes zeroed at a time while formatting.
 const WIPE_BYTES: u64 = 1 << 20;
@@ -105,28 +106,40 @@ pub struct Inspection {
     pub volumes: Vec<InspectedVolume>,
 }
 
-/// Reads a cache without opening or changing it.
+/// Reads a cache, and its process journal if it has one, without opening or changing it. `boot_id` names
+/// this boot of the machine.
 ///
 /// # Errors
 /// `NotFound` if there is none, `Corrupt`, `Unsupported`, or the device's own error.
-pub async fn inspect(devices: &Devices, journal: Option<(&Buf, [u8; 16])>) -> Result<Inspection> {
+pub async fn inspect(
+    devices: &Devices,
+    journal: Option<&Buf>,
+    boot_id: &[u8; 16],
+) -> Result<Inspection> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(metadata.as_ref()).await?;
     check_roles(devices, &superblock).await?;
-    let entries = journal
-        .and_then(|(buf, boot_id)| Journal::recover(buf, &superblock.uuid, &boot_id))
+    let journal = journal.and_then(|buf| Journal::recover(buf, &superblock.uuid, boot_id));
+    let entries = (journal.as_ref())
         .filter(|recovered| !recovered.poisoned)
-        .map(|recovered| recovered.entries)
-        .unwrap_or_default();
+        .map_or(&[][..], |recovered| &recovered.entries);
     let replayed = replay(
         metadata.as_ref(),
         superblock.log,
         superblock.seed(),
         superblock.slots,
-        &entries,
+        entries,
     )
     .await?;
     let mut inspection = describe(&superblock, &replayed);
+    inspection
+        .problems
+        .extend(journal_trouble(&replayed, journal.as_ref(), boot_id));
+    if journal.is_some_and(|journal| journal.poisoned) {
+        inspection.problems.push(
+            "a flush of the cache device failed before: the next start names what was acknowledged since the last good one as lost".to_owned(),
+        );
+    }
     if Superblock::sound_copies(metadata.as_ref()).await < 2 {
         inspection.problems.push(
             "one of the two copies of the superblock is damaged; the next attach of a volume writes it again".to_owned(),
@@ -158,7 +171,7 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
     }
     if replayed.damaged_records > 0 {
         problems.push(format!(
-            "{} records of the log are damaged; older clean data will not be used",
+            "{} records of the log are damaged: clean data that is older is not used, and dirty data of which only these told is lost, nobody knows which; check what the clients stored",
             replayed.damaged_records
         ));
     }

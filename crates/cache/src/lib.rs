@@ -19,6 +19,7 @@ mod engine;
 mod fast;
 mod format;
 mod geometry;
+mod identity;
 mod lock;
 mod map;
 mod mode;

@@ -155,7 +155,8 @@ impl Cache {
         for id in ids {
             self.engine.write_back_volume(id, false).await?;
         }
-        Ok(())
+        // Who asks may go on to use a backing device without the cache.
+        self.engine.commit_all().await
     }
 
     /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old mode is

@@ -179,6 +179,8 @@ pub struct VolumeOptions {
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
     /// Throw dirty data away that is older than what was written without this cache.
     pub discard_stale_dirty: bool,
+    /// What is cached belongs to this backing device, though it looks like another one.
+    pub adopt: bool,
 }
 
 impl VolumeOptions {
@@ -192,6 +194,7 @@ impl VolumeOptions {
             epoch: 0,
             written_elsewhere: None,
             discard_stale_dirty: false,
+            adopt: false,
         }
     }
 }

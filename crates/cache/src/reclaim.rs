@@ -129,7 +129,8 @@ impl Engine {
     /// comes soon, or slots run out, one is asked for.
     async fn killed(self: &Rc<Self>) -> Result<()> {
         let round = self.next_round();
-        if self.map.borrow().free_slots() < self.reclaim.low / 2 {
+        let free = self.map.borrow().free_slots();
+        if free == 0 || free < self.reclaim.low / 2 {
             self.request(round);
         } else {
             self.reclaim.waits_for.set(Some(round));

@@ -104,23 +104,39 @@ pub(crate) async fn recover(
     Ok(build(superblock, &replayed, &mut report))
 }
 
-/// A process of this boot that did not shut down cleanly kept acknowledged writes in its journal: without
-/// it they are lost, and going on as if nothing had happened would lie to the clients.
+/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
+/// had happened would lie to the clients.
+pub(crate) fn journal_trouble(
+    replayed: &Replayed,
+    journal: Option<&Recovered>,
+    boot_id: &[u8; 16],
+) -> Option<String> {
+    const ACCEPT: &str =
+        "or start with --accept-journal-loss and check what the clients stored last";
+    if let Some(found) = journal.filter(|found| found.damaged > 0) {
+        return Some(format!(
+            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}",
+            found.entries.len() as u64 + found.damaged,
+            found.damaged
+        ));
+    }
+    let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
+    (!replayed.clean && kept && journal.is_none()).then(|| {
+        format!(
+            "the process that served this cache died in this boot of the machine, and its process journal is gone, or was cut: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
+        )
+    })
+}
+
 fn check_journal(
     replayed: &Replayed,
     journal: Option<&Recovered>,
     options: &CacheOptions,
 ) -> Result<()> {
-    let kept = replayed
-        .last_open
-        .is_some_and(|(boot_id, kept)| kept && boot_id == options.boot_id);
-    if replayed.clean || !kept || journal.is_some() || options.accept_journal_loss {
-        return Ok(());
+    match journal_trouble(replayed, journal, &options.boot_id) {
+        Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
+        _ => Ok(()),
     }
-    Err(Error::new(
-        ErrorKind::Lost,
-        "the process that served this cache died in this boot of the machine, and its process journal is gone: writes that it acknowledged after the last flush may be lost. Put the journal back, or start with --accept-journal-loss",
-    ))
 }
 
 fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {

@@ -9,6 +9,7 @@ use forebay_io::sim::{DiskConfig, Keep, Outcome, Rng, SimDisk, World};
 
 use super::*;
 
+mod identity;
 mod limits;
 
 const VOLUME_BYTES: u64 = (1 << 20) + 1536;

@@ -76,6 +76,7 @@ impl FileDevice {
             logical_block_bytes: geometry.logical_block_bytes,
             physical_block_bytes: geometry.physical_block_bytes,
             discard: geometry.discard,
+            identity: geometry.identity,
             persistence: persistence(path),
             ..DeviceInfo::new(name, geometry.size_bytes)
         };

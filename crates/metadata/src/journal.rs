@@ -44,6 +44,8 @@ pub struct Recovered {
     pub entries: Vec<(u64, BlockRecord)>,
     /// A flush had failed: the data of these entries may be lost, and they must be reported so.
     pub poisoned: bool,
+    /// Entries that do not verify: what they said is lost.
+    pub damaged: u64,
 }
 
 fn atomic(buf: &Buf, at: usize) -> &AtomicU64 {
@@ -113,6 +115,7 @@ impl Journal {
         let mut recovered = Recovered {
             entries: Vec::new(),
             poisoned: atomic(buf, AT_POISON).load(Ordering::SeqCst) != 0,
+            damaged: 0,
         };
         for index in tail..head {
             let mut bytes = [0; RECORD_BYTES];
@@ -122,7 +125,7 @@ impl Journal {
                     recovered.entries.push((position.lsn, block));
                 }
                 // The head moves only after its entry is whole, so this is damage.
-                _ => recovered.poisoned = true,
+                _ => recovered.damaged += 1,
             }
         }
         Some(recovered)
@@ -231,7 +234,8 @@ mod tests {
         journal.append(2, record(2));
         memory.copy_from(ENTRIES + 20, &[0xff]);
         let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
-        assert_eq!((found.entries.len(), found.poisoned), (1, true));
+        assert_eq!(found.entries.len(), 1);
+        assert_eq!((found.damaged, found.poisoned), (1, false));
         let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
         journal.poison();
         assert!(

@@ -60,6 +60,8 @@ pub struct VolumeEntry {
     pub epoch: u64,
     /// Size of the backing device at the last attach, bytes.
     pub size_bytes: u64,
+    /// What told the backing device from others then, zero if nothing did.
+    pub identity: u64,
 }
 
 /// The superblock.
@@ -248,6 +250,7 @@ impl Superblock {
             );
             put_u64(entry, 8, volume.epoch);
             put_u64(entry, 16, volume.size_bytes);
+            put_u64(entry, 24, volume.identity);
             entry[64..64 + volume.name.len()].copy_from_slice(volume.name.as_bytes());
         }
         let checksum = self.seed().checksum(&out[12..]);
@@ -293,6 +296,7 @@ impl Superblock {
                         name: String::from_utf8_lossy(&entry[64..64 + name]).into_owned(),
                         epoch: get_u64(entry, 8),
                         size_bytes: get_u64(entry, 16),
+                        identity: get_u64(entry, 24),
                     }
                 })
                 .collect(),
@@ -457,6 +461,7 @@ mod tests {
             name: "db".into(),
             epoch: 9,
             size_bytes: 1 << 40,
+            identity: u64::MAX - 3,
         });
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Some(superblock));

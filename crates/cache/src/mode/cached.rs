@@ -111,6 +111,8 @@ async fn write_data(
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
         drop_clean(engine, slot, clean);
+        // Nothing that is tried again would find them to drop.
+        engine.commit().await?;
     } else {
         // After an error what was clean is not any more, for the same reason, and the mark says so.
         let turned = if written.is_ok() { touched } else { clean };

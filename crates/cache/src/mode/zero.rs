@@ -54,18 +54,22 @@ async fn zero_stretch(
     }
     let mut dropped = false;
     let mut zeroed = false;
+    let mut result = Ok(());
     for (piece, key) in pieces.iter().zip(&keys) {
         let found = engine.map.borrow().find(*key);
-        if let Some(slot) = found {
-            let (drops, zeroes) = zero_cached(engine, slot, piece).await?;
-            dropped |= drops;
-            zeroed |= zeroes;
+        if let (Some(slot), Ok(())) = (found, &result) {
+            dropped |= drop_before_zeroing(engine, slot, piece);
+            result = zero_dirty(engine, slot, piece)
+                .await
+                .map(|zeroes| zeroed |= zeroes);
         }
     }
     if dropped {
-        // The clean copies are durably gone before the backing device changes (rule 5).
+        // The clean copies are durably gone before the backing device changes (rule 5); after an error,
+        // too, because nothing that is tried again would find them to drop.
         engine.commit().await?;
     }
+    result?;
     let first = pieces.first().expect("a stretch has a piece");
     let last = pieces.last().expect("a stretch has a piece");
     let start = engine.geometry.backing_offset(first.block, first.start);
@@ -85,19 +89,22 @@ async fn zero_stretch(
     Ok(())
 }
 
-/// Zeroes what is dirty in place and drops what is clean. Returns whether something was dropped that a
-/// record may speak of, and whether something was zeroed.
-async fn zero_cached(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result<(bool, bool)> {
+/// Drops what is clean. Returns whether a record may speak of it.
+fn drop_before_zeroing(engine: &Engine, slot: SlotId, piece: &Piece) -> bool {
     let touched = engine.geometry.touched(piece);
     let before = engine.map.borrow().slot(slot);
+    // The cleaner will not call clean what is dirty while this goes on.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
-    let dirty = touched & before.dirty;
+    drop_clean(engine, slot, touched);
+    touched & before.valid & !before.dirty != 0 && before.has(TRACED)
+}
+
+/// Zeroes what is dirty in place. Returns whether anything is.
+async fn zero_dirty(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result<bool> {
+    let dirty = engine.geometry.touched(piece) & engine.map.borrow().slot(slot).dirty;
     for run in engine.geometry.runs(dirty, piece.start..piece.end) {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
         engine.write_slot(slot, run.start, zeroes).await?;
     }
-    drop_clean(engine, slot, touched);
-    let dropped = touched & before.valid & !before.dirty != 0;
-    let traced = engine.map.borrow().slot(slot).has(TRACED);
-    Ok((dropped && traced, dirty != 0))
+    Ok(dirty != 0)
 }

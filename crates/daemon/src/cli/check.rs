@@ -200,8 +200,8 @@ fn render(what: &str, found: &Inspection) -> String {
     text.push_str(match found.problems.is_empty() {
         true => "In order.\n",
         false => {
-            "DAMAGED: what is damaged is not used; dirty data that it may concern is named above. \
-                  Write the rest back with `forebay detach`, and format the cache anew.\n"
+            "NOT IN ORDER, see above. What is damaged is not used. To be rid of damage: serve the cache, \
+                  `forebay detach` its volumes, which writes back what is sound, and format it anew.\n"
         }
     });
     text

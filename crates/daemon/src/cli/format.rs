@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         if let Some((uuid, path)) = replaced {
             journal::remove(&uuid, &path);
         }
-        let made = forebay_cache::inspect(&devices, None).await?;
+        let made = forebay_cache::inspect(&devices, None, &system::boot_id()?).await?;
         Ok::<_, Error>((made, lost))
     });
     let (made, lost) = made?;
@@ -213,7 +213,6 @@ pub(super) async fn inspect_with_journal(
     let path = journal.map_or_else(|| journal::find(&uuid), Path::to_path_buf);
     let found = journal::existing(&path)?;
     let boot_id = system::boot_id()?;
-    let journal = found.as_ref().map(|journal| (journal, boot_id));
-    let inspection = forebay_cache::inspect(devices, journal).await?;
+    let inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
     Ok((inspection, (uuid, path)))
 }

@@ -41,6 +41,15 @@ enum Identity {
     File(u64, u64),
 }
 
+impl Identity {
+    fn of(found: &Metadata) -> Self {
+        match found.file_type().is_block_device() {
+            true => Self::Block(found.rdev()),
+            false => Self::File(found.dev(), found.ino()),
+        }
+    }
+}
+
 impl Config {
     /// Looks at the files and block devices that are going to be opened: all must be there, be what
     /// they should be, and be different ones. `cached` says whether the cache's are used.
@@ -65,10 +74,7 @@ impl Config {
                     continue;
                 }
             };
-            let identity = match found.file_type().is_block_device() {
-                true => Identity::Block(found.rdev()),
-                false => Identity::File(found.dev(), found.ino()),
-            };
+            let identity = Identity::of(&found);
             match seen.iter().find(|(other, ..)| *other == identity) {
                 Some((_, other, other_path)) => problems.add_at(
                     leaf.line,
@@ -82,6 +88,21 @@ impl Config {
                     "give each device a file or block device of its own".into(),
                 ),
                 None => seen.push((identity, leaf, path)),
+            }
+        }
+        if let Some((line, path)) = self.cache.as_ref().filter(|_| cached).and_then(|cache| {
+            let path = cache.journal.as_deref()?;
+            Some((cache.line, path))
+        }) && let Ok(found) = std::fs::metadata(path)
+        {
+            let identity = Identity::of(&found);
+            if let Some((_, device, _)) = seen.iter().find(|(other, ..)| *other == identity) {
+                problems.add_at(
+                    line,
+                    format!("`journal` {} is device {:?}", path.display(), device.name),
+                    "give the journal a path of its own, where nothing is: a file on a tmpfs"
+                        .into(),
+                );
             }
         }
         match problems.any() {

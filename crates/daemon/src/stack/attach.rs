@@ -82,6 +82,7 @@ impl Stack {
             epoch: plan.epoch,
             written_elsewhere: plan.stale,
             discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
+            adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
         };
         let attached = cache.cache.attach(&volume.name, backing, options).await;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, RecoveryReport};
+use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, LostRange, RecoveryReport};
 use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
@@ -61,6 +61,7 @@ pub(super) async fn open(
     let known = read_superblock(config, cache, &devices).await?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
+    let mut created = false;
     let (journal, path) = match memory {
         // It goes with the process, as the cache does.
         Some(_) => (Buf::zeroed(len), None),
@@ -69,8 +70,9 @@ pub(super) async fn open(
             let accept = wishes.accept_journal_loss;
             let opened =
                 offload(move || journal::open(configured.as_deref(), len, &uuid, accept)).await;
-            let (journal, path) = opened.context(|| config.place(cache.line))?;
-            (journal, Some(path))
+            let opened = opened.context(|| config.place(cache.line))?;
+            created = opened.created;
+            (opened.memory, Some(opened.path))
         }
     };
     let options = CacheOptions {
@@ -85,8 +87,8 @@ pub(super) async fn open(
         ..CacheOptions::new(boot_id)
     };
     let opened = Cache::open(devices, options).await;
-    if let (Err(_), Some(path)) = (&opened, &path) {
-        journal::remove_unused(path);
+    if let (Err(_), Some(path), true) = (&opened, &path, created) {
+        journal::remove_unused(path, &known.uuid);
     }
     let (open, recovery) = opened.context(|| {
         let place = config.place(cache.line);
@@ -173,9 +175,6 @@ impl OpenCache {
     }
 }
 
-/// Ranges that are named one by one before the rest is counted.
-const NAMED: usize = 20;
-
 /// Says what the start found, as loud as it deserves.
 fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
     tracing::info!(
@@ -197,15 +196,28 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             "the cache's log is damaged: clean data that it may concern is not used, but dirty data whose record was lost is gone; check what the clients stored, and see `forebay check`"
         );
     }
-    for lost in recovery.lost.iter().take(NAMED) {
+    for lost in coalesced(&recovery.lost) {
         tracing::error!(
             volume = lost.volume,
             offset = lost.offset,
             len = lost.len,
-            "acknowledged and not flushed, and lost: a flush of the cache failed, or the process journal is damaged"
+            "acknowledged and not flushed, and lost: a flush of the cache failed"
         );
     }
-    if recovery.lost.len() > NAMED {
-        tracing::error!("and {} more ranges", recovery.lost.len() - NAMED);
+}
+
+/// Neighbouring ranges as one.
+fn coalesced(lost: &[LostRange]) -> Vec<LostRange> {
+    let mut sorted = lost.to_vec();
+    sorted.sort_unstable_by(|a, b| (&a.volume, a.offset).cmp(&(&b.volume, b.offset)));
+    let mut ranges: Vec<LostRange> = Vec::new();
+    for next in sorted {
+        match ranges.last_mut() {
+            Some(last) if last.volume == next.volume && next.offset <= last.offset + last.len => {
+                last.len = last.len.max(next.offset + next.len - last.offset);
+            }
+            _ => ranges.push(next),
+        }
     }
+    ranges
 }

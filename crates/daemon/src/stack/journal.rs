@@ -32,8 +32,11 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
     std::fs::read_link(&usual).unwrap_or(usual)
 }
 
-/// The cache that the journal at `path` belongs to; none where there is no file, or an empty one.
-fn owner(path: &Path) -> Result<Option<[u8; 16]>> {
+/// The cache that the journal at `path` belongs to; none where there is no file, or an empty one. Anything
+/// else is somebody's, and not ours to write over or remove.
+///
+/// `ours` is the cache that asks.
+fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| format!("the process journal {}", path.display()))?,
@@ -48,26 +51,29 @@ fn owner(path: &Path) -> Result<Option<[u8; 16]>> {
     if magic == MAGIC {
         return Ok(uuid.try_into().ok());
     }
-    // One whose making was interrupted begins with zeroes.
-    if magic == [0; MAGIC.len()] {
+    // One whose making was interrupted.
+    let named = uuid
+        .try_into()
+        .is_ok_and(|uuid| path == usual_place(&uuid) || Some(&uuid) == ours);
+    if magic == [0; MAGIC.len()] && (named || ours.is_some_and(|ours| path == usual_place(ours))) {
         return Ok(None);
     }
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{} is no process journal: remove it, or set `journal` in [cache] to another path",
+            "{} is not a process journal but something else, which is left alone: set `journal` in [cache] to a path where nothing is",
             path.display()
         ),
     ))
 }
 
 fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
-    matches!(owner(path), Ok(Some(of)) if of == *uuid)
+    matches!(owner(path, Some(uuid)), Ok(Some(of)) if of == *uuid)
 }
 
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
 /// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
-/// size would begin it anew. Returns where it lies, too.
+/// size would begin it anew.
 ///
 /// # Errors
 /// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
@@ -77,7 +83,7 @@ pub(super) fn open(
     mut len: usize,
     uuid: &[u8; 16],
     accept_loss: bool,
-) -> Result<(Buf, PathBuf)> {
+) -> Result<Opened> {
     let path = configured.map_or_else(|| usual_place(uuid), Path::to_path_buf);
     let found = find(uuid);
     if found != path && !accept_loss && is_of(&found, uuid) {
@@ -95,7 +101,8 @@ pub(super) fn open(
         // Where it led, there is nothing that counts.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
     }
-    let other = owner(&path)?.filter(|owner| owner != uuid);
+    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
+    let created = !path.exists();
     if let Ok(metadata) = std::fs::metadata(&path)
         && metadata.len() >= SMALLEST_BYTES
     {
@@ -127,12 +134,29 @@ pub(super) fn open(
             ),
         ));
     }
-    Ok((memory, path))
+    if created {
+        // Should this process die before it is begun.
+        memory.copy_from(MAGIC.len(), uuid);
+    }
+    Ok(Opened {
+        memory,
+        path,
+        created,
+    })
 }
 
-/// Removes a journal that no cache has begun to use.
-pub(super) fn remove_unused(path: &Path) {
-    if matches!(owner(path), Ok(None)) {
+/// A mapped journal.
+pub(super) struct Opened {
+    pub(super) memory: Buf,
+    /// Where it lies.
+    pub(super) path: PathBuf,
+    /// Whether it was not there before.
+    pub(super) created: bool,
+}
+
+/// Removes a journal that was made for a cache which then did not open, unless the cache had begun it.
+pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
+    if matches!(owner(path, Some(uuid)), Ok(None)) {
         let _ = std::fs::remove_file(path);
     }
 }

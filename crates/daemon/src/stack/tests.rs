@@ -217,3 +217,34 @@ fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
         stack.close().await.expect("closed");
     });
 }
+
+/// What a configuration calls a journal by mistake is left alone, whatever it holds.
+#[test]
+fn a_journal_is_never_made_of_something_else() {
+    let scratch = Scratch::new("foreign");
+    let base = scratch.0.clone();
+    let image: Vec<u8> = [vec![0; 1 << 20], vec![7; 1 << 20]].concat();
+    std::fs::write(base.join("image"), &image).expect("written");
+    let owned = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(base.join("image"), owned).expect("ours alone");
+    let foreign = scratch.config(&FILES.replace("\"journal\"", "\"image\""));
+    let device = scratch.config(&FILES.replace("\"journal\"", "\"disk\""));
+    on_reactor(|| async move {
+        file(&base.join("disk"), 16 << 20);
+        let devices = forebay_cache::Devices {
+            data: file(&base.join("cache"), 32 << 20),
+            metadata: Some(file(&base.join("map"), 8 << 20)),
+        };
+        let options = FormatOptions::new(16 << 10, [9; 16]);
+        forebay_cache::format(&devices, &options)
+            .await
+            .expect("formatted");
+        drop(devices);
+        let opened = Stack::open(&foreign, &Wishes::default()).await;
+        let error = opened.map(drop).expect_err("refused").report();
+        assert!(error.contains("image is not a process journal"), "{error}");
+        assert!(std::fs::read(base.join("image")).expect("there") == image);
+        let error = device.check_media(true).expect_err("refused").report();
+        assert!(error.contains("is device \"disk\""), "{error}");
+    });
+}

@@ -162,7 +162,7 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     std::fs::rename(&journal, place.path("kept")).expect("moved");
     std::fs::write(&journal, "my notes of this morning\n").expect("written");
     let refused = place.refused(&serve);
-    assert!(refused.contains("is no process journal"), "{refused}");
+    assert!(refused.contains("is not a process journal"), "{refused}");
     assert_eq!(
         std::fs::read(&journal).expect("there"),
         b"my notes of this morning\n"

@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use forebay_block::{Buf, Context, Result};
 
+use super::identity::identity;
+
 /// `BLKSSZGET`'s companions in linux/fs.h: `_IOR(0x12, 114, size_t)`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// Direct I/O with smaller memory alignment than this gains nothing: buffers are cut at sectors.
@@ -29,6 +31,8 @@ pub struct Geometry {
     pub discard: bool,
     /// Whether the medium is known to rotate.
     pub rotational: bool,
+    /// Tells the medium from others, see [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
+    pub identity: Option<u64>,
 }
 
 /// Reads the geometry, and the alignment in memory that I/O on this descriptor needs, bytes.
@@ -38,11 +42,13 @@ pub(super) fn probe(
     direct: bool,
     read_only: bool,
 ) -> Result<(Geometry, usize)> {
-    if metadata.file_type().is_block_device() {
-        block_device(fd.as_raw_fd(), metadata, direct)
+    let (mut geometry, align) = if metadata.file_type().is_block_device() {
+        block_device(fd.as_raw_fd(), metadata, direct)?
     } else {
-        Ok(regular_file(fd.as_raw_fd(), metadata, direct, read_only))
-    }
+        regular_file(fd.as_raw_fd(), metadata, direct, read_only)
+    };
+    geometry.identity = identity(fd, metadata);
+    Ok((geometry, align))
 }
 
 fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometry, usize)> {
@@ -68,6 +74,7 @@ fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometr
         block_device: true,
         discard: queue_number(device, "discard_max_bytes").is_some_and(|bytes| bytes > 0),
         rotational: queue_number(device, "rotational") == Some(1),
+        identity: None,
     };
     let align = if direct {
         direct_alignment(fd).map_or(logical, |(memory, _)| memory)
@@ -117,6 +124,7 @@ fn regular_file(
         block_device: false,
         discard: !read_only && punches_holes(fd, size),
         rotational: queue_number(metadata.dev(), "rotational") == Some(1),
+        identity: None,
     };
     (geometry, memory as usize)
 }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod geometry;
+mod identity;
 mod operation;
 
 use std::cell::{Cell, RefCell};

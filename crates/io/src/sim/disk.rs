@@ -170,6 +170,7 @@ impl SimDisk {
             persistence: Persistence::Media,
             discard: true,
             emulated: None,
+            identity: None,
         };
         let media = Media::new(config.logical_block_bytes as usize, config.volatile_cache);
         Self::build(shared, info, config.latency_us, rng, media)

@@ -1,0 +1,112 @@
+//! Another backing device under a volume's name, and another name for a backing device.
+
+use forebay_block::{Completion, DeviceInfo, Request, Result};
+
+use super::*;
+
+/// A device that says who it is.
+struct Known(SimDisk, u64);
+
+impl BlockDevice for Known {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            identity: Some(self.1),
+            ..self.0.info()
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        self.0.submit(request, done);
+    }
+}
+
+async fn attach_as(
+    cache: &Cache,
+    disk: &SimDisk,
+    name: &str,
+    identity: u64,
+    adopt: bool,
+) -> Result<Rc<dyn BlockDevice>> {
+    let options = VolumeOptions {
+        adopt,
+        ..VolumeOptions::new(Mode::WriteBack)
+    };
+    let backing = Rc::new(Known(disk.clone(), identity));
+    cache.attach(name, backing, options).await
+}
+
+/// A volume `v` on the device 1 with its first block cached, and whether that is dirty; then it is closed.
+async fn prepare(disks: &[SimDisk], dirty: bool) {
+    let (cache, _) = open(disks, Durability::Sync).await;
+    let volume = attach_as(&cache, &disks[1], "v", 1, false)
+        .await
+        .expect("attaches");
+    volume
+        .write(0, Buf::copied(&[7; 4096]))
+        .await
+        .expect("writes");
+    if !dirty {
+        cache.write_back(None).await.expect("written back");
+    }
+    cache.close().await.expect("closes");
+}
+
+fn refused(result: Result<Rc<dyn BlockDevice>>, named: &str) {
+    let Err(error) = result else {
+        panic!("dirty data of one device was attached to another");
+    };
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.report().contains(named), "{}", error.report());
+}
+
+#[test]
+fn dirty_data_goes_to_its_own_device_only() {
+    run(&world(3, 2 << 20, 512), async |disks| {
+        make(&disks, 4096).await;
+        prepare(&disks, true).await;
+        let (cache, _) = open(&disks, Durability::Sync).await;
+        refused(
+            attach_as(&cache, &disks[1], "v", 2, false).await,
+            "--adopt v",
+        );
+        refused(
+            attach_as(&cache, &disks[1], "w", 1, false).await,
+            "detach v",
+        );
+        let volume = attach_as(&cache, &disks[1], "v", 2, true)
+            .await
+            .expect("adopted");
+        let back = Buf::scratch(4096);
+        volume.read(0, back.clone()).await.expect("reads");
+        assert_eq!(back.to_vec(), [7; 4096]);
+    });
+}
+
+#[test]
+fn clean_data_of_another_device_is_dropped() {
+    for (name, identity) in [("v", 2), ("w", 1)] {
+        run(&world(4, 2 << 20, 512), async move |disks| {
+            make(&disks, 4096).await;
+            prepare(&disks, false).await;
+            // The device changes where the cache cannot see it.
+            disks[1]
+                .write(0, Buf::copied(&[8; 4096]))
+                .await
+                .expect("writes");
+            let (cache, _) = open(&disks, Durability::Sync).await;
+            let attached = attach_as(&cache, &disks[1], name, identity, false).await;
+            let volume = attached.expect("nothing is dirty");
+            let back = Buf::scratch(4096);
+            volume.read(0, back.clone()).await.expect("reads");
+            assert_eq!(back.to_vec(), [8; 4096], "{name}");
+            cache.close().await.expect("closes");
+            let (cache, _) = open(&disks, Durability::Sync).await;
+            let names: Vec<_> = cache.stats().volumes.into_iter().map(|v| v.name).collect();
+            assert!(
+                names.is_empty(),
+                "attached again only when asked: {names:?}"
+            );
+            assert_eq!(cache.volume_epoch(name), None);
+        });
+    }
+}
