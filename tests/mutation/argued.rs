@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 4] = [
+pub(crate) const ARGUED: [(&str, &str); 5] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -10,6 +10,11 @@ pub(crate) const ARGUED: [(&str, &str); 4] = [
     (
         "cache/region.rs mark_timer Step: let _ = self.flush_backing",
         "lets clean data be remembered though no client flushes",
+    ),
+    (
+        "cache/open.rs write_back",
+        "the blocks are on the backing device, flushed; without the record they are written back once more, which only \
+         who uses that device without the cache next would notice (the cache's own tests do)",
     ),
     (
         "cache/open.rs settle Step: engine.commit().await",

@@ -296,3 +296,31 @@ fn a_missing_journal_is_noticed_however_long_the_process_lived() {
             .expect("opens if told to");
     });
 }
+
+/// Who has flushed may go on to use the backing device without the cache: no record calls anything dirty.
+#[test]
+fn what_was_written_back_on_request_is_recorded_so() {
+    let world = world(6, 2 << 20, 512);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        for block in 0..20 {
+            let buf = Buf::copied(&[3; 4096]);
+            volume.write(block * 4096, buf).await.expect("writes");
+        }
+        volume.flush().await.expect("flushes");
+        cache.write_back(None).await.expect("written back");
+    });
+    world.crash_power(Keep::None);
+    let dirty = run(&world, async |disks| {
+        let devices = Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let next_boot = CacheOptions::new([10; 16]);
+        let opened = Cache::open(devices, next_boot).await;
+        opened.expect("opens").1.dirty_blocks
+    });
+    assert_eq!(dirty, 0);
+}
