@@ -151,6 +151,19 @@ cache = { data = "fast", metadata = "map", journal = "journal", journal_size = "
 volume = [{ name = "db", backing = "disk", mode = "wb" }]
 "#;
 
+/// What [`FILES`] names, formatted.
+async fn make_files(base: &std::path::Path) {
+    file(&base.join("disk"), 16 << 20);
+    let devices = forebay_cache::Devices {
+        data: file(&base.join("cache"), 32 << 20),
+        metadata: Some(file(&base.join("map"), 8 << 20)),
+    };
+    let options = FormatOptions::new(16 << 10, [9; 16]);
+    forebay_cache::format(&devices, &options)
+        .await
+        .expect("formatted");
+}
+
 #[test]
 fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
     let scratch = Scratch::new("metadata");
@@ -159,16 +172,7 @@ fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
     let base = scratch.0.clone();
     let (first, journal) = (config.clone(), scratch.0.join("journal"));
     on_reactor(|| async move {
-        file(&base.join("disk"), 16 << 20);
-        let devices = forebay_cache::Devices {
-            data: file(&base.join("cache"), 32 << 20),
-            metadata: Some(file(&base.join("map"), 8 << 20)),
-        };
-        let options = FormatOptions::new(16 << 10, [9; 16]);
-        forebay_cache::format(&devices, &options)
-            .await
-            .expect("formatted");
-        drop(devices);
+        make_files(&base).await;
         let stack = Stack::open(&first, &Wishes::default())
             .await
             .expect("opens");
@@ -230,16 +234,7 @@ fn a_journal_is_never_made_of_something_else() {
     let foreign = scratch.config(&FILES.replace("\"journal\"", "\"image\""));
     let device = scratch.config(&FILES.replace("\"journal\"", "\"disk\""));
     on_reactor(|| async move {
-        file(&base.join("disk"), 16 << 20);
-        let devices = forebay_cache::Devices {
-            data: file(&base.join("cache"), 32 << 20),
-            metadata: Some(file(&base.join("map"), 8 << 20)),
-        };
-        let options = FormatOptions::new(16 << 10, [9; 16]);
-        forebay_cache::format(&devices, &options)
-            .await
-            .expect("formatted");
-        drop(devices);
+        make_files(&base).await;
         let opened = Stack::open(&foreign, &Wishes::default()).await;
         let error = opened.map(drop).expect_err("refused").report();
         assert!(error.contains("image is not a process journal"), "{error}");
