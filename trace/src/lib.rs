@@ -1,0 +1,6 @@
+//! Block I/O traces: what clients asked of volumes, when. Reading, writing, describing and making
+//! them; the simulator, which drives the engine's own decisions; and the replayer.
+
+mod request;
+
+pub use request::{Op, Request};
