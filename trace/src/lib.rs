@@ -2,5 +2,6 @@
 //! them; the simulator, which drives the engine's own decisions; and the replayer.
 
 mod request;
+pub mod sim;
 
 pub use request::{Op, Request};

@@ -2,11 +2,13 @@
 //!
 //! No I/O, no clock, no threads: the engine, the simulator and the crash tests run this same code.
 
+mod adaptive;
 mod admission;
 mod index;
 mod lru;
 mod order;
 
+pub use adaptive::{BlockId, BlockSizes, BlockTable, GroupId, Span, TwoLevel, Victim};
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;
