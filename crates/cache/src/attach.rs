@@ -10,7 +10,7 @@ use forebay_block::{
 };
 use forebay_io::sync::WaitList;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
-use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
+use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, BlockId};
 
 use crate::backing::Backing;
 use crate::engine::{Attached, CachedVolume, Engine};
@@ -263,7 +263,7 @@ impl Engine {
                 .iter()
                 .any(|range: &Range<u64>| range.start < start + block_bytes && start < range.end)
         };
-        let slots: Vec<SlotId> = self.map.borrow().of_volume(known.id).collect();
+        let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
         let mut stale = Vec::new();
         for slot in &slots {
             let entry = self.map.borrow().slot(*slot);
@@ -297,7 +297,7 @@ impl Engine {
                 "stale dirty data is discarded"
             );
         }
-        let stale_slots: HashSet<SlotId> = stale.iter().map(|(slot, _)| *slot).collect();
+        let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, _)| *slot).collect();
         let mut killed = Vec::new();
         for slot in slots {
             let entry = self.map.borrow().slot(slot);
@@ -313,7 +313,7 @@ impl Engine {
     }
 
     /// The slots of a volume with their blocks: a slot may hold another block after the next wait.
-    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(SlotId, BlockKey)> {
+    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(BlockId, BlockKey)> {
         let map = self.map.borrow();
         map.of_volume(volume)
             .map(|slot| (slot, map.slot(slot).key))
@@ -321,7 +321,7 @@ impl Engine {
     }
 
     /// Kills slots of a volume that nobody is served from.
-    pub(crate) async fn kill(&self, slots: Vec<(SlotId, BlockKey)>) -> Result<()> {
+    pub(crate) async fn kill(&self, slots: Vec<(BlockId, BlockKey)>) -> Result<()> {
         let mut locks = Vec::with_capacity(slots.len());
         let mut killed = Vec::with_capacity(slots.len());
         for (slot, key) in slots {
@@ -347,7 +347,7 @@ impl Engine {
     async fn resize(&self, known: &VolumeEntry, size: u64, backing: &Backing) -> Result<()> {
         let old = known.size_bytes;
         if size < old {
-            let beyond: Vec<SlotId> = {
+            let beyond: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.of_volume(known.id)
                     .filter(|slot| {

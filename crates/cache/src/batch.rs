@@ -4,7 +4,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::log::{LogExtent, Owner, OwnerKind};
 use forebay_metadata::record::{BlockRecord, Body, KILL_SLOTS, MarkState};
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use crate::engine::Engine;
 use crate::map::{CLEANED, DEFERRED, DYING, LATER, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
@@ -88,7 +88,7 @@ impl Engine {
             .unwrap_or(usize::MAX)
             .saturating_mul(KILL_SLOTS);
         *self.commit.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
-        let dead: Vec<SlotId> = {
+        let dead: Vec<BlockId> = {
             let map = self.map.borrow();
             echo.into_iter()
                 .filter(|slot| {
@@ -100,7 +100,7 @@ impl Engine {
         self.log_kills(&dead);
     }
 
-    fn log_kills(&self, dead: &[SlotId]) {
+    fn log_kills(&self, dead: &[BlockId]) {
         for chunk in dead.chunks(KILL_SLOTS) {
             let mut slots = [0; KILL_SLOTS];
             slots[..chunk.len()].copy_from_slice(chunk);
@@ -168,7 +168,7 @@ impl Engine {
     ///
     /// Clean granules claim that the backing device holds the same; while writes to it wait for a
     /// flush, that is not durably so, and they are left out until it is.
-    fn log_slot(&self, slot: SlotId) {
+    fn log_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(LIVE) {
             return;

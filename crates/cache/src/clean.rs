@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, WaitList};
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine};
 use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
@@ -56,7 +56,7 @@ impl Cleaner {
 /// How a write-back of one block ended.
 #[derive(Clone, Debug)]
 struct WrittenBack {
-    slot: SlotId,
+    slot: BlockId,
     volume: u16,
     granules: u64,
     result: Result<()>,
@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// The blocks that have been dirty longest, in backing order.
-    fn oldest_dirty(&self) -> Vec<SlotId> {
+    fn oldest_dirty(&self) -> Vec<BlockId> {
         let mut map = self.map.borrow_mut();
         let mut slots = Vec::with_capacity(BATCH);
         let mut later = Vec::new();
@@ -155,7 +155,7 @@ impl Engine {
     /// meanwhile. Dirty blocks go back on the queue.
     ///
     /// The error, if any, is the first that a write-back met; other blocks were cleaned nevertheless.
-    pub(crate) async fn clean_batch(self: &Rc<Self>, slots: &[SlotId], width: usize) -> Result<()> {
+    pub(crate) async fn clean_batch(self: &Rc<Self>, slots: &[BlockId], width: usize) -> Result<()> {
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
         for chunk in slots.chunks(width) {
             let started: Vec<_> = chunk
@@ -190,7 +190,7 @@ impl Engine {
     /// Begins to write a block back; none if it is not dirty, or somebody is at it.
     fn start_write_back(
         self: &Rc<Self>,
-        slot: SlotId,
+        slot: BlockId,
     ) -> Option<impl Future<Output = WrittenBack> + 'static> {
         let entry = self.map.borrow().slot(slot);
         let ready = entry.has(LIVE)
@@ -222,7 +222,7 @@ impl Engine {
     async fn write_back_block(
         &self,
         volume: &Attached,
-        slot: SlotId,
+        slot: BlockId,
         block: u64,
         granules: u64,
     ) -> Result<()> {
@@ -282,7 +282,7 @@ impl Engine {
 
     async fn write_back_passes(self: &Rc<Self>, volume: u16, until_clean: bool) -> Result<()> {
         loop {
-            let mut slots: Vec<SlotId> = {
+            let mut slots: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.of_volume(volume)
                     .filter(|slot| map.slot(*slot).dirty != 0)

@@ -23,7 +23,7 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::log::{Log, LogExtent, Owner};
 use forebay_metadata::order::{self, Ordered, Part, Site};
 use forebay_metadata::record::Body;
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use crate::engine::Engine;
 use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED};
@@ -44,12 +44,12 @@ pub(crate) struct Committer {
     /// Where the record of this opening stands: the next process must find it, however long this one
     /// lives.
     pub(crate) opened_at: Cell<u32>,
-    pub(crate) pending: RefCell<VecDeque<SlotId>>,
+    pub(crate) pending: RefCell<VecDeque<BlockId>>,
     pub(crate) later: RefCell<Later>,
     pub(crate) entries: RefCell<Vec<Entry>>,
     /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
     /// record back to life.
-    pub(crate) echo: RefCell<Vec<SlotId>>,
+    pub(crate) echo: RefCell<Vec<BlockId>>,
     started: Cell<u64>,
     completed: Cell<u64>,
     wanted: Cell<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Committer {
     done: WaitList,
     failed: RefCell<Option<Error>>,
     /// Slots written to since the last flush of the data device began.
-    unflushed: RefCell<Vec<SlotId>>,
+    unflushed: RefCell<Vec<BlockId>>,
     /// A flush, or a write that carried one, failed: what a device was given since the last good one
     /// may be gone.
     flush_failed: Cell<bool>,
@@ -136,7 +136,7 @@ impl Engine {
     /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
     /// record would win, after a crash, over what is about to be written to the backing device.
     #[track_caller]
-    pub(crate) fn settle(&self, slot: SlotId) -> impl Future<Output = Result<()>> + '_ {
+    pub(crate) fn settle(&self, slot: BlockId) -> impl Future<Output = Result<()>> + '_ {
         let site = Site::here();
         let entry = self.map.borrow().slot(slot);
         let in_flight =
@@ -219,7 +219,7 @@ impl Engine {
     }
 
     /// A write to a slot completed, with whatever result.
-    pub(crate) fn slot_written(&self, slot: SlotId) {
+    pub(crate) fn slot_written(&self, slot: BlockId) {
         let commit = &self.commit;
         commit.data_written.set(commit.data_written.get() + 1);
         if self.data_volatile && !self.map.borrow().slot(slot).has(UNFLUSHED) {

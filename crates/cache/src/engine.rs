@@ -11,7 +11,7 @@ use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore, WaitList};
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, SlotId};
+use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, BlockId};
 
 use crate::backing::Backing;
 use crate::commit::Committer;
@@ -46,7 +46,7 @@ pub(crate) struct Engine {
     pub(crate) regions: Regions,
     pub(crate) commit: Committer,
     /// Slots whose clean granules wait for a backing flush.
-    pub(crate) deferred: RefCell<Vec<SlotId>>,
+    pub(crate) deferred: RefCell<Vec<BlockId>>,
     pub(crate) volumes: RefCell<BTreeMap<u16, Rc<Attached>>>,
     pub(crate) stats: Stats,
     pub(crate) stopping: Cell<bool>,
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Reads from a slot.
-    pub(crate) async fn read_slot(&self, slot: SlotId, start: u32, buf: Buf) -> Result<()> {
+    pub(crate) async fn read_slot(&self, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
         let offset = self.geometry.data_offset(slot, start);
         let block = u64::from(self.data_block);
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
@@ -168,7 +168,7 @@ impl Engine {
     #[track_caller]
     pub(crate) fn write_slot(
         &self,
-        slot: SlotId,
+        slot: BlockId,
         start: u32,
         buf: Buf,
     ) -> impl Future<Output = Result<()>> + '_ {
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    async fn write_slot_data(&self, site: Site, slot: SlotId, start: u32, buf: Buf) -> Result<()> {
+    async fn write_slot_data(&self, site: Site, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
         let offset = self.geometry.data_offset(slot, start);
         let block = u64::from(self.data_block);
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// Takes a slot out of the map; its slot is free at once.
-    pub(crate) fn forget_slot(&self, slot: SlotId) {
+    pub(crate) fn forget_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         debug_assert!(entry.has(LIVE));
         if entry.has(UNRECORDED) {
@@ -232,7 +232,7 @@ impl Engine {
 
     /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
     /// may log the slot behind it, and its region's mark owes it nothing any more.
-    pub(crate) fn kill_slot(&self, slot: SlotId) {
+    pub(crate) fn kill_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         self.map.borrow_mut().kill(slot);
         if entry.has(UNRECORDED) {
@@ -242,7 +242,7 @@ impl Engine {
     }
 
     /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
-    pub(crate) fn note_unrecorded(&self, slot: SlotId) {
+    pub(crate) fn note_unrecorded(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(UNRECORDED) {
             self.map.borrow_mut().add_flags(slot, UNRECORDED);

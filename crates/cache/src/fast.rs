@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
-use forebay_policy::{BlockKey, SlotId};
+use forebay_policy::{BlockKey, BlockId};
 
 use crate::engine::CachedVolume;
 use crate::map::REWRITTEN;
@@ -22,7 +22,7 @@ use crate::options::Mode;
 /// A request that was issued to the data device.
 struct Issued {
     key: BlockKey,
-    slot: SlotId,
+    slot: BlockId,
     io: IoFuture,
 }
 

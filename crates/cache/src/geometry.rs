@@ -1,23 +1,45 @@
-//! Blocks and granules: which part of a request lies where.
+//! Regions, blocks and granules: which part of a request lies where.
 //!
-//! A granule is what one bit of a block's valid and dirty maps stands for:
-//! max(4 KiB, block / 64).
+//! A request is cut at regions, as long as the largest block, and a region's part at the blocks that it
+//! has. Blocks are numbered by *units*, as long as the smallest block. A granule is what one bit of a
+//! block's valid and dirty maps stands for: max(4 KiB, block / 64).
 
 use std::ops::Range;
 
-/// Sizes, as shifts.
+use forebay_policy::{BlockKey, BlockSizes, Span};
+
+/// Sizes, and where data begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
-    block_shift: u32,
-    granule_shift: u32,
+    sizes: BlockSizes,
     data_offset: u64,
+}
+
+/// The part of a request that lies in one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Region number.
+    pub(crate) region: u64,
+    /// First byte within the region.
+    pub(crate) start: u32,
+    /// One past the last byte within the region.
+    pub(crate) end: u32,
+}
+
+/// A cache block of a volume, there or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Number of its first unit.
+    pub(crate) unit: u64,
+    /// Its size, as a power of two of units.
+    pub(crate) class: u8,
 }
 
 /// The part of a request that lies in one cache block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Block number.
-    pub(crate) block: u64,
+    /// The block.
+    pub(crate) block: Block,
     /// First byte within the block.
     pub(crate) start: u32,
     /// One past the last byte within the block.
@@ -30,120 +52,179 @@ impl Piece {
     }
 }
 
+impl Part {
+    pub(crate) const fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
 impl Geometry {
-    pub(crate) const fn new(block_size_bytes: u32, data_offset: u64) -> Self {
-        let block_shift = block_size_bytes.trailing_zeros();
-        let granule_shift = if block_shift > 18 {
-            block_shift - 6
-        } else {
-            12
-        };
-        Self {
-            block_shift,
-            granule_shift,
-            data_offset,
-        }
+    pub(crate) const fn new(sizes: BlockSizes, data_offset: u64) -> Self {
+        Self { sizes, data_offset }
     }
 
-    pub(crate) const fn block_bytes(&self) -> u64 {
-        1 << self.block_shift
+    pub(crate) const fn sizes(&self) -> BlockSizes {
+        self.sizes
     }
 
-    pub(crate) const fn granule_bytes(&self) -> u64 {
-        1 << self.granule_shift
+    pub(crate) const fn unit_bytes(&self) -> u64 {
+        self.sizes.unit_bytes()
+    }
+
+    pub(crate) const fn block_bytes(&self, class: u8) -> u64 {
+        self.sizes.block_bytes(class)
+    }
+
+    const fn granule_shift(&self, class: u8) -> u32 {
+        let block = self.sizes.unit_shift() + class as u32;
+        if block > 18 { block - 6 } else { 12 }
+    }
+
+    pub(crate) const fn granule_bytes(&self, class: u8) -> u64 {
+        1 << self.granule_shift(class)
     }
 
     /// Granules of a block: up to 64.
-    pub(crate) const fn granules(&self) -> u32 {
-        1 << (self.block_shift - self.granule_shift)
+    pub(crate) const fn granules(&self, class: u8) -> u32 {
+        1 << (self.sizes.unit_shift() + class as u32 - self.granule_shift(class))
     }
 
-    pub(crate) const fn block_of(&self, offset: u64) -> u64 {
-        offset >> self.block_shift
+    /// The unit that a byte of a volume lies in.
+    pub(crate) const fn unit_of(&self, offset: u64) -> u64 {
+        offset >> self.sizes.unit_shift()
+    }
+
+    /// The region that a unit lies in.
+    pub(crate) const fn region_of(&self, unit: u64) -> u64 {
+        unit >> self.sizes.top()
+    }
+
+    /// Where a block lies within its region.
+    pub(crate) const fn span(&self, block: Block) -> Span {
+        #[expect(clippy::cast_possible_truncation, reason = "within a region")]
+        let first = (block.unit & (self.sizes.region_units() as u64 - 1)) as u8;
+        Span {
+            first,
+            class: block.class,
+        }
+    }
+
+    /// The block that lies there in a region.
+    pub(crate) const fn block_in(&self, region: u64, span: Span) -> Block {
+        Block {
+            unit: (region << self.sizes.top()) + span.first as u64,
+            class: span.class,
+        }
     }
 
     /// Where a byte of a block lies on the backing device.
-    pub(crate) const fn backing_offset(&self, block: u64, start: u32) -> u64 {
-        (block << self.block_shift) + start as u64
+    pub(crate) const fn backing_offset(&self, block: Block, start: u32) -> u64 {
+        (block.unit << self.sizes.unit_shift()) + start as u64
     }
 
-    /// Where a byte of a slot lies on the data device.
-    pub(crate) const fn data_offset(&self, slot: u32, start: u32) -> u64 {
-        self.data_offset + ((slot as u64) << self.block_shift) + start as u64
+    /// Where a byte of a block that lies at `place`, in units, is on the data device.
+    pub(crate) const fn data_offset(&self, place: u32, start: u32) -> u64 {
+        self.data_offset + ((place as u64) << self.sizes.unit_shift()) + start as u64
     }
 
-    /// The pieces of a range, in order.
-    pub(crate) fn pieces(self, offset: u64, len: u64) -> impl Iterator<Item = Piece> {
-        let end = offset + len;
+    /// The parts of a range, in order.
+    pub(crate) fn parts(self, offset: u64, len: u64) -> impl Iterator<Item = Part> {
+        let (end, bytes) = (offset + len, self.sizes.region_bytes());
         let mut at = offset;
         std::iter::from_fn(move || {
             if at >= end {
                 return None;
             }
-            let block = at >> self.block_shift;
-            let base = block << self.block_shift;
-            let stop = end.min(base + self.block_bytes());
-            let piece = Piece {
-                block,
-                start: u32::try_from(at - base).expect("within a block"),
-                end: u32::try_from(stop - base).expect("within a block"),
-            };
-            at = stop;
-            Some(piece)
+            let part = self.part(at, end.min((at / bytes + 1) * bytes));
+            at += part.len() as u64;
+            Some(part)
         })
     }
 
-    /// The range as one piece, if it lies in one block.
-    pub(crate) const fn single_piece(&self, offset: u64, len: u64) -> Option<Piece> {
-        let mask = self.block_bytes() - 1;
-        let start = offset & mask;
-        if start + len > self.block_bytes() {
+    const fn part(&self, from: u64, to: u64) -> Part {
+        let bytes = self.sizes.region_bytes();
+        let region = from / bytes;
+        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
+        Part {
+            region,
+            start: (from - region * bytes) as u32,
+            end: (to - region * bytes) as u32,
+        }
+    }
+
+    /// The range as one part, if it lies in one region.
+    pub(crate) const fn single_part(&self, offset: u64, len: u64) -> Option<Part> {
+        let bytes = self.sizes.region_bytes();
+        if (offset & (bytes - 1)) + len > bytes {
             return None;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a block is at most 1 MiB")]
-        Some(Piece {
-            block: offset >> self.block_shift,
-            start: start as u32,
-            end: (start + len) as u32,
-        })
+        Some(self.part(offset, offset + len))
+    }
+
+    /// Units of its region that a part touches.
+    pub(crate) const fn units(&self, part: &Part) -> u64 {
+        self.sizes.touched(part.start as u64, part.end as u64)
+    }
+
+    /// What of a part lies in a block of its region, which it touches.
+    pub(crate) fn piece(&self, part: &Part, span: Span) -> Piece {
+        let first = u32::from(span.first) << self.sizes.unit_shift();
+        let bytes = span.units() << self.sizes.unit_shift();
+        Piece {
+            block: self.block_in(part.region, span),
+            start: part.start.max(first) - first,
+            end: part.end.min(first + bytes) - first,
+        }
     }
 
     /// Granules that a piece touches.
     pub(crate) const fn touched(&self, piece: &Piece) -> u64 {
-        let first = piece.start >> self.granule_shift;
-        let last = (piece.end - 1) >> self.granule_shift;
-        bits(first, last + 1)
+        let shift = self.granule_shift(piece.block.class);
+        bits(piece.start >> shift, ((piece.end - 1) >> shift) + 1)
     }
 
     /// Granules that a piece covers wholly. The last granule of a volume that ends within it counts
     /// as covered when the piece reaches the end, `limit` bytes into the block.
     pub(crate) const fn covered(&self, piece: &Piece, limit: u32) -> u64 {
-        let granule = 1_u32 << self.granule_shift;
+        let granule = 1_u32 << self.granule_shift(piece.block.class);
         let first = piece.start.div_ceil(granule);
         let last = if piece.end >= limit {
             piece.end.div_ceil(granule)
         } else {
-            piece.end >> self.granule_shift
+            piece.end / granule
         };
         if first >= last { 0 } else { bits(first, last) }
     }
 
-    /// Runs of set bits as byte ranges within the block, cut to `within`.
-    pub(crate) fn runs(self, mask: u64, within: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    /// Runs of set bits of a block of this class as byte ranges within the block, cut to `within`.
+    pub(crate) fn runs(
+        self,
+        class: u8,
+        mask: u64,
+        within: Range<u32>,
+    ) -> impl Iterator<Item = Range<u32>> {
+        let shift = self.granule_shift(class);
         let mut rest = mask;
         std::iter::from_fn(move || {
             while rest != 0 {
                 let first = rest.trailing_zeros();
                 let len = (!(rest >> first)).trailing_zeros();
                 rest &= !bits(first, first + len);
-                let start = (first << self.granule_shift).max(within.start);
-                let end = ((first + len) << self.granule_shift).min(within.end);
+                let start = (first << shift).max(within.start);
+                let end = ((first + len) << shift).min(within.end);
                 if start < end {
                     return Some(start..end);
                 }
             }
             None
         })
+    }
+}
+
+impl Block {
+    /// What the block is called in the volume `volume`.
+    pub(crate) const fn key(self, volume: u16) -> BlockKey {
+        BlockKey::new(volume, self.unit)
     }
 }
 
@@ -161,42 +242,60 @@ const fn bits(first: u32, last: u32) -> u64 {
 mod tests {
     use super::*;
 
+    const K: u32 = 1 << 10;
+
+    fn geometry(sizes_bytes: &[u32]) -> Geometry {
+        let sizes: Vec<u64> = sizes_bytes.iter().map(|size| u64::from(*size)).collect();
+        Geometry::new(BlockSizes::new(&sizes).expect("right"), 0)
+    }
+
+    fn piece(start: u32, end: u32) -> Piece {
+        let block = Block { unit: 0, class: 0 };
+        Piece { block, start, end }
+    }
+
     #[test]
-    fn requests_are_cut_at_blocks() {
-        let geometry = Geometry::new(32 << 10, 0);
-        let pieces: Vec<_> = geometry.pieces(40 << 10, 60 << 10).collect();
-        let expected = [(1, 8 << 10, 32 << 10), (2, 0, 32 << 10), (3, 0, 4 << 10)]
-            .map(|(block, start, end)| Piece { block, start, end });
-        assert_eq!(pieces, expected);
+    fn requests_are_cut_at_regions_and_blocks() {
+        let fixed = geometry(&[32 * K]);
+        let parts: Vec<_> = fixed.parts(40 << 10, 60 << 10).collect();
+        let expected = [(1, 8 * K, 32 * K), (2, 0, 32 * K), (3, 0, 4 * K)].map(
+            |(region, start, end)| Part { region, start, end },
+        );
+        assert_eq!(parts, expected);
+        let several = geometry(&[32 * K, 64 * K, 128 * K, 256 * K]);
+        let part = several.single_part(256 << 10, 100 << 10).expect("one region");
+        assert_eq!((part.region, several.units(&part)), (1, 0b1111));
+        let piece = several.piece(&part, Span { first: 2, class: 1 });
+        let block = Block { unit: 10, class: 1 };
+        let expected = Piece { block, start: 0, end: 36 * K };
+        assert_eq!(piece, expected);
+        assert_eq!(several.backing_offset(block, 1), (320 << 10) + 1);
+        assert_eq!(several.span(block), Span { first: 2, class: 1 });
+        assert_eq!(several.single_part(255 << 10, 2 << 10), None);
     }
 
     #[test]
     fn granules_are_touched_and_covered() {
-        let geometry = Geometry::new(32 << 10, 0);
-        let piece = |start, end| Piece {
-            block: 0,
-            start,
-            end,
-        };
-        assert_eq!(geometry.touched(&piece(512, 8192)), 0b11);
-        assert_eq!(geometry.covered(&piece(512, 8192), 32768), 0b10);
-        assert_eq!(geometry.covered(&piece(0, 5120), 5120), 0b11);
-        assert_eq!(geometry.covered(&piece(512, 1024), 32768), 0);
-        let large = Geometry::new(1 << 20, 0);
-        assert_eq!(large.granule_bytes(), 16 << 10);
+        let fixed = geometry(&[32 * K]);
+        assert_eq!(fixed.touched(&piece(512, 8192)), 0b11);
+        assert_eq!(fixed.covered(&piece(512, 8192), 32768), 0b10);
+        assert_eq!(fixed.covered(&piece(0, 5120), 5120), 0b11);
+        assert_eq!(fixed.covered(&piece(512, 1024), 32768), 0);
+        let large = geometry(&[1 << 20]);
+        assert_eq!(large.granule_bytes(0), 16 << 10);
         assert_eq!(large.touched(&piece(0, 1 << 20)), u64::MAX);
         assert_eq!(large.covered(&piece(0, 1 << 20), 1 << 20), u64::MAX);
-        assert_eq!(Geometry::new(4096, 0).touched(&piece(0, 4096)), 1);
+        assert_eq!(geometry(&[4 * K]).touched(&piece(0, 4096)), 1);
+        let several = geometry(&[32 * K, 1 << 20]);
+        assert_eq!((several.granules(0), several.granules(5)), (8, 64));
     }
 
     #[test]
     fn runs_are_byte_ranges() {
-        let geometry = Geometry::new(32 << 10, 0);
-        let runs: Vec<_> = geometry.runs(0b1101_1000, 13_000..31_000).collect();
+        let fixed = geometry(&[32 * K]);
+        let runs: Vec<_> = fixed.runs(0, 0b1101_1000, 13_000..31_000).collect();
         assert_eq!(runs, [13_000..20_480, 24_576..31_000]);
-        let all: Vec<_> = Geometry::new(1 << 20, 0)
-            .runs(u64::MAX, 0..1 << 20)
-            .collect();
+        let all: Vec<_> = geometry(&[1 << 20]).runs(0, u64::MAX, 0..1 << 20).collect();
         assert_eq!((all.len(), all[0].clone()), (1, 0..1 << 20));
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::superblock::VolumeEntry;
-use forebay_policy::{BlockKey, SlotId};
+use forebay_policy::{BlockKey, BlockId};
 
 use crate::engine::Engine;
 use crate::options::VolumeOptions;
@@ -84,7 +84,7 @@ impl Engine {
 
     /// Kills all that is cached of a volume that is not attached and has nothing dirty.
     async fn drop_clean_slots(&self, volume: u16) -> Result<()> {
-        let slots: Vec<(SlotId, BlockKey)> = self.slots_of(volume);
+        let slots: Vec<(BlockId, BlockKey)> = self.slots_of(volume);
         self.kill(slots).await
     }
 }

@@ -1,9 +1,10 @@
-//! Locks on cache blocks, by address: shared for reads that hit, exclusive for everything that
-//! changes what a block holds. First come, first served. Requests to one logical block are thereby
-//! ordered, whatever connection they came from.
+//! Locks on the units of regions, by address: shared for reads that hit, exclusive for everything that
+//! changes what a block holds. First come, first served, among those that want a unit in common. Requests
+//! to one logical block are thereby ordered, whatever connection they came from.
 //!
-//! A task holds at most one block lock while it waits for another, except for discards and zeroing,
-//! which take theirs in ascending order; so there is no cycle.
+//! Who wants to change a block holds all its units; who reads it needs only those that it reads. A task
+//! holds one lock while it waits for another only in ascending order of regions (discards and zeroing
+//! do), so there is no cycle.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -40,32 +41,93 @@ impl Hasher for Identity {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lock {
-    readers: u32,
-    writer: bool,
+    /// Units that are held exclusively.
+    exclusive: u64,
+    /// How often each unit is held by readers.
+    readers: [u8; 64],
+    /// Units that readers hold.
+    shared: u64,
     next_ticket: u64,
     queue: VecDeque<Waiting>,
+}
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self {
+            exclusive: 0,
+            readers: [0; 64],
+            shared: 0,
+            next_ticket: 0,
+            queue: VecDeque::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Waiting {
     ticket: u64,
+    units: u64,
     exclusive: bool,
     waker: Waker,
 }
 
+/// The set bits of a mask.
+fn units_of(mask: u64) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let unit = rest.trailing_zeros();
+        rest &= rest.wrapping_sub(1);
+        (unit < 64).then_some(unit as usize)
+    })
+}
+
 impl Lock {
-    const fn admits(&self, exclusive: bool) -> bool {
-        !self.writer && (!exclusive || self.readers == 0)
+    fn admits(&self, units: u64, exclusive: bool) -> bool {
+        if exclusive {
+            return (self.exclusive | self.shared) & units == 0;
+        }
+        // More readers of one unit than can be counted wait their turn.
+        self.exclusive & units == 0
+            && units_of(self.shared & units).all(|unit| self.readers[unit] < u8::MAX)
     }
 
-    fn take(&mut self, exclusive: bool) {
+    fn take(&mut self, units: u64, exclusive: bool) {
         if exclusive {
-            self.writer = true;
-        } else {
-            self.readers += 1;
+            self.exclusive |= units;
+            return;
         }
+        self.shared |= units;
+        for unit in units_of(units) {
+            self.readers[unit] += 1;
+        }
+    }
+
+    fn give_back(&mut self, units: u64, exclusive: bool) {
+        if exclusive {
+            debug_assert_eq!(self.exclusive & units, units);
+            self.exclusive &= !units;
+            return;
+        }
+        for unit in units_of(units) {
+            self.readers[unit] -= 1;
+            if self.readers[unit] == 0 {
+                self.shared &= !(1 << unit);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.exclusive | self.shared == 0
+    }
+
+    /// Whether somebody who waits, among the first so many, must go before this one.
+    fn overtakes(&self, place: usize, units: u64, exclusive: bool) -> bool {
+        self.queue
+            .iter()
+            .take(place)
+            .any(|ahead| ahead.units & units != 0 && (ahead.exclusive || exclusive))
     }
 }
 
@@ -76,25 +138,34 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
+    /// Waits for units of the region that `region` names.
     #[track_caller]
-    pub(crate) fn shared(&self, key: BlockKey) -> Acquire<'_> {
-        self.acquire(Site::here(), key, false)
+    pub(crate) fn shared(&self, region: BlockKey, units: u64) -> Acquire<'_> {
+        self.acquire(Site::here(), region, units, false)
     }
 
+    /// Waits for units of the region that `region` names, alone.
     #[track_caller]
-    pub(crate) fn exclusive(&self, key: BlockKey) -> Acquire<'_> {
-        self.acquire(Site::here(), key, true)
+    pub(crate) fn exclusive(&self, region: BlockKey, units: u64) -> Acquire<'_> {
+        self.acquire(Site::here(), region, units, true)
     }
 
-    fn acquire(&self, site: Site, key: BlockKey, exclusive: bool) -> Acquire<'_> {
-        let hash = if site.lacks(Part::Lock) {
+    pub(crate) fn acquire(
+        &self,
+        site: Site,
+        region: BlockKey,
+        units: u64,
+        exclusive: bool,
+    ) -> Acquire<'_> {
+        let key = if site.lacks(Part::Lock) {
             nobodys()
         } else {
-            key.hash()
+            region.hash()
         };
         Acquire {
             table: self,
-            key: hash,
+            key,
+            units,
             exclusive,
             ticket: None,
             done: false,
@@ -103,58 +174,51 @@ impl LockTable {
 
     /// Whether the lock could be had at once.
     #[inline]
-    pub(crate) fn admits(&self, key: BlockKey, exclusive: bool) -> bool {
+    pub(crate) fn admits(&self, region: BlockKey, units: u64, exclusive: bool) -> bool {
         let locks = self.locks.borrow();
         locks.is_empty()
-            || locks
-                .get(&key.hash())
-                .is_none_or(|lock| lock.queue.is_empty() && lock.admits(exclusive))
+            || locks.get(&region.hash()).is_none_or(|lock| {
+                lock.admits(units, exclusive)
+                    && !lock.overtakes(lock.queue.len(), units, exclusive)
+            })
     }
 
     /// Takes a lock that [`LockTable::admits`].
-    pub(crate) fn take(&self, key: BlockKey, exclusive: bool) {
-        debug_assert!(self.admits(key, exclusive));
+    pub(crate) fn take(&self, region: BlockKey, units: u64, exclusive: bool) {
+        debug_assert!(self.admits(region, units, exclusive));
         let mut locks = self.locks.borrow_mut();
-        locks.entry(key.hash()).or_default().take(exclusive);
+        let lock = locks.entry(region.hash()).or_default();
+        lock.take(units, exclusive);
     }
 
-    /// Whether somebody holds the exclusive lock now.
-    pub(crate) fn is_exclusive(&self, key: BlockKey) -> bool {
+    /// Whether somebody holds one of these units alone now.
+    pub(crate) fn is_exclusive(&self, region: BlockKey, units: u64) -> bool {
         self.locks
             .borrow()
-            .get(&key.hash())
-            .is_some_and(|lock| lock.writer)
+            .get(&region.hash())
+            .is_some_and(|lock| lock.exclusive & units != 0)
     }
 
     /// Gives back a lock that [`LockTable::take`] took.
-    pub(crate) fn release(&self, key: BlockKey, exclusive: bool) {
-        self.give_back(key.hash(), exclusive);
+    pub(crate) fn release(&self, region: BlockKey, units: u64, exclusive: bool) {
+        self.give_back(region.hash(), units, exclusive);
     }
 
-    fn give_back(&self, key: u64, exclusive: bool) {
+    fn give_back(&self, key: u64, units: u64, exclusive: bool) {
         let mut locks = self.locks.borrow_mut();
         let lock = locks.get_mut(&key).expect("a held lock is in the table");
-        if exclusive {
-            debug_assert!(lock.writer);
-            lock.writer = false;
-        } else {
-            lock.readers -= 1;
-        }
-        if lock.queue.is_empty() {
-            if lock.readers == 0 {
-                locks.remove(&key);
-            }
+        lock.give_back(units, exclusive);
+        if lock.is_idle() {
+            locks.remove(&key);
             return;
         }
-        // Wake the first, and if it is a reader the readers behind it; each checks for itself.
+        // Wake those who may go now; each checks for itself.
         let mut woken = Vec::new();
-        for waiting in &lock.queue {
-            if waiting.exclusive && !woken.is_empty() {
-                break;
-            }
-            woken.push(waiting.waker.clone());
-            if waiting.exclusive {
-                break;
+        for (place, waiting) in lock.queue.iter().enumerate() {
+            if lock.admits(waiting.units, waiting.exclusive)
+                && !lock.overtakes(place, waiting.units, waiting.exclusive)
+            {
+                woken.push(waiting.waker.clone());
             }
         }
         drop(locks);
@@ -169,6 +233,7 @@ impl LockTable {
 pub(crate) struct Acquire<'a> {
     table: &'a LockTable,
     key: u64,
+    units: u64,
     exclusive: bool,
     ticket: Option<u64>,
     done: bool,
@@ -181,7 +246,7 @@ impl<'a> Future for Acquire<'a> {
         let this = &mut *self;
         let mut locks = this.table.locks.borrow_mut();
         let lock = locks.entry(this.key).or_default();
-        let exclusive = this.exclusive;
+        let (units, exclusive) = (this.units, this.exclusive);
         let place = match this.ticket {
             None => lock.queue.len(),
             Some(ticket) => lock
@@ -191,13 +256,8 @@ impl<'a> Future for Acquire<'a> {
                 .expect("a waiter stays in the queue"),
         };
         // Readers may go together; nobody overtakes.
-        let first = lock
-            .queue
-            .iter()
-            .take(place)
-            .all(|ahead| !ahead.exclusive && !exclusive);
-        if first && lock.admits(exclusive) {
-            lock.take(exclusive);
+        if lock.admits(units, exclusive) && !lock.overtakes(place, units, exclusive) {
+            lock.take(units, exclusive);
             if this.ticket.is_some() {
                 lock.queue.remove(place);
             }
@@ -205,6 +265,7 @@ impl<'a> Future for Acquire<'a> {
             return Poll::Ready(Guard {
                 table: this.table,
                 key: this.key,
+                units,
                 exclusive,
             });
         }
@@ -215,6 +276,7 @@ impl<'a> Future for Acquire<'a> {
                 lock.next_ticket += 1;
                 lock.queue.push_back(Waiting {
                     ticket,
+                    units,
                     exclusive,
                     waker,
                 });
@@ -234,7 +296,7 @@ impl Drop for Acquire<'_> {
         let mut locks = self.table.locks.borrow_mut();
         if let Some(lock) = locks.get_mut(&self.key) {
             lock.queue.retain(|waiting| waiting.ticket != ticket);
-            if lock.queue.is_empty() && lock.readers == 0 && !lock.writer {
+            if lock.is_idle() {
                 locks.remove(&self.key);
             }
         }
@@ -246,12 +308,20 @@ impl Drop for Acquire<'_> {
 pub(crate) struct Guard<'a> {
     table: &'a LockTable,
     key: u64,
+    units: u64,
     exclusive: bool,
+}
+
+impl Guard<'_> {
+    /// The units that it holds.
+    pub(crate) const fn units(&self) -> u64 {
+        self.units
+    }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.table.give_back(self.key, self.exclusive);
+        self.table.give_back(self.key, self.units, self.exclusive);
     }
 }
 
@@ -269,14 +339,14 @@ mod tests {
             let table = Rc::new(LockTable::default());
             let log = Rc::new(RefCell::new(Vec::new()));
             let key = BlockKey::new(1, 1);
-            let held = table.exclusive(key).await;
+            let held = table.exclusive(key, 1).await;
             for (name, exclusive) in [("r1", false), ("r2", false), ("w", true), ("r3", false)] {
                 let (table, log) = (Rc::clone(&table), Rc::clone(&log));
                 rt::spawn(async move {
                     let _guard = if exclusive {
-                        table.exclusive(key).await
+                        table.exclusive(key, 1).await
                     } else {
-                        table.shared(key).await
+                        table.shared(key, 1).await
                     };
                     log.borrow_mut().push(format!("+{name}"));
                     rt::sleep(std::time::Duration::from_millis(1)).await;
@@ -284,17 +354,42 @@ mod tests {
                 });
                 rt::sleep(std::time::Duration::from_millis(1)).await;
             }
-            assert!(!table.admits(key, true) && table.is_exclusive(key));
+            assert!(!table.admits(key, 1, true) && table.is_exclusive(key, 1));
             drop(held);
             rt::sleep(std::time::Duration::from_secs(1)).await;
             let log = log.borrow();
             assert_eq!(log[4..], ["+w", "-w", "+r3", "-r3"], "{log:?}");
             assert!(log[..2].iter().all(|entry| entry.starts_with("+r")));
             assert!(table.locks.borrow().is_empty());
-            assert!(table.admits(key, true));
-            table.take(key, true);
-            assert!(!table.admits(key, false));
-            table.release(key, true);
+            assert!(table.admits(key, 1, true));
+            table.take(key, 1, true);
+            assert!(!table.admits(key, 1, false));
+            table.release(key, 1, true);
+            assert!(table.locks.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn who_wants_other_units_is_not_in_the_way() {
+        rt::block_on_simulated(6, async {
+            let table = Rc::new(LockTable::default());
+            let key = BlockKey::new(1, 1);
+            let low = table.exclusive(key, 0b0011).await;
+            assert!(table.admits(key, 0b1100, true) && !table.admits(key, 0b0110, false));
+            let high = table.shared(key, 0b1100).await;
+            // One who waits for a unit of each keeps others from it, but not from the rest.
+            let waits = Rc::clone(&table);
+            let all = rt::spawn_with_result(async move {
+                let _all = waits.exclusive(key, 0b0110).await;
+            });
+            rt::sleep(std::time::Duration::from_millis(1)).await;
+            assert!(!table.admits(key, 0b0100, false), "it would overtake");
+            assert!(table.admits(key, 0b1000, false));
+            drop(low);
+            rt::sleep(std::time::Duration::from_millis(1)).await;
+            assert!(table.is_exclusive(key, 0b1111) == false, "a reader is left");
+            drop(high);
+            all.await;
             assert!(table.locks.borrow().is_empty());
         });
     }

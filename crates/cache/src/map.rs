@@ -1,10 +1,15 @@
-//! The map in memory: slots, the index over them, recency, free slots.
+//! The map in memory: cached blocks, how they are found, where they lie, recency, free places.
+//!
+//! A *slot* is a block's number in memory, given out densely, so that few large blocks take little of it.
+//! Its *place* is where its data lies, in units from the start of the data, and what records name.
 //!
 //! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
 use forebay_metadata::record::BlockRecord;
-use forebay_policy::{BlockIndex, BlockKey, DirtyQueue, LruList, SlotId};
+use forebay_policy::{BlockId, BlockKey, BlockTable, DirtyQueue, Misplaced, Span};
+
+use crate::geometry::{Block, Geometry};
 
 /// No record in the ring.
 pub(crate) const NO_RECORD: u32 = u32::MAX;
@@ -37,7 +42,10 @@ pub(crate) const LATER: u16 = 2048;
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
+    /// The volume, and the block's first unit.
     pub(crate) key: BlockKey,
+    /// The block's size, as a power of two of units.
+    pub(crate) class: u8,
     pub(crate) valid: u64,
     pub(crate) dirty: u64,
     /// Place in the ring of the record that counts.
@@ -50,74 +58,66 @@ impl Slot {
         self.flags & flag != 0
     }
 
-    /// The record of what only this slot has: clean granules are worth nothing after a crash that their
-    /// record did not survive.
-    pub(crate) fn dirty_record(&self, slot: SlotId) -> BlockRecord {
-        BlockRecord {
-            volume: self.key.volume(),
-            block: self.key.block(),
-            slot,
-            valid: self.dirty,
-            dirty: self.dirty,
+    pub(crate) const fn block(&self) -> Block {
+        Block {
+            unit: self.key.block(),
+            class: self.class,
         }
     }
 }
 
-/// A slot in memory, but for its maps of granules: 16 bytes.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: BlockKey,
-    record_at: u32,
-    flags: u16,
-}
-
-impl Entry {
-    const FREE: Self = Self {
-        key: BlockKey::new(0, 0),
-        record_at: NO_RECORD,
-        flags: 0,
-    };
-}
-
-/// The valid and dirty maps of all slots, as wide as a block has granules.
+/// The valid and dirty maps of all blocks, by place: two bits a granule.
 #[derive(Debug)]
 struct Granules {
     bytes: Vec<u8>,
-    /// Bytes of one map: 1, 2, 4 or 8.
-    width: usize,
+    /// Granules of a unit.
+    unit: usize,
 }
 
 impl Granules {
-    fn new(slots: usize, granules: u32) -> Self {
-        let width = granules.div_ceil(8).next_power_of_two() as usize;
+    fn new(units: u32, granules: u32) -> Self {
+        let (units, unit) = (units as usize, granules as usize);
         Self {
-            bytes: vec![0; slots * 2 * width],
-            width,
+            bytes: vec![0; (units * unit * 2).div_ceil(8)],
+            unit,
         }
     }
 
-    /// Valid and dirty.
+    /// The `count` bits of one map; a power of two, and aligned to that.
     #[inline]
-    fn get(&self, slot: SlotId) -> (u64, u64) {
-        let at = slot as usize * 2 * self.width;
-        let maps = &self.bytes[at..at + 2 * self.width];
-        if let [valid, dirty] = maps {
-            return (u64::from(*valid), u64::from(*dirty));
+    fn bits(&self, at: usize, count: usize) -> u64 {
+        if count <= 8 {
+            let mask = u64::MAX >> (64 - count);
+            return u64::from(self.bytes[at / 8] >> (at % 8)) & mask;
         }
-        let (valid, dirty) = maps.split_at(self.width);
-        let wide = |map: &[u8]| {
-            let mut bytes = [0; 8];
-            bytes[..map.len()].copy_from_slice(map);
-            u64::from_le_bytes(bytes)
-        };
-        (wide(valid), wide(dirty))
+        let mut wide = [0; 8];
+        wide[..count / 8].copy_from_slice(&self.bytes[at / 8..(at + count) / 8]);
+        u64::from_le_bytes(wide)
     }
 
-    fn set(&mut self, slot: SlotId, valid: u64, dirty: u64) {
-        let (at, width) = (slot as usize * 2 * self.width, self.width);
-        debug_assert!(width == 8 || (valid | dirty) >> (8 * width) == 0);
-        self.bytes[at..at + width].copy_from_slice(&valid.to_le_bytes()[..width]);
-        self.bytes[at + width..at + 2 * width].copy_from_slice(&dirty.to_le_bytes()[..width]);
+    fn set_bits(&mut self, at: usize, count: usize, bits: u64) {
+        debug_assert!(count == 64 || bits >> count == 0);
+        let bytes = bits.to_le_bytes();
+        if count < 8 {
+            let mask = !(u8::MAX >> (8 - count) << (at % 8));
+            let byte = &mut self.bytes[at / 8];
+            *byte = *byte & mask | bytes[0] << (at % 8);
+        } else {
+            self.bytes[at / 8..(at + count) / 8].copy_from_slice(&bytes[..count / 8]);
+        }
+    }
+
+    /// Valid and dirty of a block of so many granules.
+    #[inline]
+    fn get(&self, place: u32, granules: u32) -> (u64, u64) {
+        let (at, count) = (place as usize * self.unit * 2, granules as usize);
+        (self.bits(at, count), self.bits(at + count, count))
+    }
+
+    fn set(&mut self, place: u32, granules: u32, valid: u64, dirty: u64) {
+        let (at, count) = (place as usize * self.unit * 2, granules as usize);
+        self.set_bits(at, count, valid);
+        self.set_bits(at + count, count, dirty);
     }
 }
 
@@ -125,51 +125,88 @@ impl Granules {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) blocks: u64,
-    pub(crate) dirty_granules: u64,
+    pub(crate) bytes: u64,
+    pub(crate) dirty_bytes: u64,
 }
 
-/// Slots and how they are found.
+/// Blocks and how they are found.
 #[derive(Debug)]
 pub(crate) struct Map {
-    slots: Vec<Entry>,
+    geometry: Geometry,
+    table: BlockTable,
+    /// By slot: the place in the ring of the record that counts.
+    records: Vec<u32>,
+    /// By slot.
+    flags: Vec<u16>,
     granules: Granules,
     /// By the volume's number.
     shares: Vec<Share>,
-    index: BlockIndex,
-    lru: LruList,
     dirty_queue: DirtyQueue,
-    dirty_slots: u64,
+    dirty_blocks: u64,
+    dirty_units: u64,
 }
 
 impl Map {
-    /// A map of blocks of so many granules. No slot is free before [`Map::rebuild_free`].
-    pub(crate) fn new(slots: u32, granules: u32) -> Self {
-        let count = slots as usize;
+    /// A map into which blocks are put back; nothing is free before [`Map::restored`].
+    pub(crate) fn new(geometry: Geometry, units: u32) -> Self {
+        let count = units as usize;
         Self {
-            slots: vec![Entry::FREE; count],
-            granules: Granules::new(count, granules),
+            geometry,
+            table: BlockTable::restoring(geometry.sizes(), units),
+            records: Vec::with_capacity(count),
+            flags: Vec::with_capacity(count),
+            granules: Granules::new(units, geometry.granules(0)),
             shares: Vec::new(),
-            index: BlockIndex::new(count),
-            lru: LruList::new(count),
             dirty_queue: DirtyQueue::new(count),
-            dirty_slots: 0,
+            dirty_blocks: 0,
+            dirty_units: 0,
         }
     }
 
     #[inline]
-    pub(crate) fn slot(&self, slot: SlotId) -> Slot {
-        let Entry {
-            key,
-            record_at,
-            flags,
-        } = self.slots[slot as usize];
-        let (valid, dirty) = self.granules.get(slot);
+    pub(crate) fn slot(&self, slot: BlockId) -> Slot {
+        let (volume, region, span) = self.table.address(slot);
+        let block = self.geometry.block_in(region, span);
+        let place = self.table.place(slot);
+        let (valid, dirty) = self.granules.get(place, self.geometry.granules(span.class));
         Slot {
-            key,
+            key: block.key(volume),
+            class: span.class,
             valid,
             dirty,
-            record_at,
-            flags,
+            record_at: self.records[slot as usize],
+            flags: self.flags[slot as usize],
+        }
+    }
+
+    /// Where a slot's data lies, units.
+    #[inline]
+    pub(crate) fn place(&self, slot: BlockId) -> u32 {
+        self.table.place(slot)
+    }
+
+    /// The block that begins at a place.
+    pub(crate) fn at_place(&self, place: u32) -> Option<BlockId> {
+        self.table.block_at(place)
+    }
+
+    /// The record of what only this slot has: clean granules are worth nothing after a crash that their
+    /// record did not survive.
+    pub(crate) fn dirty_record(&self, slot: BlockId) -> BlockRecord {
+        let entry = self.slot(slot);
+        self.record(slot, entry.dirty, entry.dirty)
+    }
+
+    /// A record of a slot with these granules.
+    pub(crate) fn record(&self, slot: BlockId, valid: u64, dirty: u64) -> BlockRecord {
+        let entry = self.slot(slot);
+        BlockRecord {
+            volume: entry.key.volume(),
+            class: entry.class,
+            block: entry.key.block(),
+            slot: self.table.place(slot),
+            valid,
+            dirty,
         }
     }
 
@@ -189,159 +226,228 @@ impl Map {
         &mut self.shares[number]
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+    /// Units of the cache.
+    pub(crate) fn units(&self) -> u32 {
+        self.table.units()
     }
 
+    /// Slots that were ever given out; all are below this.
+    pub(crate) fn numbers(&self) -> BlockId {
+        u32::try_from(self.table.numbers()).expect("at most one a unit")
+    }
+
+    /// Blocks that are cached.
     pub(crate) fn cached(&self) -> usize {
-        self.index.len()
+        self.table.len()
     }
 
-    pub(crate) fn free_slots(&self) -> usize {
-        self.lru.free_len()
+    /// Units that nothing lies in.
+    pub(crate) fn free_units(&self) -> u32 {
+        self.table.free_units()
     }
 
-    pub(crate) const fn dirty_slots(&self) -> u64 {
-        self.dirty_slots
+    /// The blocks, as replacement sees them.
+    pub(crate) const fn table(&self) -> &BlockTable {
+        &self.table
     }
 
+    pub(crate) const fn dirty_blocks(&self) -> u64 {
+        self.dirty_blocks
+    }
+
+    pub(crate) const fn dirty_units(&self) -> u64 {
+        self.dirty_units
+    }
+
+    /// Bytes of memory that the cached blocks take.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Entry>()
-            + self.granules.bytes.capacity()
-            + self.index.memory_bytes()
-            + self.slots.len() * 8
-            + self.slots.len() * 4
+        let slot = size_of::<u32>() + size_of::<u16>() + size_of::<BlockId>();
+        self.table.memory_bytes() + self.cached() * slot + self.granules.bytes.len()
+    }
+
+    /// The block that a unit of a volume lies in.
+    #[inline]
+    pub(crate) fn find(&self, key: BlockKey) -> Option<BlockId> {
+        let region = self.geometry.region_of(key.block());
+        let unit = Block {
+            unit: key.block(),
+            class: 0,
+        };
+        let wanted = self.geometry.span(unit).mask();
+        self.overlapping(key.volume(), region, wanted)
+            .next()
+            .map(|(slot, _)| slot)
+    }
+
+    /// The blocks of a region that some of these units lie in.
+    #[inline]
+    pub(crate) fn overlapping(
+        &self,
+        volume: u16,
+        region: u64,
+        units: u64,
+    ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
+        self.table
+            .find(volume, region)
+            .filter(move |(_, span)| span.mask() & units != 0)
     }
 
     #[inline]
-    pub(crate) fn find(&self, key: BlockKey) -> Option<SlotId> {
-        let slots = &self.slots;
-        self.index.get(key, |slot| slots[slot as usize].key)
+    pub(crate) fn touch(&mut self, slot: BlockId) {
+        self.table.touch(slot);
     }
 
-    pub(crate) fn touch(&mut self, slot: SlotId) {
-        self.lru.touch(slot);
-    }
-
-    /// Gives `key` a free slot that holds nothing yet.
-    pub(crate) fn allocate(&mut self, key: BlockKey) -> Option<SlotId> {
-        let slot = self.lru.take_free()?;
-        self.place(slot, key);
+    /// Gives a block that is not there, nor overlaps one that is, a free place.
+    pub(crate) fn allocate(&mut self, volume: u16, block: Block) -> Option<BlockId> {
+        let region = self.geometry.region_of(block.unit);
+        let span = self.geometry.span(block);
+        let slot = self.table.allocate(volume, region, span)?;
+        self.entered(slot, volume, block.class);
         Some(slot)
     }
 
-    /// Gives `key` this free slot, which the caller took off the free list.
-    fn place(&mut self, slot: SlotId, key: BlockKey) {
-        let queued = self.slots[slot as usize].flags & QUEUED;
-        self.slots[slot as usize] = Entry {
-            key,
-            flags: LIVE | queued,
-            ..Entry::FREE
-        };
-        self.share_mut(key.volume()).blocks += 1;
-        let slots = &self.slots;
-        self.index
-            .insert(key, slot, |slot| slots[slot as usize].key);
-        self.lru.insert(slot);
+    /// A block was given a slot that holds nothing yet.
+    fn entered(&mut self, slot: BlockId, volume: u16, class: u8) {
+        if slot as usize == self.flags.len() {
+            self.flags.push(0);
+            self.records.push(NO_RECORD);
+        }
+        let flags = &mut self.flags[slot as usize];
+        *flags = LIVE | *flags & QUEUED;
+        self.records[slot as usize] = NO_RECORD;
+        let bytes = self.geometry.block_bytes(class);
+        let share = self.share_mut(volume);
+        share.blocks += 1;
+        share.bytes += bytes;
     }
 
-    /// At recovery: `slot` holds this. The free list is made afterwards by `rebuild_free`.
-    pub(crate) fn restore(&mut self, slot: SlotId, key: BlockKey, valid: u64, dirty: u64) {
-        self.place(slot, key);
+    /// At recovery: this lies at `place`.
+    ///
+    /// # Errors
+    /// Why it cannot; nothing is changed then.
+    pub(crate) fn restore(
+        &mut self,
+        place: u32,
+        volume: u16,
+        block: Block,
+        valid: u64,
+        dirty: u64,
+    ) -> Result<BlockId, Misplaced> {
+        let region = self.geometry.region_of(block.unit);
+        let span = self.geometry.span(block);
+        if u32::from(span.first) % span.units() != 0 {
+            return Err(Misplaced::NoSuchPlace);
+        }
+        let slot = self.table.restore(volume, region, span, place)?;
+        self.entered(slot, volume, block.class);
         self.set(slot, valid, dirty);
         self.add_flags(slot, TRACED);
+        Ok(slot)
     }
 
-    /// At recovery: every slot that holds nothing and is not `held` is free.
-    pub(crate) fn rebuild_free(&mut self, held: &std::collections::HashSet<SlotId>) {
-        while self.lru.take_free().is_some() {}
-        for slot in (0..self.slots.len()).rev() {
-            let slot = u32::try_from(slot).expect("at most 2^31 slots");
-            if !self.slot(slot).has(LIVE) && !held.contains(&slot) {
-                self.lru.release(slot);
-            }
-        }
+    /// At recovery: keeps a place from being given out until [`Map::release`]. Returns whether that was
+    /// necessary and possible: it is not where a block lies.
+    pub(crate) fn hold(&mut self, place: u32, class: u8) -> bool {
+        self.table.hold(place, class)
     }
 
-    /// At recovery: the death of a slot that was held back is durable.
-    pub(crate) fn release(&mut self, slot: SlotId) {
-        debug_assert!(!self.slot(slot).has(LIVE));
-        self.lru.release(slot);
+    /// At recovery: everything was put back or is held; the rest is free.
+    pub(crate) fn restored(&mut self) {
+        self.table.restored();
     }
 
-    /// Takes a block out. Its slot is free at once: the caller made its death durable, or it never
+    /// At recovery: the death of what lay at a place that was held is durable.
+    pub(crate) fn release(&mut self, place: u32, class: u8) {
+        self.table.free_place(place, class);
+    }
+
+    /// Takes a block out. Its place is free at once: the caller made its death durable, or it never
     /// left a trace.
-    pub(crate) fn remove(&mut self, slot: SlotId) {
+    pub(crate) fn remove(&mut self, slot: BlockId) {
+        let place = self.place(slot);
+        let class = self.retire(slot);
+        self.table.free_place(place, class);
+    }
+
+    /// Takes a block out whose place is not free yet; returns its class.
+    pub(crate) fn retire(&mut self, slot: BlockId) -> u8 {
         self.set(slot, 0, 0);
-        let slots = &self.slots;
-        let key = slots[slot as usize].key;
-        let removed = self.index.remove(key, |slot| slots[slot as usize].key);
-        debug_assert_eq!(removed, Some(slot));
-        self.lru.remove(slot);
+        let Slot { key, class, .. } = self.slot(slot);
+        self.table.retire(slot);
         // A stale entry on the dirty queue is skipped when it comes up; the flag stays with it.
-        let queued = self.slots[slot as usize].flags & QUEUED;
-        self.slots[slot as usize] = Entry {
-            flags: queued,
-            ..Entry::FREE
-        };
-        self.share_mut(key.volume()).blocks -= 1;
-        self.lru.release(slot);
+        self.flags[slot as usize] &= QUEUED;
+        self.records[slot as usize] = NO_RECORD;
+        let bytes = self.geometry.block_bytes(class);
+        let share = self.share_mut(key.volume());
+        share.blocks -= 1;
+        share.bytes -= bytes;
+        class
     }
 
     /// Sets what a slot holds and which of it is dirty.
-    pub(crate) fn set(&mut self, slot: SlotId, valid: u64, dirty: u64) {
+    pub(crate) fn set(&mut self, slot: BlockId, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
-        let before = self.granules.get(slot).1;
-        self.granules.set(slot, valid, dirty);
+        let (volume, _, span) = self.table.address(slot);
+        let (place, granules) = (self.table.place(slot), self.geometry.granules(span.class));
+        let before = self.granules.get(place, granules).1;
+        self.granules.set(place, granules, valid, dirty);
         if before != dirty {
-            self.dirty_slots += u64::from(before == 0);
-            self.dirty_slots -= u64::from(dirty == 0);
-            let share = self.share_mut(self.slots[slot as usize].key.volume());
-            share.dirty_granules += u64::from(dirty.count_ones());
-            share.dirty_granules -= u64::from(before.count_ones());
+            let (was, is) = (u64::from(before != 0), u64::from(dirty != 0));
+            let units = u64::from(span.units());
+            self.dirty_blocks = self.dirty_blocks + is - was;
+            self.dirty_units = self.dirty_units + is * units - was * units;
+            let granule = self.geometry.granule_bytes(span.class);
+            let share = self.share_mut(volume);
+            share.dirty_bytes += u64::from(dirty.count_ones()) * granule;
+            share.dirty_bytes -= u64::from(before.count_ones()) * granule;
         }
         if dirty != 0 {
             self.queue_dirty(slot);
         }
     }
 
-    fn queue_dirty(&mut self, slot: SlotId) {
-        let entry = &mut self.slots[slot as usize];
-        if entry.flags & QUEUED == 0 {
-            entry.flags |= QUEUED;
+    fn queue_dirty(&mut self, slot: BlockId) {
+        let flags = &mut self.flags[slot as usize];
+        if *flags & QUEUED == 0 {
+            *flags |= QUEUED;
             self.dirty_queue.push(slot);
         }
     }
 
-    pub(crate) fn add_flags(&mut self, slot: SlotId, flags: u16) {
-        self.slots[slot as usize].flags |= flags;
+    pub(crate) fn add_flags(&mut self, slot: BlockId, flags: u16) {
+        self.flags[slot as usize] |= flags;
     }
 
-    pub(crate) fn clear_flags(&mut self, slot: SlotId, flags: u16) {
-        self.slots[slot as usize].flags &= !flags;
+    pub(crate) fn clear_flags(&mut self, slot: BlockId, flags: u16) {
+        self.flags[slot as usize] &= !flags;
+    }
+
+    /// Whether a slot has one of these flags.
+    pub(crate) fn has(&self, slot: BlockId, flags: u16) -> bool {
+        self.flags[slot as usize] & flags != 0
     }
 
     /// A slot's death is about to be logged: nothing may log the slot behind it.
-    pub(crate) fn kill(&mut self, slot: SlotId) {
+    pub(crate) fn kill(&mut self, slot: BlockId) {
         self.clear_flags(slot, PENDING | LATER | DEFERRED);
         self.add_flags(slot, DYING);
         self.set_record(slot, NO_RECORD);
     }
 
-    pub(crate) fn set_record(&mut self, slot: SlotId, record_at: u32) {
-        self.slots[slot as usize].record_at = record_at;
+    pub(crate) fn set_record(&mut self, slot: BlockId, record_at: u32) {
+        self.records[slot as usize] = record_at;
     }
 
     /// Takes the slot that has been dirty longest off the queue. It may be clean or free by now.
-    pub(crate) fn pop_dirty(&mut self) -> Option<SlotId> {
+    pub(crate) fn pop_dirty(&mut self) -> Option<BlockId> {
         let slot = self.dirty_queue.pop()?;
         self.clear_flags(slot, QUEUED);
         Some(slot)
     }
 
     /// Puts a slot that is still dirty back on the queue, at the young end.
-    pub(crate) fn requeue_dirty(&mut self, slot: SlotId) {
-        if self.granules.get(slot).1 != 0 {
+    pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
+        if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
             self.queue_dirty(slot);
         }
     }
@@ -351,18 +457,13 @@ impl Map {
     }
 
     /// Slots from the least recently used on.
-    pub(crate) fn coldest(&self) -> impl Iterator<Item = SlotId> + '_ {
-        self.lru.coldest()
+    pub(crate) fn coldest(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.table.coldest_blocks()
     }
 
     /// Slots that hold a block of `volume`.
-    pub(crate) fn of_volume(&self, volume: u16) -> impl Iterator<Item = SlotId> + '_ {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter(move |(_, slot)| slot.flags & LIVE != 0 && slot.key.volume() == volume)
-            .map(|(number, _)| u32::try_from(number).expect("at most 2^31 slots"))
+    pub(crate) fn of_volume(&self, volume: u16) -> impl Iterator<Item = BlockId> + '_ {
+        (0..self.numbers())
+            .filter(move |slot| self.has(*slot, LIVE) && self.table.address(*slot).0 == volume)
     }
 }
-
-const _: () = assert!(size_of::<Entry>() == 16);

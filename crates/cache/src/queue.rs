@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use crate::engine::Engine;
 use crate::map::{DEFERRED, DYING, LATER, NO_RECORD, PENDING};
@@ -12,7 +12,7 @@ use crate::region::RegionId;
 /// Something to log besides block records.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    Kill(Vec<SlotId>),
+    Kill(Vec<BlockId>),
     Mark(RegionId),
     Unmark { volume: u16, region: u64 },
     Open,
@@ -22,7 +22,7 @@ pub(crate) enum Entry {
 /// Slots whose records nobody waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Later {
-    queue: VecDeque<SlotId>,
+    queue: VecDeque<BlockId>,
     /// How many were ever taken off.
     taken: u64,
     /// How many will have been when those of the timer's last tick are gone.
@@ -30,11 +30,11 @@ pub(crate) struct Later {
 }
 
 impl Later {
-    pub(crate) fn push(&mut self, slot: SlotId) {
+    pub(crate) fn push(&mut self, slot: BlockId) {
         self.queue.push_back(slot);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<SlotId> {
+    pub(crate) fn pop(&mut self) -> Option<BlockId> {
         let slot = self.queue.pop_front()?;
         self.taken += 1;
         Some(slot)
@@ -49,7 +49,7 @@ impl Later {
 }
 
 /// Gives memory back that a burst took.
-fn trim(queue: &mut VecDeque<SlotId>) {
+fn trim(queue: &mut VecDeque<BlockId>) {
     const KEPT: usize = 1 << 12;
     if queue.capacity() > KEPT && queue.len() < queue.capacity() / 8 {
         queue.shrink_to(queue.capacity() / 4);
@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// Queues a slot: the next round records what it holds.
-    pub(crate) fn queue_record(&self, slot: SlotId) {
+    pub(crate) fn queue_record(&self, slot: BlockId) {
         let mut map = self.map.borrow_mut();
         if !map.slot(slot).has(PENDING | DYING) {
             map.clear_flags(slot, LATER);
@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Queues a slot whose record may wait for room: no promise needs it.
-    pub(crate) fn queue_later(&self, slot: SlotId) {
+    pub(crate) fn queue_later(&self, slot: BlockId) {
         let mut map = self.map.borrow_mut();
         if !map.slot(slot).has(PENDING | LATER | DYING) {
             map.add_flags(slot, LATER);
@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// Takes up the oldest slot whose record may wait.
-    pub(crate) fn pop_later(&self) -> Option<SlotId> {
+    pub(crate) fn pop_later(&self) -> Option<BlockId> {
         loop {
             let slot = self.commit.later.borrow_mut().pop()?;
             let mut map = self.map.borrow_mut();
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Whether the log durably says of a slot all that the map says of its valid granules.
-    pub(crate) fn record_is_durable(&self, slot: SlotId) -> bool {
+    pub(crate) fn record_is_durable(&self, slot: BlockId) -> bool {
         let entry = self.map.borrow().slot(slot);
         !entry.has(PENDING | LATER | DEFERRED)
             && entry.record_at != NO_RECORD

@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
-use forebay_policy::{BlockKey, SlotId};
+use forebay_policy::{BlockKey, BlockId};
 
 use crate::commit::Ticket;
 use crate::engine::Engine;
@@ -73,7 +73,7 @@ impl Reclaimer {
 impl Engine {
     /// A slot for `key`, which is not in the map and whose exclusive lock is held. None if nothing can
     /// be evicted now: then the request goes round the cache.
-    pub(crate) async fn allocate(&self, key: BlockKey) -> Option<SlotId> {
+    pub(crate) async fn allocate(&self, key: BlockKey) -> Option<BlockId> {
         loop {
             let slot = self.map.borrow_mut().allocate(key);
             let free = self.map.borrow().free_slots();
@@ -151,7 +151,7 @@ impl Engine {
     async fn reclaim_round(self: &Rc<Self>) {
         let wanted = self.reclaim.batch;
         let mut dirty = 0;
-        let mut victims: Vec<SlotId> = Vec::new();
+        let mut victims: Vec<BlockId> = Vec::new();
         {
             let map = self.map.borrow();
             for slot in map.coldest().take(wanted * LOOK_AT) {
@@ -178,7 +178,7 @@ impl Engine {
             .iter()
             .map(|slot| self.map.borrow().slot(*slot).key)
             .collect();
-        let traced: Vec<SlotId> = victims
+        let traced: Vec<BlockId> = victims
             .iter()
             .copied()
             .filter(|slot| self.map.borrow().slot(*slot).has(TRACED))

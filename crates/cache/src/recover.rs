@@ -9,7 +9,7 @@ use forebay_metadata::log::{Log, Owner};
 use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_metadata::replay::{Replayed, mend, replay};
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::{BlockKey, SlotId};
+use forebay_policy::{BlockKey, BlockId};
 
 use crate::geometry::Geometry;
 use crate::map::Map;
@@ -54,11 +54,11 @@ pub(crate) struct RecoveredMap {
     pub(crate) regions: Regions,
     pub(crate) log: Log,
     /// Slots whose records differ from the map, to be logged first.
-    pub(crate) stale: Vec<SlotId>,
+    pub(crate) stale: Vec<BlockId>,
     /// Slots that hold nothing but whose records are alive: killed before they are free.
-    pub(crate) zombies: Vec<SlotId>,
+    pub(crate) zombies: Vec<BlockId>,
     /// Slots dirty under a mark only.
-    pub(crate) unrecorded: Vec<SlotId>,
+    pub(crate) unrecorded: Vec<BlockId>,
     pub(crate) report: RecoveryReport,
 }
 

@@ -8,7 +8,7 @@ mod index;
 mod lru;
 mod order;
 
-pub use adaptive::{BlockId, BlockSizes, BlockTable, GroupId, Span, TwoLevel, Victim};
+pub use adaptive::{BlockId, BlockSizes, BlockTable, GroupId, Misplaced, Span, TwoLevel, Victim};
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;

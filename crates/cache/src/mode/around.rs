@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use forebay_block::Result;
 use forebay_metadata::record::MarkState;
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use super::cached::forget_if_empty;
 use crate::engine::{Attached, Engine, Job};
@@ -71,7 +71,7 @@ async fn to_backing(engine: &Engine, volume: &Attached, job: &Job) -> Result<()>
 pub(super) async fn write_and_insert(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     job: &Job,
 ) -> Result<()> {
     let result = to_backing(engine, volume, job).await;
@@ -86,7 +86,7 @@ pub(super) async fn write_and_insert(
 pub(super) async fn write_present(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     job: &Job,
     copy: Copy,
 ) -> Result<()> {
@@ -118,7 +118,7 @@ pub(super) async fn write_present(
 }
 
 /// Drops clean granules from a slot.
-pub(super) fn drop_clean(engine: &Engine, slot: SlotId, granules: u64) {
+pub(super) fn drop_clean(engine: &Engine, slot: BlockId, granules: u64) {
     let changed = {
         let mut map = engine.map.borrow_mut();
         let Slot { valid, dirty, .. } = map.slot(slot);
@@ -133,7 +133,7 @@ pub(super) fn drop_clean(engine: &Engine, slot: SlotId, granules: u64) {
 
 /// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
 /// not the write.
-async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: SlotId, job: &Job, copy: Copy) {
+async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: BlockId, job: &Job, copy: Copy) {
     let geometry = engine.geometry;
     let limit = volume.limit(geometry, job.piece.block);
     let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);

@@ -6,7 +6,7 @@ use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use super::around::drop_clean;
 use crate::engine::{Attached, Engine, Job};
@@ -21,7 +21,7 @@ use crate::map::{REWRITTEN, TRACED};
 pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     job: &Job,
 ) -> Result<()> {
     let result = write_data(engine, volume, slot, job).await;
@@ -44,7 +44,7 @@ pub(super) async fn write(
 }
 
 /// A slot that was given out for a write that failed.
-pub(super) fn forget_if_empty(engine: &Engine, slot: SlotId) {
+pub(super) fn forget_if_empty(engine: &Engine, slot: BlockId) {
     let empty = {
         let map = engine.map.borrow();
         let entry = map.slot(slot);
@@ -56,7 +56,7 @@ pub(super) fn forget_if_empty(engine: &Engine, slot: SlotId) {
 }
 
 /// Puts the record of an acknowledged write where the next process finds it.
-async fn survive_the_process(engine: &Engine, slot: SlotId) -> Result<()> {
+async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
     loop {
         let room = engine.commit.journal.borrow().as_ref().map(Journal::room);
         match room {
@@ -80,7 +80,7 @@ async fn survive_the_process(engine: &Engine, slot: SlotId) -> Result<()> {
 async fn write_data(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     job: &Job,
 ) -> Result<bool> {
     let geometry = engine.geometry;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
-use forebay_policy::SlotId;
+use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
@@ -95,7 +95,7 @@ fn hit(
     volume: &Attached,
     key: forebay_policy::BlockKey,
     needed: u64,
-) -> Option<SlotId> {
+) -> Option<BlockId> {
     let mut map = engine.map.borrow_mut();
     let slot = map.find(key)?;
     if needed & !map.slot(slot).valid != 0 {
@@ -110,7 +110,7 @@ fn hit(
 async fn from_cache(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     job: &Job,
 ) -> Result<()> {
     from_slot(engine, volume, slot, job, job.piece.start..job.piece.end).await
@@ -121,7 +121,7 @@ async fn from_cache(
 async fn from_slot(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     job: &Job,
     run: Range<u32>,
 ) -> Result<()> {
@@ -163,7 +163,7 @@ async fn from_backing(
 async fn mixed(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    slot: SlotId,
+    slot: BlockId,
     mask: u64,
     job: &Job,
 ) -> Result<()> {
@@ -184,7 +184,7 @@ fn relative(job: &Job, run: &Range<u32>) -> Range<usize> {
 
 /// Reads a piece that is not wholly in its slot, and takes in the granules that it misses: those of the
 /// request, no more. The answer does not depend on whether the cache device takes them.
-async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: SlotId, job: &Job) -> Result<()> {
+async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: BlockId, job: &Job) -> Result<()> {
     let geometry = engine.geometry;
     let valid = engine.map.borrow().slot(slot).valid;
     let touched = geometry.touched(&job.piece);

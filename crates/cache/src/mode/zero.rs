@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use forebay_block::{Buf, ErrorKind, Request, Result};
-use forebay_policy::{BlockKey, SlotId};
+use forebay_policy::{BlockKey, BlockId};
 
 use super::around::drop_clean;
 use crate::engine::{Attached, Engine};
@@ -90,7 +90,7 @@ async fn zero_stretch(
 }
 
 /// Drops what is clean. Returns whether a record may speak of it.
-fn drop_before_zeroing(engine: &Engine, slot: SlotId, piece: &Piece) -> bool {
+fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
     let touched = engine.geometry.touched(piece);
     let before = engine.map.borrow().slot(slot);
     // The cleaner will not call clean what is dirty while this goes on.
@@ -100,7 +100,7 @@ fn drop_before_zeroing(engine: &Engine, slot: SlotId, piece: &Piece) -> bool {
 }
 
 /// Zeroes what is dirty in place. Returns whether anything is.
-async fn zero_dirty(engine: &Rc<Engine>, slot: SlotId, piece: &Piece) -> Result<bool> {
+async fn zero_dirty(engine: &Rc<Engine>, slot: BlockId, piece: &Piece) -> Result<bool> {
     let dirty = engine.geometry.touched(piece) & engine.map.borrow().slot(slot).dirty;
     for run in engine.geometry.runs(dirty, piece.start..piece.end) {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);

@@ -7,7 +7,7 @@ mod table;
 
 pub use replace::{TwoLevel, Victim};
 pub use sizes::{BlockSizes, Span};
-pub use table::{BlockId, BlockTable, GroupId};
+pub use table::{BlockId, BlockTable, GroupId, Misplaced};
 
 #[cfg(test)]
 mod tests;

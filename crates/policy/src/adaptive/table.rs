@@ -5,7 +5,11 @@
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
 //! are filled before another group is opened.
 //!
-//! Memory: 28 bytes a block, 32 a group, and the index's heads (four for each group's every second unit).
+//! Memory: 28 bytes a block, 32 a group, and the index's heads, two bytes a unit of the cache.
+
+mod restore;
+
+pub use restore::Misplaced;
 
 use super::list::{Link, List, NONE};
 use super::sizes::{BlockSizes, Span};
@@ -64,6 +68,7 @@ struct Group {
     /// Slots in use, one bit each.
     used: [u32; 2],
     class: u8,
+    /// How many of them.
     live: u8,
 }
 
@@ -84,9 +89,14 @@ impl Group {
 #[derive(Debug)]
 pub struct BlockTable {
     sizes: BlockSizes,
+    /// Units of the cache; the last group may have fewer than the others.
+    units: u32,
+    /// Units of a group, as a power of two.
+    group_shift: u8,
     blocks: Vec<Block>,
     free_blocks: u32,
     live_blocks: u32,
+    live_units: u32,
     groups: Vec<Group>,
     /// Free groups, chained through `first`.
     free_groups: u32,
@@ -95,17 +105,35 @@ pub struct BlockTable {
     block_recency: List,
     group_recency: List,
     holes: [List; 8],
+    /// Blocks are being put back: nothing is free yet.
+    restoring: bool,
 }
 
 impl BlockTable {
-    /// An empty table for a cache of so many groups.
+    /// An empty table for a cache of so many groups, each as long as the largest block.
     ///
     /// # Panics
     /// If there are 2^32 units or more.
     #[must_use]
     pub fn new(sizes: BlockSizes, groups: u32) -> Self {
-        let units = u64::from(groups) * u64::from(sizes.region_units());
-        assert!(units < u64::from(NONE), "a cache has less than 2^32 units");
+        let units = groups.checked_mul(sizes.region_units());
+        Self::with_units(sizes, units.expect("a cache has less than 2^32 units"))
+    }
+
+    /// An empty table for a cache of so many units. Where blocks have one size, nothing is gained by
+    /// groups that are given up whole, and a group has 64 blocks, since that takes least memory.
+    ///
+    /// # Panics
+    /// If there are 2^32 - 1 units.
+    #[must_use]
+    pub fn with_units(sizes: BlockSizes, units: u32) -> Self {
+        assert!(units < NONE, "a cache has less than 2^32 units");
+        let group_shift = if sizes.top() == 0 { 6 } else { sizes.top() };
+        let groups = if sizes.top() == 0 {
+            units.div_ceil(1 << group_shift)
+        } else {
+            units >> group_shift
+        };
         let group = |id: u32| Group {
             recency: Link::NONE,
             holes: Link::NONE,
@@ -114,19 +142,24 @@ impl BlockTable {
             class: 0,
             live: 0,
         };
-        let heads = usize::try_from((units / 2).max(1)).expect("less than 2^32");
+        let blocks = usize::try_from(units).expect("fits memory");
         Self {
             sizes,
-            blocks: Vec::new(),
+            units,
+            group_shift,
+            // Its pages are the system's until they are needed.
+            blocks: Vec::with_capacity(blocks),
             free_blocks: NONE,
             live_blocks: 0,
+            live_units: 0,
             groups: (0..groups).map(group).collect(),
             free_groups: if groups == 0 { NONE } else { 0 },
             free_group_count: groups,
-            heads: vec![NONE; heads],
+            heads: vec![NONE; blocks.div_ceil(2).max(1)],
             block_recency: List::EMPTY,
             group_recency: List::EMPTY,
             holes: [List::EMPTY; 8],
+            restoring: false,
         }
     }
 
@@ -146,6 +179,24 @@ impl BlockTable {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live_blocks == 0
+    }
+
+    /// Units that blocks may lie in.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.units.min((self.groups.len() as u64 * (1 << self.group_shift)) as u32)
+    }
+
+    /// Units that no block lies in.
+    #[must_use]
+    pub fn free_units(&self) -> u32 {
+        self.units() - self.live_units
+    }
+
+    /// Block numbers that were ever given out; all are below this.
+    #[must_use]
+    pub fn numbers(&self) -> usize {
+        self.blocks.len()
     }
 
     /// Groups, free ones too.
@@ -188,7 +239,7 @@ impl BlockTable {
     /// The group that a block lies in.
     #[must_use]
     pub fn group_of(&self, id: BlockId) -> GroupId {
-        self.blocks[id as usize].place >> self.sizes.top()
+        self.blocks[id as usize].place >> self.group_shift
     }
 
     /// A block's class.
@@ -236,9 +287,12 @@ impl BlockTable {
     pub fn touch(&mut self, id: BlockId) {
         self.block_recency
             .to_front(&mut self.blocks, id, |block| &mut block.recency);
-        let group = self.group_of(id);
-        self.group_recency
-            .to_front(&mut self.groups, group, |group| &mut group.recency);
+        // Groups of blocks of one size are never given up whole.
+        if self.sizes.top() > 0 {
+            let group = self.group_of(id);
+            self.group_recency
+                .to_front(&mut self.groups, group, |group| &mut group.recency);
+        }
     }
 
     /// Whether a block of this class can be placed without anything being given up.
@@ -265,6 +319,12 @@ impl BlockTable {
             group => group,
         };
         let slot = (!self.groups[group as usize].used()).trailing_zeros();
+        Some(self.fill(volume, region, span, group, slot))
+    }
+
+    /// Puts a block into a free slot of a group that has its class.
+    pub(super) fn fill(&mut self, volume: u16, region: u64, span: Span, group: GroupId, slot: u32) -> BlockId {
+        let class = span.class;
         let id = self.new_block();
         let unit = (region << self.sizes.top()) | u64::from(span.first);
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
@@ -273,7 +333,7 @@ impl BlockTable {
         let address = [address as u32, (address >> 32) as u32];
         self.blocks[id as usize] = Block {
             address,
-            place: (group << self.sizes.top()) + (slot << class),
+            place: (group << self.group_shift) + (slot << class),
             next: self.heads[bucket],
             sibling: self.groups[group as usize].first,
             recency: Link::NONE,
@@ -285,20 +345,21 @@ impl BlockTable {
         entry.first = id;
         entry.set_used(entry.used() | 1 << slot);
         entry.live += 1;
-        let full = u32::from(entry.live) == self.slots(class);
-        if full {
+        if u32::from(entry.live) == self.slots(group, class) && !self.restoring {
             self.holes[usize::from(class)]
                 .remove(&mut self.groups, group, |group| &mut group.holes);
         }
         self.group_recency
             .to_front(&mut self.groups, group, |group| &mut group.recency);
         self.live_blocks += 1;
-        Some(id)
+        self.live_units += span.units();
+        id
     }
 
     /// Blocks of a class in a group.
-    const fn slots(&self, class: u8) -> u32 {
-        self.sizes.region_units() >> class
+    pub(super) fn slots(&self, group: GroupId, class: u8) -> u32 {
+        let first = group << self.group_shift;
+        (self.units - first).min(1 << self.group_shift) >> class
     }
 
     /// Takes a free group for a class.
@@ -307,17 +368,35 @@ impl BlockTable {
         if group == NONE {
             return None;
         }
-        let entry = &mut self.groups[group as usize];
-        self.free_groups = entry.first;
+        self.free_groups = self.groups[group as usize].first;
         self.free_group_count -= 1;
+        self.give(group, class);
+        self.holes[usize::from(class)]
+            .push_front(&mut self.groups, group, |group| &mut group.holes);
+        Some(group)
+    }
+
+    /// Gives a group that holds nothing to a class.
+    fn give(&mut self, group: GroupId, class: u8) {
+        let entry = &mut self.groups[group as usize];
         entry.first = NONE;
         entry.set_used(0);
         entry.class = class;
-        self.holes[usize::from(class)]
-            .push_front(&mut self.groups, group, |group| &mut group.holes);
         self.group_recency
             .push_front(&mut self.groups, group, |group| &mut group.recency);
-        Some(group)
+    }
+
+    /// The block that begins at a place of the cache.
+    #[must_use]
+    pub fn block_at(&self, place: u32) -> Option<BlockId> {
+        let group = place >> self.group_shift;
+        let entry = self.groups.get(group as usize)?;
+        let within = place & ((1 << self.group_shift) - 1);
+        if entry.live == 0 || entry.used() >> (within >> entry.class) & 1 == 0 {
+            return None;
+        }
+        self.blocks_of(group)
+            .find(|id| self.blocks[*id as usize].place == place)
     }
 
     fn new_block(&mut self) -> BlockId {
@@ -339,8 +418,15 @@ impl BlockTable {
 
     /// Takes a block out; its slot is free at once, and so is its group if it was the last there.
     pub fn remove(&mut self, id: BlockId) {
+        let (place, class) = (self.place(id), self.class(id));
+        self.retire(id);
+        self.free_place(place, class);
+    }
+
+    /// Takes a block out whose place is not free yet: see [`BlockTable::free_place`].
+    pub fn retire(&mut self, id: BlockId) {
         let block = self.blocks[id as usize];
-        let (class, group) = (block.class(), self.group_of(id));
+        let group = self.group_of(id);
         let bucket = self.bucket(block.volume(), block.unit() >> self.sizes.top());
         let blocks = &mut self.blocks;
         unchain(&mut self.heads[bucket], blocks, id, |block| &mut block.next);
@@ -351,13 +437,27 @@ impl BlockTable {
         blocks[id as usize].next = self.free_blocks;
         self.free_blocks = id;
         self.live_blocks -= 1;
+    }
 
-        let slots = self.sizes.region_units() >> class;
-        let slot = (block.place & (self.sizes.region_units() - 1)) >> class;
+    /// The place of a block that was retired is free.
+    pub fn free_place(&mut self, place: u32, class: u8) {
+        let group = place >> self.group_shift;
+        let slot = (place & ((1 << self.group_shift) - 1)) >> class;
+        let slots = self.slots(group, class);
+        let entry = &mut self.groups[group as usize];
+        debug_assert!(entry.class == class && entry.used() >> slot & 1 == 1);
         let was_full = u32::from(entry.live) == slots;
         entry.set_used(entry.used() & !(1 << slot));
         entry.live -= 1;
+        self.live_units -= 1 << class;
         let empty = entry.live == 0;
+        if self.restoring {
+            if empty {
+                self.group_recency
+                    .remove(&mut self.groups, group, |group| &mut group.recency);
+            }
+            return;
+        }
         let holes = &mut self.holes[usize::from(class)];
         match (was_full, empty) {
             (true, false) => holes.push_front(&mut self.groups, group, |group| &mut group.holes),
