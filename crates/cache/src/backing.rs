@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Op, Request, Result};
+use forebay_io::sync::Semaphore;
 use forebay_metadata::order::{self, Ordered, Part, Site};
 
 use crate::plant::{Fault, planted};
@@ -19,6 +20,8 @@ pub(crate) struct Backing {
     completed: Cell<u64>,
     flushed: Cell<u64>,
     durable_in_flight: Cell<u64>,
+    /// One flush at a time: of two, the one that is told of lost data may be answered last.
+    flushing: Semaphore,
     failed: RefCell<Option<Error>>,
 }
 
@@ -46,6 +49,7 @@ impl Backing {
             completed: Cell::new(written),
             flushed: Cell::new(0),
             durable_in_flight: Cell::new(0),
+            flushing: Semaphore::new(1),
             failed: RefCell::new(None),
         }
     }
@@ -109,6 +113,13 @@ impl Backing {
     /// A failed flush is never tried again into success: the device may have dropped what it held, so
     /// every later flush of this attachment fails too. Data that is still in the cache stays dirty.
     pub(crate) async fn flush(&self) -> Result<()> {
+        self.flushing.acquire(1).await;
+        let result = self.flush_alone().await;
+        self.flushing.release(1);
+        result
+    }
+
+    async fn flush_alone(&self) -> Result<()> {
         self.check()?;
         let covered = self.completed.get();
         if self.volatile

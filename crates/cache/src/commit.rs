@@ -238,7 +238,9 @@ impl Engine {
 
     /// Stops taking writes, for good: what follows is an answer to `error`.
     pub(crate) fn fail(&self, error: Error) {
-        tracing::error!(error = %error.report(), "the cache device failed; reads go on where they can, writes are refused until restart");
+        if self.commit.is_alive() {
+            tracing::error!(error = %error.report(), "the cache device failed; reads go on where they can, writes are refused until restart");
+        }
         let error = Error::with_source(
             ErrorKind::Io,
             "the cache stopped taking writes after its device failed: restart to recover",
@@ -300,7 +302,9 @@ impl Engine {
                         || self.commit.stopping.get()
                 })
                 .await;
-            if self.commit.stopping.get() {
+            // What failed elsewhere (a superblock's flush, say) ends it as well: a round after that would
+            // call durable what may be gone.
+            if self.commit.stopping.get() || !self.commit.is_alive() {
                 return;
             }
             let began = rt::now();
@@ -348,6 +352,7 @@ impl Engine {
             self.flush_data().await?;
             if !extents.is_empty() {
                 self.write_batch(extents).await?;
+                self.check_alive()?;
                 self.commit.log.borrow_mut().committed();
             }
             if !more {
@@ -370,11 +375,16 @@ impl Engine {
             for slot in &covered {
                 self.map.borrow_mut().clear_flags(*slot, UNFLUSHED);
             }
-            if let Err(error) = order::flush(self.data.as_ref()).await {
+            let result = order::flush(self.data.as_ref()).await;
+            // Another flush that failed meanwhile may be the one that was told of what is gone.
+            if result.is_err() || !self.commit.is_alive() {
                 self.commit.unflushed.borrow_mut().extend(covered);
-                self.commit.flush_failed.set(true);
-                return Err(error);
             }
+            if result.is_err() {
+                self.commit.flush_failed.set(true);
+            }
+            result?;
+            self.check_alive()?;
         }
         self.commit.data_flushed.set(written);
         Ok(())

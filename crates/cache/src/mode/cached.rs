@@ -11,7 +11,7 @@ use forebay_policy::BlockId;
 use super::around::drop_clean;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
-use crate::map::{REWRITTEN, TRACED};
+use crate::map::{PENDING, REWRITTEN, TRACED};
 
 /// Writes a piece into its slot, dirty. The block's exclusive lock is held.
 ///
@@ -55,17 +55,16 @@ pub(super) fn forget_if_empty(engine: &Engine, slot: BlockId) {
     }
 }
 
-/// Puts the record of an acknowledged write where the next process finds it.
+/// Puts the record of an acknowledged write where the next process finds it: in the journal, while the
+/// slot still waits for its record. Behind that record an entry would say less than the log does, and
+/// win over it.
 async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
-    loop {
-        let room = engine.commit.journal.borrow().as_ref().map(Journal::room);
-        match room {
-            // Without a journal the log is the only place that outlives the process.
-            None => return engine.commit().await,
-            Some(0) => engine.commit().await?,
-            Some(_) => break,
-        }
+    let room = engine.commit.journal.borrow().as_ref().map(Journal::room);
+    if room.unwrap_or(0) == 0 {
+        // Without a journal, or with a full one, the log is the only place that outlives the process.
+        return engine.commit().await;
     }
+    debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
     let record = engine.map.borrow().slot(slot).dirty_record(slot);
     let stamp = engine.commit.log.borrow().next();
     if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {

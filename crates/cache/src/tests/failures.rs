@@ -1,0 +1,176 @@
+//! What must not be lost, or be lost by name, when a journal fills or a flush fails elsewhere.
+
+use std::time::Duration;
+
+use forebay_io::sim::{FaultPlan, OpClass};
+
+use super::*;
+
+const BLOCK: u64 = 32 << 10;
+const GRANULE: u64 = 4096;
+
+fn page(byte: u8) -> Buf {
+    Buf::copied(&[byte; GRANULE as usize])
+}
+
+async fn open_with(disks: &[SimDisk], journal: Buf, interval_s: u64) -> (Cache, RecoveryReport) {
+    let devices = Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    let options = CacheOptions {
+        journal: Some(journal),
+        commit_interval: Duration::from_secs(interval_s),
+        ..CacheOptions::new([9; 16])
+    };
+    Cache::open(devices, options).await.expect("opens")
+}
+
+async fn read_page(volume: &Rc<dyn BlockDevice>, offset: u64) -> Vec<u8> {
+    let found = Buf::zeroed(GRANULE as usize);
+    volume.read(offset, found.clone()).await.expect("reads");
+    found.to_vec()
+}
+
+/// A write that finds the journal full waits for the log. What is written to the same block then, on
+/// the strength of that record, must not be hidden by an entry that knows less.
+#[test]
+fn a_full_journal_hides_no_later_write() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.add_disk(&config("cache", 32 << 20, 512));
+        world.add_disk(&config("backing", 16 << 20, 512));
+        run(&world, async move |disks| {
+            make(&disks, 32 << 10).await;
+            let journal = Buf::zeroed(1 << 16);
+            let (cache, _) = open_with(&disks, journal.clone(), 5).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.flush().await.expect("flushes");
+            // Two clean blocks of one region, recorded; then the region is marked.
+            read_page(&volume, 0).await;
+            read_page(&volume, BLOCK).await;
+            rt::sleep(Duration::from_secs(20)).await;
+            volume.write(BLOCK, page(1)).await.expect("writes");
+            // The journal fills.
+            let room = ((1 << 16) - 4096) / 64;
+            for granule in 0..room {
+                let offset = 64 * BLOCK + granule * GRANULE;
+                volume.write(offset, page(2)).await.expect("writes");
+            }
+            let before = cache.stats().commits;
+            volume.write(GRANULE, page(3)).await.expect("writes");
+            assert!(cache.stats().commits > before, "it waited for the log");
+            volume.write(0, page(4)).await.expect("writes");
+            // The process dies here.
+            let left = Buf::copied(&journal.to_vec());
+            let (cache, _) = open_with(&disks, left, 5).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            assert_eq!(read_page(&volume, GRANULE).await, page(3).to_vec());
+            assert_eq!(read_page(&volume, 0).await, page(4).to_vec(), "seed {seed}");
+        });
+    }
+}
+
+/// What came of an acknowledged write after a flush of the cache device failed for somebody else.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    /// No flush failed.
+    Kept,
+    /// It is there.
+    Survived,
+    /// It is gone, and named.
+    Named,
+}
+
+/// The n-th flush fails, and loses what the device held: one of attaching another volume, or of the
+/// round that the client asks for at the same time.
+fn fate(seed: u64, nth: u64, overwritten: bool) -> Fate {
+    let mut world = World::new(seed);
+    world.add_disk(&DiskConfig::new("cache", 2 << 20));
+    world.add_disk(&config("backing", 1 << 20, 512));
+    world.add_disk(&config("another", 1 << 20, 512));
+    run(&world, async move |disks| {
+        make(&disks, 4096).await;
+        let journal = Buf::zeroed(1 << 16);
+        let (cache, _) = open_with(&disks, journal.clone(), 50).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        volume.flush().await.expect("flushes");
+        volume.write(8192, page(6)).await.expect("writes");
+        if overwritten {
+            // Durable, so that what follows goes in place and has no entry in the journal.
+            volume.flush().await.expect("flushes");
+        }
+        volume.write(8192, page(7)).await.expect("writes");
+        disks[0].set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Flush, nth)),
+            lose_at_failed_flush: true,
+            ..FaultPlan::default()
+        });
+        let (other, backing) = (cache.clone(), Rc::new(disks[2].clone()));
+        rt::spawn(async move {
+            let options = VolumeOptions::new(Mode::WriteBack);
+            let _ = other.attach("w", backing, options).await;
+        });
+        rt::sleep(Duration::from_micros(100 + (seed * 37) % 300)).await;
+        let flushed = volume.flush().await;
+        rt::sleep(Duration::from_millis(100)).await;
+        if cache.stats().failure.is_none() {
+            return Fate::Kept;
+        }
+        disks[0].set_faults(FaultPlan::default());
+        let left = Buf::copied(&journal.to_vec());
+        let (cache, report) = open_with(&disks, left, 50).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let there = read_page(&volume, 8192).await == page(7).to_vec();
+        assert!(there || flushed.is_err(), "flushed and lost");
+        let mut named = report.lost.iter();
+        let named = named.any(|lost| (lost.offset..lost.offset + lost.len).contains(&8192));
+        assert!(
+            there || named,
+            "lost, and not named: seed {seed}, flush {nth}"
+        );
+        if there { Fate::Survived } else { Fate::Named }
+    })
+}
+
+#[test]
+fn a_flush_that_failed_for_the_superblock_is_not_made_good_by_the_next() {
+    for overwritten in [false, true] {
+        let mut named = 0;
+        for seed in 0..100 {
+            for nth in 1..4 {
+                named += u32::from(fate(seed, nth, overwritten) == Fate::Named);
+            }
+        }
+        assert!(named > 0, "something is lost, or the test tries nothing");
+    }
+}
+
+/// Of two flushes of a backing device at a time, one is told that data is gone: the other must not say
+/// that all is well, whichever is answered first.
+#[test]
+fn a_flush_of_the_backing_device_that_failed_fails_those_beside_it() {
+    for seed in 0..100 {
+        let mut world = World::new(seed);
+        world.add_disk(&config("cache", 2 << 20, 512));
+        world.add_disk(&DiskConfig::new("backing", 1 << 20));
+        run(&world, async move |disks| {
+            make(&disks, 4096).await;
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            volume.flush().await.expect("flushes");
+            volume.write(0, page(1)).await.expect("writes");
+            disks[1].set_faults(FaultPlan {
+                fail_nth: Some((OpClass::Flush, 1)),
+                lose_at_failed_flush: true,
+                ..FaultPlan::default()
+            });
+            let beside = Rc::clone(&volume);
+            rt::spawn(async move {
+                let _ = beside.flush().await;
+            });
+            rt::sleep(Duration::from_micros(seed)).await;
+            assert!(volume.flush().await.is_err(), "seed {seed}");
+        });
+    }
+}
