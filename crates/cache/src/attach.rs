@@ -13,6 +13,7 @@ use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, BlockId};
 
 use crate::backing::Backing;
+use crate::geometry::Block;
 use crate::engine::{Attached, CachedVolume, Engine};
 use crate::open::Cache;
 use crate::options::VolumeOptions;
@@ -63,14 +64,14 @@ impl Cache {
                 format!("volume name {name:?}: use 1 to {MAX_NAME_BYTES} bytes"),
             );
         }
-        if u64::from(info.logical_block_bytes) > engine.geometry.granule_bytes() {
+        if u64::from(info.logical_block_bytes) > engine.geometry.granule_bytes(0) {
             return refuse(
                 ErrorKind::InvalidInput,
                 format!(
                     "{}: blocks of {} bytes are larger than the cache's granule of {}: format the cache with larger blocks",
                     info.name,
                     info.logical_block_bytes,
-                    engine.geometry.granule_bytes()
+                    engine.geometry.granule_bytes(0)
                 ),
             );
         }
@@ -111,9 +112,9 @@ impl Cache {
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
             // The reclaimer must not take the block at the old end while it is filled up.
-            let last = BlockKey::new(known.id, engine.geometry.block_of(known.size_bytes));
+            let last = BlockKey::new(known.id, engine.geometry.region_at(known.size_bytes));
             let _lock = match size_bytes > known.size_bytes {
-                true => Some(engine.locks.exclusive(last).await),
+                true => Some(engine.locks.exclusive(last, u64::MAX).await),
                 false => None,
             };
             engine.resize(known, size_bytes, &backing).await?;
@@ -135,7 +136,7 @@ impl Cache {
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
             .await?;
-        let blocks = engine.map.borrow().len();
+        let blocks = engine.map.borrow().units() as usize;
         let volume = Rc::new(Attached {
             id,
             name: name.to_owned(),
@@ -180,8 +181,8 @@ impl Cache {
         }
         let known = engine.known_volume(name);
         if let Some(known) = known.filter(|_| size > old) {
-            let last = volume.key(engine.geometry.block_of(old));
-            let _lock = engine.locks.exclusive(last).await;
+            let last = volume.region_key(engine.geometry.region_at(old));
+            let _lock = engine.locks.exclusive(last, u64::MAX).await;
             engine.resize(&known, size, &volume.backing).await?;
             engine
                 .change_superblock(|superblock| {
@@ -226,10 +227,12 @@ impl Cache {
             })
             .await?;
         let slots = engine.slots_of(volume.id);
-        for (slot, key) in slots {
-            let _lock = engine.locks.exclusive(key).await;
+        for (slot, block) in slots {
+            let span = engine.geometry.span(block);
+            let region = volume.region_key(engine.geometry.region_of(block.unit));
+            let _lock = engine.locks.exclusive(region, span.mask()).await;
             // The reclaimer may have had it first.
-            if engine.map.borrow().find(key) == Some(slot) {
+            if engine.is_block(volume.id, slot, block) {
                 engine.forget_slot(slot);
             }
         }
@@ -257,23 +260,23 @@ impl Engine {
         }
         let everywhere = std::slice::from_ref(&(0..u64::MAX));
         let written = options.written_elsewhere.as_deref().unwrap_or(everywhere);
-        let block_bytes = self.geometry.block_bytes();
-        let overlaps = |start: u64| {
+        let overlaps = |start: u64, len: u64| {
             written
                 .iter()
-                .any(|range: &Range<u64>| range.start < start + block_bytes && start < range.end)
+                .any(|range: &Range<u64>| range.start < start + len && start < range.end)
         };
         let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
         let mut stale = Vec::new();
         for slot in &slots {
             let entry = self.map.borrow().slot(*slot);
-            let start = self.geometry.backing_offset(entry.key.block(), 0);
-            if entry.dirty != 0 && overlaps(start) {
-                stale.push((*slot, start));
+            let start = self.geometry.backing_offset(entry.block(), 0);
+            let len = self.geometry.block_bytes(entry.class);
+            if entry.dirty != 0 && overlaps(start, len) {
+                stale.push((*slot, start, len));
             }
         }
         if !stale.is_empty() && !options.discard_stale_dirty {
-            let named: Vec<String> = stale.iter().take(8).map(|(_, at)| at.to_string()).collect();
+            let named: Vec<String> = stale.iter().take(8).map(|(_, at, _)| at.to_string()).collect();
             return refuse(
                 ErrorKind::Busy,
                 format!(
@@ -289,52 +292,63 @@ impl Engine {
                 ),
             );
         }
-        for (_, at) in &stale {
+        for (_, at, len) in &stale {
             tracing::warn!(
                 volume = known.name,
                 offset = at,
-                len = block_bytes,
+                len,
                 "stale dirty data is discarded"
             );
         }
-        let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, _)| *slot).collect();
+        let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, ..)| *slot).collect();
         let mut killed = Vec::new();
         for slot in slots {
             let entry = self.map.borrow().slot(slot);
             let stale_dirty = stale_slots.contains(&slot);
             if entry.dirty == 0 || stale_dirty {
-                killed.push((slot, entry.key));
+                killed.push((slot, entry.block()));
             } else {
                 self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
                 self.queue_record(slot);
             }
         }
-        self.kill(killed).await
+        self.kill(known.id, killed).await
     }
 
     /// The slots of a volume with their blocks: a slot may hold another block after the next wait.
-    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(BlockId, BlockKey)> {
+    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(BlockId, Block)> {
         let map = self.map.borrow();
         map.of_volume(volume)
-            .map(|slot| (slot, map.slot(slot).key))
+            .map(|slot| (slot, map.slot(slot).block()))
             .collect()
     }
 
+    /// Whether a slot still holds this block.
+    fn is_block(&self, volume: u16, slot: BlockId, block: Block) -> bool {
+        let map = self.map.borrow();
+        map.find(block.key(volume)) == Some(slot) && map.slot(slot).block() == block
+    }
+
     /// Kills slots of a volume that nobody is served from.
-    pub(crate) async fn kill(&self, slots: Vec<(BlockId, BlockKey)>) -> Result<()> {
+    pub(crate) async fn kill(&self, volume: u16, slots: Vec<(BlockId, Block)>) -> Result<()> {
         let mut locks = Vec::with_capacity(slots.len());
         let mut killed = Vec::with_capacity(slots.len());
-        for (slot, key) in slots {
+        for (slot, block) in slots {
+            let region = BlockKey::new(volume, self.geometry.region_of(block.unit));
             // The reclaimer may be at it, or may have had it.
-            let lock = self.locks.exclusive(key).await;
-            if self.map.borrow().find(key) == Some(slot) {
+            let units = self.geometry.span(block).mask();
+            let lock = self.locks.exclusive(region, units).await;
+            if self.is_block(volume, slot, block) {
                 self.kill_slot(slot);
                 killed.push(slot);
                 locks.push(lock);
             }
         }
         if !killed.is_empty() {
-            self.queue_entry(Entry::Kill(killed.clone()));
+            let map = self.map.borrow();
+            let places = killed.iter().map(|slot| map.place(*slot)).collect();
+            drop(map);
+            self.queue_entry(Entry::Kill(places));
         }
         self.commit().await?;
         for slot in killed {
@@ -353,8 +367,8 @@ impl Engine {
                     .filter(|slot| {
                         // A clean granule that the new end cuts is good as far as it goes.
                         let entry = map.slot(*slot);
-                        self.end(entry.key.block(), entry.valid)
-                            >= size + self.geometry.granule_bytes()
+                        self.end(entry.block(), entry.valid)
+                            >= size + self.geometry.granule_bytes(entry.class)
                     })
                     .collect()
             };
@@ -362,7 +376,7 @@ impl Engine {
                 let map = self.map.borrow();
                 map.of_volume(known.id).any(|slot| {
                     let entry = map.slot(slot);
-                    self.end(entry.key.block(), entry.dirty).min(old) > size
+                    self.end(entry.block(), entry.dirty).min(old) > size
                 })
             };
             if dirty {
@@ -378,25 +392,26 @@ impl Engine {
             for slot in beyond {
                 let entry = self.map.borrow().slot(slot);
                 if entry.dirty == 0 {
-                    kill.push((slot, entry.key));
+                    kill.push((slot, entry.block()));
                 } else {
                     self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
                     self.queue_record(slot);
                 }
             }
-            return self.kill(kill).await;
-        }
-        let granule = self.geometry.granule_bytes();
-        if size == old || old.is_multiple_of(granule) {
-            return Ok(());
+            return self.kill(known.id, kill).await;
         }
         // The granule at the old end was cached as far as the volume went: the rest comes in now.
-        let block = self.geometry.block_of(old);
-        let start =
-            u32::try_from(old - self.geometry.backing_offset(block, 0)).expect("in a block");
-        let end = old.next_multiple_of(granule).min(size);
-        let found = self.map.borrow().find(BlockKey::new(known.id, block));
+        let unit = self.geometry.unit_of(old);
+        let found = self.map.borrow().find(BlockKey::new(known.id, unit));
         if let Some(slot) = found {
+            let block = self.map.borrow().slot(slot).block();
+            let granule = self.geometry.granule_bytes(block.class);
+            if size == old || old.is_multiple_of(granule) {
+                return Ok(());
+            }
+            let start = old - self.geometry.backing_offset(block, 0);
+            let start = u32::try_from(start).expect("in a block");
+            let end = old.next_multiple_of(granule).min(size);
             // What is read becomes a part of a clean granule, which claims that it is durable there.
             backing.flush().await?;
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
@@ -408,10 +423,13 @@ impl Engine {
     }
 
     /// One past the last byte that these granules of a block cover; zero for none.
-    fn end(&self, block: u64, granules: u64) -> u64 {
+    fn end(&self, block: Block, granules: u64) -> u64 {
         match u64::from(64 - granules.leading_zeros()) {
             0 => 0,
-            last => self.geometry.backing_offset(block, 0) + last * self.geometry.granule_bytes(),
+            last => {
+                let granule = self.geometry.granule_bytes(block.class);
+                self.geometry.backing_offset(block, 0) + last * granule
+            }
         }
     }
 

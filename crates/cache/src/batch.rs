@@ -3,7 +3,7 @@
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::log::{LogExtent, Owner, OwnerKind};
-use forebay_metadata::record::{BlockRecord, Body, KILL_SLOTS, MarkState};
+use forebay_metadata::record::{Body, KILL_SLOTS, MarkState};
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
@@ -88,19 +88,16 @@ impl Engine {
             .unwrap_or(usize::MAX)
             .saturating_mul(KILL_SLOTS);
         *self.commit.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
-        let dead: Vec<BlockId> = {
+        let dead: Vec<u32> = {
             let map = self.map.borrow();
             echo.into_iter()
-                .filter(|slot| {
-                    let entry = map.slot(*slot);
-                    !entry.has(LIVE) || entry.has(DYING)
-                })
+                .filter(|place| map.at_place(*place).is_none_or(|slot| map.has(slot, DYING)))
                 .collect()
         };
         self.log_kills(&dead);
     }
 
-    fn log_kills(&self, dead: &[BlockId]) {
+    fn log_kills(&self, dead: &[u32]) {
         for chunk in dead.chunks(KILL_SLOTS) {
             let mut slots = [0; KILL_SLOTS];
             slots[..chunk.len()].copy_from_slice(chunk);
@@ -186,13 +183,7 @@ impl Engine {
         if valid == 0 && !entry.has(TRACED) {
             return;
         }
-        let block = BlockRecord {
-            volume,
-            block: entry.key.block(),
-            slot,
-            valid,
-            dirty: entry.dirty,
-        };
+        let block = self.map.borrow().record(slot, valid, entry.dirty);
         let at = self
             .commit
             .push_body(&Body::Block(block), Owner::slot(slot));
@@ -227,7 +218,7 @@ impl Engine {
     /// enough that all that may count can be logged again on the way. See docs/format.md, "Room".
     fn log_in_use_at_most(&self) -> u64 {
         let capacity = self.commit.log.borrow().capacity();
-        let slots = self.map.borrow().len() as u64;
+        let slots = u64::from(self.map.borrow().units());
         // A cache of an earlier version may have more marks than are set now.
         let marks = self.regions.limit(capacity).max(self.regions.len() as u64);
         capacity.saturating_sub(slots + marks) / 16 * 15

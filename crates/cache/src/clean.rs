@@ -16,6 +16,7 @@ use forebay_io::sync::{Promise, WaitList};
 use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine};
+use crate::geometry::Block;
 use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
 use crate::plant::{Fault, planted};
 
@@ -116,7 +117,7 @@ impl Engine {
 
     pub(crate) fn dirty_percent(&self) -> u64 {
         let map = self.map.borrow();
-        map.dirty_slots() * 100 / (map.len() as u64).max(1)
+        map.dirty_units() * 100 / u64::from(map.units()).max(1)
     }
 
     pub(crate) fn above_dirty_limit(&self) -> bool {
@@ -135,7 +136,7 @@ impl Engine {
                 continue;
             }
             let attached = self.volumes.borrow().contains_key(&entry.key.volume());
-            if entry.has(CLEANING) || !attached || self.locks.is_exclusive(entry.key) {
+            if entry.has(CLEANING) || !attached || self.is_being_changed(&entry) {
                 later.push(slot);
             } else {
                 slots.push(slot);
@@ -196,7 +197,7 @@ impl Engine {
         let ready = entry.has(LIVE)
             && entry.dirty != 0
             && !entry.has(CLEANING)
-            && !self.locks.is_exclusive(entry.key);
+            && !self.is_being_changed(&entry);
         let volume = self.volume_by_id(entry.key.volume())?;
         if !ready {
             self.map.borrow_mut().requeue_dirty(slot);
@@ -208,7 +209,7 @@ impl Engine {
         let engine = Rc::clone(self);
         Some(async move {
             let result = engine
-                .write_back_block(&volume, slot, entry.key.block(), entry.dirty)
+                .write_back_block(&volume, slot, entry.block(), entry.dirty)
                 .await;
             WrittenBack {
                 slot,
@@ -223,12 +224,12 @@ impl Engine {
         &self,
         volume: &Attached,
         slot: BlockId,
-        block: u64,
+        block: Block,
         granules: u64,
     ) -> Result<()> {
         volume.backing.check()?;
         let limit = volume.limit(self.geometry, block);
-        for run in self.geometry.runs(granules, 0..limit) {
+        for run in self.geometry.runs(block.class, granules, 0..limit) {
             let len = (run.end - run.start) as usize;
             let buf = Buf::scratch(len);
             self.read_slot(slot, run.start, buf.clone()).await?;

@@ -49,7 +49,7 @@ pub(crate) struct Committer {
     pub(crate) entries: RefCell<Vec<Entry>>,
     /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
     /// record back to life.
-    pub(crate) echo: RefCell<Vec<BlockId>>,
+    pub(crate) echo: RefCell<Vec<u32>>,
     started: Cell<u64>,
     completed: Cell<u64>,
     wanted: Cell<u64>,
@@ -269,7 +269,7 @@ impl Engine {
             }
             match &mut *journal {
                 Some(journal) if journal.room() > 0 => {
-                    journal.append(stamp, entry.dirty_record(slot));
+                    journal.append(stamp, self.map.borrow().dirty_record(slot));
                 }
                 _ => {
                     unnamed += 1;

@@ -11,20 +11,21 @@ use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore, WaitList};
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, BlockId};
+use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector, Span};
 
 use crate::backing::Backing;
 use crate::commit::Committer;
-use crate::geometry::{Geometry, Piece};
+use crate::geometry::{Block, Geometry, Piece, Stretch};
 use crate::lock::LockTable;
-use crate::map::{LIVE, Map, UNRECORDED};
+use crate::lock::Guard;
+use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::mode;
 use crate::options::{CacheOptions, Durability, Mode};
 use crate::region::Regions;
 use crate::stats::{Stats, VolumeCounters};
 
-/// Pieces of one request that are under way at a time.
-const PIECES_IN_FLIGHT: usize = 32;
+/// Parts of one request that are under way at a time.
+const PARTS_IN_FLIGHT: usize = 32;
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
@@ -79,14 +80,19 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    pub(crate) fn key(&self, block: u64) -> BlockKey {
-        BlockKey::new(self.id, block)
+    pub(crate) const fn key(&self, block: Block) -> BlockKey {
+        block.key(self.id)
+    }
+
+    /// What the locks call a region.
+    pub(crate) const fn region_key(&self, region: u64) -> BlockKey {
+        BlockKey::new(self.id, region)
     }
 
     /// How far into `block` the volume reaches, bytes.
-    pub(crate) fn limit(&self, geometry: Geometry, block: u64) -> u32 {
+    pub(crate) fn limit(&self, geometry: Geometry, block: Block) -> u32 {
         let rest = self.size_bytes.get() - geometry.backing_offset(block, 0);
-        u32::try_from(rest.min(geometry.block_bytes())).expect("at most a block")
+        u32::try_from(rest.min(geometry.block_bytes(block.class))).expect("at most a block")
     }
 
     /// A request begins: the volume is not detached before it ends.
@@ -108,10 +114,10 @@ impl Attached {
     }
 }
 
-/// What a piece of a request is to do.
+/// What a part of a request is to do: the part that lies in a region, or a piece of that in a block.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(crate) piece: Piece,
+pub(crate) struct Job<P> {
+    pub(crate) part: P,
     pub(crate) buf: Buf,
     /// Force unit access, or every write under `sync`.
     pub(crate) durable: bool,
@@ -151,7 +157,7 @@ impl Engine {
 
     /// Reads from a slot.
     pub(crate) async fn read_slot(&self, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
-        let offset = self.geometry.data_offset(slot, start);
+        let offset = self.geometry.data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.data_block);
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return self.data.read(offset, buf).await;
@@ -181,7 +187,7 @@ impl Engine {
     }
 
     async fn write_slot_data(&self, site: Site, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
-        let offset = self.geometry.data_offset(slot, start);
+        let offset = self.geometry.data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.data_block);
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return Ordered::new(site, self.data.write(offset, buf)).await;
@@ -265,7 +271,7 @@ impl BlockDevice for CachedVolume {
             name: self.volume.name.clone(),
             size_bytes: self.volume.size_bytes.get(),
             logical_block_bytes: self.volume.logical_block,
-            physical_block_bytes: u32::try_from(self.engine.geometry.granule_bytes())
+            physical_block_bytes: u32::try_from(self.engine.geometry.granule_bytes(0))
                 .unwrap_or(4096)
                 .max(backing.physical_block_bytes.min(4096)),
             volatile_cache: !self.engine.sync_durability(),
@@ -329,24 +335,30 @@ impl Engine {
                     .streams
                     .borrow_mut()
                     .request(request.offset, request.len);
-                let job = move |piece: Piece, buf: Buf| Job {
-                    piece,
+                let job = move |part: Stretch, buf: Buf| Job {
+                    part,
                     buf,
                     durable: write && (fua || sync),
                     sequential,
                 };
-                let mut pieces = self.geometry.pieces(request.offset, request.len);
-                let first = pieces.next().expect("a request has a piece");
+                let mut parts = self.geometry.parts(request.offset, request.len);
+                let first = parts.next().expect("a request has a part");
                 if first.len() == buf.len() {
                     return self.run(volume, job(first, buf), write).await;
                 }
-                let pieces = std::iter::once(first).chain(pieces);
-                self.run_all(volume, pieces, &buf, job, write).await
+                let mut at = 0;
+                let parts = std::iter::once(first).chain(parts).map(|part| {
+                    at += part.len();
+                    let job = job(part, buf.slice(at - part.len()..at));
+                    let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
+                    async move { engine.run(&volume, job, write).await }
+                });
+                Self::all(parts).await
             }
         }
     }
 
-    async fn run(self: &Rc<Self>, volume: &Rc<Attached>, job: Job, write: bool) -> Result<()> {
+    async fn run(self: &Rc<Self>, volume: &Rc<Attached>, job: Job<Stretch>, write: bool) -> Result<()> {
         if write {
             self.check_alive()?;
             mode::write(self, volume, job).await
@@ -355,16 +367,9 @@ impl Engine {
         }
     }
 
-    /// Runs the pieces of a request that spans blocks, several at a time. The first error is the
-    /// request's; all pieces end before it is told.
-    async fn run_all(
-        self: &Rc<Self>,
-        volume: &Rc<Attached>,
-        pieces: impl Iterator<Item = Piece>,
-        buf: &Buf,
-        job: impl Fn(Piece, Buf) -> Job,
-        write: bool,
-    ) -> Result<()> {
+    /// Runs the parts of a request, several at a time. The first error is the request's; all parts end
+    /// before it is told.
+    async fn all(parts: impl Iterator<Item = impl Future<Output = Result<()>> + 'static>) -> Result<()> {
         struct Shared {
             running: Cell<usize>,
             error: RefCell<Option<Error>>,
@@ -375,19 +380,15 @@ impl Engine {
             error: RefCell::new(None),
             changed: WaitList::new(),
         });
-        let mut at = 0;
-        for piece in pieces {
-            let part = buf.slice(at..at + piece.len());
-            at += piece.len();
+        for part in parts {
             shared
                 .changed
-                .until(|| shared.running.get() < PIECES_IN_FLIGHT)
+                .until(|| shared.running.get() < PARTS_IN_FLIGHT)
                 .await;
             shared.running.set(shared.running.get() + 1);
-            let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
-            let (job, shared) = (job(piece, part), Rc::clone(&shared));
+            let shared = Rc::clone(&shared);
             rt::spawn(async move {
-                if let Err(error) = engine.run(&volume, job, write).await {
+                if let Err(error) = part.await {
                     shared.error.borrow_mut().get_or_insert(error);
                 }
                 shared.running.set(shared.running.get() - 1);
@@ -397,6 +398,102 @@ impl Engine {
         shared.changed.until(|| shared.running.get() == 0).await;
         let error = shared.error.borrow_mut().take();
         error.map_or(Ok(()), Err)
+    }
+
+    /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that fit;
+    /// runs `run` for each piece, all at a time, with the block if it is there. The part's lock is held.
+    pub(crate) async fn each_piece<F>(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        run: impl Fn(Rc<Self>, Rc<Attached>, Option<BlockId>, Job<Piece>) -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        let wanted = self.geometry.units(&job.part);
+        let first = {
+            let map = self.map.borrow();
+            let found = map.overlapping(volume.id, job.part.region, wanted).next();
+            found.filter(|(_, span)| wanted & !span.mask() == 0)
+        };
+        let start = |found: Option<BlockId>, span: Span| {
+            let piece = self.geometry.piece(&job.part, span);
+            let at = (self.geometry.backing_offset(piece.block, piece.start)
+                - self.geometry.region_offset(&job.part)) as usize;
+            let job = Job {
+                part: piece,
+                buf: job.buf.slice(at..at + piece.len()),
+                durable: job.durable,
+                sequential: job.sequential,
+            };
+            run(Rc::clone(self), Rc::clone(volume), found, job)
+        };
+        if let Some((slot, span)) = first {
+            return start(Some(slot), span).await;
+        }
+        let mut pieces: Vec<(Option<BlockId>, Span)> = {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, job.part.region, wanted)
+                .map(|(slot, span)| (Some(slot), span))
+                .collect()
+        };
+        let there = pieces.iter().fold(0, |units, (_, span)| units | span.mask());
+        let missing = self.geometry.sizes().cut(wanted & !there);
+        pieces.extend(missing.map(|span| (None, span)));
+        if let [(found, span)] = pieces[..] {
+            return start(found, span).await;
+        }
+        pieces.sort_unstable_by_key(|(_, span)| span.first);
+        Self::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
+    }
+
+    /// Whether all that a part touches is valid in the cache.
+    pub(crate) fn holds(&self, volume: u16, part: &Stretch) -> bool {
+        let map = self.map.borrow();
+        let mut missing = self.geometry.units(part);
+        for (slot, span) in map.overlapping(volume, part.region, missing) {
+            let needed = self.geometry.touched(&self.geometry.piece(part, span));
+            if needed & !map.slot(slot).valid != 0 {
+                return false;
+            }
+            missing &= !span.mask();
+        }
+        missing == 0
+    }
+
+    /// Waits until nobody else reads or changes what a part touches, nor the blocks that it touches.
+    pub(crate) async fn lock_blocks(&self, site: Site, volume: &Attached, part: &Stretch) -> Guard<'_> {
+        let wanted = self.geometry.units(part);
+        let blocks = || {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, part.region, wanted)
+                .fold(wanted, |units, (_, span)| units | span.mask())
+        };
+        let mut units = blocks();
+        loop {
+            let key = volume.region_key(part.region);
+            let guard = self.locks.acquire(site, key, units, true).await;
+            // A larger block may have come while this waited.
+            let now = blocks();
+            if now & !guard.units() == 0 {
+                return guard;
+            }
+            units = now;
+        }
+    }
+
+    /// What the locks call a block: its region, and its units there.
+    pub(crate) fn lock_of(&self, entry: &Slot) -> (BlockKey, u64) {
+        let region = self.geometry.region_of(entry.key.block());
+        let units = self.geometry.span(entry.block()).mask();
+        (BlockKey::new(entry.key.volume(), region), units)
+    }
+
+    /// Whether somebody is changing a block.
+    pub(crate) fn is_being_changed(&self, entry: &Slot) -> bool {
+        let (region, units) = self.lock_of(entry);
+        self.locks.is_exclusive(region, units)
     }
 
     /// Runs several futures as tasks and waits for all. Their results come in order.

@@ -21,7 +21,8 @@ use crate::options::Mode;
 
 /// A request that was issued to the data device.
 struct Issued {
-    key: BlockKey,
+    region: BlockKey,
+    units: u64,
     slot: BlockId,
     io: IoFuture,
 }
@@ -33,9 +34,15 @@ impl CachedVolume {
         request: Request,
         done: Completion,
     ) -> Result<(), (Request, Completion)> {
-        let Some(Issued { key, slot, io }) = self.issue(&request) else {
+        let Some(issued) = self.issue(&request) else {
             return Err((request, done));
         };
+        let Issued {
+            region,
+            units,
+            slot,
+            io,
+        } = issued;
         let engine = &self.engine;
         let write = request.op != Op::Read;
         let mut io = Ordered::new(Site::here(), io);
@@ -52,7 +59,7 @@ impl CachedVolume {
         }
         let locked = !Site::here().lacks(Part::Lock);
         if locked {
-            engine.locks.take(key, write);
+            engine.locks.take(region, units, write);
         }
         let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));
         volume.enter();
@@ -62,7 +69,7 @@ impl CachedVolume {
                 engine.slot_written(slot);
             }
             if locked {
-                engine.locks.release(key, write);
+                engine.locks.release(region, units, write);
             }
             if result.is_err() {
                 result = engine.serve(&volume, request).await;
@@ -84,14 +91,19 @@ impl CachedVolume {
             _ => return None,
         };
         let buf = request.buf.as_ref()?;
-        let piece = engine.geometry.single_piece(request.offset, request.len)?;
-        let key = volume.key(piece.block);
-        if !engine.locks.admits(key, write) || write && !engine.commit.is_alive() {
-            return None;
-        }
-        let slot = {
+        let part = engine.geometry.single_part(request.offset, request.len)?;
+        let touched = engine.geometry.units(&part);
+        let region = volume.region_key(part.region);
+        let (slot, units, offset) = {
             let mut map = engine.map.borrow_mut();
-            let slot = map.find(key)?;
+            let found = map.overlapping(volume.id, part.region, touched).next();
+            let (slot, span) = found.filter(|(_, span)| touched & !span.mask() == 0)?;
+            // Who changes a block holds all of it.
+            let units = if write { span.mask() } else { touched };
+            if !engine.locks.admits(region, units, write) || write && !engine.commit.is_alive() {
+                return None;
+            }
+            let piece = engine.geometry.piece(&part, span);
             let entry = map.slot(slot);
             let usable = if write || mode == Mode::PassThrough {
                 entry.dirty
@@ -101,7 +113,7 @@ impl CachedVolume {
             if engine.geometry.touched(&piece) & !usable != 0 {
                 return None;
             }
-            let offset = engine.geometry.data_offset(slot, piece.start);
+            let offset = engine.geometry.data_offset(map.place(slot), piece.start);
             if (offset | request.len) & u64::from(engine.data_block - 1) != 0 {
                 return None;
             }
@@ -109,13 +121,12 @@ impl CachedVolume {
                 map.add_flags(slot, REWRITTEN);
             }
             map.touch(slot);
-            slot
+            (slot, units, offset)
         };
         volume
             .streams
             .borrow_mut()
             .request(request.offset, request.len);
-        let offset = engine.geometry.data_offset(slot, piece.start);
         let io = if write {
             volume.counters.write_hits.add(1);
             engine.data.write(offset, buf.clone())
@@ -123,6 +134,11 @@ impl CachedVolume {
             volume.counters.read_hits.add(1);
             engine.data.read(offset, buf.clone())
         };
-        Some(Issued { key, slot, io })
+        Some(Issued {
+            region,
+            units,
+            slot,
+            io,
+        })
     }
 }

@@ -5,7 +5,9 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{Replayed, replay};
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, PlanInput, Role, Superblock};
+use forebay_policy::BlockSizes;
 
+use crate::geometry::Geometry;
 use crate::options::{Devices, FormatOptions};
 use crate::recover::journal_trouble;
 
@@ -26,11 +28,16 @@ fn unit_of(device: &dyn BlockDevice) -> u32 {
 pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     check_block(devices.data.as_ref())?;
+    let sizes = BlockSizes::new(&options.block_sizes_bytes).map_err(|what| {
+        let what = format!("{what}: choose powers of two from 4096 to 1048576");
+        Error::new(ErrorKind::InvalidInput, what)
+    })?;
     let superblock = Superblock::plan(PlanInput {
         data_bytes: devices.data.info().size_bytes,
         metadata_bytes: devices.metadata.as_ref().map(|d| d.info().size_bytes),
         unit_bytes: unit_of(metadata.as_ref()),
-        block_size_bytes: options.block_size_bytes,
+        block_size_bytes: u32::try_from(sizes.unit_bytes()).unwrap_or(u32::MAX),
+        classes: sizes.mask(),
         region_shift: options.region_shift,
         uuid: options.uuid,
     })?;
@@ -77,8 +84,8 @@ pub struct InspectedVolume {
     pub epoch: u64,
     /// Size of the backing device then, bytes.
     pub size_bytes: u64,
-    /// Blocks of it that are cached.
-    pub cached_blocks: u64,
+    /// Bytes of the blocks of it that are cached.
+    pub cached_bytes: u64,
     /// Bytes that the backing device may lack, in granules.
     pub dirty_bytes: u64,
 }
@@ -88,9 +95,11 @@ pub struct InspectedVolume {
 pub struct Inspection {
     /// The cache's identity.
     pub uuid: [u8; 16],
-    /// Cache block size, bytes.
+    /// The smallest cache block size, bytes.
     pub block_size_bytes: u32,
-    /// Blocks that fit.
+    /// All cache block sizes: `32K`, `32K..256K`.
+    pub block_sizes: String,
+    /// Blocks of the smallest size that fit.
     pub blocks: u32,
     /// Whether the last shutdown was clean.
     pub clean_shutdown: bool,
@@ -149,7 +158,7 @@ pub async fn inspect(
 }
 
 fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
-    let granule = u64::from((superblock.block_size_bytes / 64).max(4096));
+    let geometry = Geometry::of(superblock);
     let mut problems = Vec::new();
     let mut seen = std::collections::HashMap::new();
     for found in &replayed.blocks {
@@ -160,13 +169,14 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
                 block.slot
             ));
         }
-        if block.valid != 0
-            && let Some(other) = seen.insert((block.volume, block.block), block.slot)
-        {
-            problems.push(format!(
-                "block {} of volume {} is in slots {other} and {}",
-                block.block, block.volume, block.slot
-            ));
+        let units = if block.valid == 0 { 0 } else { 1 << block.class.min(6) };
+        for unit in block.block..block.block + units {
+            if let Some(other) = seen.insert((block.volume, unit), block.slot) {
+                problems.push(format!(
+                    "block {unit} of volume {} is in slots {other} and {}",
+                    block.volume, block.slot
+                ));
+            }
         }
     }
     if replayed.damaged_records > 0 {
@@ -195,20 +205,20 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
                 name: volume.name.clone(),
                 epoch: volume.epoch,
                 size_bytes: volume.size_bytes,
-                cached_blocks: 0,
+                cached_bytes: 0,
                 dirty_bytes: 0,
             };
             for found in &replayed.blocks {
                 let block = &found.block;
                 if block.volume == volume.id && block.valid != 0 {
-                    inspected.cached_blocks += 1;
+                    inspected.cached_bytes += geometry.block_bytes(block.class);
                     let region = (block.volume, block.block >> superblock.region_shift);
                     let dirty = if marked.contains(&region) {
                         block.valid
                     } else {
                         block.dirty
                     };
-                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * granule;
+                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * geometry.granule_bytes(block.class);
                 }
             }
             inspected
@@ -217,6 +227,7 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
     Inspection {
         uuid: superblock.uuid,
         block_size_bytes: superblock.block_size_bytes,
+        block_sizes: geometry.sizes().to_string(),
         blocks: superblock.slots,
         clean_shutdown: replayed.clean,
         records: replayed.records,

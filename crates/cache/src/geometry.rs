@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockKey, BlockSizes, Span};
 
 /// Sizes, and where data begins.
@@ -17,7 +18,7 @@ pub(crate) struct Geometry {
 
 /// The part of a request that lies in one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct Stretch {
     /// Region number.
     pub(crate) region: u64,
     /// First byte within the region.
@@ -52,7 +53,7 @@ impl Piece {
     }
 }
 
-impl Part {
+impl Stretch {
     pub(crate) const fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
@@ -61,6 +62,12 @@ impl Part {
 impl Geometry {
     pub(crate) const fn new(sizes: BlockSizes, data_offset: u64) -> Self {
         Self { sizes, data_offset }
+    }
+
+    /// Of a cache.
+    pub(crate) fn of(superblock: &Superblock) -> Self {
+        let sizes = BlockSizes::from_mask(superblock.block_size_bytes, superblock.classes);
+        Self::new(sizes, superblock.data_offset)
     }
 
     pub(crate) const fn sizes(&self) -> BlockSizes {
@@ -92,6 +99,11 @@ impl Geometry {
     /// The unit that a byte of a volume lies in.
     pub(crate) const fn unit_of(&self, offset: u64) -> u64 {
         offset >> self.sizes.unit_shift()
+    }
+
+    /// The region that a byte of a volume lies in.
+    pub(crate) const fn region_at(&self, offset: u64) -> u64 {
+        self.region_of(self.unit_of(offset))
     }
 
     /// The region that a unit lies in.
@@ -128,7 +140,7 @@ impl Geometry {
     }
 
     /// The parts of a range, in order.
-    pub(crate) fn parts(self, offset: u64, len: u64) -> impl Iterator<Item = Part> {
+    pub(crate) fn parts(self, offset: u64, len: u64) -> impl Iterator<Item = Stretch> {
         let (end, bytes) = (offset + len, self.sizes.region_bytes());
         let mut at = offset;
         std::iter::from_fn(move || {
@@ -141,11 +153,11 @@ impl Geometry {
         })
     }
 
-    const fn part(&self, from: u64, to: u64) -> Part {
+    const fn part(&self, from: u64, to: u64) -> Stretch {
         let bytes = self.sizes.region_bytes();
         let region = from / bytes;
         #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
-        Part {
+        Stretch {
             region,
             start: (from - region * bytes) as u32,
             end: (to - region * bytes) as u32,
@@ -153,7 +165,7 @@ impl Geometry {
     }
 
     /// The range as one part, if it lies in one region.
-    pub(crate) const fn single_part(&self, offset: u64, len: u64) -> Option<Part> {
+    pub(crate) const fn single_part(&self, offset: u64, len: u64) -> Option<Stretch> {
         let bytes = self.sizes.region_bytes();
         if (offset & (bytes - 1)) + len > bytes {
             return None;
@@ -161,13 +173,18 @@ impl Geometry {
         Some(self.part(offset, offset + len))
     }
 
+    /// Where a part begins on the backing device.
+    pub(crate) const fn region_offset(&self, part: &Stretch) -> u64 {
+        part.region * self.sizes.region_bytes() + part.start as u64
+    }
+
     /// Units of its region that a part touches.
-    pub(crate) const fn units(&self, part: &Part) -> u64 {
+    pub(crate) const fn units(&self, part: &Stretch) -> u64 {
         self.sizes.touched(part.start as u64, part.end as u64)
     }
 
     /// What of a part lies in a block of its region, which it touches.
-    pub(crate) fn piece(&self, part: &Part, span: Span) -> Piece {
+    pub(crate) fn piece(&self, part: &Stretch, span: Span) -> Piece {
         let first = u32::from(span.first) << self.sizes.unit_shift();
         let bytes = span.units() << self.sizes.unit_shift();
         Piece {
@@ -259,7 +276,7 @@ mod tests {
         let fixed = geometry(&[32 * K]);
         let parts: Vec<_> = fixed.parts(40 << 10, 60 << 10).collect();
         let expected = [(1, 8 * K, 32 * K), (2, 0, 32 * K), (3, 0, 4 * K)].map(
-            |(region, start, end)| Part { region, start, end },
+            |(region, start, end)| Stretch { region, start, end },
         );
         assert_eq!(parts, expected);
         let several = geometry(&[32 * K, 64 * K, 128 * K, 256 * K]);

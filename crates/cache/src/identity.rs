@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::superblock::VolumeEntry;
-use forebay_policy::{BlockKey, BlockId};
 
 use crate::engine::Engine;
 use crate::options::VolumeOptions;
@@ -79,12 +78,12 @@ impl Engine {
     }
 
     fn dirty_bytes(&self, volume: u16) -> u64 {
-        self.map.borrow().share(volume).dirty_granules * self.geometry.granule_bytes()
+        self.map.borrow().share(volume).dirty_bytes
     }
 
     /// Kills all that is cached of a volume that is not attached and has nothing dirty.
     async fn drop_clean_slots(&self, volume: u16) -> Result<()> {
-        let slots: Vec<(BlockId, BlockKey)> = self.slots_of(volume);
-        self.kill(slots).await
+        let slots = self.slots_of(volume);
+        self.kill(volume, slots).await
     }
 }

@@ -233,7 +233,7 @@ impl Map {
 
     /// Slots that were ever given out; all are below this.
     pub(crate) fn numbers(&self) -> BlockId {
-        u32::try_from(self.table.numbers()).expect("at most one a unit")
+        u32::try_from(self.flags.len()).expect("at most one a unit")
     }
 
     /// Blocks that are cached.
@@ -308,9 +308,9 @@ impl Map {
 
     /// A block was given a slot that holds nothing yet.
     fn entered(&mut self, slot: BlockId, volume: u16, class: u8) {
-        if slot as usize == self.flags.len() {
-            self.flags.push(0);
-            self.records.push(NO_RECORD);
+        if slot as usize >= self.flags.len() {
+            self.flags.resize(slot as usize + 1, 0);
+            self.records.resize(slot as usize + 1, NO_RECORD);
         }
         let flags = &mut self.flags[slot as usize];
         *flags = LIVE | *flags & QUEUED;

@@ -19,7 +19,7 @@ use crate::lock::LockTable;
 use crate::options::{CacheOptions, Devices, Mode};
 use crate::queue::Entry;
 use crate::reclaim::Reclaimer;
-use crate::recover::{RecoveredMap, RecoveryReport, recover};
+use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
 use crate::stats::{CacheStats, Stats, VolumeStats};
 
 /// An open cache. Clones are handles to the same one.
@@ -52,7 +52,7 @@ impl Cache {
         } = recover(&devices, &superblock, &options).await?;
         let data_info = devices.data.info();
         let metadata_info = metadata.info();
-        let slots = superblock.slots as usize;
+        let reclaim = Reclaimer::new(Geometry::of(&superblock).sizes(), superblock.slots);
         let engine = Rc::new(Engine {
             data_volatile: data_info.volatile_cache,
             data_block: data_info.logical_block_bytes,
@@ -60,7 +60,7 @@ impl Cache {
             metadata_fua: metadata_info.fua,
             data: devices.data,
             metadata,
-            geometry: Geometry::new(superblock.block_size_bytes, superblock.data_offset),
+            geometry: Geometry::of(&superblock),
             superblock_lock: Semaphore::new(1),
             attaching: Semaphore::new(1),
             map: RefCell::new(map),
@@ -71,7 +71,7 @@ impl Cache {
             volumes: RefCell::new(BTreeMap::new()),
             stats: Stats::default(),
             stopping: Cell::new(false),
-            reclaim: Reclaimer::new(slots),
+            reclaim,
             cleaner: Cleaner::default(),
             superblock: RefCell::new(superblock),
             options,
@@ -83,7 +83,7 @@ impl Cache {
             engine.queue_record(slot);
         }
         if !zombies.is_empty() {
-            engine.queue_entry(Entry::Kill(zombies.clone()));
+            engine.queue_entry(Entry::Kill(zombies.iter().map(|zombie| zombie.place).collect()));
         }
         rt::spawn(Rc::clone(&engine).commit_loop());
         // What was recovered becomes durable before the old journal is dropped; only then is the new
@@ -191,15 +191,16 @@ impl Cache {
     pub fn stats(&self) -> CacheStats {
         let engine = &self.engine;
         let map = engine.map.borrow();
-        let granule = engine.geometry.granule_bytes();
         let stats = &engine.stats;
         let log = engine.commit.log.borrow();
         CacheStats {
-            block_size_bytes: engine.geometry.block_bytes(),
-            blocks: map.len() as u64,
+            block_size_bytes: engine.geometry.unit_bytes(),
+            block_sizes: engine.geometry.sizes().to_string(),
+            blocks: u64::from(map.units()),
             cached_blocks: map.cached() as u64,
-            dirty_blocks: map.dirty_slots(),
-            free_blocks: map.free_slots() as u64,
+            cached_bytes: u64::from(map.units() - map.free_units()) * engine.geometry.unit_bytes(),
+            dirty_blocks: map.dirty_blocks(),
+            free_blocks: u64::from(map.free_units()),
             marked_regions: engine.regions.len() as u64,
             log_used_records: log.used(),
             log_records: log.capacity(),
@@ -228,7 +229,8 @@ impl Cache {
                         epoch: volume.epoch,
                         size_bytes: volume.size_bytes.get(),
                         cached_blocks: share.blocks,
-                        dirty_bytes: share.dirty_granules * granule,
+                        cached_bytes: share.bytes,
+                        dirty_bytes: share.dirty_bytes,
                         read_hits: counters.read_hits.get(),
                         read_misses: counters.read_misses.get(),
                         write_hits: counters.write_hits.get(),
@@ -243,10 +245,10 @@ impl Cache {
 }
 
 impl Engine {
-    async fn go_into_service(&self, zombies: Vec<u32>) -> Result<()> {
+    async fn go_into_service(&self, zombies: Vec<Zombie>) -> Result<()> {
         self.commit().await?;
-        for slot in zombies {
-            self.map.borrow_mut().release(slot);
+        for zombie in zombies.iter().filter(|zombie| zombie.held) {
+            self.map.borrow_mut().release(zombie.place, zombie.class);
         }
         let journal = match &self.options.journal {
             Some(buf) => Some(Journal::create(
@@ -263,10 +265,7 @@ impl Engine {
 
     fn is_cleaning(&self) -> bool {
         let map = self.map.borrow();
-        (0..map.len()).any(|slot| {
-            map.slot(u32::try_from(slot).expect("at most 2^31 slots"))
-                .has(crate::map::CLEANING)
-        })
+        (0..map.numbers()).any(|slot| map.has(slot, crate::map::CLEANING))
     }
 
     /// Writes a changed superblock, as the newer copy.

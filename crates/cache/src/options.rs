@@ -106,10 +106,11 @@ impl fmt::Debug for Devices {
 }
 
 /// How a cache is formatted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Cache block size: a power of two from 4 KiB to 1 MiB.
-    pub block_size_bytes: u32,
+    /// The cache block sizes: powers of two from 4 KiB to 1 MiB, the largest at most 64 times the smallest.
+    /// With several, each missed range is given the largest that fit.
+    pub block_sizes_bytes: Vec<u64>,
     /// Blocks that share a mark (docs/format.md), as a power of two, up to 16.
     pub region_shift: u8,
     /// The new cache's identity.
@@ -119,9 +120,15 @@ pub struct FormatOptions {
 impl FormatOptions {
     /// Blocks of this size, in regions of 64.
     #[must_use]
-    pub const fn new(block_size_bytes: u32, uuid: [u8; 16]) -> Self {
+    pub fn new(block_size_bytes: u32, uuid: [u8; 16]) -> Self {
+        Self::sizes(&[u64::from(block_size_bytes)], uuid)
+    }
+
+    /// Blocks of these sizes, in regions of 64 of the smallest.
+    #[must_use]
+    pub fn sizes(block_sizes_bytes: &[u64], uuid: [u8; 16]) -> Self {
         Self {
-            block_size_bytes,
+            block_sizes_bytes: block_sizes_bytes.to_vec(),
             region_shift: 6,
             uuid,
         }

@@ -12,7 +12,8 @@ use crate::region::RegionId;
 /// Something to log besides block records.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    Kill(Vec<BlockId>),
+    /// The places of blocks.
+    Kill(Vec<u32>),
     Mark(RegionId),
     Unmark { volume: u16, region: u64 },
     Open,

@@ -9,9 +9,9 @@ use forebay_metadata::log::{Log, Owner};
 use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_metadata::replay::{Replayed, mend, replay};
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::{BlockKey, BlockId};
+use forebay_policy::{BlockId, Misplaced};
 
-use crate::geometry::Geometry;
+use crate::geometry::{Block, Geometry};
 use crate::map::Map;
 use crate::options::{CacheOptions, Devices};
 use crate::region::Regions;
@@ -48,6 +48,15 @@ pub struct RecoveryReport {
     pub lost: Vec<LostRange>,
 }
 
+/// What lies at a place and holds nothing, but for a record that is alive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zombie {
+    pub(crate) place: u32,
+    pub(crate) class: u8,
+    /// The place waits for the record's death; otherwise something else is there already.
+    pub(crate) held: bool,
+}
+
 /// A recovered map, before the cache goes into service.
 pub(crate) struct RecoveredMap {
     pub(crate) map: Map,
@@ -56,7 +65,7 @@ pub(crate) struct RecoveredMap {
     /// Slots whose records differ from the map, to be logged first.
     pub(crate) stale: Vec<BlockId>,
     /// Slots that hold nothing but whose records are alive: killed before they are free.
-    pub(crate) zombies: Vec<BlockId>,
+    pub(crate) zombies: Vec<Zombie>,
     /// Slots dirty under a mark only.
     pub(crate) unrecorded: Vec<BlockId>,
     pub(crate) report: RecoveryReport,
@@ -143,7 +152,7 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
     let Some(poisoned) = journal.filter(|found| found.poisoned) else {
         return Vec::new();
     };
-    let block_bytes = u64::from(superblock.block_size_bytes);
+    let geometry = Geometry::of(superblock);
     let name = |record: &BlockRecord| {
         superblock
             .volumes
@@ -159,8 +168,8 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
         .iter()
         .map(|(_, record)| LostRange {
             volume: name(record),
-            offset: record.block * block_bytes,
-            len: block_bytes,
+            offset: record.block * geometry.unit_bytes(),
+            len: geometry.block_bytes(record.class),
         })
         .collect()
 }
@@ -170,8 +179,8 @@ fn build(
     replayed: &Replayed,
     report: &mut RecoveryReport,
 ) -> RecoveredMap {
-    let granules = Geometry::new(superblock.block_size_bytes, 0).granules();
-    let mut map = Map::new(superblock.slots, granules);
+    let geometry = Geometry::of(superblock);
+    let mut map = Map::new(geometry, superblock.slots);
     let regions = Regions::new(superblock.region_shift);
     let unit = superblock.log.unit_records();
     let next = replayed.next.next_multiple_of(unit);
@@ -188,54 +197,96 @@ fn build(
         log.adopt(mark.lsn, Owner::mark(id));
     }
 
-    let mut held = HashSet::new();
     let mut stale = Vec::new();
     let mut zombies = Vec::new();
     let mut unrecorded = Vec::new();
-    // The map places blocks as they come; every slot is taken off its free list by the rebuild below.
     // Oldest first, so that recency follows the log, and of two records of one block the newer stays.
     for found in &replayed.blocks {
-        let block = found.block;
-        if !known.contains(&block.volume) {
+        let record = found.block;
+        let block = Block {
+            unit: record.block,
+            class: record.class,
+        };
+        if !known.contains(&record.volume) || !geometry.sizes().has(record.class) {
             continue;
         }
-        let key = BlockKey::new(block.volume, block.block);
-        let state = regions.state(key);
-        let mut valid = block.valid;
-        let mut dirty = block.dirty & valid;
+        let state = regions.state(block.key(record.volume));
+        let mut valid = record.valid;
+        let mut dirty = record.dirty & valid;
         match state {
             MarkState::MaybeDirty => dirty = valid,
             MarkState::Intent => valid = dirty,
             MarkState::None => {}
         }
-        report.distrusted_blocks += u64::from(valid != block.valid);
-        if let Some(older) = map.find(key) {
-            map.remove(older);
-            held.insert(older);
-            zombies.push(older);
+        report.distrusted_blocks += u64::from(valid != record.valid);
+        let region = geometry.region_of(block.unit);
+        let units = geometry.span(block).mask();
+        let older: Vec<BlockId> = map
+            .overlapping(record.volume, region, units)
+            .map(|(slot, _)| slot)
+            .collect();
+        for older in older {
+            let place = map.place(older);
+            let class = map.retire(older);
+            // Its number is given out again.
+            stale.retain(|slot| *slot != older);
+            unrecorded.retain(|slot| *slot != older);
+            zombies.push(Zombie {
+                place,
+                class,
+                held: true,
+            });
         }
         if valid == 0 {
-            held.insert(block.slot);
-            zombies.push(block.slot);
+            zombies.push(Zombie {
+                place: record.slot,
+                class: record.class,
+                held: map.hold(record.slot, record.class),
+            });
             continue;
         }
-        map.restore(block.slot, key, valid, dirty);
+        let slot = loop {
+            match map.restore(record.slot, record.volume, block, valid, dirty) {
+                Ok(slot) => break Some(slot),
+                // Two blocks in one place, which only damage leaves: the newer is right.
+                Err(Misplaced::Taken(other)) => {
+                    zombies.push(Zombie {
+                        place: map.place(other),
+                        class: map.slot(other).class,
+                        held: false,
+                    });
+                    map.remove(other);
+                    stale.retain(|slot| *slot != other);
+                    unrecorded.retain(|slot| *slot != other);
+                }
+                Err(Misplaced::Held | Misplaced::NoSuchPlace) => break None,
+            }
+        };
+        let Some(slot) = slot else {
+            zombies.push(Zombie {
+                place: record.slot,
+                class: record.class,
+                held: false,
+            });
+            report.damaged_records += 1;
+            continue;
+        };
         if let Some(lsn) = found.lsn {
             let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
-            map.set_record(block.slot, place);
-            log.adopt(lsn, Owner::slot(block.slot));
+            map.set_record(slot, place);
+            log.adopt(lsn, Owner::slot(slot));
         }
-        if valid != block.valid || found.journaled || found.reduced {
-            stale.push(block.slot);
+        if valid != record.valid || found.journaled || found.reduced {
+            stale.push(slot);
         }
-        if dirty != block.dirty && state == MarkState::MaybeDirty {
-            unrecorded.push(block.slot);
+        if dirty != record.dirty && state == MarkState::MaybeDirty {
+            unrecorded.push(slot);
         }
     }
     log.give_up_dead();
-    map.rebuild_free(&held);
+    map.restored();
     report.cached_blocks = map.cached() as u64;
-    report.dirty_blocks = map.dirty_slots();
+    report.dirty_blocks = map.dirty_blocks();
     RecoveredMap {
         map,
         regions,

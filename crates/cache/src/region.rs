@@ -16,7 +16,7 @@ use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
-use forebay_policy::BlockKey;
+use forebay_policy::{BlockId, BlockKey};
 
 use crate::engine::Engine;
 use crate::map::{NO_RECORD, UNRECORDED};
@@ -384,14 +384,18 @@ impl Engine {
     /// Queues the records of a region's slots that are dirty by its mark only.
     fn queue_unrecorded(&self, volume: u16, number: u64) {
         let shift = self.regions.shift;
-        let keys =
-            (number << shift..(number + 1) << shift).map(|block| BlockKey::new(volume, block));
-        for key in keys {
-            let slot = {
+        // Marks cover whole regions of blocks.
+        let first = self.geometry.region_of(number << shift);
+        let last = self.geometry.region_of(((number + 1) << shift) - 1);
+        for region in first..=last {
+            let slots: Vec<BlockId> = {
                 let map = self.map.borrow();
-                map.find(key).filter(|slot| map.slot(*slot).has(UNRECORDED))
+                map.overlapping(volume, region, u64::MAX)
+                    .map(|(slot, _)| slot)
+                    .filter(|slot| map.has(*slot, UNRECORDED))
+                    .collect()
             };
-            if let Some(slot) = slot {
+            for slot in slots {
                 self.queue_record(slot);
             }
         }

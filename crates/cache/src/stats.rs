@@ -55,6 +55,8 @@ pub struct VolumeStats {
     pub size_bytes: u64,
     /// Blocks of it that are cached.
     pub cached_blocks: u64,
+    /// Bytes that they take on the cache device.
+    pub cached_bytes: u64,
     /// Bytes of it that are dirty, in granules.
     pub dirty_bytes: u64,
     /// Pieces of reads (a request counts once for each cache block that it touches) served from the
@@ -75,15 +77,19 @@ pub struct VolumeStats {
 /// The cache, for status and metrics.
 #[derive(Clone, Debug)]
 pub struct CacheStats {
-    /// Cache block size, bytes.
+    /// The smallest cache block size, bytes.
     pub block_size_bytes: u64,
-    /// Blocks that fit.
+    /// All cache block sizes: `32K`, `32K..256K`.
+    pub block_sizes: String,
+    /// Blocks of the smallest size that fit.
     pub blocks: u64,
     /// Blocks that are cached.
     pub cached_blocks: u64,
+    /// Bytes that they take on the cache device.
+    pub cached_bytes: u64,
     /// Blocks with dirty data.
     pub dirty_blocks: u64,
-    /// Blocks that are free.
+    /// Blocks of the smallest size that are free.
     pub free_blocks: u64,
     /// Regions with a mark.
     pub marked_regions: u64,

@@ -52,11 +52,15 @@ async fn open(disks: &[SimDisk], durability: Durability) -> (Cache, RecoveryRepo
 }
 
 async fn make(disks: &[SimDisk], block_size_bytes: u32) {
+    make_sizes(disks, &[u64::from(block_size_bytes)]).await;
+}
+
+async fn make_sizes(disks: &[SimDisk], block_sizes_bytes: &[u64]) {
     let devices = Devices {
         data: Rc::new(disks[0].clone()),
         metadata: None,
     };
-    let options = FormatOptions::new(block_size_bytes, [5; 16]);
+    let options = FormatOptions::sizes(block_sizes_bytes, [5; 16]);
     format(&devices, &options).await.expect("formats");
 }
 
@@ -108,16 +112,21 @@ async fn exercise(volume: &Rc<dyn BlockDevice>, model: &mut [u8], rng: &Rng, ste
 #[test]
 fn every_mode_and_size_reads_what_was_written() {
     for (number, mode) in Mode::ALL.into_iter().enumerate() {
-        for (block_size, logical, cache_bytes) in [
-            (4096, 512, 600 << 10),
-            (32 << 10, 512, 700 << 10),
-            (32 << 10, 4096, 4 << 20),
-            (1 << 20, 512, 5 << 20),
+        for (sizes, logical, cache_bytes) in [
+            (&[4][..], 512, 600 << 10),
+            (&[32], 512, 700 << 10),
+            (&[32], 4096, 4 << 20),
+            (&[1024], 512, 5 << 20),
+            (&[4, 8, 16, 32], 512, 800 << 10),
+            (&[4, 64], 4096, 1400 << 10),
+            (&[32, 64, 128, 256], 512, 5 << 20),
         ] {
+            let sizes: Vec<u64> = sizes.iter().map(|size| size << 10).collect();
             for durability in [Durability::Flush, Durability::Sync] {
                 let world = world(number as u64, cache_bytes, logical);
+                let sizes = sizes.clone();
                 run(&world, async move |disks| {
-                    make(&disks, block_size).await;
+                    make_sizes(&disks, &sizes).await;
                     let mut model = Vec::new();
                     let rng = Rng::labelled(number as u64, 77);
                     for life in 0..3 {

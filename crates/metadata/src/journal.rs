@@ -190,6 +190,7 @@ mod tests {
     fn record(slot: u32) -> BlockRecord {
         BlockRecord {
             volume: 1,
+            class: 0,
             block: u64::from(slot) * 3,
             slot,
             valid: 1,

@@ -32,9 +32,11 @@ pub struct Position {
 pub struct BlockRecord {
     /// The volume's number in the superblock.
     pub volume: u16,
-    /// Block number within the volume.
+    /// Its size in units (the smallest block size), as a power of two.
+    pub class: u8,
+    /// The number of its first unit within the volume.
     pub block: u64,
-    /// The slot that holds it.
+    /// The first of the slots that hold it, a unit each.
     pub slot: u32,
     /// Granules that hold data, one bit each.
     pub valid: u64,
@@ -112,6 +114,7 @@ pub fn encode(out: &mut [u8; RECORD_BYTES], seed: Seed, position: Position, body
         Body::Pad => out[4] = KIND_PAD,
         Body::Block(block) => {
             out[4] = KIND_BLOCK;
+            out[5] = block.class;
             put_u16(out, 6, block.volume);
             put_u64(out, BODY, block.block);
             put_u64(out, BODY + 8, block.valid);
@@ -168,6 +171,7 @@ pub fn decode(bytes: &[u8; RECORD_BYTES], seed: Seed) -> Option<(Position, Body)
         KIND_PAD => Body::Pad,
         KIND_BLOCK => Body::Block(BlockRecord {
             volume: get_u16(bytes, 6),
+            class: bytes[5],
             block: get_u64(bytes, BODY),
             valid: get_u64(bytes, BODY + 8),
             dirty: get_u64(bytes, BODY + 16),
@@ -212,6 +216,7 @@ mod tests {
             Body::Pad,
             Body::Block(BlockRecord {
                 volume: 7,
+                class: 3,
                 block: (1 << 48) - 1,
                 slot: 12345,
                 valid: u64::MAX,
@@ -271,6 +276,7 @@ mod tests {
         };
         let block = Body::Block(BlockRecord {
             volume: 0x1122,
+            class: 0,
             block: 0x33,
             slot: 0x4455_6677,
             valid: 0xff,

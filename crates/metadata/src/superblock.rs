@@ -33,8 +33,10 @@ const HEADER_BYTES: usize = 512;
 const VOLUME_BYTES: usize = 128;
 const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES);
 
-/// Features that a reader must know to open the cache at all. None are defined yet.
-pub const KNOWN_INCOMPAT: u64 = 0;
+/// Incompatible feature: blocks of several sizes. Records have a class, and a block takes several slots.
+pub const INCOMPAT_SIZES: u64 = 1;
+/// Features that a reader must know to open the cache at all.
+pub const KNOWN_INCOMPAT: u64 = INCOMPAT_SIZES;
 /// Features that a writer must know. None are defined yet.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 
@@ -81,8 +83,10 @@ pub struct Superblock {
     pub role: Role,
     /// Blocks that share a mark, as a power of two.
     pub region_shift: u8,
-    /// Cache block size, bytes.
+    /// The smallest cache block size, bytes: a slot.
     pub block_size_bytes: u32,
+    /// The block sizes. Bit `k`: blocks of `2^k` slots.
+    pub classes: u8,
     /// Number of slots.
     pub slots: u32,
     /// Where slot 0 begins on the data device, bytes.
@@ -104,8 +108,10 @@ pub struct PlanInput {
     pub metadata_bytes: Option<u64>,
     /// Largest logical or physical block of the device that holds the metadata, bytes.
     pub unit_bytes: u32,
-    /// Cache block size, bytes.
+    /// The smallest cache block size, bytes.
     pub block_size_bytes: u32,
+    /// The block sizes. Bit `k`: blocks of `2^k` times the smallest.
+    pub classes: u8,
     /// Blocks that share a mark, as a power of two.
     pub region_shift: u8,
     /// Identity of the new cache.
@@ -117,6 +123,9 @@ pub struct PlanInput {
 const RECORDS_PER_SLOT: u64 = 4;
 /// Records that even the smallest ring has on top.
 const RECORDS_MIN: u64 = 256;
+/// Groups, each as long as the largest block, that a cache of several block sizes has at least: one of
+/// each size may stand half empty.
+const GROUPS_MIN: u32 = 16;
 /// Units that even the smallest ring has.
 const UNITS_MIN: u64 = 16;
 
@@ -142,8 +151,18 @@ impl Superblock {
                 format!("block size {block}: choose a power of two from 4096 to 1048576"),
             ));
         }
+        let top = input.classes.checked_ilog2().unwrap_or(0);
+        if input.classes & 1 == 0 || block << top > 1 << 20 || u32::from(input.region_shift) < top {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "blocks of {block} to {} bytes: choose sizes up to 1048576, the largest at most 64 times the smallest",
+                    block << top
+                ),
+            ));
+        }
         let unit = input.unit_bytes.max(512);
-        let aligned = block.max(u64::from(unit));
+        let aligned = (block << top).max(u64::from(unit));
         let together = |slots: u64| {
             let data_offset = (RESERVED_BYTES + log_bytes(slots, unit)).next_multiple_of(aligned);
             (data_offset, data_offset + slots * block)
@@ -171,14 +190,15 @@ impl Superblock {
         let slots = u32::try_from(slots.min(1 << 31)).expect("at most 2^31");
         let log_size = log_bytes(u64::from(slots), unit);
         let metadata_size = input.metadata_bytes.unwrap_or(input.data_bytes);
-        if slots == 0 || RESERVED_BYTES + log_size > metadata_size {
+        let least = if top == 0 { 1 } else { GROUPS_MIN << top };
+        if slots < least || RESERVED_BYTES + log_size > metadata_size {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
                     "a cache of {}-byte blocks does not fit on {} bytes: at least {} are needed",
-                    block,
+                    block << top,
                     input.data_bytes,
-                    together(1).1
+                    together(u64::from(least)).1
                 ),
             ));
         }
@@ -186,7 +206,7 @@ impl Superblock {
             sequence: 1,
             compat: 0,
             ro_compat: 0,
-            incompat: 0,
+            incompat: if top == 0 { 0 } else { INCOMPAT_SIZES },
             uuid: input.uuid,
             role: match input.metadata_bytes {
                 Some(_) => Role::Metadata,
@@ -194,6 +214,7 @@ impl Superblock {
             },
             region_shift: input.region_shift,
             block_size_bytes: input.block_size_bytes,
+            classes: input.classes,
             slots,
             data_offset,
             log: LogGeometry {
@@ -227,6 +248,8 @@ impl Superblock {
             Role::Metadata => 2,
         };
         out[65] = self.region_shift;
+        // One size is what a byte of zero says, as it did before there were several.
+        out[66] = if self.classes == 1 { 0 } else { self.classes };
         put_u32(&mut out, 68, self.block_size_bytes);
         put_u32(&mut out, 72, self.slots);
         put_u32(&mut out, 76, self.log.unit_bytes);
@@ -264,6 +287,10 @@ impl Superblock {
             return None;
         }
         let volumes = usize::from(get_u16(bytes, 106)).min(MAX_VOLUMES);
+        let (block, classes) = (get_u32(bytes, 68), bytes[66].max(1));
+        if !block.is_power_of_two() || classes & 0x81 != 1 {
+            return None;
+        }
         Some(Self {
             sequence: get_u64(bytes, 16),
             compat: get_u64(bytes, 24),
@@ -277,7 +304,8 @@ impl Superblock {
                 _ => return None,
             },
             region_shift: bytes[65],
-            block_size_bytes: get_u32(bytes, 68),
+            block_size_bytes: block,
+            classes,
             slots: get_u32(bytes, 72),
             data_offset: get_u64(bytes, 80),
             log: LogGeometry {

@@ -10,11 +10,13 @@
 use std::rc::Rc;
 
 use forebay_block::Result;
+use forebay_metadata::order::Site;
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
 
 use super::cached::forget_if_empty;
 use crate::engine::{Attached, Engine, Job};
+use crate::geometry::{Piece, Stretch};
 use crate::map::{REWRITTEN, Slot};
 
 /// What becomes of the cache's clean copy of what is written.
@@ -28,38 +30,40 @@ pub(super) enum Copy {
     Drop,
 }
 
-/// A piece of a write in the modes that do not take missed blocks in.
+/// A part of a write in the modes that do not take missed blocks in.
 pub(super) async fn write_beside(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    job: Job,
+    job: Job<Stretch>,
     copy: Copy,
 ) -> Result<()> {
-    let key = volume.key(job.piece.block);
-    let _lock = engine.locks.exclusive(key).await;
-    let found = engine.map.borrow().find(key);
-    if let Some(slot) = found {
-        volume.counters.write_hits.add(1);
-        return write_present(engine, volume, slot, &job, copy).await;
-    }
-    volume.counters.write_misses.add(1);
-    write_absent(engine, volume, &job).await
+    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    engine
+        .each_piece(volume, job, move |engine, volume, found, job| async move {
+            if let Some(slot) = found {
+                volume.counters.write_hits.add(1);
+                return write_present(&engine, &volume, slot, &job, copy).await;
+            }
+            volume.counters.write_misses.add(1);
+            write_absent(&engine, &volume, &job).await
+        })
+        .await
 }
 
 /// Writes a piece of a block that is not in the cache and stays out of it.
 pub(super) async fn write_absent(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    job: &Job,
+    job: &Job<Piece>,
 ) -> Result<()> {
     volume.counters.bypassed_writes.add(1);
     to_backing(engine, volume, job).await
 }
 
-async fn to_backing(engine: &Engine, volume: &Attached, job: &Job) -> Result<()> {
+async fn to_backing(engine: &Engine, volume: &Attached, job: &Job<Piece>) -> Result<()> {
     let offset = engine
         .geometry
-        .backing_offset(job.piece.block, job.piece.start);
+        .backing_offset(job.part.block, job.part.start);
     volume
         .backing
         .write(offset, job.buf.clone(), job.durable)
@@ -72,7 +76,7 @@ pub(super) async fn write_and_insert(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
-    job: &Job,
+    job: &Job<Piece>,
 ) -> Result<()> {
     let result = to_backing(engine, volume, job).await;
     if result.is_ok() {
@@ -87,20 +91,20 @@ pub(super) async fn write_present(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
-    job: &Job,
+    job: &Job<Piece>,
     copy: Copy,
 ) -> Result<()> {
-    let touched = engine.geometry.touched(&job.piece);
+    let touched = engine.geometry.touched(&job.part);
     let before = engine.map.borrow().slot(slot);
     // The cleaner will not call dirty granules clean while this goes on: see `clean`.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
     engine.settle(slot).await?;
     let dirty = touched & before.dirty;
-    for run in engine.geometry.runs(dirty, job.piece.start..job.piece.end) {
+    for run in engine.geometry.runs(job.part.block.class, dirty, job.part.start..job.part.end) {
         let part = job
             .buf
-            .slice((run.start - job.piece.start) as usize..(run.end - job.piece.start) as usize);
+            .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
         engine.write_slot(slot, run.start, part).await?;
     }
     let result = to_backing(engine, volume, job).await;
@@ -133,21 +137,21 @@ pub(super) fn drop_clean(engine: &Engine, slot: BlockId, granules: u64) {
 
 /// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
 /// not the write.
-async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: BlockId, job: &Job, copy: Copy) {
+async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: BlockId, job: &Job<Piece>, copy: Copy) {
     let geometry = engine.geometry;
-    let limit = volume.limit(geometry, job.piece.block);
+    let limit = volume.limit(geometry, job.part.block);
     let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
-    let held = geometry.touched(&job.piece) & valid & !dirty;
+    let held = geometry.touched(&job.part) & valid & !dirty;
     let new = match copy {
-        Copy::Extend => geometry.covered(&job.piece, limit) & !valid,
+        Copy::Extend => geometry.covered(&job.part, limit) & !valid,
         Copy::Refresh | Copy::Drop => 0,
     };
     engine.map.borrow_mut().touch(slot);
     let mut failed = false;
-    for run in geometry.runs(held | new, job.piece.start..job.piece.end) {
+    for run in geometry.runs(job.part.block.class, held | new, job.part.start..job.part.end) {
         let part = job
             .buf
-            .slice((run.start - job.piece.start) as usize..(run.end - job.piece.start) as usize);
+            .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
         failed |= engine.write_slot(slot, run.start, part).await.is_err();
     }
     if failed {

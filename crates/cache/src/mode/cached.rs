@@ -22,7 +22,7 @@ pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
-    job: &Job,
+    job: &Job<Piece>,
 ) -> Result<()> {
     let result = write_data(engine, volume, slot, job).await;
     let fresh = match result {
@@ -65,7 +65,7 @@ async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
         return engine.commit().await;
     }
     debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
-    let record = engine.map.borrow().slot(slot).dirty_record(slot);
+    let record = engine.map.borrow().dirty_record(slot);
     let stamp = engine.commit.log.borrow().next();
     if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {
         journal.append(stamp, record);
@@ -80,21 +80,21 @@ async fn write_data(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
-    job: &Job,
+    job: &Job<Piece>,
 ) -> Result<bool> {
     let geometry = engine.geometry;
-    let touched = geometry.touched(&job.piece);
+    let touched = geometry.touched(&job.part);
     let before = engine.map.borrow().slot(slot);
     // From here on the cleaner will not call the block clean: what is dirty stays so.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     engine.map.borrow_mut().touch(slot);
 
-    let limit = volume.limit(geometry, job.piece.block);
-    let ragged = touched & !geometry.covered(&job.piece, limit) & !before.valid;
+    let limit = volume.limit(geometry, job.part.block);
+    let ragged = touched & !geometry.covered(&job.part, limit) & !before.valid;
     let (start, buf) = if ragged == 0 {
-        (job.piece.start, job.buf.clone())
+        (job.part.start, job.buf.clone())
     } else {
-        let whole = complete(engine, volume, &job.piece, &job.buf, ragged, limit).await?;
+        let whole = complete(engine, volume, &job.part, &job.buf, ragged, limit).await?;
         (whole.0.start, whole.1)
     };
 
@@ -147,12 +147,12 @@ async fn complete(
 ) -> Result<(Piece, Buf)> {
     let geometry = engine.geometry;
     let mut whole = *piece;
-    for run in geometry.runs(ragged, 0..limit) {
+    for run in geometry.runs(piece.block.class, ragged, 0..limit) {
         whole.start = whole.start.min(run.start);
         whole.end = whole.end.max(run.end);
     }
     let buf = Buf::scratch(whole.len());
-    for run in geometry.runs(ragged, 0..limit) {
+    for run in geometry.runs(piece.block.class, ragged, 0..limit) {
         let part = buf.slice((run.start - whole.start) as usize..(run.end - whole.start) as usize);
         let offset = geometry.backing_offset(piece.block, run.start);
         volume.backing.device.read(offset, part).await?;

@@ -4,10 +4,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
+use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
+use super::cached::forget_if_empty;
 use crate::engine::{Attached, Engine, Job};
-use crate::geometry::Piece;
+use crate::geometry::{Piece, Stretch};
 
 /// What of the cache a read may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,42 +21,57 @@ pub(super) enum Use {
 }
 
 /// Serves a read from the cache; what it misses is promoted, if the policy admits it.
-pub(super) async fn promoting(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
-    let key = volume.key(job.piece.block);
-    let needed = engine.geometry.touched(&job.piece);
+pub(super) async fn promoting(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
+    let units = engine.geometry.units(&job.part);
     {
-        let _lock = engine.locks.shared(key).await;
-        if let Some(slot) = hit(engine, volume, key, needed) {
-            return from_cache(engine, volume, slot, &job).await;
+        let region = volume.region_key(job.part.region);
+        let _lock = engine.locks.shared(region, units).await;
+        if engine.holds(volume.id, &job.part) {
+            return engine.each_piece(volume, job, read_piece).await;
         }
     }
-    // Promotion changes the block, and a read of the backing device must not race with a write to it.
-    let _lock = engine.locks.exclusive(key).await;
-    if let Some(slot) = hit(engine, volume, key, needed) {
-        return from_cache(engine, volume, slot, &job).await;
+    // Promotion changes blocks, and a read of the backing device must not race with a write to it.
+    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    engine.each_piece(volume, job, read_piece).await
+}
+
+/// Reads a piece; all of it is in the cache, or the block's lock is exclusive.
+async fn read_piece(
+    engine: Rc<Engine>,
+    volume: Rc<Attached>,
+    found: Option<BlockId>,
+    job: Job<Piece>,
+) -> Result<()> {
+    let needed = engine.geometry.touched(&job.part);
+    if let Some(slot) = found
+        && needed & !engine.map.borrow().slot(slot).valid == 0
+    {
+        engine.map.borrow_mut().touch(slot);
+        volume.counters.read_hits.add(1);
+        return from_cache(&engine, &volume, slot, &job).await;
     }
     volume.counters.read_misses.add(1);
-    let found = engine.map.borrow().find(key);
+    let block = job.part.block;
     let slot = match found {
         Some(slot) => Some(slot),
-        None if job.sequential || engine.commit.failure().is_some() || !volume.promotes(key) => {
+        None if job.sequential
+            || engine.commit.failure().is_some()
+            || !volume.promotes(volume.key(block)) =>
+        {
             None
         }
-        None => engine.allocate(key).await,
+        None => engine.allocate(volume.id, block).await,
     };
     let Some(slot) = slot else {
         volume.counters.bypassed_reads.add(1);
-        return from_backing(engine, volume, &job, job.piece.start..job.piece.end).await;
+        return from_backing(&engine, &volume, &job, job.part.start..job.part.end).await;
     };
-    let result = fill(engine, volume, slot, &job).await;
-    let empty = {
-        let map = engine.map.borrow();
-        let entry = map.slot(slot);
-        entry.valid == 0 && !entry.has(crate::map::TRACED)
-    };
-    if empty {
-        engine.forget_slot(slot);
-    }
+    let result = fill(&engine, &volume, slot, &job).await;
+    forget_if_empty(&engine, slot);
     result
 }
 
@@ -62,18 +79,31 @@ pub(super) async fn promoting(engine: &Rc<Engine>, volume: &Rc<Attached>, job: J
 pub(super) async fn without_promotion(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    job: Job,
+    job: Job<Stretch>,
     usable: Use,
 ) -> Result<()> {
-    let key = volume.key(job.piece.block);
-    let _lock = engine.locks.shared(key).await;
-    let needed = engine.geometry.touched(&job.piece);
-    let found = engine.map.borrow().find(key);
+    let region = volume.region_key(job.part.region);
+    let units = engine.geometry.units(&job.part);
+    let _lock = engine.locks.shared(region, units).await;
+    engine
+        .each_piece(volume, job, move |engine, volume, found, job| async move {
+            read_beside(&engine, &volume, found, &job, usable).await
+        })
+        .await
+}
+
+async fn read_beside(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    found: Option<BlockId>,
+    job: &Job<Piece>,
+    usable: Use,
+) -> Result<()> {
+    let needed = engine.geometry.touched(&job.part);
     let (slot, mask) = match found {
         None => (0, 0),
         Some(slot) => {
-            let map = engine.map.borrow();
-            let entry = map.slot(slot);
+            let entry = engine.map.borrow().slot(slot);
             match usable {
                 Use::AllValid => (slot, entry.valid),
                 Use::DirtyOnly => (slot, entry.dirty),
@@ -83,27 +113,11 @@ pub(super) async fn without_promotion(
     if needed & !mask == 0 {
         volume.counters.read_hits.add(1);
         engine.map.borrow_mut().touch(slot);
-        return from_cache(engine, volume, slot, &job).await;
+        return from_cache(engine, volume, slot, job).await;
     }
     volume.counters.read_misses.add(1);
     volume.counters.bypassed_reads.add(1);
-    mixed(engine, volume, slot, mask & needed, &job).await
-}
-
-fn hit(
-    engine: &Engine,
-    volume: &Attached,
-    key: forebay_policy::BlockKey,
-    needed: u64,
-) -> Option<BlockId> {
-    let mut map = engine.map.borrow_mut();
-    let slot = map.find(key)?;
-    if needed & !map.slot(slot).valid != 0 {
-        return None;
-    }
-    map.touch(slot);
-    volume.counters.read_hits.add(1);
-    Some(slot)
+    mixed(engine, volume, slot, mask & needed, job).await
 }
 
 /// Reads a piece whose granules are all valid.
@@ -111,9 +125,9 @@ async fn from_cache(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
-    job: &Job,
+    job: &Job<Piece>,
 ) -> Result<()> {
-    from_slot(engine, volume, slot, job, job.piece.start..job.piece.end).await
+    from_slot(engine, volume, slot, job, job.part.start..job.part.end).await
 }
 
 /// Reads a run of valid granules, bytes within the block. Clean ones can be had from the backing
@@ -122,7 +136,7 @@ async fn from_slot(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
-    job: &Job,
+    job: &Job<Piece>,
     run: Range<u32>,
 ) -> Result<()> {
     let part = job.buf.slice(relative(job, &run));
@@ -132,7 +146,7 @@ async fn from_slot(
     engine.stats.cache_read_errors.add(1);
     let dirty = engine.map.borrow().slot(slot).dirty;
     let piece = Piece {
-        block: job.piece.block,
+        block: job.part.block,
         start: run.start,
         end: run.end,
     };
@@ -151,10 +165,10 @@ async fn from_slot(
 async fn from_backing(
     engine: &Engine,
     volume: &Attached,
-    job: &Job,
+    job: &Job<Piece>,
     run: Range<u32>,
 ) -> Result<()> {
-    let offset = engine.geometry.backing_offset(job.piece.block, run.start);
+    let offset = engine.geometry.backing_offset(job.part.block, run.start);
     let buf = job.buf.slice(relative(job, &run));
     volume.backing.device.read(offset, buf).await
 }
@@ -165,47 +179,47 @@ async fn mixed(
     volume: &Rc<Attached>,
     slot: BlockId,
     mask: u64,
-    job: &Job,
+    job: &Job<Piece>,
 ) -> Result<()> {
-    let within = job.piece.start..job.piece.end;
+    let within = job.part.start..job.part.end;
     let geometry = engine.geometry;
-    for run in geometry.runs(mask, within.clone()) {
+    for run in geometry.runs(job.part.block.class, mask, within.clone()) {
         from_slot(engine, volume, slot, job, run).await?;
     }
-    for run in geometry.runs(!mask, within) {
+    for run in geometry.runs(job.part.block.class, !mask, within) {
         from_backing(engine, volume, job, run).await?;
     }
     Ok(())
 }
 
-fn relative(job: &Job, run: &Range<u32>) -> Range<usize> {
-    (run.start - job.piece.start) as usize..(run.end - job.piece.start) as usize
+fn relative(job: &Job<Piece>, run: &Range<u32>) -> Range<usize> {
+    (run.start - job.part.start) as usize..(run.end - job.part.start) as usize
 }
 
 /// Reads a piece that is not wholly in its slot, and takes in the granules that it misses: those of the
 /// request, no more. The answer does not depend on whether the cache device takes them.
-async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: BlockId, job: &Job) -> Result<()> {
+async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: BlockId, job: &Job<Piece>) -> Result<()> {
     let geometry = engine.geometry;
     let valid = engine.map.borrow().slot(slot).valid;
-    let touched = geometry.touched(&job.piece);
-    for run in geometry.runs(valid & touched, job.piece.start..job.piece.end) {
+    let touched = geometry.touched(&job.part);
+    for run in geometry.runs(job.part.block.class, valid & touched, job.part.start..job.part.end) {
         from_slot(engine, volume, slot, job, run).await?;
     }
-    let limit = volume.limit(geometry, job.piece.block);
+    let limit = volume.limit(geometry, job.part.block);
     let mut filled = 0;
     let mut promoted = true;
-    for run in geometry.runs(touched & !valid, 0..limit) {
-        let inside = run.start >= job.piece.start && run.end <= job.piece.end;
+    for run in geometry.runs(job.part.block.class, touched & !valid, 0..limit) {
+        let inside = run.start >= job.part.start && run.end <= job.part.end;
         let buf = if inside {
             job.buf.slice(relative(job, &run))
         } else {
             Buf::scratch((run.end - run.start) as usize)
         };
-        let offset = geometry.backing_offset(job.piece.block, run.start);
+        let offset = geometry.backing_offset(job.part.block, run.start);
         volume.backing.device.read(offset, buf.clone()).await?;
         if !inside {
-            let start = run.start.max(job.piece.start);
-            let end = run.end.min(job.piece.end);
+            let start = run.start.max(job.part.start);
+            let end = run.end.min(job.part.end);
             let source = buf.slice((start - run.start) as usize..(end - run.start) as usize);
             job.buf
                 .slice(relative(job, &(start..end)))
@@ -213,7 +227,7 @@ async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: BlockId, job: &J
         }
         if promoted && engine.write_slot(slot, run.start, buf).await.is_ok() {
             filled |= geometry.touched(&Piece {
-                block: job.piece.block,
+                block: job.part.block,
                 start: run.start,
                 end: run.end,
             });

@@ -4,28 +4,47 @@
 use std::rc::Rc;
 
 use forebay_block::Result;
+use forebay_metadata::order::Site;
+use forebay_policy::BlockId;
 
 use super::{around, fetch};
 use crate::engine::{Attached, Engine, Job};
+use crate::geometry::{Piece, Stretch};
 
-pub(super) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
-    let key = volume.key(job.piece.block);
-    let _lock = engine.locks.exclusive(key).await;
-    let found = engine.map.borrow().find(key);
-    if let Some(slot) = found {
-        volume.counters.write_hits.add(1);
-        return around::write_present(engine, volume, slot, &job, around::Copy::Extend).await;
-    }
-    volume.counters.write_misses.add(1);
-    if !job.sequential
-        && volume.promotes(key)
-        && let Some(slot) = engine.allocate(key).await
-    {
-        return around::write_and_insert(engine, volume, slot, &job).await;
-    }
-    around::write_absent(engine, volume, &job).await
+pub(super) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
+    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    engine
+        .each_piece(volume, job, |engine, volume, found, job| async move {
+            write_piece(&engine, &volume, found, &job).await
+        })
+        .await
 }
 
-pub(super) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job) -> Result<()> {
+async fn write_piece(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    found: Option<BlockId>,
+    job: &Job<Piece>,
+) -> Result<()> {
+    if let Some(slot) = found {
+        volume.counters.write_hits.add(1);
+        return around::write_present(engine, volume, slot, job, around::Copy::Extend).await;
+    }
+    volume.counters.write_misses.add(1);
+    let block = job.part.block;
+    if !job.sequential
+        && volume.promotes(volume.key(block))
+        && let Some(slot) = engine.allocate(volume.id, block).await
+    {
+        return around::write_and_insert(engine, volume, slot, job).await;
+    }
+    around::write_absent(engine, volume, job).await
+}
+
+pub(super) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
     fetch::promoting(engine, volume, job).await
 }

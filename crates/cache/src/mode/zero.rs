@@ -7,16 +7,17 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Buf, ErrorKind, Request, Result};
-use forebay_policy::{BlockKey, BlockId};
+use forebay_block::{Buf, ErrorKind, Op, Request, Result};
+use forebay_metadata::order::Site;
+use forebay_policy::{BlockId, Span};
 
 use super::around::drop_clean;
 use crate::engine::{Attached, Engine};
-use crate::geometry::Piece;
+use crate::geometry::{Piece, Stretch};
 use crate::map::{REWRITTEN, TRACED};
 
-/// Blocks that are locked at a time.
-const STRETCH_BLOCKS: usize = 64;
+/// Regions that are locked at a time.
+const STRETCH_REGIONS: usize = 64;
 
 /// Discards a range (`unmap` is none) or makes it read as zeroes.
 pub(crate) async fn zero(
@@ -27,13 +28,20 @@ pub(crate) async fn zero(
     unmap: Option<bool>,
     durable: bool,
 ) -> Result<()> {
-    let mut pieces = engine.geometry.pieces(offset, len).peekable();
-    let mut stretch: Vec<Piece> = Vec::with_capacity(STRETCH_BLOCKS);
-    while let Some(piece) = pieces.next() {
-        stretch.push(piece);
-        if stretch.len() == STRETCH_BLOCKS || pieces.peek().is_none() {
-            zero_stretch(engine, volume, &stretch, unmap, durable).await?;
+    let mut parts = engine.geometry.parts(offset, len).peekable();
+    let mut stretch: Vec<Stretch> = Vec::with_capacity(STRETCH_REGIONS);
+    let (mut start, mut end) = (offset, offset);
+    while let Some(part) = parts.next() {
+        stretch.push(part);
+        end += part.len() as u64;
+        if stretch.len() == STRETCH_REGIONS || parts.peek().is_none() {
+            let request = match unmap {
+                None => Request::discard(start, end - start),
+                Some(unmap) => Request::write_zeroes(start, end - start, false, unmap),
+            };
+            zero_stretch(engine, volume, &stretch, request, durable).await?;
             stretch.clear();
+            start = end;
         }
     }
     Ok(())
@@ -42,24 +50,31 @@ pub(crate) async fn zero(
 async fn zero_stretch(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    pieces: &[Piece],
-    unmap: Option<bool>,
+    parts: &[Stretch],
+    request: Request,
     durable: bool,
 ) -> Result<()> {
     engine.check_alive()?;
-    let keys: Vec<BlockKey> = pieces.iter().map(|piece| volume.key(piece.block)).collect();
-    let mut locks = Vec::with_capacity(keys.len());
-    for key in &keys {
-        locks.push(engine.locks.exclusive(*key).await);
+    let mut locks = Vec::with_capacity(parts.len());
+    for part in parts {
+        locks.push(engine.lock_blocks(Site::here(), volume, part).await);
     }
     let mut dropped = false;
     let mut zeroed = false;
     let mut result = Ok(());
-    for (piece, key) in pieces.iter().zip(&keys) {
-        let found = engine.map.borrow().find(*key);
-        if let (Some(slot), Ok(())) = (found, &result) {
-            dropped |= drop_before_zeroing(engine, slot, piece);
-            result = zero_dirty(engine, slot, piece)
+    for part in parts {
+        let units = engine.geometry.units(part);
+        let found: Vec<(BlockId, Span)> = {
+            let map = engine.map.borrow();
+            map.overlapping(volume.id, part.region, units).collect()
+        };
+        for (slot, span) in found {
+            if result.is_err() {
+                break;
+            }
+            let piece = engine.geometry.piece(part, span);
+            dropped |= drop_before_zeroing(engine, slot, &piece);
+            result = zero_dirty(engine, slot, &piece)
                 .await
                 .map(|zeroes| zeroed |= zeroes);
         }
@@ -70,17 +85,10 @@ async fn zero_stretch(
         engine.commit().await?;
     }
     result?;
-    let first = pieces.first().expect("a stretch has a piece");
-    let last = pieces.last().expect("a stretch has a piece");
-    let start = engine.geometry.backing_offset(first.block, first.start);
-    let end = engine.geometry.backing_offset(last.block, last.end);
-    let request = match unmap {
-        None => Request::discard(start, end - start),
-        Some(unmap) => Request::write_zeroes(start, end - start, false, unmap),
-    };
+    let discard = request.op == Op::Discard;
     match volume.backing.change(request, durable).await {
         // A device that cannot discard keeps what it has, which a discard allows.
-        Err(error) if unmap.is_none() && error.kind() == ErrorKind::Unsupported => {}
+        Err(error) if discard && error.kind() == ErrorKind::Unsupported => {}
         result => result?,
     }
     if durable && zeroed {
@@ -102,7 +110,7 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
 /// Zeroes what is dirty in place. Returns whether anything is.
 async fn zero_dirty(engine: &Rc<Engine>, slot: BlockId, piece: &Piece) -> Result<bool> {
     let dirty = engine.geometry.touched(piece) & engine.map.borrow().slot(slot).dirty;
-    for run in engine.geometry.runs(dirty, piece.start..piece.end) {
+    for run in engine.geometry.runs(piece.block.class, dirty, piece.start..piece.end) {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
         engine.write_slot(slot, run.start, zeroes).await?;
     }

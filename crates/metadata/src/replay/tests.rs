@@ -85,6 +85,7 @@ impl Ring {
 fn block(slot: u32, number: u64) -> BlockRecord {
     BlockRecord {
         volume: 1,
+        class: 0,
         block: number,
         slot,
         valid: 3,

@@ -86,6 +86,25 @@ impl BlockSizes {
         })
     }
 
+    /// The sizes whose bits are set, of `2^k` times the smallest.
+    ///
+    /// # Panics
+    /// If the smallest is no power of two, or its bit, the lowest, is not set.
+    #[must_use]
+    pub fn from_mask(smallest_bytes: u32, mask: u8) -> Self {
+        assert!(smallest_bytes.is_power_of_two() && mask & 1 == 1 && mask < 128);
+        Self {
+            unit_shift: u8::try_from(smallest_bytes.trailing_zeros()).expect("32 bits"),
+            classes: mask,
+        }
+    }
+
+    /// The sizes as bits: `k` for `2^k` times the smallest.
+    #[must_use]
+    pub const fn mask(self) -> u8 {
+        self.classes
+    }
+
     /// The smallest block, bytes.
     #[must_use]
     pub const fn unit_bytes(self) -> u64 {

@@ -193,12 +193,6 @@ impl BlockTable {
         self.units() - self.live_units
     }
 
-    /// Block numbers that were ever given out; all are below this.
-    #[must_use]
-    pub fn numbers(&self) -> usize {
-        self.blocks.len()
-    }
-
     /// Groups, free ones too.
     #[must_use]
     pub fn groups(&self) -> usize {
