@@ -172,13 +172,25 @@ impl Superblock {
         let log_size = log_bytes(u64::from(slots), unit);
         let metadata_size = input.metadata_bytes.unwrap_or(input.data_bytes);
         if slots == 0 || RESERVED_BYTES + log_size > metadata_size {
+            let needed = match input.metadata_bytes {
+                None => format!("{} bytes are needed", together(1).1),
+                Some(_) => {
+                    let records = (RECORDS_MIN + 64 + RECORDS_PER_SLOT) * RECORD_BYTES as u64;
+                    format!(
+                        "{} bytes for data and {} bytes for metadata are needed",
+                        data_offset + block,
+                        RESERVED_BYTES + log_bytes(1, unit).max(records),
+                    )
+                }
+            };
+            let metadata = input.metadata_bytes;
+            let metadata =
+                metadata.map_or_else(String::new, |bytes| format!(" with {bytes} for metadata"));
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "a cache of {}-byte blocks does not fit on {} bytes: at least {} are needed",
-                    block,
+                    "a cache of {block}-byte blocks does not fit on {} bytes{metadata}: at least {needed}",
                     input.data_bytes,
-                    together(1).1
                 ),
             ));
         }
@@ -451,6 +463,33 @@ mod tests {
         assert_eq!(kind(plan(1 << 30, None, 3000)), ErrorKind::InvalidInput);
         assert_eq!(kind(plan(1 << 30, None, 2 << 20)), ErrorKind::InvalidInput);
         assert_eq!(kind(plan(1 << 16, None, 4096)), ErrorKind::NoSpace);
+    }
+
+    #[test]
+    fn what_is_too_small_is_told_the_smallest_size_that_fits() {
+        let needed = |data, metadata, block| {
+            let error = plan(data, metadata, block).expect_err("too small").report();
+            let numbers = error
+                .rsplit_once("at least")
+                .expect("it says so")
+                .1
+                .to_owned();
+            let numbers = numbers.split(' ').filter_map(|word| word.parse().ok());
+            numbers.collect::<Vec<u64>>()
+        };
+        for block in [4096, 32768, 1 << 20] {
+            let [least] = needed(0, None, block)[..] else {
+                panic!("one device");
+            };
+            assert_eq!(plan(least, None, block).expect("fits").slots, 1);
+            assert_eq!(needed(least - 512, None, block), [least]);
+            let [data, metadata] = needed(0, Some(0), block)[..] else {
+                panic!("two devices");
+            };
+            assert_eq!(plan(data, Some(metadata), block).expect("fits").slots, 1);
+            assert_eq!(needed(data - 512, Some(metadata), block), [data, metadata]);
+            assert_eq!(needed(data, Some(metadata - 512), block), [data, metadata]);
+        }
     }
 
     #[test]

@@ -38,6 +38,22 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
+impl Listen {
+    /// Whether only one of two different addresses can be listened on: one is all of a port, and the
+    /// other a part of it.
+    pub(super) fn clashes_with(&self, other: &Self) -> bool {
+        let (Self::Tcp(one), Self::Tcp(other)) = (self, other) else {
+            return false;
+        };
+        // All of IPv6 is all of IPv4, too.
+        let covers = |all: &SocketAddr, part: &SocketAddr| {
+            all.ip().is_unspecified() && (all.is_ipv6() || part.is_ipv4())
+        };
+        let different = one != other && one.port() == other.port() && one.port() != 0;
+        different && (covers(one, other) || covers(other, one))
+    }
+}
+
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
