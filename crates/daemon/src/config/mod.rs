@@ -180,58 +180,6 @@ impl Config {
         format!("{}:{line}", self.path.display())
     }
 
-    /// Addresses that cannot all be listened on.
-    fn check_addresses(&self, problems: &mut Problems<'_>) {
-        let mut nbd: Vec<(&Listen, usize)> = Vec::new();
-        for export in &self.exports {
-            let Protocol::Nbd(listen) = &export.protocol else {
-                continue;
-            };
-            let twin = nbd.iter().find(|(other, _)| other.clashes_with(listen));
-            if let Some((other, line)) = twin {
-                problems.add_at(
-                    export.line,
-                    format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
-                    "use the same address for both (volumes are told apart by their names), or another port",
-                );
-            }
-            nbd.push((listen, export.line));
-        }
-        let own = [
-            (
-                Listen::Tcp(self.server.metrics),
-                self.server.metrics_line,
-                "metrics",
-            ),
-            (
-                Listen::Unix(self.server.control.clone()),
-                self.server.control_line,
-                "control",
-            ),
-        ];
-        for (address, line, key) in own {
-            let same = |other: &Listen| *other == address || other.clashes_with(&address);
-            let Some((other, export)) = nbd.iter().find(|(other, _)| same(other)) else {
-                continue;
-            };
-            let (line, what) = match line {
-                Some(line) => (
-                    line,
-                    format!("`{key}` is {address}, and so is the export in line {export}: {other}"),
-                ),
-                None => (
-                    *export,
-                    format!(
-                        "the export's {other} is also `{key}` in [server], where {address} is the default"
-                    ),
-                ),
-            };
-            let help =
-                format!("set `{key}` in [server] to another address, or give the export another");
-            problems.add_at(line, what, help);
-        }
-    }
-
     fn check_exports(&self, file: &File, problems: &mut Problems<'_>) {
         for (index, export) in self.exports.iter().enumerate() {
             let twin = self.exports[..index].iter().find(|other| {

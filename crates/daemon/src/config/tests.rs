@@ -305,21 +305,29 @@ fn one_file_has_one_device() {
 
 #[test]
 fn addresses_that_clash_are_named_where_they_stand() {
+    let tcp = "volume = \"db\"\nnbd = \"127.0.0.1:10809\"";
     let report = broken("io = \"threads\"", "metrics = \"127.0.0.1:10809\"");
     assert!(
         report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 34"),
         "{report}"
     );
     // The default is the configuration's as well.
-    let report = broken("127.0.0.1:10809", "127.0.0.1:9809");
+    let report = broken(tcp, &tcp.replace("10809", "9809"));
     assert!(
         report.contains("where 127.0.0.1:9809 is the default"),
         "{report}"
     );
-    let report = broken("unix:/run/forebay/db.sock", "unix:/run/x.sock");
-    assert!(report.contains("`control` is unix:/run/x.sock"), "{report}");
+    let report = broken(
+        "control = \"/run/x.sock\"",
+        "control = \"/run/forebay/db.sock\"",
+    );
+    assert!(
+        report.contains("`control` is unix:/run/forebay/db.sock"),
+        "{report}"
+    );
     let all = "0.0.0.0:10809\"\ninsecure = true #";
-    let report = broken("unix:/run/forebay/db.sock", all);
+    let unix = "volume = \"db\"\nnbd = \"unix:/run/forebay/db.sock";
+    let report = broken(unix, &format!("volume = \"db\"\nnbd = \"{all}"));
     assert!(report.contains("cannot both be listened on"), "{report}");
     let six = GOOD.replace("unix:/run/forebay/db.sock", "[::1]:10809");
     assert!(parse(&six).is_ok(), "another address, the same port");
