@@ -93,7 +93,12 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     };
     let what = place.data.display().to_string();
     let named_at = place.named_at.clone();
-    let found = match (Reactor::new(Engine::Auto)?.run(inspect(place)), running) {
+    let found = Reactor::new(Engine::Auto)?.run(inspect(place));
+    let found = found.map_err(|error| match named_at {
+        Some(place) => error.context(place),
+        None => error,
+    });
+    let found = match (found, running) {
         (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
             in_order()?;
             return Err(Error::new(
@@ -109,10 +114,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
             out::note(&format!("forebay: {}", error.report()));
             return Ok(ExitCode::from(DAMAGED));
         }
-        (found, _) => found.map_err(|error| match named_at {
-            Some(place) => error.context(place),
-            None => error,
-        })?,
+        (found, _) => found?,
     };
     in_order()?;
     out::print(&match arguments.json {
