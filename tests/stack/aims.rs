@@ -34,7 +34,7 @@ impl Aim {
     /// The plain configuration, changed.
     pub(super) fn details(&self, plain: Details) -> Details {
         let small = Details {
-            block_bytes: 4 << 10,
+            block_sizes: &[4 << 10],
             region_shift: 6,
             ..plain
         };
@@ -77,7 +77,7 @@ pub(crate) const AIMS: [Aim; 6] = [
             Pause(7500),
         ],
         change: |small| Details {
-            block_bytes: 16 << 10,
+            block_sizes: &[16 << 10],
             latency_us: [(20, 200), (20, 200), (4_000_000, 4_100_000)],
             modes: vec![Mode::PassThrough, Mode::WriteThrough],
             ..small

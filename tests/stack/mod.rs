@@ -57,12 +57,14 @@ impl Stack for CacheStack {
 
     fn world(&self, seed: u64) -> World {
         let details = &self.details;
-        let block = u64::from(details.block_bytes);
+        let (block, largest) = (details.block_sizes[0], details.largest_block());
         let blocks = if self.setup.fits {
-            VOLUMES as u64 * (VOLUME_BYTES / block + 4)
+            VOLUMES as u64 * (VOLUME_BYTES / block + 4) + 16 * (largest / block - 1)
         } else {
             // Never less than the engine works with.
-            (VOLUMES as u64 * VOLUME_BYTES / block / details.share).max(6)
+            let sizes = details.block_sizes.len() as u64;
+            let least = ((sizes + 3) * largest / block).max(6);
+            (VOLUMES as u64 * VOLUME_BYTES / block / details.share).max(least)
         };
         let mut world = World::new(seed);
         world.add_disk(&DiskConfig {
@@ -105,9 +107,11 @@ impl Stack for CacheStack {
     }
 
     async fn format(&self, process: &Process) -> Result<()> {
+        let sizes = self.details.block_sizes;
+        let top = (self.details.largest_block() / sizes[0]).ilog2() as u8;
         let options = FormatOptions {
-            region_shift: self.details.region_shift,
-            ..FormatOptions::new(self.details.block_bytes, [7; 16])
+            region_shift: self.details.region_shift.max(top),
+            ..FormatOptions::sizes(sizes, [7; 16])
         };
         forebay_cache::format(&self.devices(process), &options).await
     }

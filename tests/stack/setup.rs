@@ -15,12 +15,25 @@ use super::aims::{AIMS, Aim};
 pub(crate) const VOLUMES: usize = 2;
 pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
 
-/// The variant of the plain configuration in which modes change under the clients.
+/// The variant of the plain configuration in which modes change under the clients, and blocks have
+/// several sizes.
 pub(crate) const CHANGING: u64 = 1;
 /// Set in a variant of [`Setup::pressed`].
 const PRESSED: u64 = 1 << 32;
 /// Set in a variant of [`Setup::aimed`].
 const AIMED: u64 = 1 << 33;
+
+/// Sizes of cache blocks that a drawn configuration may have, bytes.
+const SIZES: [&[u64]; 8] = [
+    &[4 << 10],
+    &[8 << 10],
+    &[16 << 10],
+    &[32 << 10],
+    &[4 << 10, 8 << 10],
+    &[4 << 10, 8 << 10, 16 << 10],
+    &[4 << 10, 16 << 10],
+    &[8 << 10, 16 << 10, 32 << 10],
+];
 
 /// A configuration; as text it is the label in replay commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +258,12 @@ impl Setup {
     /// The plain configuration.
     fn plain(&self) -> Details {
         Details {
-            block_bytes: if self.fits { 16 << 10 } else { 4 << 10 },
+            block_sizes: match (self.fits, self.variant == CHANGING) {
+                (true, false) => &[16 << 10],
+                (false, false) => &[4 << 10],
+                (true, true) => &[4 << 10, 8 << 10, 16 << 10],
+                (false, true) => &[4 << 10, 8 << 10],
+            },
             region_shift: 2,
             metadata_device: false,
             unit_bytes: 512,
@@ -271,7 +289,7 @@ impl Setup {
             return self.plain();
         }
         let drawn = Details {
-            block_bytes: [4, 8, 16, 32][rng.index(4)] << 10,
+            block_sizes: SIZES[rng.index(SIZES.len())],
             region_shift: [0, 2, 6][rng.index(3)],
             metadata_device: rng.chance(1, 2),
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
@@ -311,7 +329,7 @@ impl Setup {
                 ..pressed
             },
             Some(Pressure::Bulk) => Details {
-                block_bytes: 4 << 10,
+                block_sizes: &[4 << 10],
                 unit_bytes: 512,
                 ..pressed
             },
@@ -331,8 +349,16 @@ enum Pressure {
     Bulk,
 }
 
+impl Details {
+    /// The largest cache block, bytes.
+    pub(super) fn largest_block(&self) -> u64 {
+        *self.block_sizes.last().expect("there is a size")
+    }
+}
+
 pub(super) struct Details {
-    pub(super) block_bytes: u32,
+    /// Of cache blocks, bytes.
+    pub(super) block_sizes: &'static [u64],
     pub(super) region_shift: u8,
     pub(super) metadata_device: bool,
     /// Logical block of the metadata device, or physical block of the one that holds everything.

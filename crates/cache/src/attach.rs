@@ -388,6 +388,11 @@ impl Engine {
                     ),
                 );
             }
+            tracing::warn!(
+                volume = known.name,
+                "the backing device has shrunk from {old} to {size} bytes: what lay beyond its end is \
+                 gone, and the volume is so much smaller; nothing that the cache had to write back is lost"
+            );
             let mut kill = Vec::new();
             for slot in beyond {
                 let entry = self.map.borrow().slot(slot);

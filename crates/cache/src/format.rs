@@ -111,6 +111,8 @@ pub struct Inspection {
     pub unreadable_units: u64,
     /// What is wrong with the map, in words; empty if it is sound.
     pub problems: Vec<String>,
+    /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is mended.
+    pub spare_damage: Vec<String>,
     /// The volumes that it knows.
     pub volumes: Vec<InspectedVolume>,
 }
@@ -149,11 +151,7 @@ pub async fn inspect(
             "a flush of the cache device failed before: the next start names what was acknowledged since the last good one as lost".to_owned(),
         );
     }
-    if Superblock::sound_copies(metadata.as_ref()).await < 2 {
-        inspection.problems.push(
-            "one of the two copies of the superblock is damaged; the next attach of a volume writes it again".to_owned(),
-        );
-    }
+    inspection.spare_damage = spare_damage(devices).await;
     Ok(inspection)
 }
 
@@ -234,8 +232,34 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,
         problems,
+        spare_damage: Vec::new(),
         volumes,
     }
+}
+
+/// Says which copies of the superblock are damaged where the other one is sound, and how that is mended.
+pub async fn spare_damage(devices: &Devices) -> Vec<String> {
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let mut damage = Vec::new();
+    let apart = devices.metadata.is_some().then_some(&devices.data);
+    for (device, mended) in [
+        (
+            Some(metadata),
+            "the start of `forebay serve` that attaches a volume writes both anew",
+        ),
+        // Written by `format` alone, since nothing in it changes.
+        (apart, "only formatting the cache anew writes both again"),
+    ] {
+        let Some(device) = device else { continue };
+        if Superblock::sound_copies(device.as_ref()).await == 1 {
+            damage.push(format!(
+                "one of the two copies of the superblock on {} is damaged; the other one is sound and is \
+                 used: nothing is lost, and {mended}",
+                device.info().name
+            ));
+        }
+    }
+    damage
 }
 
 /// Granules are 4 KiB at least, and a granule is written without its neighbours.

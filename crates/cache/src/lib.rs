@@ -33,7 +33,7 @@ mod region;
 mod stats;
 
 pub use forebay_policy::Promotion;
-pub use format::{InspectedVolume, Inspection, format, inspect};
+pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
 pub use open::Cache;
 pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 pub use recover::{LostRange, RecoveryReport};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::size::{human_bytes, human_duration};
+use crate::config::size::{human_bytes, human_count, human_duration};
 use crate::control::status::{CacheStatus, Latency, Status, percent};
 use crate::table::Table;
 
@@ -53,12 +53,12 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             cache.durability,
         ),
         format!(
-            "{} evictions, {} written back, {} commits ({} us each), {} errors",
-            cache.evictions,
+            "{}, {} written back, {} ({} us each), {}",
+            human_count(cache.evictions, "eviction"),
             human_bytes(cache.cleaned_bytes),
-            cache.commits,
+            human_count(cache.commits, "commit"),
             cache.commit_us(),
-            cache.errors(),
+            human_count(cache.errors(), "error"),
         ),
         format!(
             "start: {} ({} ms); the map takes {} of memory",
@@ -79,9 +79,9 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     failed
         .map(|device| {
             format!(
-                "device {:?}: {} errors, the last: {}",
+                "device {:?}: {}, the last: {}",
                 device.name,
-                device.errors,
+                human_count(device.errors, "error"),
                 device.last_error.as_deref().unwrap_or("not known")
             )
         })

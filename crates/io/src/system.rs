@@ -1,6 +1,9 @@
 //! The machine: its boot, its entropy, its clock, and what a process in the I/O path asks of it.
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
@@ -118,16 +121,45 @@ pub fn reserve_memory(bytes: usize) {
 }
 
 /// Tells the kernel that this thread, and those that it starts from now on, serve a block device:
-/// their allocations then never wait for write-back, which could wait for them. The log says if the
-/// kernel refuses. Call it before other threads are started.
-pub fn io_flusher() {
+/// their allocations then never wait for write-back, which could wait for them. Call it before other
+/// threads are started.
+///
+/// # Errors
+/// `Permission` without `CAP_SYS_RESOURCE`, or what the system says.
+pub fn io_flusher() -> Result<()> {
     // SAFETY: a plain system call with integer arguments.
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
-        tracing::info!(
-            "not marked as an I/O flusher ({}): memory pressure may stall the volumes of a file \
-             system on this machine; give the process CAP_SYS_RESOURCE",
-            io::Error::last_os_error()
-        );
+        return Err(io::Error::last_os_error()).context(|| {
+            "not marked as an I/O flusher: memory pressure may stall the volumes of a file system on \
+             this machine; give the process CAP_SYS_RESOURCE"
+        });
+    }
+    Ok(())
+}
+
+/// Of linux/capability.h.
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Whether this process may mount file systems, as far as its capabilities say.
+#[must_use]
+pub fn may_mount() -> bool {
+    has_capability(CAP_SYS_ADMIN)
+}
+
+/// Whether this process may write to `path`: to a directory means to make files in it.
+///
+/// # Errors
+/// What the system says if it may not.
+pub fn may_write(path: &Path) -> Result<()> {
+    let text = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)?;
+    let mode = match path.is_dir() {
+        true => libc::W_OK | libc::X_OK,
+        false => libc::W_OK,
+    };
+    // SAFETY: a string that lives through the call.
+    match unsafe { libc::faccessat(libc::AT_FDCWD, text.as_ptr(), mode, libc::AT_EACCESS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().into()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_block::{Buf, ErrorKind, Request, Result, completion_pair};
-use forebay_io::file::{File, FileOptions};
+use forebay_io::file::{File, FileOptions, may_write_device};
 use forebay_io::{Engine, Reactor};
 
 const SIZE_BYTES: u64 = 16 << 20;
@@ -132,5 +132,44 @@ fn a_block_device_is_held_alone() {
         assert!(refused.report().contains(&name), "{refused:?}");
         drop(first);
         File::open(path, &HELD).expect("free again");
+    });
+}
+
+/// A device made read-only. Who has its number next would find it so: it is undone in every case.
+struct ReadOnly<'a>(&'a Path);
+
+impl<'a> ReadOnly<'a> {
+    fn set(path: &'a Path) -> Self {
+        let set = Command::new("blockdev").arg("--setro").arg(path).status();
+        assert!(set.is_ok_and(|set| set.success()), "blockdev of util-linux");
+        Self(path)
+    }
+}
+
+impl Drop for ReadOnly<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("blockdev").arg("--setrw").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_block_device_that_takes_no_writes_is_opened_for_reading_only() {
+    on_both("read-only", 512, async |path| {
+        may_write_device(path).expect("it takes writes");
+        let set = ReadOnly::set(path);
+        let refused = File::open(path, &HELD).expect_err("it takes no writes");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        assert!(refused.report().contains("--setrw"), "{refused:?}");
+        let refused = may_write_device(path).expect_err("it takes no writes");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        let options = FileOptions {
+            read_only: true,
+            ..HELD
+        };
+        let file = File::open(path, &options).expect("it can be read");
+        let read = Request::read(0, Buf::scratch(4096));
+        request(&file, read).await.expect("reads");
+        drop((file, set));
+        File::open(path, &HELD).expect("it takes writes again");
     });
 }

@@ -123,9 +123,6 @@ pub struct PlanInput {
 const RECORDS_PER_SLOT: u64 = 4;
 /// Records that even the smallest ring has on top.
 const RECORDS_MIN: u64 = 256;
-/// Groups, each as long as the largest block, that a cache of several block sizes has at least: one of
-/// each size may stand half empty.
-const GROUPS_MIN: u32 = 16;
 /// Units that even the smallest ring has.
 const UNITS_MIN: u64 = 16;
 
@@ -190,15 +187,32 @@ impl Superblock {
         let slots = u32::try_from(slots.min(1 << 31)).expect("at most 2^31");
         let log_size = log_bytes(u64::from(slots), unit);
         let metadata_size = input.metadata_bytes.unwrap_or(input.data_bytes);
-        let least = if top == 0 { 1 } else { GROUPS_MIN << top };
+        let least = if top == 0 {
+            1
+        } else {
+            (input.classes.count_ones() + 2) << top
+        };
         if slots < least || RESERVED_BYTES + log_size > metadata_size {
+            let needed = match input.metadata_bytes {
+                None => format!("{} bytes are needed", together(u64::from(least)).1),
+                Some(_) => {
+                    let records = (RECORDS_MIN + 64 + RECORDS_PER_SLOT * u64::from(least)) * RECORD_BYTES as u64;
+                    format!(
+                        "{} bytes for data and {} bytes for metadata are needed",
+                        data_offset + u64::from(least) * block,
+                        RESERVED_BYTES + log_bytes(u64::from(least), unit).max(records),
+                    )
+                }
+            };
+            let metadata = input.metadata_bytes;
+            let metadata =
+                metadata.map_or_else(String::new, |bytes| format!(" with {bytes} for metadata"));
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "a cache of {}-byte blocks does not fit on {} bytes: at least {} are needed",
+                    "a cache of {}-byte blocks does not fit on {} bytes{metadata}: at least {needed}",
                     block << top,
                     input.data_bytes,
-                    together(u64::from(least)).1
                 ),
             ));
         }
@@ -438,65 +452,4 @@ impl Superblock {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
-        Superblock::plan(PlanInput {
-            data_bytes: data,
-            metadata_bytes: metadata,
-            unit_bytes: 4096,
-            region_shift: 6,
-            block_size_bytes: block,
-            uuid: [3; 16],
-        })
-    }
-
-    #[test]
-    fn plans_fit_their_devices() {
-        for block in [4096, 32768, 1 << 20] {
-            for size in [3 << 20, 100 << 20, (1 << 30) + 12288, 1 << 40] {
-                let found = plan(size, None, block).expect("fits");
-                let slots = u64::from(found.slots);
-                let end = found.data_offset + slots * u64::from(block);
-                assert!(end <= size, "{found:?}");
-                assert!(size - end < 3 * u64::from(block).max(8192) || slots == 1 << 31);
-                let log_end = found.log.offset + found.log.records * RECORD_BYTES as u64;
-                assert!(log_end <= found.data_offset);
-                assert!(found.log.records >= slots * 4);
-                found.sound("test").expect("sound");
-            }
-        }
-        let apart = plan(1 << 30, Some(16 << 20), 32768).expect("fits");
-        assert_eq!(apart.slots, ((1 << 30) - (128 << 10)) / 32768);
-        let starved = plan(1 << 30, Some(1 << 20), 4096).expect("fits");
-        assert!(starved.slots < 5000, "the metadata device limits the slots");
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        let kind = |result: Result<Superblock>| result.expect_err("refused").kind();
-        assert_eq!(kind(plan(1 << 30, None, 3000)), ErrorKind::InvalidInput);
-        assert_eq!(kind(plan(1 << 30, None, 2 << 20)), ErrorKind::InvalidInput);
-        assert_eq!(kind(plan(1 << 16, None, 4096)), ErrorKind::NoSpace);
-    }
-
-    #[test]
-    fn a_copy_survives_a_round_trip_and_damage_is_seen() {
-        let mut superblock = plan(1 << 30, None, 32768).expect("fits");
-        superblock.volumes.push(VolumeEntry {
-            id: 5,
-            name: "db".into(),
-            epoch: 9,
-            size_bytes: 1 << 40,
-            identity: u64::MAX - 3,
-        });
-        let mut bytes = superblock.encode();
-        assert_eq!(Superblock::decode(&bytes), Some(superblock));
-        for at in (0..COPY_BYTES).step_by(97) {
-            bytes[at] ^= 1;
-            assert_eq!(Superblock::decode(&bytes), None, "byte {at}");
-            bytes[at] ^= 1;
-        }
-    }
-}
+mod tests;

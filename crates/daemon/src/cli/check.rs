@@ -7,12 +7,17 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, Inspection};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::{Engine, Reactor};
+use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use super::out;
-use crate::config::size::human_bytes;
+use crate::config::size::{human_bytes, human_count};
 use crate::config::{Config, DeviceKind};
-use crate::stack::odd_end;
+use crate::control::client::Client;
+use crate::control::protocol::{Reply, Request};
+use crate::control::status::Status;
+use crate::serve::guard;
+use crate::stack::{odd_end, unreadable};
 use crate::state::hex;
 use crate::table::Table;
 
@@ -21,7 +26,8 @@ const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed; the cache must not be in use. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
+/// Nothing is changed; the cache must not be in use. What the daemon that serves the configuration holds
+/// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
 /// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage.
 /// After a crash a cache is in order: the next start recovers it.
 #[derive(Debug, clap::Args)]
@@ -49,47 +55,73 @@ struct Place {
     data: PathBuf,
     metadata: Option<PathBuf>,
     journal: Option<PathBuf>,
+    /// The place in a configuration that names it.
+    named_at: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let place = match (&arguments.config, &arguments.cache) {
-        (Some(config), _) => {
-            let config = Config::load(config)?;
-            config.check_media(true)?;
-            let ends = Reactor::new(Engine::Auto)?.run(odd_ends(config.clone()))?;
-            for warning in config.warnings.iter().chain(&ends) {
-                out::note(&format!("warning: {warning}"));
+pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitCode> {
+    let (place, config) = match (&arguments.config, &arguments.cache) {
+        (Some(path), _) => {
+            let mut config = Config::load(path)?;
+            if let Some(control) = control {
+                config.server.set_control(control)?;
             }
-            if !arguments.json {
-                out::print(&format!(
-                    "{}: in order ({} devices, {} volumes, {} exports)\n",
-                    config.path.display(),
-                    config.devices.len(),
-                    config.volumes.len(),
-                    config.exports.len()
-                ))?;
-            }
-            match place(&config) {
-                Some(place) => place,
-                None => return Ok(ExitCode::SUCCESS),
-            }
+            (place(&config), Some(config))
         }
-        (None, Some(data)) => Place {
-            data: data.clone(),
-            metadata: arguments.metadata.clone(),
-            journal: arguments.journal.clone(),
-        },
+        (None, Some(data)) => {
+            let place = Place {
+                data: data.clone(),
+                metadata: arguments.metadata.clone(),
+                journal: arguments.journal.clone(),
+                named_at: None,
+            };
+            (Some(place), None)
+        }
         (None, None) => return Err(Error::new(ErrorKind::InvalidInput, "name what to check")),
     };
+    let running = match &config {
+        Some(config) => check_config(config)?,
+        None => None,
+    };
+    let in_order = || match &config {
+        Some(config) if !arguments.json => out::print(&summary(config)),
+        _ => Ok(()),
+    };
+    let Some(place) = place else {
+        in_order()?;
+        return Ok(ExitCode::SUCCESS);
+    };
     let what = place.data.display().to_string();
-    let reactor = Reactor::new(Engine::Auto)?;
-    let found = reactor.run(inspect(place));
-    let found = found.context(|| format!("cannot check the cache on {what}"))?;
+    let named_at = place.named_at.clone();
+    let found = Reactor::new(Engine::Auto)?.run(inspect(place));
+    let found = found.map_err(|error| match named_at {
+        Some(place) => error.context(place),
+        None => error,
+    });
+    let found = match (found, running) {
+        (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
+            in_order()?;
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the cache on {what} was not looked at: it is in use, and a daemon (process {}) answers \
+                     on the control socket. See `forebay status`, or stop the daemon and check again",
+                    status.pid
+                ),
+            ));
+        }
+        (Err(error), _) if error.kind() == ErrorKind::Corrupt => {
+            out::note(&format!("forebay: {}", error.report()));
+            return Ok(ExitCode::from(DAMAGED));
+        }
+        (found, _) => found?,
+    };
+    in_order()?;
     out::print(&match arguments.json {
         true => format!("{}\n", as_json(&found)),
         false => render(&what, &found),
     })?;
-    let damaged = !found.problems.is_empty();
+    let damaged = !found.problems.is_empty() || !found.spare_damage.is_empty();
     Ok(if damaged {
         ExitCode::from(DAMAGED)
     } else {
@@ -97,13 +129,42 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
+/// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does. The status
+/// of the daemon that answers on its control socket, if one does.
+fn check_config(config: &Config) -> Result<Option<Box<Status>>> {
+    let running = running(&config.server.control);
+    guard::check(config)?;
+    config.check_machine(true, running.as_deref())?;
+    let ends = Reactor::new(Engine::Auto)?.run(odd_ends(config.clone()))?;
+    for warning in config.warnings.iter().chain(&ends) {
+        out::note(&format!("warning: {warning}"));
+    }
+    Ok(running)
+}
+
+fn running(control: &Path) -> Option<Box<Status>> {
+    let mut client = Client::connect(control).ok()?;
+    match client.call(&Request::Status {}, |_| ()) {
+        Ok(Reply::Status(status)) => Some(status),
+        _ => None,
+    }
+}
+
+fn summary(config: &Config) -> String {
+    let count = |items: usize, noun| human_count(items as u64, noun);
+    format!(
+        "{}: the configuration is in order ({}, {}, {})\n",
+        config.path.display(),
+        count(config.devices.len(), "device"),
+        count(config.volumes.len(), "volume"),
+        count(config.exports.len(), "export"),
+    )
+}
+
 /// Where the cache of a configuration lies; none if it has none that outlives the process.
 fn place(config: &Config) -> Option<Place> {
     let cache = config.cache.as_ref()?;
-    let file = |name: &str| match &config.stack(name).last()?.kind {
-        DeviceKind::File { path, .. } => Some(path.clone()),
-        _ => None,
-    };
+    let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
     Some(Place {
         data: file(&cache.data)?,
         metadata: match &cache.metadata {
@@ -111,6 +172,7 @@ fn place(config: &Config) -> Option<Place> {
             None => None,
         },
         journal: cache.journal.clone(),
+        named_at: Some(config.place(cache.line)),
     })
 }
 
@@ -140,14 +202,25 @@ async fn inspect(place: Place) -> Result<Inspection> {
         exclusive: true,
         ..FileDeviceOptions::default()
     };
+    let what = place.data.display().to_string();
+    let failed = || format!("cannot check the cache on {what}");
     let open = |path: &Path| FileDevice::open(path, options.clone());
     let devices = Devices {
-        data: open(&place.data)?,
-        metadata: place.metadata.as_deref().map(open).transpose()?,
+        data: open(&place.data).context(failed)?,
+        metadata: match &place.metadata {
+            Some(path) => Some(open(path).context(failed)?),
+            None => None,
+        },
     };
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    if let Err(error) = Superblock::read(holder.as_ref()).await {
+        let (name, metadata) = (holder.info().name, place.metadata.as_deref());
+        return Err(unreadable(error, &name, Some(&place.data), metadata));
+    }
     super::format::inspect_with_journal(&devices, place.journal.as_deref())
         .await
         .map(|(inspection, _)| inspection)
+        .context(failed)
 }
 
 fn as_json(found: &Inspection) -> serde_json::Value {
@@ -173,6 +246,7 @@ fn as_json(found: &Inspection) -> serde_json::Value {
         "damaged_records": found.damaged_records,
         "unreadable_units": found.unreadable_units,
         "problems": found.problems,
+        "spare_damage": found.spare_damage,
         "volumes": volumes,
     })
 }
@@ -185,11 +259,11 @@ fn render(what: &str, found: &Inspection) -> String {
     };
     let block = u64::from(found.block_size_bytes);
     let mut text = format!(
-        "{what}: cache {}, {} blocks of {}, {} records of metadata, {state}\n",
+        "{what}: cache {}, {} of {}, {} of metadata, {state}\n",
         hex(&found.uuid),
-        found.blocks,
+        human_count(u64::from(found.blocks), "block"),
         human_bytes(block),
-        found.records,
+        human_count(found.records, "record"),
     );
     if !found.volumes.is_empty() {
         text.push_str(&volumes(found).render(2));
@@ -197,13 +271,19 @@ fn render(what: &str, found: &Inspection) -> String {
     for problem in &found.problems {
         text.push_str(&format!("PROBLEM: {problem}\n"));
     }
-    text.push_str(match found.problems.is_empty() {
-        true => "In order.\n",
-        false => {
+    for damage in &found.spare_damage {
+        text.push_str(&format!("DAMAGE: {damage}\n"));
+    }
+    if !found.problems.is_empty() {
+        text.push_str(
             "NOT IN ORDER, see above. What is damaged is not used. To be rid of damage: serve the cache, \
-                  `forebay detach` its volumes, which writes back what is sound, and format it anew.\n"
-        }
-    });
+             `forebay detach` its volumes, which writes back what is sound, and format it anew.\n",
+        );
+    } else if found.spare_damage.is_empty() {
+        text.push_str("In order.\n");
+    } else {
+        text.push_str("In order but for that.\n");
+    }
     text
 }
 

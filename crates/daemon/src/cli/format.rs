@@ -1,5 +1,7 @@
 //! `forebay format`: makes an empty cache, and destroys nothing in silence.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -11,6 +13,7 @@ use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
 use super::out;
+use crate::config::Medium;
 use crate::config::size::{Size, human_bytes};
 use crate::stack::journal;
 use crate::state::hex;
@@ -31,7 +34,7 @@ pub(super) struct Arguments {
     /// The size of a cache block, 4K to 1M
     #[arg(long, value_name = "SIZE", default_value = "32K")]
     pub(super) block_size: Size,
-    /// Make the file for cached data with this size, if it does not exist
+    /// Make the file for cached data with this size, if it does not exist; one that does must have it
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
     /// Format even if the device holds something
@@ -59,6 +62,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let metadata = arguments.metadata.clone();
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let create = arguments.create.map(|size| size.0);
+    check_different(&cache, metadata.as_deref())?;
+    let made_here = match create {
+        Some(bytes) => check_create(&cache, bytes)?,
+        None => None,
+    };
     let mut uuid = [0; 16];
     system::random(&mut uuid);
     let made = reactor.run(async move {
@@ -81,6 +89,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Ok::<_, Error>((made, lost))
     });
     let (made, lost) = made?;
+    if let Some(file) = made_here {
+        file.keep();
+    }
     if let Some(lost) = lost {
         out::print(&format!("LOST, as --discard-dirty says: {lost}\n"))?;
     }
@@ -91,6 +102,100 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         human_bytes(u64::from(made.blocks) * u64::from(made.block_size_bytes)),
         human_bytes(u64::from(made.block_size_bytes)),
     ))
+}
+
+/// A file that is made here, and goes when formatting it fails.
+struct MadeHere(PathBuf);
+
+impl MadeHere {
+    /// Makes it, empty: what somebody else made in the meantime is not ours to remove.
+    fn new(path: &Path) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(0o600).open(path);
+        made.context(|| format!("--create: cannot make {}", path.display()))?;
+        Ok(Self(path.to_path_buf()))
+    }
+
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for MadeHere {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Refuses one device in two roles, whatever it is called there.
+fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
+    let Some(metadata) = metadata else {
+        return Ok(());
+    };
+    let medium = |path: &Path| std::fs::metadata(path).ok().as_ref().map(Medium::of);
+    let same = match (medium(cache), medium(metadata)) {
+        (Some(one), Some(other)) => one == other,
+        // Not there yet: only the name can tell.
+        _ => std::path::absolute(cache).ok() == std::path::absolute(metadata).ok(),
+    };
+    if !same {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "--cache {} and --metadata {} are one and the same: give metadata a device of its own, or \
+             leave --metadata out to have it on the cache device",
+            cache.display(),
+            metadata.display()
+        ),
+    ))
+}
+
+/// Looks at what --create meets. What is going to be made, if nothing is there.
+fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
+    let refuse = |kind, what: String| {
+        let path = path.display();
+        Err(Error::new(kind, format!("--create: {path} {what}")))
+    };
+    let found = match std::fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            return match parent {
+                Some(parent) if !parent.is_dir() => refuse(
+                    ErrorKind::NotFound,
+                    format!(
+                        "cannot be made, for {} is no directory: make that first",
+                        parent.display()
+                    ),
+                ),
+                // A link that leads nowhere is not ours to remove.
+                _ if path.is_symlink() => Ok(None),
+                _ => MadeHere::new(path).map(Some),
+            };
+        }
+        Err(error) => return Err(error).context(|| path.display().to_string()),
+    };
+    if !found.is_file() {
+        return refuse(
+            ErrorKind::InvalidInput,
+            "is there already and is no file: leave --create out to format a device".into(),
+        );
+    }
+    match found.len() {
+        0 => Ok(None),
+        len if len == bytes => Ok(None),
+        len => refuse(
+            ErrorKind::InvalidInput,
+            format!(
+                "is there already and has {len} bytes, not {bytes}: leave --create out to format it as \
+                 it is, name another file, or remove it first"
+            ),
+        ),
+    }
 }
 
 fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
@@ -156,11 +261,15 @@ async fn look(
         Some(lost) if !discard_dirty => lost,
         lost => return Ok((lost, replaced)),
     };
+    let serve = match replaced {
+        Some(_) => "Serve it and run `forebay detach`, or add",
+        None => "Add",
+    };
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "{} holds a cache with data that is nowhere else: {lost}. Serve it and run `forebay \
-             detach`, or add --discard-dirty to lose that data",
+            "{} holds a cache with data that is nowhere else: {lost}. {serve} --discard-dirty to lose \
+             that data",
             devices.data.info().name
         ),
     ))

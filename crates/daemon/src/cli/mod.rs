@@ -8,9 +8,12 @@ mod remote;
 mod serve;
 mod status;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use forebay_block::Result;
 
@@ -44,7 +47,10 @@ enum Command {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -52,6 +58,25 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Reads a command line. What people write from habit gets a hint at what is meant here.
+fn parse<T: Into<OsString> + Clone>(
+    words: impl IntoIterator<Item = T>,
+) -> Result<Arguments, clap::Error> {
+    Arguments::try_parse_from(words).map_err(|mut error| {
+        let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+        let (word, usage) = (text(ContextKind::InvalidArg), text(ContextKind::Usage));
+        let names_device = error.kind() == clap::error::ErrorKind::UnknownArgument
+            && !word.starts_with('-')
+            && usage.contains("forebay format ");
+        if names_device {
+            let tip = format!("name the device or file with `--cache {word}`");
+            let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+            error.insert(ContextKind::Suggested, tip);
+        }
+        error
+    })
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
@@ -65,7 +90,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Mode(arguments) => arguments.run(&control()),
         Command::Detach(arguments) => arguments.run(&control()),
         Command::Grow(arguments) => arguments.run(&control()),
-        Command::Check(arguments) => return check::run(&arguments),
+        Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
         Command::Bench(arguments) => bench::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -4,7 +4,7 @@ use super::*;
 use clap::CommandFactory as _;
 
 fn parse(line: &str) -> Result<Arguments, clap::Error> {
-    Arguments::try_parse_from(line.split_whitespace())
+    super::parse(line.split_whitespace())
 }
 
 fn refused(line: &str) -> String {
@@ -80,6 +80,15 @@ fn what_is_wrong_is_said_with_the_remedy() {
     assert!(refused("forebay format --cache c --block-size 32KB").contains("powers of 1024"));
     assert!(refused("forebay format").contains("--cache"));
     assert!(refused("forebay format --cache c --discard-dirty").contains("--force"));
+    for line in ["forebay format /dev/x", "forebay format --force /dev/x"] {
+        let said = refused(line);
+        assert!(
+            said.contains("tip: ") && said.contains("`--cache /dev/x`"),
+            "{said}"
+        );
+    }
+    assert!(!refused("forebay format --cash x").contains("tip: name"));
+    assert!(!refused("forebay status db").contains("--cache"));
     assert!(refused("forebay check").contains("CONFIG"));
     assert!(refused("forebay check a.toml --cache c").contains("cannot be used"));
     for wrong in ["0", "-1", "NaN", "3601", "1s"] {

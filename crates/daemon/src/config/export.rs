@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::Config;
 use super::problem::{Problems, Span};
 
 /// An export.
@@ -36,6 +37,27 @@ pub enum Listen {
     Tcp(SocketAddr),
     /// The path of a Unix socket; absolute.
     Unix(PathBuf),
+}
+
+impl Listen {
+    /// Whether only one of two different addresses can be listened on: one is all of a port, and the
+    /// other a part of it.
+    pub(super) fn clashes_with(&self, other: &Self) -> bool {
+        let (Self::Tcp(one), Self::Tcp(other)) = (self, other) else {
+            return false;
+        };
+        // All of IPv6 is all of IPv4, too.
+        let covers = |all: &SocketAddr, part: &SocketAddr| {
+            all.ip().is_unspecified() && (all.is_ipv6() || part.is_ipv4())
+        };
+        let different = one != other && one.port() == other.port() && one.port() != 0;
+        different && (covers(one, other) || covers(other, one))
+    }
+}
+
+/// Whether the kernel chooses the port.
+fn any_port(listen: &Listen) -> bool {
+    matches!(listen, Listen::Tcp(address) if address.port() == 0)
 }
 
 impl fmt::Display for Listen {
@@ -134,5 +156,61 @@ impl RawExport {
             problems.add(&span, super::LONG_SOCKET, super::LONG_SOCKET_HELP);
         }
         Some(listen)
+    }
+}
+
+impl Config {
+    /// Addresses that cannot all be listened on.
+    pub(super) fn check_addresses(&self, problems: &mut Problems<'_>) {
+        let mut nbd: Vec<(&Listen, usize)> = Vec::new();
+        for export in &self.exports {
+            let Protocol::Nbd(listen) = &export.protocol else {
+                continue;
+            };
+            let twin = nbd.iter().find(|(other, _)| other.clashes_with(listen));
+            if let Some((other, line)) = twin {
+                problems.add_at(
+                    export.line,
+                    format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
+                    "use the same address for both (volumes are told apart by their names), or another port",
+                );
+            }
+            nbd.push((listen, export.line));
+        }
+        let own = [
+            (
+                Listen::Tcp(self.server.metrics),
+                self.server.metrics_line,
+                "metrics",
+            ),
+            (
+                Listen::Unix(self.server.control.clone()),
+                self.server.control_line,
+                "control",
+            ),
+        ];
+        for (address, line, key) in own {
+            let same = |other: &Listen| {
+                (*other == address && !any_port(other)) || other.clashes_with(&address)
+            };
+            let Some((other, export)) = nbd.iter().find(|(other, _)| same(other)) else {
+                continue;
+            };
+            let (line, what) = match line {
+                Some(line) => (
+                    line,
+                    format!("`{key}` is {address}, and so is the export in line {export}: {other}"),
+                ),
+                None => (
+                    *export,
+                    format!(
+                        "the export's {other} is also `{key}` in [server], where {address} is the default"
+                    ),
+                ),
+            };
+            let help =
+                format!("set `{key}` in [server] to another address, or give the export another");
+            problems.add_at(line, what, help);
+        }
     }
 }

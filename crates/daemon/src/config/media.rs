@@ -5,7 +5,8 @@ use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use forebay_block::Result;
+use forebay_block::{ErrorKind, Result};
+use forebay_io::file::may_write_device;
 
 use super::problem::Problems;
 use super::{Config, Device, DeviceKind};
@@ -35,14 +36,14 @@ impl Use<'_> {
 }
 
 /// What makes two paths the same medium: a block device's number, or a file's place.
-#[derive(PartialEq, Eq)]
-enum Identity {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
     Block(u64),
     File(u64, u64),
 }
 
-impl Identity {
-    fn of(found: &Metadata) -> Self {
+impl Medium {
+    pub(crate) fn of(found: &Metadata) -> Self {
         match found.file_type().is_block_device() {
             true => Self::Block(found.rdev()),
             false => Self::File(found.dev(), found.ino()),
@@ -52,14 +53,9 @@ impl Identity {
 
 impl Config {
     /// Looks at the files and block devices that are going to be opened: all must be there, be what
-    /// they should be, and be different ones. `cached` says whether the cache's are used.
-    ///
-    /// # Errors
-    /// `InvalidInput` with file, line and remedy for everything that is wrong.
-    pub fn check_media(&self, cached: bool) -> Result<()> {
-        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
-        let mut problems = Problems::new(&self.path, &text);
-        let mut seen: Vec<(Identity, &Device, &Path)> = Vec::new();
+    /// they should be, take writes, and be different ones. `cached` says whether the cache's are used.
+    pub(super) fn look_at_media(&self, cached: bool, problems: &mut Problems<'_>) {
+        let mut seen: Vec<(Medium, &Device, &Path)> = Vec::new();
         for (name, used) in self.uses(cached) {
             let stack = self.stack(name);
             let leaf = stack[stack.len() - 1];
@@ -74,8 +70,8 @@ impl Config {
                     continue;
                 }
             };
-            let identity = Identity::of(&found);
-            match seen.iter().find(|(other, ..)| *other == identity) {
+            let medium = Medium::of(&found);
+            match seen.iter().find(|(other, ..)| *other == medium) {
                 Some((_, other, other_path)) => problems.add_at(
                     leaf.line,
                     format!(
@@ -85,9 +81,9 @@ impl Config {
                         other_path.display(),
                         path.display()
                     ),
-                    "give each device a file or block device of its own".into(),
+                    "give each device a file or block device of its own",
                 ),
-                None => seen.push((identity, leaf, path)),
+                None => seen.push((medium, leaf, path)),
             }
         }
         if let Some((line, path)) = self.cache.as_ref().filter(|_| cached).and_then(|cache| {
@@ -95,20 +91,23 @@ impl Config {
             Some((cache.line, path))
         }) && let Ok(found) = std::fs::metadata(path)
         {
-            let identity = Identity::of(&found);
-            if let Some((_, device, _)) = seen.iter().find(|(other, ..)| *other == identity) {
+            let medium = Medium::of(&found);
+            if let Some((_, device, _)) = seen.iter().find(|(other, ..)| *other == medium) {
                 problems.add_at(
                     line,
                     format!("`journal` {} is device {:?}", path.display(), device.name),
-                    "give the journal a path of its own, where nothing is: a file on a tmpfs"
-                        .into(),
+                    "give the journal a path of its own, where nothing is: a file on a tmpfs",
                 );
             }
         }
-        match problems.any() {
-            true => Err(problems.into_error()),
-            false => Ok(()),
-        }
+    }
+
+    /// What [`Config::look_at_media`] finds.
+    #[cfg(test)]
+    pub(crate) fn check_media(&self, cached: bool) -> Result<()> {
+        let mut problems = Problems::new(&self.path, "");
+        self.look_at_media(cached, &mut problems);
+        problems.into_result()
     }
 
     fn uses(&self, cached: bool) -> Vec<(&str, Use<'_>)> {
@@ -138,7 +137,7 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
     };
     let kind = found.file_type();
     let what = match () {
-        () if kind.is_block_device() => return Ok(found),
+        () if kind.is_block_device() => return device(path).map(|()| found),
         () if kind.is_dir() => "a directory",
         () if kind.is_fifo() => "a named pipe",
         () if kind.is_socket() => "a socket",
@@ -150,8 +149,16 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
         return Err((format!("is {what}"), help.into()));
     }
     if let Err(error) = OpenOptions::new().read(true).write(true).open(path) {
-        let help = "run as a user that may read and write it, or correct `path`";
-        return Err((format!("cannot be opened: {error}"), help.into()));
+        let help = match error.kind() {
+            IoKind::ReadOnlyFilesystem => {
+                "mount its file system for writing, or let `path` name a file elsewhere"
+            }
+            _ => "run as a user that may read and write it, or correct `path`",
+        };
+        return Err((
+            format!("cannot be opened for writing: {error}"),
+            help.into(),
+        ));
     }
     // No device has smaller blocks.
     if found.len() < 512 {
@@ -161,9 +168,34 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
     Ok(found)
 }
 
+/// What is wrong with a block device, and the remedy.
+fn device(path: &Path) -> Result<(), (String, String)> {
+    let error = match may_write_device(path) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let (what, help) = match error.kind() {
+        ErrorKind::ReadOnly => (
+            "is read-only".to_owned(),
+            format!(
+                "make it writable (`blockdev --setrw {}`; a loop device: attach it without --read-only), \
+                 or let `path` name another: in every mode a cache and what it caches are written to",
+                path.display()
+            ),
+        ),
+        _ => (
+            format!("cannot be opened for writing: {}", error.report()),
+            "run as a user that may read and write it, or correct `path`".to_owned(),
+        ),
+    };
+    Err((what, help))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
 
     const TEXT: &str = r#"
@@ -222,6 +254,17 @@ backing = "disk"
             assert!(report.starts_with(&at), "file and line: {report}");
             assert!(report.contains(said), "{report}");
             assert!(report.contains("help: "), "{report}");
+        }
+        std::fs::set_permissions(place.join("good"), Permissions::from_mode(0o444)).expect("ours");
+        match std::fs::OpenOptions::new()
+            .write(true)
+            .open(place.join("good"))
+        {
+            Ok(_) => eprintln!("SKIPPED: to this user every file is writable"),
+            Err(_) => {
+                let report = check("good", true).expect_err("not writable");
+                assert!(report.contains("cannot be opened for writing"), "{report}");
+            }
         }
         std::fs::remove_file(place.join("cache")).expect("there");
         let report = check("good", true).expect_err("the cache is not there");

@@ -8,20 +8,23 @@ pub mod cache;
 pub mod device;
 pub mod export;
 mod media;
+pub(crate) mod places;
 mod problem;
 pub mod server;
 pub mod size;
 pub mod volume;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Context as _, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Result};
 use serde::Deserialize;
 use toml::Spanned;
 
 pub use cache::{Cache, Durability};
 pub use device::{Device, DeviceKind};
 pub use export::{Export, Listen, Protocol};
+pub(crate) use media::Medium;
 use problem::Problems;
 pub use server::{Io, Server};
 pub use volume::{Mode, Promotion, Volume};
@@ -30,6 +33,9 @@ pub use volume::{Mode, Promotion, Volume};
 const SOCKET_PATH_BYTES: usize = 107;
 const LONG_SOCKET: &str = "the path of a Unix socket has at most 107 bytes, and this one is longer";
 const LONG_SOCKET_HELP: &str = "choose a shorter path, such as one under /run";
+
+/// No configuration is longer, bytes.
+const LONGEST_BYTES: u64 = 1 << 20;
 
 /// A configuration whose names all lead somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,13 +76,7 @@ impl Config {
     /// # Errors
     /// When the file cannot be read; `InvalidInput` when it is wrong, with file, line and remedy.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).context(|| {
-            format!(
-                "cannot read the configuration {}: name a file that exists and that you may read",
-                path.display()
-            )
-        })?;
-        Self::parse(path, &text)
+        Self::parse(path, &read(path)?)
     }
 
     /// Checks `text`, which was read from `path`.
@@ -123,6 +123,7 @@ impl Config {
         file.check_names(&mut problems);
         file.check_uses(&mut problems);
         config.check_exports(&file, &mut problems);
+        config.check_addresses(&mut problems);
         config.check_paths(&file, &mut problems);
         if !problems.any() {
             config.check_memory(&file, &mut problems);
@@ -152,6 +153,15 @@ impl Config {
             stack.push(self.device(on));
         }
         stack
+    }
+
+    /// The file or block device at the bottom of the device called `name`; none where that is memory.
+    #[must_use]
+    pub fn file_of(&self, name: &str) -> Option<&Path> {
+        match &self.stack(name).last()?.kind {
+            DeviceKind::File { path, .. } => Some(path),
+            _ => None,
+        }
     }
 
     /// Whether the data device is memory, and, if so, whether the user accepts what that means.
@@ -221,7 +231,7 @@ impl Config {
                             device.name,
                             path.display()
                         ),
-                        "give each device a file of its own, or use one device in both places",
+                        "give each device a file or block device of its own",
                     );
                 }
                 None => seen.push((path, &device.name)),
@@ -255,6 +265,38 @@ impl Config {
                 );
             }
         }
+    }
+}
+
+/// Reads the text of a configuration. What is none, such as the image of a disk, is named as that and not
+/// parsed, however long it is.
+fn read(path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(path);
+    let done = opened.and_then(|file| file.take(LONGEST_BYTES + 1).read_to_end(&mut bytes));
+    done.context(|| {
+        format!(
+            "cannot read the configuration {}: name a file that exists and that you may read",
+            path.display()
+        )
+    })?;
+    let none = |why: &str| {
+        let path = path.display();
+        Error::with_source(
+            ErrorKind::InvalidInput,
+            "",
+            format!(
+                "{path} is no configuration: {why}. A configuration is a TOML file that names devices \
+                 by their `path` (docs/operations.md has an example); to look at the cache on a device, \
+                 `forebay check --cache {path}`"
+            ),
+        )
+    };
+    let text = String::from_utf8(bytes).map_err(|_| none("it is not text"))?;
+    match text.len() as u64 {
+        _ if text.contains('\0') => Err(none("it is not text")),
+        LONGEST_BYTES.. => Err(none("it has more than 1 MiB")),
+        _ => Ok(text),
     }
 }
 

@@ -5,9 +5,12 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Error, ErrorKind};
+use forebay_block::{Error, ErrorKind, Result};
 
 use super::size::HELP;
+
+/// The longest part of a line that is shown, characters.
+const SOURCE_CHARS: usize = 160;
 
 /// A byte range of the file, as the parser counts.
 pub(super) type Span = Range<usize>;
@@ -16,7 +19,7 @@ pub(super) type Span = Range<usize>;
 pub(super) struct Problems<'a> {
     path: &'a Path,
     text: &'a str,
-    found: Vec<(usize, String, String)>,
+    found: Vec<(Option<usize>, String, String)>,
     /// Problems that do not stop the daemon, as complete sentences with file and line.
     pub(super) warnings: Vec<String>,
 }
@@ -48,13 +51,17 @@ impl<'a> Problems<'a> {
 
     /// Notes that what stands at `span` is wrong, and how to put it right.
     pub(super) fn add(&mut self, span: &Span, what: impl Into<String>, help: impl Into<String>) {
-        let line = self.line(span.start);
-        self.found.push((line, what.into(), help.into()));
+        self.add_at(self.line(span.start), what, help);
     }
 
-    /// Like [`Problems::add`], where the line is known.
-    pub(super) fn add_at(&mut self, line: usize, what: String, help: String) {
-        self.found.push((line, what, help));
+    /// Like [`Problems::add`], where the line is known; none for what the file does not mention.
+    pub(super) fn add_at(
+        &mut self,
+        line: impl Into<Option<usize>>,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.found.push((line.into(), what.into(), help.into()));
     }
 
     /// Notes something that deserves a look.
@@ -68,20 +75,60 @@ impl<'a> Problems<'a> {
     pub(super) fn add_syntax(&mut self, error: &toml::de::Error) {
         let span = error.span().unwrap_or(0..0);
         let message = error.message();
+        let line = self.line(span.start);
+        if let Some((what, help)) = self.wrong_brackets(line, message) {
+            return self.add_at(line, what, help);
+        }
         let (what, help) = match message.split_once(HELP) {
             Some((what, help)) => (what, help.to_owned()),
             None => (message, syntax_help(message).to_owned()),
         };
-        let line = self.line(span.start);
         let table = match message.starts_with("missing field") {
             true => format!("the table that starts here has a {what}"),
             false => what.to_owned(),
         };
-        self.found.push((line, table, help));
+        self.add_at(line, table, help);
+    }
+
+    /// One table where there may be several, or the reverse: the brackets of its head are wrong.
+    fn wrong_brackets(&self, line: usize, message: &str) -> Option<(String, String)> {
+        if !message.starts_with("invalid type: map, expected ") {
+            return None;
+        }
+        let head = self.source(line)?.split('#').next()?.trim();
+        let name = head.trim_matches(['[', ']']).trim();
+        let single = matches!(name, "cache" | "server");
+        let right = match single {
+            true => format!("[{name}]"),
+            false => format!("[[{name}]]"),
+        };
+        let known = single || matches!(name, "device" | "volume" | "export");
+        (known && head.starts_with('[') && head != right).then(|| {
+            let number = if single { "one" } else { "any number" };
+            (
+                format!("{head} is not how this table begins: there may be {number} of it"),
+                format!("write {right}"),
+            )
+        })
+    }
+
+    /// A line of the file, as far as people read it.
+    fn source(&self, line: usize) -> Option<&str> {
+        let source = self.text.lines().nth(line.checked_sub(1)?)?.trim_end();
+        let end = source.char_indices().nth(SOURCE_CHARS);
+        Some(end.map_or(source, |(end, _)| &source[..end]))
     }
 
     pub(super) fn any(&self) -> bool {
         !self.found.is_empty()
+    }
+
+    /// An error if there is any problem.
+    pub(super) fn into_result(self) -> Result<()> {
+        match self.any() {
+            true => Err(self.into_error()),
+            false => Ok(()),
+        }
     }
 
     /// All problems as one error, in the order of the file.
@@ -92,9 +139,14 @@ impl<'a> Problems<'a> {
             if !text.is_empty() {
                 text.push('\n');
             }
-            let _ = write!(text, "{}:{line}: {what}", self.path.display());
-            let source = self.text.lines().nth(line - 1).map(str::trim_end);
-            if let Some(source) = source.filter(|source| !source.is_empty()) {
+            let path = self.path.display();
+            let _ = match line {
+                Some(line) => write!(text, "{path}:{line}: {what}"),
+                None => write!(text, "{path}: {what}"),
+            };
+            if let Some(line) = line
+                && let Some(source) = self.source(*line).filter(|source| !source.is_empty())
+            {
                 let _ = write!(text, "\n    {line:>4} | {source}");
             }
             let _ = write!(text, "\n    help: {help}");

@@ -16,10 +16,16 @@ pub struct Server {
     pub reactors: usize,
     /// The path of the control socket.
     pub control: PathBuf,
+    /// The line of the file that names it.
+    pub control_line: Option<usize>,
     /// Where `/metrics` and the status page are served; loopback.
     pub metrics: SocketAddr,
+    /// The line of the file that names it.
+    pub metrics_line: Option<usize>,
     /// The directory that remembers the volumes' epochs.
     pub state: PathBuf,
+    /// The line of the file that names it.
+    pub state_line: Option<usize>,
     /// How I/O reaches the kernel.
     pub io: Io,
 }
@@ -43,7 +49,7 @@ pub(super) struct RawServer {
     reactors: Option<Spanned<usize>>,
     control: Option<Spanned<PathBuf>>,
     metrics: Option<Spanned<String>>,
-    state: Option<PathBuf>,
+    state: Option<Spanned<PathBuf>>,
     io: Option<Io>,
 }
 
@@ -78,14 +84,18 @@ impl RawServer {
             }
             absolute
         });
+        let line = |start: Option<usize>| start.map(|start| problems.line(start));
         Server {
             reactors,
             control: control.unwrap_or_else(default_control),
+            control_line: line(self.control.as_ref().map(|path| path.span().start)),
             metrics: metrics.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9809))),
+            metrics_line: line(self.metrics.as_ref().map(|text| text.span().start)),
             state: self
                 .state
                 .as_ref()
-                .map_or_else(default_state, |path| problems.base().join(path)),
+                .map_or_else(default_state, |path| problems.base().join(path.get_ref())),
+            state_line: line(self.state.as_ref().map(|path| path.span().start)),
             io: self.io.unwrap_or_default(),
         }
     }
@@ -109,6 +119,7 @@ impl Server {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         self.control = absolute;
+        self.control_line = None;
         Ok(())
     }
 }

@@ -236,6 +236,13 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// A number of things for a person: `1 volume`, `2 volumes`. The plural is made with an `s`.
+#[must_use]
+pub fn human_count(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// A length of time for a person: `850 us`, `1.5 ms`, `42 s`, `3 h 20 min`; whole ones without a
 /// fraction.
 #[must_use]
@@ -309,6 +316,8 @@ mod tests {
         assert_eq!(human_bytes(512), "512 B");
         assert_eq!(human_bytes(32 << 10), "32 KiB");
         assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+        assert_eq!(human_count(0, "volume"), "0 volumes");
+        assert_eq!(human_count(1, "volume"), "1 volume");
         for (us, text) in [
             (0, "0 s"),
             (850, "850 us"),

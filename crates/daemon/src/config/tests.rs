@@ -244,3 +244,93 @@ fn relative_paths_start_at_the_file() {
         assert_eq!(*path, expected, "{file}");
     }
 }
+
+#[test]
+fn a_table_with_the_wrong_brackets_is_written_right() {
+    for (right, wrong) in [
+        ("[[device]]", "[device]"),
+        ("[[volume]]", "[volume]  # one"),
+        ("[[export]]", "[ export ]"),
+        ("[cache]", "[[cache]]"),
+        ("[server]", "[[server]]"),
+    ] {
+        let report = parse(&format!("# a comment\n{wrong}\n")).expect_err(wrong);
+        let report = report.report();
+        let named = report.starts_with("/etc/forebay.toml:2: ");
+        assert!(named, "{wrong}: {report}");
+        assert!(
+            report.ends_with(&format!("help: write {right}")),
+            "{report}"
+        );
+    }
+    let report = parse("device = { name = \"d\" }\n")
+        .expect_err("a map")
+        .report();
+    assert!(
+        report.contains("invalid type"),
+        "nothing to say about brackets: {report}"
+    );
+}
+
+#[test]
+fn what_is_no_text_is_no_configuration() {
+    let path = std::env::temp_dir().join(format!("fb-no-text-{}", std::process::id()));
+    let long = "# long\n".repeat(1 << 20);
+    for bytes in [&[0; 4096][..], b"\xff\xfe", long.as_bytes()] {
+        std::fs::write(&path, bytes).expect("written");
+        let report = Config::load(&path).expect_err("refused").report();
+        assert!(report.contains("is no configuration: it "), "{report}");
+        assert!(report.contains("forebay check --cache"), "{report}");
+        assert!(report.len() < 1000, "{}", report.len());
+    }
+    std::fs::write(&path, "x".repeat(10_000)).expect("written");
+    let report = Config::load(&path).expect_err("refused").report();
+    assert!(report.len() < 1000, "{}", report.len());
+    std::fs::remove_file(&path).expect("there");
+}
+
+#[test]
+fn one_file_has_one_device() {
+    let report = broken(
+        "name = \"disk\"\nkind = \"file\"\npath = \"db.img\"",
+        "name = \"disk\"\nkind = \"file\"\npath = \"/dev/nvme0n1\"",
+    );
+    assert!(
+        report.contains("help: give each device a file or block device of its own\n")
+            || report.ends_with("help: give each device a file or block device of its own"),
+        "{report}"
+    );
+    assert!(!report.contains("both places"), "{report}");
+}
+
+#[test]
+fn addresses_that_clash_are_named_where_they_stand() {
+    let tcp = "volume = \"db\"\nnbd = \"127.0.0.1:10809\"";
+    let report = broken("io = \"threads\"", "metrics = \"127.0.0.1:10809\"");
+    assert!(
+        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 34"),
+        "{report}"
+    );
+    // The default is the configuration's as well.
+    let report = broken(tcp, &tcp.replace("10809", "9809"));
+    assert!(
+        report.contains("where 127.0.0.1:9809 is the default"),
+        "{report}"
+    );
+    let report = broken(
+        "control = \"/run/x.sock\"",
+        "control = \"/run/forebay/db.sock\"",
+    );
+    assert!(
+        report.contains("`control` is unix:/run/forebay/db.sock"),
+        "{report}"
+    );
+    let all = "0.0.0.0:10809\"\ninsecure = true #";
+    let unix = "volume = \"db\"\nnbd = \"unix:/run/forebay/db.sock";
+    let report = broken(unix, &format!("volume = \"db\"\nnbd = \"{all}"));
+    assert!(report.contains("cannot both be listened on"), "{report}");
+    let six = GOOD.replace("unix:/run/forebay/db.sock", "[::1]:10809");
+    assert!(parse(&six).is_ok(), "another address, the same port");
+    let any = GOOD.replace("127.0.0.1:10809", "127.0.0.1:0");
+    assert!(parse(&any.replace("io =", "metrics = \"127.0.0.1:0\"\nio =")).is_ok());
+}

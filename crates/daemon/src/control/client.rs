@@ -24,12 +24,20 @@ impl Client {
     /// # Errors
     /// When nothing answers there, or one may not.
     pub fn connect(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).context(|| {
-            format!(
-                "no daemon answers on {}: start one with `forebay serve CONFIG`, or name its socket \
-                 with --control",
-                path.display()
-            )
+        let stream = UnixStream::connect(path).map_err(|error| {
+            let what = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => format!(
+                    "you may not open the control socket {}: run this as the user that runs the daemon \
+                     (root: with sudo)",
+                    path.display()
+                ),
+                _ => format!(
+                    "no daemon answers on {}: start one with `forebay serve CONFIG`, or name its socket \
+                     with --control",
+                    path.display()
+                ),
+            };
+            Error::from(error).context(what)
         })?;
         let set = stream.set_read_timeout(Some(SILENCE));
         set.context(|| "control socket")?;

@@ -14,6 +14,7 @@ use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
 use super::engine::Handle;
+use crate::config::places::nbd_uri;
 use crate::config::{Config, Listen, Protocol};
 use crate::control::status::ReactorStatus;
 
@@ -176,13 +177,10 @@ impl Running {
             exports.add(self.handle(name)?, description)?;
         }
         lock(&self.shared.nbd).push(Arc::clone(&exports));
-        let address = match listen {
-            Listen::Tcp(address) => Address::Tcp(*address),
-            Listen::Unix(path) => {
-                make_parent(path)?;
-                Address::Unix(path.clone())
-            }
-        };
+        if let Listen::Unix(path) = listen {
+            make_parent(path)?;
+        }
+        let address = listen.address();
         let beside = self.reactors.first().map(|(remote, ..)| remote);
         let reactor = beside.unwrap_or(self.engine.remote());
         let spread = Arc::clone(spread);
@@ -209,14 +207,6 @@ impl Running {
             let _ = end.send(());
             let _ = thread.join();
         }
-    }
-}
-
-/// The address as an NBD URI, which every NBD client takes.
-fn nbd_uri(address: &Address, volume: &str) -> String {
-    match address {
-        Address::Tcp(address) => format!("nbd://{address}/{volume}"),
-        Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::config::{Config, DeviceKind, Listen, Protocol};
 ///
 /// # Errors
 /// `InvalidInput` with the path and the export that it lies on.
-pub(super) fn check(config: &Config) -> Result<()> {
+pub(crate) fn check(config: &Config) -> Result<()> {
     let served = Served::of(config);
     for (what, path) in own_paths(config) {
         if let Some(export) = served.holds(&path, Path::new("/sys"), 0) {

@@ -6,7 +6,7 @@
 
 mod engine;
 mod exports;
-mod guard;
+pub(crate) mod guard;
 mod handler;
 mod logging;
 mod shutdown;
@@ -22,7 +22,7 @@ use forebay_io::system;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, Io, Protocol};
+use crate::config::{Config, Export, Io, Protocol};
 use crate::control;
 use crate::stack::Wishes;
 use engine::Engine;
@@ -50,8 +50,8 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    config.check_media(!wishes.all_without_cache(&config))?;
     guard::check(&config)?;
+    config.check_machine(!wishes.all_without_cache(&config), None)?;
     let control_socket = control::server::bind(&config.server.control)?;
     let _remove = RemoveAtEnd(&config);
     let metrics = TcpListener::bind(config.server.metrics).context(|| {
@@ -60,7 +60,14 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
             config.server.metrics
         )
     })?;
-    system::io_flusher();
+    let fuse = |export: &Export| matches!(export.protocol, Protocol::Fuse(_));
+    let fuse = config.exports.iter().any(fuse);
+    match system::io_flusher() {
+        // A file system on the volume may be what the kernel empties to find memory.
+        Err(error) if fuse => tracing::info!("{}", error.report()),
+        Err(error) => tracing::debug!("{}", error.report()),
+        Ok(()) => {}
+    }
     system::lock_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -81,9 +88,7 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
-                let mut exports = config.exports.iter();
-                if exports.any(|export| matches!(export.protocol, Protocol::Fuse(_))) {
-                    // A file system on the volume may be what the kernel empties to find memory.
+                if fuse {
                     system::reserve_memory(RESERVE_BYTES);
                 }
                 announce(&engine, listening, running.reactors()).await?;

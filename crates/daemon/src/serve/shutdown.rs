@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 use super::Signals;
 use super::engine::Handle;
 use super::exports::Running;
-use crate::config::size::human_duration;
+use crate::config::size::{human_count, human_duration};
 
 /// Time that unmounting may take: the kernel writes back what it has.
 const UNMOUNT: Duration = Duration::from_secs(60);
@@ -89,7 +89,8 @@ async fn step<T>(
                 let waiting = engine.volumes.iter().map(|volume| volume.stats().in_flight);
                 let waiting: u64 = waiting.sum();
                 let elapsed = human_duration(begin.elapsed());
-                tracing::info!("{what}: {elapsed} so far, {waiting} requests in flight");
+                let waiting = human_count(waiting, "request");
+                tracing::info!("{what}: {elapsed} so far, {waiting} in flight");
                 super::notify(&[NotifyState::ExtendTimeoutUsec(5_000_000)]);
                 if begin.elapsed() > bound {
                     return Err(Error::new(

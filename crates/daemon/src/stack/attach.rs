@@ -37,7 +37,7 @@ impl Stack {
             Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
             None => self.attach_without(name, backing).await,
         }
-        .context(|| format!("volume {name:?}"))?;
+        .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         let served = Served {
             config: volume.clone(),
             volume: Volume::new(name.as_str(), Rc::clone(&device), volume.read_only),

@@ -1,6 +1,6 @@
 //! Opens the cache: identity, process journal, recovery.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
@@ -97,6 +97,7 @@ pub(super) async fn open(
     report(&recovery, wishes.accept_journal_loss);
     if let Some(path) = &path {
         journal::point(&known.uuid, path);
+        journal::sweep();
     }
     Ok(OpenCache {
         cache: open,
@@ -125,18 +126,44 @@ async fn read_superblock(
 ) -> Result<Superblock> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let read = Superblock::read(holder.as_ref()).await;
-    read.map_err(|error| {
-        let place = config.place(cache.line);
-        let name = &holder.info().name;
-        let what = match error.kind() {
-            ErrorKind::NotFound => format!(
-                "{place}: there is no cache on device {name:?}: make one with `forebay format \
-                 --cache PATH`"
-            ),
-            _ => format!("{place}: the cache on device {name:?} cannot be read"),
-        };
-        error.context(what)
-    })
+    let known = read.map_err(|error| {
+        let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
+        let (data, metadata) = (file(&cache.data), cache.metadata.as_deref().and_then(file));
+        let what = format!("device {:?}", holder.info().name);
+        unreadable(error, &what, data.as_deref(), metadata.as_deref())
+            .context(config.place(cache.line))
+    })?;
+    for damage in forebay_cache::spare_damage(devices).await {
+        tracing::warn!("{damage}");
+    }
+    Ok(known)
+}
+
+/// What it means that `what` has no superblock that can be read, and the remedy. `data` and `metadata` are
+/// what `forebay format` takes.
+pub(crate) fn unreadable(
+    error: Error,
+    what: &str,
+    data: Option<&Path>,
+    metadata: Option<&Path>,
+) -> Error {
+    let flag = |name: &str, path: Option<&Path>| {
+        path.map_or_else(String::new, |path| format!(" --{name} {}", path.display()))
+    };
+    let devices = flag("cache", data) + &flag("metadata", metadata);
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            format!("there is no cache on {what}: make one with `forebay format{devices}`"),
+        ),
+        ErrorKind::Corrupt => error.context(format!(
+            "the cache on {what} cannot be opened, and what it holds cannot be told. If there is a copy of \
+             the device, put that back. Else make a new cache with `forebay format --force \
+             --discard-dirty{devices}`, and start once with --adopt VOLUME for each volume: what was \
+             acknowledged and not yet written back to the backing devices IS LOST THEN"
+        )),
+        _ => error.context(format!("the cache on {what} cannot be read")),
+    }
 }
 
 fn journal_len(cache: &config::Cache) -> Result<usize> {

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
@@ -15,6 +16,8 @@ use forebay_metadata::journal;
 
 use crate::state::hex;
 
+/// Where journals lie that the configuration does not place.
+const USUAL_DIRECTORY: &str = "/dev/shm";
 /// How a journal begins (docs/format.md).
 const MAGIC: &[u8; 8] = b"FBJRNL01";
 /// The magic, and the cache's identity behind it, bytes.
@@ -23,7 +26,7 @@ const HEAD_BYTES: usize = 24;
 const SMALLEST_BYTES: u64 = 1 << 20;
 
 fn usual_place(uuid: &[u8; 16]) -> PathBuf {
-    format!("/dev/shm/forebay-{}.journal", hex(uuid)).into()
+    format!("{USUAL_DIRECTORY}/forebay-{}.journal", hex(uuid)).into()
 }
 
 /// Where the process journal of a cache lies, if it has one, as far as the cache alone tells.
@@ -158,6 +161,36 @@ pub(super) struct Opened {
 pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
     if matches!(owner(path, Some(uuid)), Ok(None)) {
         let _ = std::fs::remove_file(path);
+        // What led to a journal that was there in an earlier life.
+        let usual = usual_place(uuid);
+        if std::fs::read_link(&usual).is_ok_and(|leads_to| leads_to == path) {
+            let _ = std::fs::remove_file(&usual);
+        }
+    }
+}
+
+/// Removes links in the usual place of journals that lead nowhere: of caches that are gone with their
+/// journals, a daemon having been killed. Links of other users are left alone.
+pub(super) fn sweep() {
+    let entries = std::fs::read_dir(USUAL_DIRECTORY).into_iter().flatten();
+    // SAFETY: no memory is involved.
+    let user = unsafe { libc::geteuid() };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let named = name
+            .strip_prefix("forebay-")
+            .and_then(|name| name.strip_suffix(".journal"));
+        let dangling = || {
+            let leads_to = std::fs::read_link(entry.path()).ok()?;
+            let ours = entry.metadata().ok()?.uid() == user;
+            let gone =
+                matches!(std::fs::metadata(&leads_to), Err(e) if e.kind() == IoKind::NotFound);
+            Some(ours && gone)
+        };
+        if named.is_some_and(|uuid| uuid.len() == 32) && dangling() == Some(true) {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
+pub(crate) use cache::unreadable;
 pub(crate) use devices::odd_end;
 pub(crate) use offload::offload;
 
@@ -111,7 +112,11 @@ impl Stack {
     /// On a thread that runs no reactor.
     pub async fn open(config: &Config, wishes: &Wishes) -> Result<Self> {
         wishes.check(config)?;
-        let state = Arc::new(StateDirectory::open(&config.server.state)?);
+        let state = StateDirectory::open(&config.server.state);
+        let state = Arc::new(state.map_err(|error| match config.server.state_line {
+            Some(line) => error.context(config.place(line)),
+            None => error,
+        })?);
         let mut devices = Vec::new();
         let cache = match &config.cache {
             Some(_) if wishes.all_without_cache(config) => None,
@@ -129,7 +134,7 @@ impl Stack {
                 if let Err(error) = stack.close().await {
                     tracing::warn!("after a failed start: {}", error.report());
                 }
-                return Err(error.context(config.place(volume.line)));
+                return Err(error);
             }
         }
         if let Some(unserved) = stack.unserved() {

@@ -5,6 +5,7 @@ use forebay_volume::{OpStats, bucket_upper_ns};
 use super::cache::OpenCache;
 use super::devices::Watched;
 use super::{Served, Stack};
+use crate::config::size::human_count;
 use crate::control::status::{
     CacheStatus, DeviceStatus, Latency, OperationStatus, Status, VolumeStatus,
 };
@@ -52,22 +53,28 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
     let mut recovery = match (cache.memory, found.clean_shutdown) {
         (Some(_), _) => "new, in memory".to_owned(),
         (None, true) => format!(
-            "after a clean shutdown, {} blocks kept",
-            found.cached_blocks
+            "after a clean shutdown, {} kept",
+            human_count(found.cached_blocks, "block")
         ),
         (None, false) => format!(
-            "recovered: {} blocks kept, {} of them dirty, {} acknowledged writes from the journal",
-            found.cached_blocks, found.dirty_blocks, found.journal_entries
+            "recovered: {} kept, {} of them dirty, {} from the journal",
+            human_count(found.cached_blocks, "block"),
+            found.dirty_blocks,
+            human_count(found.journal_entries, "acknowledged write")
         ),
     };
     for (count, what) in [
-        (found.damaged_records, "damaged records"),
-        (found.unreadable_units, "unreadable units of metadata"),
-        (found.distrusted_blocks, "clean blocks dropped as uncertain"),
-        (found.lost.len() as u64, "ranges LOST"),
+        (found.damaged_records, ("damaged record", "")),
+        (found.unreadable_units, ("unreadable unit", " of metadata")),
+        (
+            found.distrusted_blocks,
+            ("clean block", " dropped as uncertain"),
+        ),
+        (found.lost.len() as u64, ("range", " LOST")),
     ] {
         if count > 0 {
-            recovery.push_str(&format!(", {count} {what}"));
+            let (noun, more) = what;
+            recovery.push_str(&format!(", {}{more}", human_count(count, noun)));
         }
     }
     CacheStatus {

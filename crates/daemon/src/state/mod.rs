@@ -68,6 +68,23 @@ impl StateDirectory {
         })
     }
 
+    /// Looks whether the directory at `path` could be taken.
+    ///
+    /// # Errors
+    /// `Busy` when a daemon holds it; what the operating system says otherwise.
+    pub fn look(path: &Path) -> Result<()> {
+        let lock = match File::open(path.join("lock")) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        // Shared, so that others who only look are not in the way; given back at once.
+        // SAFETY: the descriptor is open; no memory is involved.
+        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        Ok(())
+    }
+
     /// Where the directory is.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -1,5 +1,6 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
+mod checked;
 mod operator;
 mod support;
 

@@ -37,10 +37,10 @@ fn a_refused_grow_changes_nothing_and_failures_are_told() {
     assert_eq!(device["errors"], 1, "{device}");
     let shown = place.ok(&["status"]);
     assert!(
-        shown.contains("device \"disk\": 1 errors, the last: read"),
+        shown.contains("device \"disk\": 1 error, the last: read"),
         "{shown}"
     );
-    assert!(daemon.get("/").contains("1 errors, the last: read"));
+    assert!(daemon.get("/").contains("1 error, the last: read"));
     // It serves as before as soon as it is as before.
     set_len(&backing, 64 << 20);
     assert_eq!(nbd.write(48 << 20, &block(1)).expect("an answer"), 0);

@@ -9,6 +9,7 @@ mod ranges;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::system;
 use forebay_volume::VolumeHandle;
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 
@@ -32,7 +33,7 @@ pub struct FuseMount {
 ///
 /// # Errors
 /// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if a volume is mounted there,
-/// `InvalidInput` if the mountpoint is not a directory or the volume's name cannot be a file's.
+/// `InvalidInput` if the mountpoint is not an empty directory or the volume's name cannot be a file's.
 pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
     let name = volume.name().to_owned();
     let place = || format!("FUSE export of volume {name} on {}", mountpoint.display());
@@ -66,6 +67,22 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
     mount.session = Some(session);
     tracing::info!(volume = name, file = %mount.file.display(), "mounted");
     Ok(mount)
+}
+
+/// Whether a volume could be mounted on `mountpoint`, as far as can be seen without changing anything.
+///
+/// # Errors
+/// As [`mount`]'s.
+pub fn may_mount(mountpoint: &Path) -> Result<()> {
+    let device = std::fs::metadata("/dev/fuse");
+    device.context(|| "/dev/fuse (is the fuse module loaded?)")?;
+    if !system::may_mount() {
+        return Err(Error::new(
+            ErrorKind::Permission,
+            "mounting needs root: run as root, or export the volume over NBD instead",
+        ));
+    }
+    mountpoint::look(mountpoint)
 }
 
 impl FuseMount {

@@ -21,7 +21,7 @@ const FS_TYPE: &str = "fuse.forebay";
 ///
 /// # Errors
 /// `Busy` if it is mounted on by a living process or by something else that is dead, `InvalidInput`
-/// if it is not a directory.
+/// if it is not an empty directory.
 pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
     let place = || format!("mountpoint {}", mountpoint.display());
     match std::fs::symlink_metadata(mountpoint) {
@@ -30,50 +30,87 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
         }
         _ => {}
     }
-    // Not by the path's last part, which does not answer while it is dead.
+    let path = resolved(mountpoint).context(place)?;
+    while is_dead(&path).context(place)? {
+        tracing::warn!(mountpoint = %path.display(), "clearing the mount of a process that was killed");
+        detach(&path).context(place)?;
+    }
+    check_free(&path).context(place)
+}
+
+/// Whether [`prepare`] would succeed, as far as can be seen without changing anything. What is not there is
+/// not looked at.
+///
+/// # Errors
+/// As [`prepare`]'s.
+pub(super) fn look(mountpoint: &Path) -> Result<()> {
+    let place = || format!("mountpoint {}", mountpoint.display());
+    match std::fs::symlink_metadata(mountpoint) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        _ => {}
+    }
+    let path = resolved(mountpoint).context(place)?;
+    if is_dead(&path).context(place)? {
+        return Ok(());
+    }
+    check_free(&path).context(place).map(drop)
+}
+
+/// Not by the path's last part, which does not answer while it is dead.
+fn resolved(mountpoint: &Path) -> Result<PathBuf> {
     let parent = match mountpoint.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
         None => Path::new("/"),
     };
-    let place_in_parent = parent.canonicalize().context(place)?;
-    let mut path = match mountpoint.file_name() {
+    let place_in_parent = parent.canonicalize()?;
+    Ok(match mountpoint.file_name() {
         Some(name) => place_in_parent.join(name),
-        None => mountpoint.canonicalize().context(place)?,
+        None => mountpoint.canonicalize()?,
+    })
+}
+
+/// Whether a dead mount of ours is here.
+fn is_dead(path: &Path) -> Result<bool> {
+    let Err(error) = std::fs::metadata(path) else {
+        return Ok(false);
     };
-    while let Err(error) = std::fs::metadata(&path)
-        && matches!(
-            error.raw_os_error(),
-            Some(libc::ENOTCONN | libc::ECONNABORTED)
-        )
-    {
-        if mounted_type(&path).context(place)?.as_deref() != Some(FS_TYPE) {
-            return Err(Error::with_source(
-                ErrorKind::Busy,
-                format!(
-                    "{} holds a dead mount that is not Forebay's: unmount it",
-                    place()
-                ),
-                error,
-            ));
-        }
-        tracing::warn!(mountpoint = %path.display(), "clearing the mount of a process that was killed");
-        detach(&path).context(place)?;
+    if !matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTCONN | libc::ECONNABORTED)
+    ) {
+        return Ok(false);
     }
-    path = path.canonicalize().context(place)?;
-    if !std::fs::metadata(&path).context(place)?.is_dir() {
+    if mounted_type(path)?.as_deref() == Some(FS_TYPE) {
+        return Ok(true);
+    }
+    Err(Error::with_source(
+        ErrorKind::Busy,
+        "it holds a dead mount that is not Forebay's: unmount it",
+        error,
+    ))
+}
+
+/// The path as the mount table would show it, of an empty directory on which no volume is shown.
+fn check_free(path: &Path) -> Result<PathBuf> {
+    let path = path.canonicalize()?;
+    if !std::fs::metadata(&path)?.is_dir() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!(
-                "{} is not a directory: name one, the volume appears in it",
-                place()
-            ),
+            "it is not a directory: name one, the volume appears in it",
         ));
     }
-    if mounted_type(&path).context(place)?.as_deref() == Some(FS_TYPE) {
+    if mounted_type(&path)?.as_deref() == Some(FS_TYPE) {
         return Err(Error::new(
             ErrorKind::Busy,
-            format!("{} shows a volume already: choose another", place()),
+            "it shows a volume already: choose another",
+        ));
+    }
+    if std::fs::read_dir(&path)?.next().is_some() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "there are files in it, which the volume would hide: name an empty directory, or one that \
+             does not exist yet",
         ));
     }
     Ok(path)

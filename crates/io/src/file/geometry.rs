@@ -6,12 +6,14 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use forebay_block::{Buf, Context, Result};
+use forebay_block::{Buf, Context, Error, ErrorKind, Result};
 
 use super::identity::identity;
 
 /// `BLKSSZGET`'s companions in linux/fs.h: `_IOR(0x12, 114, size_t)`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+/// `_IO(0x12, 94)` of linux/fs.h.
+const BLKROGET: libc::Ioctl = 0x125e;
 /// Direct I/O with smaller memory alignment than this gains nothing: buffers are cut at sectors.
 const SECTOR_BYTES: u32 = 512;
 const PAGE_BYTES: u32 = 4096;
@@ -82,6 +84,21 @@ fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometr
         1
     };
     Ok((geometry, align as usize))
+}
+
+/// Refuses a block device that takes no writes: the kernel opens it for writing all the same.
+pub(super) fn check_writable(fd: BorrowedFd<'_>) -> Result<()> {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: the request writes one value of this type.
+    let known = unsafe { libc::ioctl(fd.as_raw_fd(), BLKROGET, &raw mut read_only) };
+    if known >= 0 && read_only != 0 {
+        return Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the block device takes no writes: make it writable (`blockdev --setrw`; a loop device: \
+             attach it without --read-only), or name another",
+        ));
+    }
+    Ok(())
 }
 
 /// The present size in whole logical blocks, bytes; none if the system does not tell.

@@ -91,7 +91,7 @@ impl File {
     /// # Errors
     /// `Busy` if somebody else holds it for [`RELEASE_TIME`] and `options.exclusive` is set,
     /// `InvalidInput` if it is neither a file nor a block device or no reactor runs on this thread,
-    /// else what the system says.
+    /// `ReadOnly` if it takes no writes and `options.read_only` is not set, else what the system says.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
         let path = path.as_ref();
         let begin = Instant::now();
@@ -200,6 +200,9 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
             "it was replaced while it was being opened",
         ));
     }
+    if block_device && !options.read_only {
+        geometry::check_writable(file.as_fd())?;
+    }
     if options.exclusive {
         lock(&file)?;
     }
@@ -235,6 +238,20 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
             zeroes: Cell::new(true),
         }),
     })
+}
+
+/// Whether the block device at `path` could be written to. It is not opened for writing, which others
+/// would notice, nor held.
+///
+/// # Errors
+/// `ReadOnly` if it takes no writes, `Permission` if this process may not write to it, or what the
+/// system says.
+pub fn may_write_device(path: &Path) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = options.read(true).custom_flags(flags).open(path)?;
+    geometry::check_writable(file.as_fd())?;
+    crate::system::may_write(path)
 }
 
 fn check_type(metadata: &Metadata) -> Result<()> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-use super::address::raw_unix;
+use super::address::{raw_tcp, raw_unix};
 use super::{Address, Incoming, Socket, Stream, count, new_socket};
 use crate::reactor::{Driver, Hold, SocketStep, current};
 use crate::rt::sleep;
@@ -40,8 +40,8 @@ impl Listener {
     /// over, on which nobody answers, is replaced.
     ///
     /// # Errors
-    /// `Busy` if something listens there already or a file that is no socket is in the way, or what
-    /// the system says.
+    /// `Busy` if something listens there already, `InvalidInput` if a file that is no socket is in the
+    /// way, or what the system says.
     pub fn bind(address: &Address) -> Result<Self> {
         bind(address).context(|| format!("listening on {address}"))
     }
@@ -95,6 +95,56 @@ impl Listener {
     pub fn address(&self) -> Address {
         self.address.clone()
     }
+}
+
+/// Whether one could listen on `address` now; nothing is bound for longer than it takes to see, and no
+/// file is made or removed. A socket file on which nobody answers is not in the way.
+///
+/// # Errors
+/// As [`Listener::bind`]'s.
+pub fn may_listen(address: &Address) -> Result<()> {
+    match address {
+        // Bound and not listened on: nobody can connect meanwhile.
+        Address::Tcp(tcp) => bind_only(tcp),
+        Address::Unix(path) => match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => raw_unix(path).map(drop),
+            Err(error) => Err(error.into()),
+            Ok(_) => stale(path),
+        },
+    }
+    .context(|| format!("listening on {address}"))
+}
+
+fn bind_only(address: &std::net::SocketAddr) -> Result<()> {
+    let raw = raw_tcp(address);
+    let family = match address {
+        std::net::SocketAddr::V4(_) => libc::AF_INET,
+        std::net::SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    // SAFETY: a plain system call.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error().into());
+    }
+    // SAFETY: the call above made this descriptor and nobody else has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let on: libc::c_int = 1;
+    // As a listener does it: what is left of closed connections is not in the way.
+    // SAFETY: the value lives through the call and has the length that is told.
+    let set = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_REUSEADDR,
+            (&raw const on).cast(),
+            libc::socklen_t::try_from(size_of_val(&on)).expect("four bytes"),
+        )
+    };
+    // SAFETY: the address lives through the call.
+    if set < 0 || unsafe { libc::bind(fd.as_raw_fd(), raw.as_ptr(), raw.len) } < 0 {
+        return Err(io::Error::last_os_error().into());
+    }
+    Ok(())
 }
 
 impl Drop for Listener {
@@ -167,18 +217,25 @@ fn bind_unix(driver: &Driver, path: &Path) -> io::Result<OwnedFd> {
 
 /// Removes a socket file on which nobody answers.
 fn clear_stale(path: &Path) -> Result<()> {
-    let in_the_way = |why: &str| Err(Error::new(ErrorKind::Busy, why));
+    stale(path)?;
+    std::fs::remove_file(path)?;
+    Ok(())
+}
+
+/// Whether `path` is a socket file on which nobody answers.
+fn stale(path: &Path) -> Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return in_the_way(
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
             "a file that is no socket is in the way: move it or choose another path",
-        );
+        ));
     }
     match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
-            std::fs::remove_file(path)?;
-            Ok(())
-        }
-        Ok(_) => in_the_way("another program answers there: stop it or choose another path"),
+        Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(()),
+        Ok(_) => Err(Error::new(
+            ErrorKind::Busy,
+            "another program answers there: stop it or choose another path",
+        )),
         Err(error) => Err(error).context(|| "finding out who listens there"),
     }
 }

@@ -12,7 +12,7 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 
 use crate::reactor::{Driver, Hold, SocketFuture, SocketStep};
 pub use address::Address;
-pub use listener::Listener;
+pub use listener::{Listener, may_listen};
 pub(crate) use stream::Message;
 pub use stream::{Incoming, Stream};
 

@@ -249,7 +249,7 @@ fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
         assert!(!path.exists(), "the listener removes its file");
         std::fs::write(&path, b"precious").expect("a file");
         let refused = Listener::bind(&address).expect_err("a file is in the way");
-        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
         assert_eq!(std::fs::read(&path).expect("untouched"), b"precious");
         let refused = Stream::connect(&Address::Unix(scratch.path("none"))).await;
         assert_eq!(
@@ -282,4 +282,30 @@ fn addresses_are_read_and_printed() {
         let error = text.parse::<Address>().expect_err(text);
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
+}
+
+#[test]
+fn what_a_listener_would_find_is_told_without_one() {
+    on_both(async |_| {
+        let scratch = Scratch::new();
+        let path = scratch.path("socket");
+        let unix = Address::Unix(path.clone());
+        let tcp = Listener::bind(&loopback()).expect("a free port");
+        let address = tcp.address();
+        let busy = |address: &Address| may_listen(address).expect_err("in use").kind();
+        assert_eq!(busy(&address), ErrorKind::Busy);
+        drop(tcp);
+        may_listen(&address).expect("free again");
+        may_listen(&unix).expect("nothing there");
+        assert!(!path.exists(), "and nothing made");
+        let listener = Listener::bind(&unix).expect("bound");
+        assert_eq!(busy(&unix), ErrorKind::Busy);
+        drop(listener);
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+        may_listen(&unix).expect("nobody answers");
+        assert!(path.exists(), "and nothing removed");
+        std::fs::remove_file(&path).expect("there");
+        std::fs::write(&path, "notes").expect("written");
+        assert_eq!(busy(&unix), ErrorKind::InvalidInput);
+    });
 }

@@ -79,10 +79,19 @@ state = "state"
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to its end. One that does not end, as `serve` where it should have refused, is killed.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        let output = self.command(arguments).output();
-        output.expect("the program can be run")
+        let mut command = self.command(arguments);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program can be run");
+        let begin = Instant::now();
+        while child.try_wait().expect("a child").is_none() {
+            if begin.elapsed() > PATIENCE {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.wait_with_output().expect("it ended")
     }
 
     /// Runs a command that must go well; what it printed.

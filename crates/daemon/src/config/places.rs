@@ -1,0 +1,252 @@
+//! What this machine has where a configuration's sockets, mount points and state are to be, before any is
+//! made: `forebay check` says what `forebay serve` would refuse.
+
+use std::io::ErrorKind as IoKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_frontend::fuse;
+use forebay_io::file::RELEASE_TIME;
+use forebay_io::net::{Address, may_listen};
+use forebay_io::system::may_write;
+
+use super::problem::Problems;
+use super::{Config, Export, Listen, Protocol};
+use crate::control::status::Status;
+use crate::state::StateDirectory;
+
+impl Listen {
+    /// As the sockets' layer has it.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        match self {
+            Self::Tcp(address) => Address::Tcp(*address),
+            Self::Unix(path) => Address::Unix(path.clone()),
+        }
+    }
+}
+
+/// The address as an NBD URI, which every NBD client takes.
+pub(crate) fn nbd_uri(address: &Address, volume: &str) -> String {
+    match address {
+        Address::Tcp(address) => format!("nbd://{address}/{volume}"),
+        Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
+    }
+}
+
+impl Config {
+    /// Looks at what this machine has of all that the configuration names, and changes nothing: devices
+    /// and files (the cache's if `cached`), sockets, mount points and the state directory. What a daemon
+    /// that is `running` on the configuration's control socket holds itself is not in the way.
+    ///
+    /// # Errors
+    /// `InvalidInput` with file, line and remedy for everything that is wrong.
+    pub fn check_machine(&self, cached: bool, running: Option<&Status>) -> Result<()> {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let mut problems = Problems::new(&self.path, &text);
+        self.look_at_media(cached, &mut problems);
+        let places = Places {
+            listening: running.map_or(&[], |status| &status.listening),
+            patient_until: Instant::now() + RELEASE_TIME,
+        };
+        // Whose control socket it is, his is the rest.
+        let alone = running.is_some() || places.look_at_control(self, &mut problems);
+        if alone {
+            if let Err((what, help)) = state(&self.server.state, running.is_some()) {
+                let what = format!("state directory {} {what}", self.server.state.display());
+                problems.add_at(self.server.state_line, what, help);
+            }
+            places.look_at_metrics(self, &mut problems);
+            for export in &self.exports {
+                if let Err((what, help)) = places.look_at_export(export) {
+                    problems.add_at(export.line, what, help);
+                }
+            }
+        }
+        problems.into_result()
+    }
+}
+
+/// What is wrong, and the remedy.
+type Wrong = (String, String);
+
+struct Places<'a> {
+    /// Where the daemon that runs listens, in its words.
+    listening: &'a [String],
+    /// A process that was killed holds its sockets and mounts for a moment more.
+    patient_until: Instant,
+}
+
+impl Places<'_> {
+    /// What `look` says, once it is not only that somebody is about to let go.
+    fn patiently(&self, look: impl Fn() -> Result<()>) -> Result<()> {
+        loop {
+            match look() {
+                Err(error)
+                    if error.kind() == ErrorKind::Busy && Instant::now() < self.patient_until =>
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                seen => return seen,
+            }
+        }
+    }
+
+    fn is_held(&self, held: impl Fn(&str) -> bool) -> bool {
+        self.listening.iter().any(|place| held(place))
+    }
+
+    /// Whether no daemon has the control socket.
+    fn look_at_control(&self, config: &Config, problems: &mut Problems<'_>) -> bool {
+        let path = &config.server.control;
+        let address = Address::Unix(path.clone());
+        let looked = may_make(path).and_then(|()| may_listen(&address));
+        let Err(error) = looked else { return true };
+        let busy = error.kind() == ErrorKind::Busy;
+        let what = match busy {
+            true => format!(
+                "a daemon answers on the control socket {} already",
+                path.display()
+            ),
+            false => format!("control socket {}: {}", path.display(), error.report()),
+        };
+        let help = match busy {
+            true => "stop it, or set `control` in [server] (or --control) to another path",
+            false => "set `control` in [server] (or --control) to a path that you may write to",
+        };
+        problems.add_at(config.server.control_line, what, help);
+        !busy
+    }
+
+    fn look_at_metrics(&self, config: &Config, problems: &mut Problems<'_>) {
+        let address = config.server.metrics;
+        let own = format!("http://{address}/");
+        if address.port() == 0 || self.is_held(|place| place.contains(&own)) {
+            return;
+        }
+        if let Err(error) = self.patiently(|| may_listen(&Address::Tcp(address))) {
+            let what = match error.kind() {
+                ErrorKind::Busy => format!("{address}, where metrics are served, is in use"),
+                _ => format!("metrics cannot be served: {}", error.report()),
+            };
+            let help = "set `metrics` in [server] to an address of this machine with a free port \
+                        (port 0 takes any)";
+            problems.add_at(config.server.metrics_line, what, help);
+        }
+    }
+
+    fn look_at_export(&self, export: &Export) -> Result<(), Wrong> {
+        let volume = &export.volume;
+        match &export.protocol {
+            Protocol::Nbd(listen) => {
+                let address = listen.address();
+                let (before, after) = match listen {
+                    Listen::Tcp(tcp) if tcp.port() == 0 => return Ok(()),
+                    Listen::Tcp(tcp) => (format!("nbd://{tcp}/"), String::new()),
+                    Listen::Unix(path) => (String::new(), format!("?socket={}", path.display())),
+                };
+                if self.is_held(|place| place.contains(&before) && place.ends_with(&after)) {
+                    return Ok(());
+                }
+                let parent = match listen {
+                    Listen::Unix(path) => may_make(path),
+                    Listen::Tcp(_) => Ok(()),
+                };
+                let looked = parent.and_then(|()| self.patiently(|| may_listen(&address)));
+                looked.map_err(|error| {
+                    let what = match error.kind() {
+                        ErrorKind::Busy => {
+                            format!("{listen}, where volume {volume:?} is exported, is in use")
+                        }
+                        _ => format!("the export of volume {volume:?}: {}", error.report()),
+                    };
+                    let help = match error.kind() {
+                        ErrorKind::Busy => {
+                            "stop the program that answers there, or give the export another address"
+                        }
+                        _ => "give the export an address that this user may listen on",
+                    };
+                    (what, help.into())
+                })
+            }
+            Protocol::Fuse(directory) => {
+                let own = format!("is the file {}/", as_mounted(directory).display());
+                if self.is_held(|place| place.contains(&own)) {
+                    return Ok(());
+                }
+                let parent = match std::fs::symlink_metadata(directory) {
+                    Err(error) if is_absent(&error) => may_make(directory),
+                    _ => Ok(()),
+                };
+                let looked = parent.and_then(|()| self.patiently(|| fuse::may_mount(directory)));
+                looked.map_err(|error| {
+                    let what = format!("the export of volume {volume:?}: {}", error.report());
+                    let help = "let `fuse` name an empty directory, or one that can be made";
+                    (what, help.into())
+                })
+            }
+        }
+    }
+}
+
+/// A directory's path without links but for the last part, which may be a mount that does not answer.
+fn as_mounted(directory: &Path) -> PathBuf {
+    let parent = directory.parent().and_then(|p| p.canonicalize().ok());
+    match (parent, directory.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => directory.to_path_buf(),
+    }
+}
+
+/// Whether it was not there, or something above it is no directory.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), IoKind::NotFound | IoKind::NotADirectory)
+}
+
+/// Whether something could be made at `path`, with the directories above it.
+fn may_make(path: &Path) -> Result<()> {
+    let above = path.ancestors().skip(1);
+    let Some((directory, found)) = above
+        .map(|directory| (directory, std::fs::metadata(directory)))
+        .find(|(_, found)| !matches!(found, Err(error) if is_absent(error)))
+    else {
+        return Ok(());
+    };
+    let name = directory.display();
+    if found.is_ok_and(|found| !found.is_dir()) {
+        let what = format!(
+            "{name} is not a directory, and {} is under it",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    may_write(directory).map_err(|error| error.context(format!("nothing can be made in {name}")))
+}
+
+/// Looks at the state directory; `ours` if the daemon that holds it is the one that is asked about.
+fn state(path: &Path, ours: bool) -> Result<(), Wrong> {
+    let looked = match std::fs::metadata(path) {
+        Err(error) if is_absent(&error) => may_make(path),
+        Err(error) => Err(error.into()),
+        Ok(found) if !found.is_dir() => {
+            let help = "set `state` in [server] to a directory, or move what is there away";
+            return Err(("is not a directory".into(), help.into()));
+        }
+        Ok(_) if ours => may_write(path),
+        Ok(_) => may_write(path).and_then(|()| StateDirectory::look(path)),
+    };
+    looked.map_err(|error| match error.kind() {
+        ErrorKind::Busy => (
+            "is held by another daemon".into(),
+            "stop that one, or set `state` in [server] to a directory of its own".into(),
+        ),
+        _ => (
+            format!("cannot be used: {}", error.report()),
+            "set `state` in [server] to a directory that you may write to".into(),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! What `check` says before a start, and what is said of bad input: the thing, the place and the remedy.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::support::{Place, text};
+use super::{check_blocks, write_blocks};
+
+fn set_len(path: &Path, bytes: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.expect("there").set_len(bytes).expect("set");
+}
+
+/// `check` and `serve` refuse alike.
+fn both_refuse(place: &Place, parts: &[&str]) {
+    let config = place.path("forebay.toml");
+    let said = place.refused(&["serve", text(&config)]);
+    for part in parts {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(place.refused(&["check", text(&config)]), said);
+}
+
+#[test]
+fn check_refuses_what_serve_refuses() {
+    let place = Place::new("alike", "wb");
+    place.ok(&["check", text(&place.path("forebay.toml"))]);
+    assert!(!place.path("state").exists(), "nothing was made");
+    assert!(!place.path("control.sock").exists());
+    for (name, parts) in [
+        ("nbd.sock", ["forebay.toml:22: ", "no socket is in the way"]),
+        (
+            "control.sock",
+            ["control socket", "no socket is in the way"],
+        ),
+        ("state", ["forebay.toml:28: ", "is not a directory"]),
+    ] {
+        std::fs::write(place.path(name), "notes").expect("written");
+        both_refuse(&place, &parts);
+        assert_eq!(std::fs::read(place.path(name)).expect("kept"), b"notes");
+        std::fs::remove_file(place.path(name)).expect("there");
+    }
+    place.serve(&[]).terminate();
+}
+
+#[test]
+fn check_leaves_a_running_daemon_its_own() {
+    let place = Place::new("own", "wb");
+    let config = place.path("forebay.toml");
+    let daemon = place.serve(&[]);
+    let output = place.run(&["check", text(&config)]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("the configuration is in order (2 devices, 1 volume, 1 export)"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let process = format!("a daemon (process {}) answers", daemon.child.id());
+    assert!(
+        said.contains("it is in use") && said.contains(&process),
+        "{said}"
+    );
+    // What is not the daemon's is in the way of a restart.
+    let other = std::os::unix::net::UnixListener::bind(place.path("other.sock")).expect("bound");
+    place.configure(
+        "wb",
+        "[[export]]\nvolume = \"db\"\nnbd = \"unix:other.sock\"\n",
+    );
+    let said = place.refused(&["check", text(&config)]);
+    assert!(
+        said.contains("other.sock, where volume \"db\" is exported, is in use"),
+        "{said}"
+    );
+    assert!(!said.contains("nbd.sock"), "{said}");
+    drop(other);
+    daemon.terminate();
+    place.ok(&["check", text(&config)]);
+}
+
+#[test]
+fn a_place_in_the_configuration_is_named_once() {
+    let place = Place::new("once", "wb");
+    let config = place.path("forebay.toml");
+    std::fs::write(place.path("cache"), vec![0; 1 << 20]).expect("written");
+    let expected = format!(
+        "forebay: {}:13: there is no cache on device \"ssd\": make one with `forebay format --cache {}` \
+         (not found)\n",
+        config.display(),
+        place.path("cache").display()
+    );
+    assert_eq!(place.refused(&["serve", text(&config)]), expected);
+    let said = place.refused(&["check", text(&config)]);
+    assert_eq!(said.matches("no cache").count(), 1, "{said}");
+    assert!(
+        said.starts_with(&format!("forebay: {}:13: ", config.display())),
+        "{said}"
+    );
+    // Held by somebody else when the volume is attached.
+    let place = Place::new("held", "wb");
+    let held = std::fs::File::open(place.path("db.img")).expect("there");
+    held.lock().expect("free");
+    let said = place.refused(&["serve", text(&place.path("forebay.toml"))]);
+    assert!(said.contains("forebay.toml:8: device \"disk\": "), "{said}");
+    assert_eq!(said.matches("forebay.toml:").count(), 1, "{said}");
+}
+
+/// Overwrites a part of one copy of the superblock (docs/format.md: at 0 and at 64 KiB).
+fn damage(path: &Path, copy: u64) {
+    use std::os::unix::fs::FileExt as _;
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    let written = file
+        .expect("there")
+        .write_all_at(b"damage", copy * 65536 + 600);
+    written.expect("written");
+}
+
+#[test]
+fn one_damaged_superblock_is_told_of_and_mended_and_two_are_the_end() {
+    let place = Place::new("copies", "wb");
+    let (config, cache) = (place.path("forebay.toml"), place.path("cache"));
+    let check = ["check", text(&config)];
+    place.serve(&[]).terminate();
+    for copy in [0, 1] {
+        damage(&cache, copy);
+        let checked = place.run(&check);
+        assert_eq!(checked.status.code(), Some(3), "{checked:?}");
+        let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+        assert!(
+            told.contains("one of the two copies of the superblock"),
+            "{told}"
+        );
+        assert!(
+            told.contains("nothing is lost") && !told.contains("anew and"),
+            "{told}"
+        );
+        assert!(!told.contains("detach"), "one remedy: {told}");
+        let daemon = place.serve(&[]);
+        let log = place.log();
+        let warned = log
+            .lines()
+            .find(|line| line.contains("two copies of the superblock"));
+        assert!(warned.is_some_and(|line| line.contains("WARN")), "{log}");
+        write_blocks(&mut place.connect(), 0..8);
+        daemon.terminate();
+        // The start has mended it.
+        assert!(place.ok(&check).contains("In order.\n"));
+    }
+    damage(&cache, 0);
+    damage(&cache, 1);
+    let checked = place.run(&check);
+    assert_eq!(checked.status.code(), Some(3), "{checked:?}");
+    let serve = place.refused(&["serve", text(&config)]);
+    for said in [String::from_utf8_lossy(&checked.stderr).into_owned(), serve] {
+        for part in [
+            "both copies of the superblock are damaged",
+            "put that back",
+            "IS LOST",
+            "--adopt VOLUME",
+            "forebay.toml:13: ",
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        let (_, remedy) = said.split_once("`forebay ").expect("a command");
+        let (command, _) = remedy.split_once('`').expect("its end");
+        assert_eq!(
+            command,
+            format!("format --force --discard-dirty --cache {}", text(&cache))
+        );
+    }
+    let refused = place.refused(&["format", "--force", "--cache", text(&cache)]);
+    assert!(
+        refused.contains("--discard-dirty") && !refused.contains("Serve it"),
+        "{refused}"
+    );
+    // The remedy works.
+    place.ok(&[
+        "format",
+        "--force",
+        "--discard-dirty",
+        "--cache",
+        text(&cache),
+    ]);
+    place.serve(&["--adopt", "db"]).terminate();
+}
+
+#[test]
+fn a_backing_file_that_was_larger_is_told_of_and_dirty_data_beyond_refuses() {
+    let place = Place::new("smaller", "wb");
+    let backing = place.path("db.img");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    set_len(&backing, 32 << 20);
+    let daemon = place.serve(&[]);
+    let told = "the backing device has shrunk from 67108864 to 33554432 bytes";
+    let log = place.log();
+    let line = log.lines().find(|line| line.contains(told));
+    assert!(line.is_some_and(|line| line.contains("WARN")), "{log}");
+    check_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    let daemon = place.serve(&[]);
+    assert!(
+        !place.log().contains("has shrunk"),
+        "said once: {}",
+        place.log()
+    );
+    write_blocks(&mut place.connect(), 4096..4100);
+    daemon.kill();
+    set_len(&backing, 8 << 20);
+    let refused = place.refused(&["serve", text(&place.path("forebay.toml"))]);
+    assert!(refused.contains("dirty data beyond"), "{refused}");
+    assert_eq!(refused.matches("forebay.toml:").count(), 1, "{refused}");
+    set_len(&backing, 32 << 20);
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 4096..4100);
+    daemon.terminate();
+}
+
+#[test]
+fn format_says_what_it_does_not_do() {
+    let place = Place::new("format", "wb");
+    let format = |arguments: &[&str]| place.refused(&[&["format"], arguments].concat());
+    let (cache, new) = (place.path("cache"), place.path("new"));
+    let (cache, new) = (text(&cache), text(&new));
+    let said = format(&["--force", "--cache", cache, "--create", "32M"]);
+    assert!(said.contains("67108864 bytes, not 33554432"), "{said}");
+    assert!(said.contains("leave --create out"), "{said}");
+    place.ok(&["format", "--force", "--cache", cache, "--create", "64M"]);
+    // Too small: the size that is named works, and nothing is left of what did not.
+    let said = format(&["--cache", new, "--create", "64K"]);
+    assert!(!Path::new(new).exists(), "it was made for this alone");
+    let least = said.split_once("at least ").expect("a size").1;
+    let least = least.split(' ').next().expect("a number").to_owned();
+    place.ok(&["format", "--cache", new, "--create", &least]);
+    std::fs::rename(new, cache).expect("moved");
+    let daemon = place.serve(&["--adopt", "db"]);
+    write_blocks(&mut place.connect(), 0..64);
+    check_blocks(&mut place.connect(), 0..64);
+    daemon.terminate();
+    // A file that was there stays, whatever becomes of it.
+    std::fs::write(new, []).expect("made");
+    format(&["--cache", new, "--create", "64K"]);
+    assert!(Path::new(new).exists());
+    let said = format(&["--cache", text(&place.path("no/where")), "--create", "64M"]);
+    assert!(said.contains("make that first"), "{said}");
+    let said = format(&["--cache", "/dev/null", "--create", "64M"]);
+    assert!(said.contains("is no file"), "{said}");
+}
+
+#[test]
+fn one_device_is_not_formatted_in_two_roles() {
+    let place = Place::new("roles", "wb");
+    let cache = place.path("cache");
+    std::fs::hard_link(&cache, place.path("hard")).expect("linked");
+    std::os::unix::fs::symlink("cache", place.path("soft")).expect("linked");
+    for name in ["cache", "hard", "soft", "./cache"] {
+        let other = place.path(name);
+        let roles = [
+            "format",
+            "--force",
+            "--cache",
+            text(&cache),
+            "--metadata",
+            text(&other),
+        ];
+        let said = place.refused(&roles);
+        assert!(said.contains("are one and the same"), "{name}: {said}");
+        assert!(
+            said.contains(text(&cache)) && said.contains(text(&other)),
+            "{said}"
+        );
+    }
+    let new = place.path("new");
+    let arguments = [
+        "format",
+        "--create",
+        "64M",
+        "--cache",
+        text(&new),
+        "--metadata",
+        text(&new),
+    ];
+    assert!(place.refused(&arguments).contains("are one and the same"));
+    assert!(!new.exists());
+    place.ok(&["check", "--cache", text(&cache)]);
+}
+
+/// A loop device that takes no writes; detached at the end.
+struct ReadOnlyLoop(PathBuf);
+
+impl ReadOnlyLoop {
+    fn new(file: &Path) -> Option<Self> {
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--read-only"]).arg(file);
+        let output = losetup.output().ok()?;
+        if !output.status.success() {
+            eprintln!(
+                "SKIPPED: no loop device: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            return None;
+        }
+        Some(Self(String::from_utf8_lossy(&output.stdout).trim().into()))
+    }
+}
+
+impl Drop for ReadOnlyLoop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_device_that_takes_no_writes_is_refused_in_every_mode() {
+    let place = Place::new("readonly", "wb");
+    let Some(device) = ReadOnlyLoop::new(&place.path("db.img")) else {
+        return;
+    };
+    let path = text(&device.0);
+    for mode in ["wb", "wt", "wa", "wi", "wo", "pt"] {
+        place.configure(mode, "");
+        let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+        let config = config.replace("path = \"db.img\"", &format!("path = \"{path}\""));
+        std::fs::write(place.path("forebay.toml"), config).expect("written");
+        let remedy = format!("`blockdev --setrw {path}`");
+        both_refuse(&place, &["forebay.toml:8: ", "is read-only", &remedy]);
+    }
+    let said = place.refused(&["format", "--force", "--cache", path]);
+    assert!(
+        said.contains("takes no writes") && said.contains("--setrw"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_control_socket_that_is_not_yours_is_told_from_one_that_is_not_there() {
+    use std::os::unix::process::CommandExt as _;
+    let place = Place::new("nobody", "wb");
+    // SAFETY: a plain system call.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: only root can ask as somebody else");
+        return;
+    }
+    // The program itself may lie where nobody else may go.
+    let program = place.path("forebay");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).expect("copied");
+    let daemon = place.serve(&[]);
+    let mut status = Command::new(&program);
+    status.arg("--control").arg(place.path("control.sock"));
+    let status = status.arg("status").uid(65534).gid(65534).output();
+    let said = String::from_utf8_lossy(&status.expect("it runs").stderr).into_owned();
+    assert!(
+        said.contains("you may not open the control socket"),
+        "{said}"
+    );
+    assert!(
+        said.contains("sudo") && !said.contains("no daemon"),
+        "{said}"
+    );
+    daemon.terminate();
+}
+
+#[test]
+fn links_to_journals_that_are_gone_do_not_stay() {
+    let place = Place::new("links", "wb");
+    let daemon = place.serve(&[]);
+    let uuid = |place: &Place| {
+        let status = place.status();
+        status["cache"]["uuid"].as_str().expect("text").to_owned()
+    };
+    let link = PathBuf::from(format!("/dev/shm/forebay-{}.journal", uuid(&place)));
+    daemon.kill();
+    assert!(link.is_symlink());
+    // A cache that nobody will serve again.
+    std::fs::remove_file(place.path("journal")).expect("there");
+    let other = Place::new("links-other", "wb");
+    let daemon = other.serve(&[]);
+    assert!(!link.is_symlink(), "it led nowhere");
+    let own = PathBuf::from(format!("/dev/shm/forebay-{}.journal", uuid(&other)));
+    assert!(own.is_symlink() && own.exists());
+    daemon.terminate();
+}

@@ -1,0 +1,87 @@
+use super::*;
+
+fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
+    Superblock::plan(PlanInput {
+        data_bytes: data,
+        metadata_bytes: metadata,
+        unit_bytes: 4096,
+        region_shift: 6,
+        block_size_bytes: block,
+        uuid: [3; 16],
+    })
+}
+
+#[test]
+fn plans_fit_their_devices() {
+    for block in [4096, 32768, 1 << 20] {
+        for size in [3 << 20, 100 << 20, (1 << 30) + 12288, 1 << 40] {
+            let found = plan(size, None, block).expect("fits");
+            let slots = u64::from(found.slots);
+            let end = found.data_offset + slots * u64::from(block);
+            assert!(end <= size, "{found:?}");
+            assert!(size - end < 3 * u64::from(block).max(8192) || slots == 1 << 31);
+            let log_end = found.log.offset + found.log.records * RECORD_BYTES as u64;
+            assert!(log_end <= found.data_offset);
+            assert!(found.log.records >= slots * 4);
+            found.sound("test").expect("sound");
+        }
+    }
+    let apart = plan(1 << 30, Some(16 << 20), 32768).expect("fits");
+    assert_eq!(apart.slots, ((1 << 30) - (128 << 10)) / 32768);
+    let starved = plan(1 << 30, Some(1 << 20), 4096).expect("fits");
+    assert!(starved.slots < 5000, "the metadata device limits the slots");
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let kind = |result: Result<Superblock>| result.expect_err("refused").kind();
+    assert_eq!(kind(plan(1 << 30, None, 3000)), ErrorKind::InvalidInput);
+    assert_eq!(kind(plan(1 << 30, None, 2 << 20)), ErrorKind::InvalidInput);
+    assert_eq!(kind(plan(1 << 16, None, 4096)), ErrorKind::NoSpace);
+}
+
+#[test]
+fn what_is_too_small_is_told_the_smallest_size_that_fits() {
+    let needed = |data, metadata, block| {
+        let error = plan(data, metadata, block).expect_err("too small").report();
+        let numbers = error
+            .rsplit_once("at least")
+            .expect("it says so")
+            .1
+            .to_owned();
+        let numbers = numbers.split(' ').filter_map(|word| word.parse().ok());
+        numbers.collect::<Vec<u64>>()
+    };
+    for block in [4096, 32768, 1 << 20] {
+        let [least] = needed(0, None, block)[..] else {
+            panic!("one device");
+        };
+        assert_eq!(plan(least, None, block).expect("fits").slots, 1);
+        assert_eq!(needed(least - 512, None, block), [least]);
+        let [data, metadata] = needed(0, Some(0), block)[..] else {
+            panic!("two devices");
+        };
+        assert_eq!(plan(data, Some(metadata), block).expect("fits").slots, 1);
+        assert_eq!(needed(data - 512, Some(metadata), block), [data, metadata]);
+        assert_eq!(needed(data, Some(metadata - 512), block), [data, metadata]);
+    }
+}
+
+#[test]
+fn a_copy_survives_a_round_trip_and_damage_is_seen() {
+    let mut superblock = plan(1 << 30, None, 32768).expect("fits");
+    superblock.volumes.push(VolumeEntry {
+        id: 5,
+        name: "db".into(),
+        epoch: 9,
+        size_bytes: 1 << 40,
+        identity: u64::MAX - 3,
+    });
+    let mut bytes = superblock.encode();
+    assert_eq!(Superblock::decode(&bytes), Some(superblock));
+    for at in (0..COPY_BYTES).step_by(97) {
+        bytes[at] ^= 1;
+        assert_eq!(Superblock::decode(&bytes), None, "byte {at}");
+        bytes[at] ^= 1;
+    }
+}
