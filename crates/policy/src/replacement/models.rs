@@ -133,6 +133,7 @@ pub(super) struct S3Fifo {
     pub(super) small: VecDeque<(u64, u8)>,
     pub(super) main: VecDeque<(u64, u8)>,
     pub(super) ghosts: VecDeque<u64>,
+    pub(super) warm: bool,
 }
 
 impl S3Fifo {
@@ -176,13 +177,15 @@ impl Model for S3Fifo {
         let ghost = take(&mut self.ghosts, key);
         let mut victim = None;
         if self.small.len() + self.main.len() == self.slots {
+            self.warm = true;
             if self.small.len() >= self.small_limit() {
                 victim = self.evict_small().or_else(|| self.evict_main());
             } else {
                 victim = self.evict_main().or_else(|| self.evict_small());
             }
         }
-        let queue = if ghost {
+        let filling = !self.warm && self.small.len() >= self.small_limit();
+        let queue = if ghost || filling {
             &mut self.main
         } else {
             &mut self.small

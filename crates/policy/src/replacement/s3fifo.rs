@@ -26,11 +26,12 @@ struct State {
 /// A small queue of a tenth of the slots takes what is new; what was used there more than once moves to the main
 /// queue, the rest goes, leaving its key in a ghost queue that is as long as the main one is; what comes back
 /// while its key is there goes to the main queue at once. There, slots that were used go round (J. Yang et al., "FIFO
-/// Queues are All You Need for Cache Eviction", SOSP 2023, section 4.1, algorithm 1). About 50 bytes a slot, ghosts
+/// Queues are All You Need for Cache Eviction", SOSP 2023, section 4.1, algorithm 1). 47 to 58 bytes a slot, ghosts
 /// included.
 ///
 /// When a move fills the main queue beyond its share, the paper's algorithm evicts from it there and then; here the
-/// next eviction is from it, so that each call evicts one, as in the authors' simulator.
+/// next eviction is from it, so that each call evicts one. And while the cache fills for the first time, what is more than the
+/// small queue's share goes to the main queue, so that its share is free from the start. Both as in the authors' simulator.
 #[derive(Debug)]
 pub struct S3Fifo {
     keys: Keys,
@@ -41,6 +42,8 @@ pub struct S3Fifo {
     ghosts: List,
     small_limit: usize,
     ghosts_limit: usize,
+    /// A victim was chosen before: the cache has been full.
+    warm: bool,
 }
 
 impl S3Fifo {
@@ -63,6 +66,7 @@ impl S3Fifo {
             ghosts: List::new(),
             small_limit,
             ghosts_limit,
+            warm: false,
         }
     }
 
@@ -142,12 +146,15 @@ impl Replacement for S3Fifo {
     fn insert(&mut self, slot: SlotId, key: BlockKey) {
         debug_assert_eq!(self.states[slot as usize].queue, Queue::None);
         self.keys.set(slot, key);
-        let (queue, list) = match self.keys.ghost(key) {
-            Some(ghost) => {
-                self.forget(ghost);
-                (Queue::Main, &mut self.main)
-            }
-            None => (Queue::Small, &mut self.small),
+        let ghost = self.keys.ghost(key);
+        if let Some(ghost) = ghost {
+            self.forget(ghost);
+        }
+        let filling = !self.warm && self.small.len() >= self.small_limit;
+        let (queue, list) = if ghost.is_some() || filling {
+            (Queue::Main, &mut self.main)
+        } else {
+            (Queue::Small, &mut self.small)
         };
         self.links.push(list, slot);
         self.states[slot as usize] = State { queue, uses: 0 };
@@ -174,6 +181,7 @@ impl Replacement for S3Fifo {
         incoming: Option<BlockKey>,
         mut evictable: impl FnMut(SlotId) -> bool,
     ) -> Option<SlotId> {
+        self.warm = true;
         let held = incoming.and_then(|key| self.keys.ghost(key));
         if self.small.len() >= self.small_limit {
             self.evict_small(held, &mut evictable)
