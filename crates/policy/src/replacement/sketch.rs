@@ -14,6 +14,22 @@ const WITHOUT_TOP_BITS: u64 = 0x7777_7777_7777_7777;
 #[repr(align(64))]
 struct Line([[u64; 2]; ROWS]);
 
+impl Line {
+    /// A key's counter in each row.
+    fn counts(&self, hash: u64) -> [u64; ROWS] {
+        std::array::from_fn(|row| {
+            let (word, shift) = place(hash, row);
+            (self.0[row][word] >> shift) & MAX_COUNT
+        })
+    }
+}
+
+/// Word and shift of a key's counter in a row.
+const fn place(hash: u64, row: usize) -> (usize, u32) {
+    let five_bits = (hash >> (5 * row)) as u32 & 31;
+    ((five_bits >> 4) as usize, (five_bits & 15) * 4)
+}
+
 /// A count-min sketch with minimal increment and aging (G. Einziger, R. Friedman and B. Manes, "TinyLFU: A Highly Efficient
 /// Cache Admission Policy", TOS 2017, sections 3.2 and 3.3). A key's four counters lie in one line of the processor's cache.
 #[derive(Clone, Debug)]
@@ -34,38 +50,31 @@ impl Sketch {
         }
     }
 
-    /// The key's line, and its counter in each row: word and shift.
-    fn places(&self, key: BlockKey) -> (usize, [(usize, u32); ROWS]) {
-        let hash = key.hash();
-        let places = std::array::from_fn(|row| {
-            let five_bits = (hash >> (5 * row)) as u32 & 31;
-            ((five_bits >> 4) as usize, (five_bits & 15) * 4)
-        });
-        ((hash >> 32) as usize & (self.lines.len() - 1), places)
+    /// The key's line.
+    fn line(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & (self.lines.len() - 1)
     }
 
     /// How often the key was used lately, rather too often than too rarely; 15 at most.
     pub(super) fn estimate(&self, key: BlockKey) -> u64 {
-        let (line, places) = self.places(key);
-        let rows = &self.lines[line].0;
-        let counts = rows
-            .iter()
-            .zip(places)
-            .map(|(row, (word, shift))| row[word] >> shift & MAX_COUNT);
-        counts.fold(MAX_COUNT, u64::min)
+        let hash = key.hash();
+        let counts = self.lines[self.line(hash)].counts(hash);
+        counts.into_iter().fold(MAX_COUNT, u64::min)
     }
 
     /// Notes a use.
     pub(super) fn increment(&mut self, key: BlockKey) {
-        let least = self.estimate(key);
+        let hash = key.hash();
+        let at = self.line(hash);
+        let line = &mut self.lines[at];
+        let counts = line.counts(hash);
+        let least = counts.into_iter().fold(MAX_COUNT, u64::min);
         if least == MAX_COUNT {
             return;
         }
-        let (line, places) = self.places(key);
-        for (row, (word, shift)) in self.lines[line].0.iter_mut().zip(places) {
-            if row[word] >> shift & MAX_COUNT == least {
-                row[word] += 1 << shift;
-            }
+        for (row, count) in counts.into_iter().enumerate() {
+            let (word, shift) = place(hash, row);
+            line.0[row][word] += u64::from(count == least) << shift;
         }
         self.increments += 1;
         if self.increments >= self.sample {
