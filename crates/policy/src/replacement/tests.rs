@@ -366,6 +366,21 @@ fn a_block_that_is_evicted_ahead_of_need_is_remembered() {
 }
 
 #[test]
+fn frequency_decides_about_blocks_that_go_ahead_of_need_too() {
+    let mut cache = Policy::WTinyLfu.build(300);
+    for slot in 0..300 {
+        cache.insert(slot, BlockKey::new(0, slot.into()));
+    }
+    for slot in 0..297 {
+        cache.touch(slot);
+    }
+    // The window's three were used once; after them it is the oldest on probation that goes.
+    let victims = [0; 4].map(|_: u32| cache.victim(None, |_| true).expect("in use"));
+    assert_eq!(victims[..3], [297, 298, 299]);
+    assert!(victims[3] < 297);
+}
+
+#[test]
 fn policies_are_found_by_name() {
     for &policy in Policy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));
