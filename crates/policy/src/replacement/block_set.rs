@@ -18,6 +18,7 @@ impl<R: Replacement> BlockSet<R> {
     pub fn new(slots: usize, policy: R) -> Self {
         assert!(slots > 0, "a cache has slots");
         Self {
+            // Twice as large as it is filled: then evictions make it tidy up in place instead of growing.
             index: BlockIndex::new(2 * slots),
             keys: Vec::with_capacity(slots),
             policy,
