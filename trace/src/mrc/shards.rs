@@ -24,7 +24,7 @@ pub enum Sampling {
 
 /// An LRU miss-ratio curve from a sample of the blocks, chosen by the hashes of their numbers: distances among the samples, divided
 /// by the sampling rate, stand for the distances among all (C. Waldspurger et al., "Efficient MRC Construction with SHARDS",
-/// FAST 2015: fixed rate in section 3.1, fixed size in section 3.2, the correction SHARDS-adj in section 4.3).
+/// FAST 2015: section 3: fixed rate, fixed size, and the correction that it calls SHARDS-adj).
 ///
 /// The sample is eight samples of an eighth each. The curve is the mean of theirs, and its standard error is estimated from
 /// their differences. Sizes of less than about eight blocks divided by the rate are coarse.

@@ -20,7 +20,7 @@ enum State {
 /// the slots. A recency stack, from the last use of the least recently used LIR block on, tells who is which: a HIR block that
 /// is used while it is on the stack, even if it was evicted meanwhile, becomes LIR, and the LIR block at the stack's bottom
 /// becomes HIR (S. Jiang and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy",
-/// SIGMETRICS 2002, sections 3.2 and 3.3). 64 to 76 bytes a slot, ghosts included.
+/// SIGMETRICS 2002, section 3). 64 to 76 bytes a slot, ghosts included.
 ///
 /// The paper leaves the number of evicted blocks on the stack open; here it is the number of slots, and the one that was
 /// evicted first is forgotten. New blocks become LIR while the LIR set fills for the first time, and whenever removals have

@@ -31,7 +31,7 @@ const fn place(hash: u64, row: usize) -> (usize, u32) {
 }
 
 /// A count-min sketch with minimal increment and aging (G. Einziger, R. Friedman and B. Manes, "TinyLFU: A Highly Efficient
-/// Cache Admission Policy", TOS 2017, sections 3.2 and 3.3). A key's four counters lie in one line of the processor's cache.
+/// Cache Admission Policy", TOS 2017, section 3). A key's four counters lie in one line of the processor's cache.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
     lines: Vec<Line>,
