@@ -7,9 +7,11 @@ mod admission;
 mod index;
 mod lru;
 mod order;
+pub mod replacement;
 
 pub use adaptive::{BlockId, BlockSizes, BlockTable, GroupId, Misplaced, Span, TwoLevel, Victim};
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;
 pub use order::DirtyQueue;
+pub use replacement::{Policy, Replacement};
