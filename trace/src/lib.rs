@@ -3,11 +3,13 @@
 
 mod bytes;
 mod format;
+pub mod generate;
 pub mod native;
 pub mod read;
 mod request;
 pub mod stats;
 mod volumes;
+pub mod write;
 
 pub use format::Format;
 pub use read::{OpenOptions, Trace};

@@ -65,8 +65,13 @@ impl Volumes {
         if self.names.len() == MAX_VOLUMES || key.len() > MAX_NAME_BYTES {
             return None;
         }
+        // What is no UTF-8 may have become longer.
+        let name = name();
+        if name.len() > MAX_NAME_BYTES {
+            return None;
+        }
         let number = u32::try_from(self.names.len()).ok()?;
-        self.names.push(name());
+        self.names.push(name);
         self.numbers.insert(key.into(), number);
         Some(number)
     }

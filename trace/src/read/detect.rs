@@ -71,7 +71,7 @@ fn hints(name: &str, format: Format) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     let microseconds = name.contains("_us");
     match format {
-        Format::VscsiCsv => !microseconds,
+        Format::VscsiCsv => false,
         Format::VscsiCsvUs => microseconds,
         format => name.contains(format.name()),
     }
@@ -117,10 +117,13 @@ fn text(head: &[u8]) -> Vec<Format> {
         .filter(|line| !line.is_empty())
         .take(SAMPLE_LINES)
         .collect();
-    let samples: Vec<Sample> = Format::ALL
+    let mut samples: Vec<Sample> = Format::ALL
         .into_iter()
+        .filter(|format| titled(*format, &lines))
         .filter_map(|format| Sample::take(format, &lines))
         .collect();
+    let best = samples.iter().map(|sample| sample.bad).min();
+    samples.retain(|sample| Some(sample.bad) == best);
     let fits = |format: Format| samples.iter().find(|sample| sample.format == format);
     let mut possible: Vec<Format> = samples.iter().map(|sample| sample.format).collect();
     if fits(Format::Ssdsim).is_some() {
@@ -140,9 +143,22 @@ fn text(head: &[u8]) -> Vec<Format> {
     possible
 }
 
+/// Whether the first line is not the title of another format.
+fn titled(format: Format, lines: &[&[u8]]) -> bool {
+    let first = lines.first().copied().unwrap_or_default();
+    match format {
+        _ if first.starts_with(b"version,") => {
+            matches!(format, Format::VscsiCsv | Format::VscsiCsvUs)
+        }
+        _ if first.starts_with(b"Timestamp,") => format == Format::Systor,
+        _ => true,
+    }
+}
+
 /// What a format's reader made of the first lines.
 struct Sample {
     format: Format,
+    bad: usize,
     volumes: Volumes,
     first_ns: u64,
 }
@@ -165,6 +181,7 @@ impl Sample {
         let first_ns = first_ns.filter(|_| bad * 2 <= lines.len())?;
         Some(Self {
             format,
+            bad,
             volumes,
             first_ns,
         })

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use forebay_block::Result;
+use forebay_block::{Error, Result};
 
 use super::{Counts, Source};
 use crate::{Request, Volumes};
@@ -18,6 +18,8 @@ struct Lane {
     ahead: Vec<Request>,
     at: usize,
     ended: bool,
+    /// Said when what came before it was delivered.
+    failed: Option<Error>,
     /// The latest time so far. A request that is out of order within its file is due at once.
     latest_ns: u64,
     /// The trace's number of each of the file's volumes.
@@ -30,8 +32,19 @@ impl Lane {
         if self.at == self.ahead.len() {
             self.ahead.clear();
             self.at = 0;
-            if !self.ended {
-                self.ended = !self.source.fill(&mut self.ahead, AHEAD_REQUESTS)?;
+            while self.ahead.is_empty() && !self.ended {
+                match self.source.fill(&mut self.ahead, AHEAD_REQUESTS) {
+                    Ok(more) => self.ended = !more,
+                    Err(error) => {
+                        self.ended = true;
+                        self.failed = Some(error);
+                    }
+                }
+            }
+            if self.ahead.is_empty()
+                && let Some(error) = self.failed.take()
+            {
+                return Err(error);
             }
         }
         Ok(self.ahead.get(self.at).map(|request| {
@@ -56,6 +69,7 @@ impl Merge {
             ahead: Vec::with_capacity(AHEAD_REQUESTS),
             at: 0,
             ended: false,
+            failed: None,
             latest_ns: 0,
             numbers: Vec::new(),
         });
@@ -71,9 +85,9 @@ impl Merge {
     pub(super) fn fill(&mut self, batch: &mut Vec<Request>, limit: usize) -> Result<bool> {
         let begin = batch.len();
         if let [lane] = &mut self.lanes[..] {
-            let more = lane.source.fill(batch, limit)?;
+            let more = lane.source.fill(batch, limit);
             renumber(lane, &mut self.volumes, &mut batch[begin..]);
-            return Ok(more);
+            return more;
         }
         if !self.started {
             for (number, lane) in self.lanes.iter_mut().enumerate() {
