@@ -7,6 +7,7 @@ mod out;
 mod remote;
 mod serve;
 mod status;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ enum Command {
     Grow(remote::Grow),
     Check(check::Arguments),
     Bench(bench::Arguments),
+    Trace(trace::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -67,6 +69,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
