@@ -95,6 +95,35 @@ fn long_files_are_merged_whole() {
 }
 
 #[test]
+fn a_bad_record_of_one_file_comes_when_it_is_due() {
+    let folder = Folder::new("bad");
+    let good = folder.file("good.csv", "7,R,0,512,1\n7,R,0,512,5\n7,R,0,512,6\n");
+    let bad = folder.file(
+        "bad.csv",
+        "8,R,0,512,2\n8,R,0,512,3\n8,X,0,512,4\n8,R,0,512,5\n",
+    );
+    let files = [good, bad];
+    let mut trace = Trace::open(&files, &OpenOptions::default()).unwrap();
+    let mut batch = Vec::new();
+    assert!(trace.fill(&mut batch).unwrap());
+    let times: Vec<_> = batch
+        .iter()
+        .map(|request| request.time_ns / 1_000)
+        .collect();
+    assert_eq!(times, [0, 1, 2]);
+    let said = trace.fill(&mut batch).expect_err("a bad record").report();
+    assert!(said.contains("bad.csv, line 3"), "{said}");
+    let options = OpenOptions {
+        skip_bad: true,
+        ..OpenOptions::default()
+    };
+    assert_eq!(
+        read_all(&mut Trace::open(&files, &options).unwrap()).len(),
+        6
+    );
+}
+
+#[test]
 fn a_file_is_a_volume_where_the_format_has_none() {
     let folder = Folder::new("volume");
     let one = folder.file("one.lis", "1 1 0 0\n2 1 0 1\n");
