@@ -20,8 +20,6 @@ struct Lane {
     ended: bool,
     /// Said when what came before it was delivered.
     failed: Option<Error>,
-    /// The latest time so far. A request that is out of order within its file is due at once.
-    latest_ns: u64,
     /// The trace's number of each of the file's volumes.
     numbers: Vec<Option<u32>>,
 }
@@ -47,10 +45,8 @@ impl Lane {
                 return Err(error);
             }
         }
-        Ok(self.ahead.get(self.at).map(|request| {
-            self.latest_ns = self.latest_ns.max(request.time_ns);
-            self.latest_ns
-        }))
+        // One that is late within its file is due before all others, so it stays where it is.
+        Ok(self.ahead.get(self.at).map(|request| request.time_ns))
     }
 }
 
@@ -70,7 +66,6 @@ impl Merge {
             at: 0,
             ended: false,
             failed: None,
-            latest_ns: 0,
             numbers: Vec::new(),
         });
         Self {
