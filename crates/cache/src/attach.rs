@@ -10,11 +10,11 @@ use forebay_block::{
 };
 use forebay_io::sync::WaitList;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
-use forebay_policy::{BlockKey, PromotionFilter, SequentialDetector, BlockId};
+use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 
 use crate::backing::Backing;
-use crate::geometry::Block;
 use crate::engine::{Attached, CachedVolume, Engine};
+use crate::geometry::Block;
 use crate::open::Cache;
 use crate::options::VolumeOptions;
 use crate::queue::Entry;
@@ -276,7 +276,11 @@ impl Engine {
             }
         }
         if !stale.is_empty() && !options.discard_stale_dirty {
-            let named: Vec<String> = stale.iter().take(8).map(|(_, at, _)| at.to_string()).collect();
+            let named: Vec<String> = stale
+                .iter()
+                .take(8)
+                .map(|(_, at, _)| at.to_string())
+                .collect();
             return refuse(
                 ErrorKind::Busy,
                 format!(

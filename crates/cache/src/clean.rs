@@ -156,7 +156,11 @@ impl Engine {
     /// meanwhile. Dirty blocks go back on the queue.
     ///
     /// The error, if any, is the first that a write-back met; other blocks were cleaned nevertheless.
-    pub(crate) async fn clean_batch(self: &Rc<Self>, slots: &[BlockId], width: usize) -> Result<()> {
+    pub(crate) async fn clean_batch(
+        self: &Rc<Self>,
+        slots: &[BlockId],
+        width: usize,
+    ) -> Result<()> {
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
         for chunk in slots.chunks(width) {
             let started: Vec<_> = chunk

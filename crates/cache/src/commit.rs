@@ -222,7 +222,7 @@ impl Engine {
     pub(crate) fn slot_written(&self, slot: BlockId) {
         let commit = &self.commit;
         commit.data_written.set(commit.data_written.get() + 1);
-        if self.data_volatile && !self.map.borrow().slot(slot).has(UNFLUSHED) {
+        if self.data_volatile && !self.map.borrow().has(slot, UNFLUSHED) {
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
             commit.unflushed.borrow_mut().push(slot);
         }

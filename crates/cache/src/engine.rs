@@ -16,8 +16,8 @@ use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector, Spa
 use crate::backing::Backing;
 use crate::commit::Committer;
 use crate::geometry::{Block, Geometry, Piece, Stretch};
-use crate::lock::LockTable;
 use crate::lock::Guard;
+use crate::lock::LockTable;
 use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::mode;
 use crate::options::{CacheOptions, Durability, Mode};
@@ -157,7 +157,9 @@ impl Engine {
 
     /// Reads from a slot.
     pub(crate) async fn read_slot(&self, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
-        let offset = self.geometry.data_offset(self.map.borrow().place(slot), start);
+        let offset = self
+            .geometry
+            .data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.data_block);
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return self.data.read(offset, buf).await;
@@ -187,7 +189,9 @@ impl Engine {
     }
 
     async fn write_slot_data(&self, site: Site, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
-        let offset = self.geometry.data_offset(self.map.borrow().place(slot), start);
+        let offset = self
+            .geometry
+            .data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.data_block);
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return Ordered::new(site, self.data.write(offset, buf)).await;
@@ -358,7 +362,12 @@ impl Engine {
         }
     }
 
-    async fn run(self: &Rc<Self>, volume: &Rc<Attached>, job: Job<Stretch>, write: bool) -> Result<()> {
+    async fn run(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        write: bool,
+    ) -> Result<()> {
         if write {
             self.check_alive()?;
             mode::write(self, volume, job).await
@@ -369,7 +378,9 @@ impl Engine {
 
     /// Runs the parts of a request, several at a time. The first error is the request's; all parts end
     /// before it is told.
-    async fn all(parts: impl Iterator<Item = impl Future<Output = Result<()>> + 'static>) -> Result<()> {
+    async fn all(
+        parts: impl Iterator<Item = impl Future<Output = Result<()>> + 'static>,
+    ) -> Result<()> {
         struct Shared {
             running: Cell<usize>,
             error: RefCell<Option<Error>>,
@@ -438,7 +449,9 @@ impl Engine {
                 .map(|(slot, span)| (Some(slot), span))
                 .collect()
         };
-        let there = pieces.iter().fold(0, |units, (_, span)| units | span.mask());
+        let there = pieces
+            .iter()
+            .fold(0, |units, (_, span)| units | span.mask());
         let missing = self.geometry.sizes().cut(wanted & !there);
         pieces.extend(missing.map(|span| (None, span)));
         if let [(found, span)] = pieces[..] {
@@ -463,7 +476,12 @@ impl Engine {
     }
 
     /// Waits until nobody else reads or changes what a part touches, nor the blocks that it touches.
-    pub(crate) async fn lock_blocks(&self, site: Site, volume: &Attached, part: &Stretch) -> Guard<'_> {
+    pub(crate) async fn lock_blocks(
+        &self,
+        site: Site,
+        volume: &Attached,
+        part: &Stretch,
+    ) -> Guard<'_> {
         let wanted = self.geometry.units(part);
         let blocks = || {
             let map = self.map.borrow();

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
-use forebay_policy::{BlockKey, BlockId};
+use forebay_policy::{BlockId, BlockKey};
 
 use crate::engine::CachedVolume;
 use crate::map::REWRITTEN;
@@ -104,11 +104,11 @@ impl CachedVolume {
                 return None;
             }
             let piece = engine.geometry.piece(&part, span);
-            let entry = map.slot(slot);
+            let (valid, dirty) = map.maps(slot, span.class);
             let usable = if write || mode == Mode::PassThrough {
-                entry.dirty
+                dirty
             } else {
-                entry.valid
+                valid
             };
             if engine.geometry.touched(&piece) & !usable != 0 {
                 return None;

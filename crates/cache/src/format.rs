@@ -167,7 +167,11 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
                 block.slot
             ));
         }
-        let units = if block.valid == 0 { 0 } else { 1 << block.class.min(6) };
+        let units = if block.valid == 0 {
+            0
+        } else {
+            1 << block.class.min(6)
+        };
         for unit in block.block..block.block + units {
             if let Some(other) = seen.insert((block.volume, unit), block.slot) {
                 problems.push(format!(
@@ -216,7 +220,8 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
                     } else {
                         block.dirty
                     };
-                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * geometry.granule_bytes(block.class);
+                    inspected.dirty_bytes +=
+                        u64::from(dirty.count_ones()) * geometry.granule_bytes(block.class);
                 }
             }
             inspected

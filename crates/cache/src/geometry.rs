@@ -154,23 +154,29 @@ impl Geometry {
     }
 
     const fn part(&self, from: u64, to: u64) -> Stretch {
-        let bytes = self.sizes.region_bytes();
-        let region = from / bytes;
+        let shift = self.sizes.unit_shift() + self.sizes.top() as u32;
+        let region = from >> shift;
         #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
         Stretch {
             region,
-            start: (from - region * bytes) as u32,
-            end: (to - region * bytes) as u32,
+            start: (from - (region << shift)) as u32,
+            end: (to - (region << shift)) as u32,
         }
     }
 
     /// The range as one part, if it lies in one region.
     pub(crate) const fn single_part(&self, offset: u64, len: u64) -> Option<Stretch> {
         let bytes = self.sizes.region_bytes();
-        if (offset & (bytes - 1)) + len > bytes {
+        let start = offset & (bytes - 1);
+        if start + len > bytes {
             return None;
         }
-        Some(self.part(offset, offset + len))
+        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
+        Some(Stretch {
+            region: offset >> (self.sizes.unit_shift() + self.sizes.top() as u32),
+            start: start as u32,
+            end: (start + len) as u32,
+        })
     }
 
     /// Where a part begins on the backing device.
@@ -179,12 +185,24 @@ impl Geometry {
     }
 
     /// Units of its region that a part touches.
+    #[inline]
     pub(crate) const fn units(&self, part: &Stretch) -> u64 {
+        if self.sizes.top() == 0 {
+            return 1;
+        }
         self.sizes.touched(part.start as u64, part.end as u64)
     }
 
     /// What of a part lies in a block of its region, which it touches.
+    #[inline]
     pub(crate) fn piece(&self, part: &Stretch, span: Span) -> Piece {
+        if self.sizes.top() == 0 {
+            return Piece {
+                block: self.block_in(part.region, span),
+                start: part.start,
+                end: part.end,
+            };
+        }
         let first = u32::from(span.first) << self.sizes.unit_shift();
         let bytes = span.units() << self.sizes.unit_shift();
         Piece {
@@ -275,16 +293,21 @@ mod tests {
     fn requests_are_cut_at_regions_and_blocks() {
         let fixed = geometry(&[32 * K]);
         let parts: Vec<_> = fixed.parts(40 << 10, 60 << 10).collect();
-        let expected = [(1, 8 * K, 32 * K), (2, 0, 32 * K), (3, 0, 4 * K)].map(
-            |(region, start, end)| Stretch { region, start, end },
-        );
+        let expected = [(1, 8 * K, 32 * K), (2, 0, 32 * K), (3, 0, 4 * K)]
+            .map(|(region, start, end)| Stretch { region, start, end });
         assert_eq!(parts, expected);
         let several = geometry(&[32 * K, 64 * K, 128 * K, 256 * K]);
-        let part = several.single_part(256 << 10, 100 << 10).expect("one region");
+        let part = several
+            .single_part(256 << 10, 100 << 10)
+            .expect("one region");
         assert_eq!((part.region, several.units(&part)), (1, 0b1111));
         let piece = several.piece(&part, Span { first: 2, class: 1 });
         let block = Block { unit: 10, class: 1 };
-        let expected = Piece { block, start: 0, end: 36 * K };
+        let expected = Piece {
+            block,
+            start: 0,
+            end: 36 * K,
+        };
         assert_eq!(piece, expected);
         assert_eq!(several.backing_offset(block, 1), (320 << 10) + 1);
         assert_eq!(several.span(block), Span { first: 2, class: 1 });

@@ -32,7 +32,7 @@ mod recover;
 mod region;
 mod stats;
 
-pub use forebay_policy::Promotion;
+pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
 pub use open::Cache;
 pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};

@@ -178,8 +178,7 @@ impl LockTable {
         let locks = self.locks.borrow();
         locks.is_empty()
             || locks.get(&region.hash()).is_none_or(|lock| {
-                lock.admits(units, exclusive)
-                    && !lock.overtakes(lock.queue.len(), units, exclusive)
+                lock.admits(units, exclusive) && !lock.overtakes(lock.queue.len(), units, exclusive)
             })
     }
 

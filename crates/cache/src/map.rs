@@ -108,8 +108,13 @@ impl Granules {
     }
 
     /// Valid and dirty of a block of so many granules.
-    #[inline]
+    #[inline(always)]
     fn get(&self, place: u32, granules: u32) -> (u64, u64) {
+        if granules == 8 {
+            let at = place as usize * self.unit / 4;
+            let maps = &self.bytes[at..at + 2];
+            return (u64::from(maps[0]), u64::from(maps[1]));
+        }
         let (at, count) = (place as usize * self.unit * 2, granules as usize);
         (self.bits(at, count), self.bits(at + count, count))
     }
@@ -177,6 +182,13 @@ impl Map {
             record_at: self.records[slot as usize],
             flags: self.flags[slot as usize],
         }
+    }
+
+    /// The valid and dirty maps of a slot that holds a block of this class.
+    #[inline]
+    pub(crate) fn maps(&self, slot: BlockId, class: u8) -> (u64, u64) {
+        let granules = self.geometry.granules(class);
+        self.granules.get(self.table.place(slot), granules)
     }
 
     /// Where a slot's data lies, units.

@@ -83,7 +83,9 @@ impl Cache {
             engine.queue_record(slot);
         }
         if !zombies.is_empty() {
-            engine.queue_entry(Entry::Kill(zombies.iter().map(|zombie| zombie.place).collect()));
+            engine.queue_entry(Entry::Kill(
+                zombies.iter().map(|zombie| zombie.place).collect(),
+            ));
         }
         rt::spawn(Rc::clone(&engine).commit_loop());
         // What was recovered becomes durable before the old journal is dropped; only then is the new

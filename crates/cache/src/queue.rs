@@ -15,7 +15,10 @@ pub(crate) enum Entry {
     /// The places of blocks.
     Kill(Vec<u32>),
     Mark(RegionId),
-    Unmark { volume: u16, region: u64 },
+    Unmark {
+        volume: u16,
+        region: u64,
+    },
     Open,
     Close,
 }

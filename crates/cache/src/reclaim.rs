@@ -134,8 +134,7 @@ impl Engine {
                 .kick
                 .until(|| {
                     self.stopping.get()
-                        || !self.reclaim.stuck.get()
-                            && self.room() < self.reclaim.low
+                        || !self.reclaim.stuck.get() && self.room() < self.reclaim.low
                 })
                 .await;
             if self.stopping.get() || self.commit.failure().is_some() {
@@ -250,7 +249,12 @@ impl Engine {
     fn pick_on_two_levels(&self, picked: &mut Picked) {
         let wanted = self.reclaim.batch;
         let map = self.map.borrow();
-        let asked: Vec<Cell<u32>> = self.reclaim.asked.iter().map(|asked| Cell::new(asked.take())).collect();
+        let asked: Vec<Cell<u32>> = self
+            .reclaim
+            .asked
+            .iter()
+            .map(|asked| Cell::new(asked.take()))
+            .collect();
         for slot in map.coldest() {
             let left = &asked[usize::from(map.table().class(slot))];
             if left.get() == 0 || picked.units >= wanted {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::size::{human_bytes, human_count, human_duration};
+use crate::config::size::{block_sizes_in_words, human_bytes, human_count, human_duration};
 use crate::control::status::{CacheStatus, Latency, Status, percent};
 use crate::table::Table;
 
@@ -49,7 +49,7 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             human_bytes(cache.dirty_bytes),
             share(cache.dirty_bytes),
             cache.dirty_limit_percent,
-            human_bytes(cache.block_size_bytes),
+            block_sizes_in_words(cache.block_size_bytes, &cache.block_sizes),
             cache.durability,
         ),
         format!(

@@ -196,7 +196,8 @@ impl Superblock {
             let needed = match input.metadata_bytes {
                 None => format!("{} bytes are needed", together(u64::from(least)).1),
                 Some(_) => {
-                    let records = (RECORDS_MIN + 64 + RECORDS_PER_SLOT * u64::from(least)) * RECORD_BYTES as u64;
+                    let records = (RECORDS_MIN + 64 + RECORDS_PER_SLOT * u64::from(least))
+                        * RECORD_BYTES as u64;
                     format!(
                         "{} bytes for data and {} bytes for metadata are needed",
                         data_offset + u64::from(least) * block,

@@ -101,7 +101,10 @@ pub(super) async fn write_present(
     let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
     engine.settle(slot).await?;
     let dirty = touched & before.dirty;
-    for run in engine.geometry.runs(job.part.block.class, dirty, job.part.start..job.part.end) {
+    for run in engine
+        .geometry
+        .runs(job.part.block.class, dirty, job.part.start..job.part.end)
+    {
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
@@ -137,7 +140,13 @@ pub(super) fn drop_clean(engine: &Engine, slot: BlockId, granules: u64) {
 
 /// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
 /// not the write.
-async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: BlockId, job: &Job<Piece>, copy: Copy) {
+async fn refresh(
+    engine: &Rc<Engine>,
+    volume: &Attached,
+    slot: BlockId,
+    job: &Job<Piece>,
+    copy: Copy,
+) {
     let geometry = engine.geometry;
     let limit = volume.limit(geometry, job.part.block);
     let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
@@ -148,7 +157,11 @@ async fn refresh(engine: &Rc<Engine>, volume: &Attached, slot: BlockId, job: &Jo
     };
     engine.map.borrow_mut().touch(slot);
     let mut failed = false;
-    for run in geometry.runs(job.part.block.class, held | new, job.part.start..job.part.end) {
+    for run in geometry.runs(
+        job.part.block.class,
+        held | new,
+        job.part.start..job.part.end,
+    ) {
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);

@@ -198,11 +198,20 @@ fn relative(job: &Job<Piece>, run: &Range<u32>) -> Range<usize> {
 
 /// Reads a piece that is not wholly in its slot, and takes in the granules that it misses: those of the
 /// request, no more. The answer does not depend on whether the cache device takes them.
-async fn fill(engine: &Rc<Engine>, volume: &Rc<Attached>, slot: BlockId, job: &Job<Piece>) -> Result<()> {
+async fn fill(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    slot: BlockId,
+    job: &Job<Piece>,
+) -> Result<()> {
     let geometry = engine.geometry;
     let valid = engine.map.borrow().slot(slot).valid;
     let touched = geometry.touched(&job.part);
-    for run in geometry.runs(job.part.block.class, valid & touched, job.part.start..job.part.end) {
+    for run in geometry.runs(
+        job.part.block.class,
+        valid & touched,
+        job.part.start..job.part.end,
+    ) {
         from_slot(engine, volume, slot, job, run).await?;
     }
     let limit = volume.limit(geometry, job.part.block);

@@ -25,7 +25,11 @@ use crate::options::Mode;
 pub(crate) use zero::zero;
 
 /// Dispatches a piece of a write.
-pub(crate) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(crate) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     match volume.mode.get() {
         Mode::WriteBack => write_back::write(engine, volume, job).await,
         Mode::WriteThrough => write_through::write(engine, volume, job).await,
@@ -37,7 +41,11 @@ pub(crate) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<S
 }
 
 /// Dispatches a piece of a read.
-pub(crate) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(crate) async fn read(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     match volume.mode.get() {
         Mode::WriteBack => write_back::read(engine, volume, job).await,
         Mode::WriteThrough => write_through::read(engine, volume, job).await,

@@ -9,10 +9,18 @@ use super::{around, fetch};
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Stretch;
 
-pub(super) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(super) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     around::write_beside(engine, volume, job, around::Copy::Drop).await
 }
 
-pub(super) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(super) async fn read(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     fetch::promoting(engine, volume, job).await
 }

@@ -9,10 +9,18 @@ use super::{fetch, write_back};
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Stretch;
 
-pub(super) async fn write(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(super) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     write_back::write(engine, volume, job).await
 }
 
-pub(super) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(super) async fn read(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     fetch::without_promotion(engine, volume, job, fetch::Use::AllValid).await
 }

@@ -45,6 +45,10 @@ async fn write_piece(
     around::write_absent(engine, volume, job).await
 }
 
-pub(super) async fn read(engine: &Rc<Engine>, volume: &Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+pub(super) async fn read(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
     fetch::promoting(engine, volume, job).await
 }

@@ -110,7 +110,10 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
 /// Zeroes what is dirty in place. Returns whether anything is.
 async fn zero_dirty(engine: &Rc<Engine>, slot: BlockId, piece: &Piece) -> Result<bool> {
     let dirty = engine.geometry.touched(piece) & engine.map.borrow().slot(slot).dirty;
-    for run in engine.geometry.runs(piece.block.class, dirty, piece.start..piece.end) {
+    for run in engine
+        .geometry
+        .runs(piece.block.class, dirty, piece.start..piece.end)
+    {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
         engine.write_slot(slot, run.start, zeroes).await?;
     }

@@ -11,13 +11,13 @@ use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use super::out;
-use crate::config::size::{human_bytes, human_count};
+use crate::config::size::{block_sizes_in_words, human_bytes, human_count};
 use crate::config::{Config, DeviceKind};
 use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{odd_end, unreadable};
+use crate::stack::{check_block_sizes, odd_end, unreadable};
 use crate::state::hex;
 use crate::table::Table;
 
@@ -116,6 +116,11 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         }
         (found, _) => found?,
     };
+    if let Some(config) = &config
+        && let Some(cache) = &config.cache
+    {
+        check_block_sizes(config, cache, &found.block_sizes)?;
+    }
     in_order()?;
     out::print(&match arguments.json {
         true => format!("{}\n", as_json(&found)),
@@ -232,7 +237,7 @@ fn as_json(found: &Inspection) -> serde_json::Value {
                 "name": volume.name,
                 "epoch": volume.epoch,
                 "size_bytes": volume.size_bytes,
-                "cached_blocks": volume.cached_blocks,
+                "cached_bytes": volume.cached_bytes,
                 "dirty_bytes": volume.dirty_bytes,
             })
         })
@@ -240,6 +245,7 @@ fn as_json(found: &Inspection) -> serde_json::Value {
     json!({
         "uuid": hex(&found.uuid),
         "block_size_bytes": found.block_size_bytes,
+        "block_sizes": found.block_sizes,
         "blocks": found.blocks,
         "clean_shutdown": found.clean_shutdown,
         "records": found.records,
@@ -257,12 +263,11 @@ fn render(what: &str, found: &Inspection) -> String {
         false if found.records == 0 => "never used",
         false => "not shut down cleanly: the next start recovers it",
     };
-    let block = u64::from(found.block_size_bytes);
     let mut text = format!(
         "{what}: cache {}, {} of {}, {} of metadata, {state}\n",
         hex(&found.uuid),
         human_count(u64::from(found.blocks), "block"),
-        human_bytes(block),
+        block_sizes_in_words(u64::from(found.block_size_bytes), &found.block_sizes),
         human_count(found.records, "record"),
     );
     if !found.volumes.is_empty() {
@@ -294,7 +299,7 @@ pub(super) fn volumes(found: &Inspection) -> Table {
         table.row(vec![
             volume.name.clone(),
             human_bytes(volume.size_bytes),
-            human_bytes(volume.cached_blocks * u64::from(found.block_size_bytes)),
+            human_bytes(volume.cached_bytes),
             human_bytes(volume.dirty_bytes),
             volume.epoch.to_string(),
         ]);

@@ -14,7 +14,7 @@ use forebay_metadata::superblock::Superblock;
 
 use super::out;
 use crate::config::Medium;
-use crate::config::size::{Size, human_bytes};
+use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
 use crate::stack::journal;
 use crate::state::hex;
 
@@ -31,9 +31,15 @@ pub(super) struct Arguments {
     /// A device or file of its own for metadata
     #[arg(long, value_name = "PATH")]
     pub(super) metadata: Option<PathBuf>,
-    /// The size of a cache block, 4K to 1M
-    #[arg(long, value_name = "SIZE", default_value = "32K")]
-    pub(super) block_size: Size,
+    /// The size of a cache block, 4K to 1M; several, as in 32K,64K,128K,256K, where each missed range is to
+    /// have the largest blocks that fit
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "32K",
+        value_delimiter = ','
+    )]
+    pub(super) block_size: Vec<Size>,
     /// Make the file for cached data with this size, if it does not exist; one that does must have it
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
@@ -46,17 +52,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let block = arguments.block_size.0;
-    let good = block.is_power_of_two() && (4 << 10..=1 << 20).contains(&block);
-    let Some(block_size_bytes) = u32::try_from(block).ok().filter(|_| good) else {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "--block-size {} is not possible: choose a power of two from 4K to 1M",
-                human_bytes(block)
-            ),
-        ));
-    };
+    let sizes = block_sizes(&arguments.block_size)
+        .map_err(|what| Error::new(ErrorKind::InvalidInput, format!("--block-size: {what}")))?;
     let reactor = Reactor::new(Engine::Auto)?;
     let cache = arguments.cache.clone();
     let metadata = arguments.metadata.clone();
@@ -78,7 +75,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 .transpose()?,
         };
         let (lost, replaced) = look(&devices, force, discard).await?;
-        let options = FormatOptions::new(block_size_bytes, uuid);
+        let options = FormatOptions::sizes(&sizes, uuid);
         forebay_cache::format(&devices, &options)
             .await
             .context(|| format!("cannot format {}", cache.display()))?;
@@ -100,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         arguments.cache.display(),
         hex(&made.uuid),
         human_bytes(u64::from(made.blocks) * u64::from(made.block_size_bytes)),
-        human_bytes(u64::from(made.block_size_bytes)),
+        block_sizes_in_words(u64::from(made.block_size_bytes), &made.block_sizes),
     ))
 }
 

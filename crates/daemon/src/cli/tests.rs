@@ -1,6 +1,7 @@
 //! The command line says what it takes, and takes what it says.
 
 use super::*;
+use crate::config::size::Size;
 use clap::CommandFactory as _;
 
 fn parse(line: &str) -> Result<Arguments, clap::Error> {
@@ -71,7 +72,12 @@ fn values_are_parsed_with_their_units() {
     let Command::Format(format) = arguments.command else {
         panic!("it is format");
     };
-    assert_eq!(format.block_size.0, 64 << 10);
+    assert_eq!(format.block_size, [Size(64 << 10)]);
+    let arguments = parse("forebay format --cache c --block-size 32K,256K").expect("right");
+    let Command::Format(format) = arguments.command else {
+        panic!("it is format");
+    };
+    assert_eq!(format.block_size, [Size(32 << 10), Size(256 << 10)]);
     let arguments = parse("forebay mode db wo --control c").expect("right");
     assert_eq!(arguments.control, Some("c".into()));
     let Command::Mode(mode) = arguments.command else {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::problem::Problems;
-use super::size::{Interval, Percent, Size};
+use super::size::{Interval, Percent, Size, block_sizes};
 
 /// Size of the process journal where the configuration says nothing.
 pub const JOURNAL_BYTES: u64 = 4 << 20;
@@ -33,6 +33,9 @@ pub struct Cache {
     pub journal: Option<PathBuf>,
     /// Size of the process journal, bytes.
     pub journal_bytes: u64,
+    /// The cache block sizes, bytes, and the line that names them; none for those that the cache was
+    /// formatted with.
+    pub block_sizes: Option<(Vec<u64>, usize)>,
     /// The line of the file.
     pub line: usize,
 }
@@ -58,6 +61,7 @@ pub(super) struct RawCache {
     commit_interval: Option<Spanned<Interval>>,
     journal: Option<PathBuf>,
     journal_size: Option<Spanned<Size>>,
+    block_sizes: Option<Spanned<Vec<Size>>>,
 }
 
 impl RawCache {
@@ -80,7 +84,19 @@ impl RawCache {
                 "write a time such as \"500ms\"; for durability at every write use durability = \"sync\"",
             );
         }
+        let block_sizes = self.block_sizes.as_ref().and_then(|sizes| {
+            match block_sizes(sizes.get_ref()) {
+                Ok(bytes) => Some((bytes, problems.line(sizes.span().start))),
+                Err(what) => {
+                    let help =
+                        "write block_sizes = [\"32K\", \"64K\", \"128K\", \"256K\"], or one size";
+                    problems.add(&sizes.span(), what, help);
+                    None
+                }
+            }
+        });
         Cache {
+            block_sizes,
             data: self.data.get_ref().clone(),
             metadata: self.metadata.as_ref().map(|name| name.get_ref().clone()),
             durability: self.durability.unwrap_or_default(),

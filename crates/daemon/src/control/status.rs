@@ -51,8 +51,10 @@ pub struct CacheStatus {
     pub recovery: String,
     /// Time from the start of recovery to the first I/O, milliseconds.
     pub recovery_ms: u64,
-    /// Size of a cache block, bytes.
+    /// The smallest cache block size, bytes.
     pub block_size_bytes: u64,
+    /// All cache block sizes: `32K`, `32K..256K`.
+    pub block_sizes: String,
     /// Room for data, bytes.
     pub capacity_bytes: u64,
     /// Room that is in use, bytes.
@@ -293,6 +295,7 @@ pub(crate) fn example() -> Status {
             recovery: "clean shutdown".into(),
             recovery_ms: 12,
             block_size_bytes: 32 << 10,
+            block_sizes: "32K".into(),
             capacity_bytes: 1 << 30,
             used_bytes: 1 << 20,
             dirty_bytes: 64 << 10,

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, LostRange, RecoveryReport};
+use forebay_cache::{
+    BlockSizes, Cache, CacheOptions, Devices, FormatOptions, LostRange, RecoveryReport,
+};
 use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
@@ -14,7 +16,7 @@ use crate::config::{self, Config, Durability};
 use crate::state::{CacheId, hex};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
-const MEMORY_BLOCK_BYTES: u32 = 32 << 10;
+const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
 
 /// An open cache.
 pub(super) struct OpenCache {
@@ -54,11 +56,15 @@ pub(super) async fn open(
     if memory.is_some() {
         let mut uuid = [0; 16];
         random(&mut uuid);
-        let options = FormatOptions::new(MEMORY_BLOCK_BYTES, uuid);
+        let sizes = cache.block_sizes.as_ref();
+        let sizes = sizes.map_or(&[MEMORY_BLOCK_BYTES][..], |(sizes, _)| sizes);
+        let options = FormatOptions::sizes(sizes, uuid);
         let formatted = forebay_cache::format(&devices, &options).await;
         formatted.context(|| format!("{}: cache in memory", config.place(cache.line)))?;
     }
     let known = read_superblock(config, cache, &devices).await?;
+    let there = BlockSizes::from_mask(known.block_size_bytes, known.classes);
+    check_block_sizes(config, cache, &there.to_string())?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let mut created = false;
@@ -117,6 +123,35 @@ pub(super) async fn open(
         recovery_time: begin.elapsed(),
         journal: path,
     })
+}
+
+/// The sizes in the configuration are those of the cache.
+///
+/// # Errors
+/// `InvalidInput` with file, line and remedy.
+pub(crate) fn check_block_sizes(config: &Config, cache: &config::Cache, there: &str) -> Result<()> {
+    let Some((wanted, line)) = &cache.block_sizes else {
+        return Ok(());
+    };
+    let wanted = BlockSizes::new(wanted).expect("checked when the configuration was read");
+    if wanted.to_string() == there {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "{}: the cache was formatted with blocks of {there}, not {wanted}: correct or remove `block_sizes`, or \
+             `forebay detach` its volumes and format it with --block-size {}",
+            config.place(*line),
+            sizes_for_format(wanted),
+        ),
+    ))
+}
+
+/// What `forebay format --block-size` takes.
+fn sizes_for_format(sizes: BlockSizes) -> String {
+    let kib = |class| format!("{}K", sizes.block_bytes(class) >> 10);
+    sizes.classes().map(kib).collect::<Vec<_>>().join(",")
 }
 
 async fn read_superblock(

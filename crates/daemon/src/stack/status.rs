@@ -28,8 +28,7 @@ impl Stack {
             let own = volumes
                 .filter(|_| served.cached)
                 .find(|stats| stats.name == served.config.name);
-            let block = stats.as_ref().map_or(0, |stats| stats.block_size_bytes);
-            volume(served, own, block)
+            volume(served, own)
         });
         let volumes = volumes.collect();
         let cache = self
@@ -83,8 +82,9 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
         recovery,
         recovery_ms: u64::try_from(cache.recovery_time.as_millis()).unwrap_or(u64::MAX),
         block_size_bytes: stats.block_size_bytes,
+        block_sizes: stats.block_sizes.clone(),
         capacity_bytes: stats.blocks * stats.block_size_bytes,
-        used_bytes: stats.cached_blocks * stats.block_size_bytes,
+        used_bytes: stats.cached_bytes,
         dirty_bytes: stats.volumes.iter().map(|volume| volume.dirty_bytes).sum(),
         dirty_blocks: stats.dirty_blocks,
         dirty_limit_percent: cache.config.dirty_limit_percent,
@@ -102,11 +102,7 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
     }
 }
 
-fn volume(
-    served: &Served,
-    stats: Option<&forebay_cache::VolumeStats>,
-    block_size_bytes: u64,
-) -> VolumeStatus {
+fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> VolumeStatus {
     let handle = served.volume.handle();
     let counted = handle.stats();
     let number = |value: fn(&forebay_cache::VolumeStats) -> u64| stats.map_or(0, value);
@@ -118,7 +114,7 @@ fn volume(
         read_only: served.config.read_only,
         epoch: served.record.get().epoch,
         dirty_bytes: number(|stats| stats.dirty_bytes),
-        cached_bytes: number(|stats| stats.cached_blocks) * block_size_bytes,
+        cached_bytes: number(|stats| stats.cached_bytes),
         read_hits: number(|stats| stats.read_hits),
         read_misses: number(|stats| stats.read_misses),
         write_hits: number(|stats| stats.write_hits),

@@ -165,6 +165,58 @@ async fn make_files(base: &std::path::Path) {
 }
 
 #[test]
+fn the_sizes_of_the_configuration_are_those_of_the_cache() {
+    let scratch = Scratch::new("sizes");
+    let with = |sizes: &str| {
+        let more = format!("\"journal\", block_sizes = {sizes},");
+        scratch.config(&FILES.replace("\"journal\",", &more))
+    };
+    let (right, wrong) = (with(r#"["16K", "32K", "64K"]"#), with(r#"["16K", "64K"]"#));
+    let base = scratch.0.clone();
+    on_reactor(|| async move {
+        file(&base.join("disk"), 16 << 20);
+        let devices = forebay_cache::Devices {
+            data: file(&base.join("cache"), 32 << 20),
+            metadata: Some(file(&base.join("map"), 8 << 20)),
+        };
+        let options = FormatOptions::sizes(&[16 << 10, 32 << 10, 64 << 10], [12; 16]);
+        forebay_cache::format(&devices, &options)
+            .await
+            .expect("formatted");
+    });
+    on_reactor(|| async move {
+        let Err(error) = Stack::open(&wrong, &Wishes::default()).await else {
+            panic!("other sizes are refused");
+        };
+        let report = error.report();
+        assert!(
+            report.contains("blocks of 16K..64K, not 16K,64K"),
+            "{report}"
+        );
+        assert!(report.contains("--block-size 16K,64K"), "{report}");
+    });
+    on_reactor(|| async move {
+        let stack = Stack::open(&right, &Wishes::default())
+            .await
+            .expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        let write = |offset: u64, len: usize| db.write(offset, Buf::copied(&vec![3; len]));
+        write(0, 112 << 10).await.expect("written");
+        write(1 << 20, 4096).await.expect("written");
+        let status = stack.status();
+        let cache = status.cache.expect("there is one");
+        assert_eq!(cache.block_sizes, "16K..64K");
+        // 64K, 32K and 16K for the first, 16K for the second.
+        assert_eq!(cache.used_bytes, 128 << 10);
+        assert_eq!(cache.dirty_blocks, 4);
+        let read = Buf::zeroed(112 << 10);
+        db.read(0, read.clone()).await.expect("reads");
+        assert!(read.to_vec().iter().all(|byte| *byte == 3));
+        stack.close().await.expect("closes");
+    });
+}
+
+#[test]
 fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
     let scratch = Scratch::new("metadata");
     let config = scratch.config(FILES);

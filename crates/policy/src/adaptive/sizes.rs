@@ -14,12 +14,14 @@ pub struct Span {
 impl Span {
     /// Units that it covers.
     #[must_use]
+    #[inline]
     pub const fn units(self) -> u32 {
         1 << self.class
     }
 
     /// Its units as bits.
     #[must_use]
+    #[inline]
     pub const fn mask(self) -> u64 {
         ones(self.units()) << self.first
     }
@@ -43,6 +45,8 @@ pub(super) const fn ones(count: u32) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
     unit_shift: u8,
+    /// The class of the largest.
+    top: u8,
     /// Bit `k`: blocks of `2^k` units are used.
     classes: u8,
 }
@@ -79,11 +83,7 @@ impl BlockSizes {
             }
             classes |= bit;
         }
-        let unit_shift = u8::try_from(unit_shift).expect("a u64 has 64 bits");
-        Ok(Self {
-            unit_shift,
-            classes,
-        })
+        Ok(Self::from_parts(unit_shift, classes))
     }
 
     /// The sizes whose bits are set, of `2^k` times the smallest.
@@ -93,9 +93,14 @@ impl BlockSizes {
     #[must_use]
     pub fn from_mask(smallest_bytes: u32, mask: u8) -> Self {
         assert!(smallest_bytes.is_power_of_two() && mask & 1 == 1 && mask < 128);
+        Self::from_parts(smallest_bytes.trailing_zeros(), mask)
+    }
+
+    fn from_parts(unit_shift: u32, classes: u8) -> Self {
         Self {
-            unit_shift: u8::try_from(smallest_bytes.trailing_zeros()).expect("32 bits"),
-            classes: mask,
+            unit_shift: u8::try_from(unit_shift).expect("at most 64 bits"),
+            top: u8::try_from(classes.ilog2()).expect("at most 7"),
+            classes,
         }
     }
 
@@ -107,38 +112,42 @@ impl BlockSizes {
 
     /// The smallest block, bytes.
     #[must_use]
+    #[inline]
     pub const fn unit_bytes(self) -> u64 {
         1 << self.unit_shift
     }
 
     /// Binary logarithm of [`BlockSizes::unit_bytes`].
     #[must_use]
+    #[inline]
     pub const fn unit_shift(self) -> u32 {
         self.unit_shift as u32
     }
 
     /// The largest block, which is a region's and a group's size, bytes.
     #[must_use]
+    #[inline]
     pub const fn region_bytes(self) -> u64 {
         self.block_bytes(self.top())
     }
 
     /// Units of a region.
     #[must_use]
+    #[inline]
     pub const fn region_units(self) -> u32 {
         1 << self.top()
     }
 
     /// The class of the largest block.
     #[must_use]
+    #[inline]
     pub const fn top(self) -> u8 {
-        #[expect(clippy::cast_possible_truncation, reason = "a u8 has 8 bits")]
-        let top = self.classes.ilog2() as u8;
-        top
+        self.top
     }
 
     /// Size of a block of a class, bytes.
     #[must_use]
+    #[inline]
     pub const fn block_bytes(self, class: u8) -> u64 {
         1 << (self.unit_shift + class)
     }
@@ -156,6 +165,7 @@ impl BlockSizes {
 
     /// Units of a region that `start..end`, bytes within it, touches.
     #[must_use]
+    #[inline]
     pub const fn touched(self, start: u64, end: u64) -> u64 {
         #[expect(clippy::cast_possible_truncation, reason = "at most 64 units")]
         let (first, last) = (

@@ -184,7 +184,8 @@ impl BlockTable {
     /// Units that blocks may lie in.
     #[must_use]
     pub fn units(&self) -> u32 {
-        self.units.min((self.groups.len() as u64 * (1 << self.group_shift)) as u32)
+        self.units
+            .min((self.groups.len() as u64 * (1 << self.group_shift)) as u32)
     }
 
     /// Units that no block lies in.
@@ -215,6 +216,7 @@ impl BlockTable {
 
     /// The volume, the number of the region, and where in it a block lies.
     #[must_use]
+    #[inline]
     pub fn address(&self, id: BlockId) -> (u16, u64, Span) {
         let block = &self.blocks[id as usize];
         (
@@ -226,23 +228,30 @@ impl BlockTable {
 
     /// Where a block lies in the cache, in units from its start.
     #[must_use]
+    #[inline]
     pub fn place(&self, id: BlockId) -> u32 {
         self.blocks[id as usize].place
     }
 
     /// The group that a block lies in.
     #[must_use]
+    #[inline]
     pub fn group_of(&self, id: BlockId) -> GroupId {
         self.blocks[id as usize].place >> self.group_shift
     }
 
     /// A block's class.
     #[must_use]
+    #[inline]
     pub fn class(&self, id: BlockId) -> u8 {
         self.blocks[id as usize].class()
     }
 
+    #[inline]
     fn span(&self, block: &Block) -> Span {
+        if self.sizes.top() == 0 {
+            return Span { first: 0, class: 0 };
+        }
         #[expect(clippy::cast_possible_truncation, reason = "within a region")]
         Span {
             first: (block.unit() & u64::from(self.sizes.region_units() - 1)) as u8,
@@ -250,6 +259,7 @@ impl BlockTable {
         }
     }
 
+    #[inline]
     fn bucket(&self, volume: u16, region: u64) -> usize {
         let hash = BlockKey::new(volume, region).hash();
         let heads = self.heads.len() as u64;
@@ -262,13 +272,16 @@ impl BlockTable {
     #[inline]
     pub fn find(&self, volume: u16, region: u64) -> impl Iterator<Item = (BlockId, Span)> + '_ {
         let mut at = self.heads[self.bucket(volume, region)];
-        let top = self.sizes.top();
+        let top = u32::from(self.sizes.top());
+        // Volume and region alone.
+        let wanted = u64::from(volume) << 48 | region << top;
+        let mask = !(7 << CLASS_SHIFT | ((1 << top) - 1));
         std::iter::from_fn(move || {
             while at != NONE {
                 let id = at;
                 let block = &self.blocks[id as usize];
                 at = block.next;
-                if block.unit() >> top == region && block.volume() == volume {
+                if block.address() & mask == wanted {
                     return Some((id, self.span(block)));
                 }
             }
@@ -280,12 +293,12 @@ impl BlockTable {
     #[inline]
     pub fn touch(&mut self, id: BlockId) {
         self.block_recency
-            .to_front(&mut self.blocks, id, |block| &mut block.recency);
+            .promote(&mut self.blocks, id, |block| &mut block.recency);
         // Groups of blocks of one size are never given up whole.
         if self.sizes.top() > 0 {
             let group = self.group_of(id);
             self.group_recency
-                .to_front(&mut self.groups, group, |group| &mut group.recency);
+                .promote(&mut self.groups, group, |group| &mut group.recency);
         }
     }
 
@@ -317,7 +330,14 @@ impl BlockTable {
     }
 
     /// Puts a block into a free slot of a group that has its class.
-    pub(super) fn fill(&mut self, volume: u16, region: u64, span: Span, group: GroupId, slot: u32) -> BlockId {
+    pub(super) fn fill(
+        &mut self,
+        volume: u16,
+        region: u64,
+        span: Span,
+        group: GroupId,
+        slot: u32,
+    ) -> BlockId {
         let class = span.class;
         let id = self.new_block();
         let unit = (region << self.sizes.top()) | u64::from(span.first);
@@ -344,7 +364,7 @@ impl BlockTable {
                 .remove(&mut self.groups, group, |group| &mut group.holes);
         }
         self.group_recency
-            .to_front(&mut self.groups, group, |group| &mut group.recency);
+            .promote(&mut self.groups, group, |group| &mut group.recency);
         self.live_blocks += 1;
         self.live_units += span.units();
         id

@@ -36,7 +36,11 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
             blocks.iter().all(|id| table.class(*id) == class),
             "one size a group"
         );
-        let slots = if sizes.top() == 0 { 64 } else { sizes.region_units() >> class };
+        let slots = if sizes.top() == 0 {
+            64
+        } else {
+            sizes.region_units() >> class
+        };
         assert!(blocks.len() as u32 <= slots);
     }
     assert_eq!(table.free_groups(), table.groups() - by_group.len());
@@ -49,9 +53,9 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
     // A class with a free slot in one of its groups has room.
     for class in sizes.classes() {
         let slots = |group: GroupId| table.slots(group, class) as usize;
-        let open = by_group
-            .iter()
-            .filter(|(group, blocks)| table.class(blocks[0]) == class && blocks.len() < slots(**group));
+        let open = by_group.iter().filter(|(group, blocks)| {
+            table.class(blocks[0]) == class && blocks.len() < slots(**group)
+        });
         let room = open.count() > 0 || table.free_groups() > 0;
         assert_eq!(table.has_room(class), room, "class {class}");
     }

@@ -53,8 +53,8 @@ impl BlockTable {
         let entry = &self.groups[group as usize];
         if entry.live > 0 && (entry.class != span.class || entry.used() >> slot & 1 == 1) {
             let same = entry.class == span.class;
-            let blocks = self.blocks_of(group);
-            let other = blocks.filter(|id| !same || self.place(*id) == place).next();
+            let mut blocks = self.blocks_of(group);
+            let other = blocks.find(|id| !same || self.place(*id) == place);
             return Err(other.map_or(Misplaced::Held, Misplaced::Taken));
         }
         if entry.live == 0 {
