@@ -15,6 +15,8 @@ needs=(
     "util-linux|command -v losetup && command -v mount|demo and tests: the loop device"
     "jq|command -v jq|demo: reading results"
     "valgrind|command -v valgrind|tests: instructions of a hit"
+    "zstd|command -v zstd|tests and benchmarks: real traces, where these are"
+    "python3-venv|python3 -c 'import venv, ensurepip'|tests: libCacheSim, the policies' oracle"
     "procps|command -v ps|demo: looking after its own processes"
 )
 

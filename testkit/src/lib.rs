@@ -7,6 +7,7 @@
 //! - [`machine`]: simulated devices, a stack on them and the model, through lives and crashes.
 //! - [`crash`]: the drivers: every crash point of one workload, every failure of one operation, and
 //!   random lives by seed.
+//! - [`traces`]: references to blocks, made or from real traces.
 //! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
 
 pub mod case;
@@ -16,4 +17,5 @@ pub mod model;
 mod outcome;
 pub mod stack;
 pub mod stamp;
+pub mod traces;
 pub mod workload;

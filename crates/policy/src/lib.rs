@@ -2,12 +2,16 @@
 //!
 //! No I/O, no clock, no threads: the engine, the simulator and the crash tests run this same code.
 
+mod adaptive;
 mod admission;
 mod index;
 mod lru;
 mod order;
+pub mod replacement;
 
+pub use adaptive::{BlockId, BlockSizes, BlockTable, GroupId, Span, TwoLevel, Victim};
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;
 pub use order::DirtyQueue;
+pub use replacement::{Policy, Replacement};

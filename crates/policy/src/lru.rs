@@ -138,6 +138,12 @@ impl LruList {
         self.len
     }
 
+    /// Bytes of memory that a list of so many slots holds.
+    #[must_use]
+    pub const fn memory_bytes(slots: usize) -> usize {
+        slots * size_of::<Link>()
+    }
+
     /// Whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

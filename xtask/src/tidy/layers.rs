@@ -8,7 +8,7 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 14] = [
+const FLOORS: [(&str, u8); 15] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 2),
@@ -18,6 +18,7 @@ const FLOORS: [(&str, u8); 14] = [
     ("forebay-cache", 4),
     ("forebay-volume", 5),
     ("forebay-frontend", 6),
+    ("forebay-trace", 6),
     ("forebay", 7),
     ("forebay-testkit", 8),
     ("forebay-benches", 8),

@@ -1,0 +1,274 @@
+//! Which block sizes a cache uses, and how a missed range is cut into blocks (AdaCache, section III-B).
+
+use std::fmt;
+
+/// Where a block lies within its region: `1 << class` units from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// First unit within the region; a multiple of the block's units.
+    pub first: u8,
+    /// Binary logarithm of the block's size in units.
+    pub class: u8,
+}
+
+impl Span {
+    /// Units that it covers.
+    #[must_use]
+    pub const fn units(self) -> u32 {
+        1 << self.class
+    }
+
+    /// Its units as bits.
+    #[must_use]
+    pub const fn mask(self) -> u64 {
+        ones(self.units()) << self.first
+    }
+}
+
+/// The lowest `count` bits.
+pub(super) const fn ones(count: u32) -> u64 {
+    if count >= 64 {
+        u64::MAX
+    } else {
+        (1 << count) - 1
+    }
+}
+
+/// A set of block sizes: powers of two, the largest at most 64 times the smallest.
+///
+/// A *unit* is the smallest size, a *region* an aligned stretch of a volume as long as the largest.
+/// No block crosses regions, since every block is aligned to its size; so a request is looked up and
+/// cut region by region, with one bit a unit, and the result is that of the paper's Algorithms 1 and
+/// 2 over the whole request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSizes {
+    unit_shift: u8,
+    /// Bit `k`: blocks of `2^k` units are used.
+    classes: u8,
+}
+
+impl BlockSizes {
+    /// Most units of a region.
+    pub const MAX_UNITS: u32 = 64;
+
+    /// The sizes, in bytes, in any order.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub fn new(sizes_bytes: &[u64]) -> Result<Self, String> {
+        let (Some(&smallest), Some(&largest)) =
+            (sizes_bytes.iter().min(), sizes_bytes.iter().max())
+        else {
+            return Err("there is no block size".into());
+        };
+        if let Some(odd) = sizes_bytes.iter().find(|size| !size.is_power_of_two()) {
+            return Err(format!("a block of {odd} bytes is no power of two"));
+        }
+        if largest / smallest > u64::from(Self::MAX_UNITS) {
+            return Err(format!(
+                "the largest block ({largest} bytes) has more than {} times the smallest ({smallest})",
+                Self::MAX_UNITS
+            ));
+        }
+        let unit_shift = smallest.trailing_zeros();
+        let mut classes = 0;
+        for size in sizes_bytes {
+            let bit = 1 << (size.trailing_zeros() - unit_shift);
+            if classes & bit != 0 {
+                return Err(format!("a block size of {size} bytes is there twice"));
+            }
+            classes |= bit;
+        }
+        let unit_shift = u8::try_from(unit_shift).expect("a u64 has 64 bits");
+        Ok(Self {
+            unit_shift,
+            classes,
+        })
+    }
+
+    /// The smallest block, bytes.
+    #[must_use]
+    pub const fn unit_bytes(self) -> u64 {
+        1 << self.unit_shift
+    }
+
+    /// Binary logarithm of [`BlockSizes::unit_bytes`].
+    #[must_use]
+    pub const fn unit_shift(self) -> u32 {
+        self.unit_shift as u32
+    }
+
+    /// The largest block, which is a region's and a group's size, bytes.
+    #[must_use]
+    pub const fn region_bytes(self) -> u64 {
+        self.block_bytes(self.top())
+    }
+
+    /// Units of a region.
+    #[must_use]
+    pub const fn region_units(self) -> u32 {
+        1 << self.top()
+    }
+
+    /// The class of the largest block.
+    #[must_use]
+    pub const fn top(self) -> u8 {
+        #[expect(clippy::cast_possible_truncation, reason = "a u8 has 8 bits")]
+        let top = self.classes.ilog2() as u8;
+        top
+    }
+
+    /// Size of a block of a class, bytes.
+    #[must_use]
+    pub const fn block_bytes(self, class: u8) -> u64 {
+        1 << (self.unit_shift + class)
+    }
+
+    /// Whether a class is one of the sizes.
+    #[must_use]
+    pub const fn has(self, class: u8) -> bool {
+        class < 8 && self.classes >> class & 1 != 0
+    }
+
+    /// The classes, from the smallest on.
+    pub fn classes(self) -> impl Iterator<Item = u8> {
+        (0..8).filter(move |class| self.has(*class))
+    }
+
+    /// Units of a region that `start..end`, bytes within it, touches.
+    #[must_use]
+    pub const fn touched(self, start: u64, end: u64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 64 units")]
+        let (first, last) = (
+            (start >> self.unit_shift) as u32,
+            ((end - 1) >> self.unit_shift) as u32,
+        );
+        ones(last + 1) & !ones(first)
+    }
+
+    /// Cuts missing units of a region into blocks: from the first on, always the largest that is
+    /// aligned there and does not reach beyond what is missing.
+    ///
+    /// This is the paper's prose. As printed, Algorithm 1 allocates a unit too many for requests that
+    /// end on a boundary and does not end after a hit beyond the request, and Algorithm 2 goes on
+    /// with smaller blocks behind the one it has just allocated.
+    pub fn cut(self, missing: u64) -> impl Iterator<Item = Span> {
+        let mut rest = missing;
+        std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
+            let first = rest.trailing_zeros();
+            let run = (rest >> first).trailing_ones();
+            let aligned = if first == 0 {
+                7
+            } else {
+                first.trailing_zeros()
+            };
+            let fits = run.ilog2().min(aligned);
+            // Sizes up to what fits; the smallest is always among them.
+            let usable = u32::from(self.classes) & ((2 << fits) - 1);
+            #[expect(clippy::cast_possible_truncation, reason = "first < 64, class < 8")]
+            let span = Span {
+                first: first as u8,
+                class: usable.ilog2() as u8,
+            };
+            rest &= !span.mask();
+            Some(span)
+        })
+    }
+}
+
+/// `32K`, or `32K..256K` where every power of two between is one, or `32K,128K`.
+impl fmt::Display for BlockSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |class: u8| match self.block_bytes(class) {
+            bytes if bytes >= 1 << 20 => format!("{}M", bytes >> 20),
+            bytes if bytes >= 1 << 10 => format!("{}K", bytes >> 10),
+            bytes => bytes.to_string(),
+        };
+        let classes: Vec<u8> = self.classes().collect();
+        match classes[..] {
+            [only] => f.write_str(&name(only)),
+            [first, .., last] if classes.len() == usize::from(last - first) + 1 => {
+                write!(f, "{}..{}", name(first), name(last))
+            }
+            _ => {
+                let names: Vec<String> = classes.iter().copied().map(name).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1 << 10;
+
+    fn paper() -> BlockSizes {
+        BlockSizes::new(&[32 * K, 64 * K, 128 * K, 256 * K]).expect("right")
+    }
+
+    fn cut(sizes: BlockSizes, missing: u64) -> Vec<(u8, u8)> {
+        let spans = sizes.cut(missing);
+        spans.map(|span| (span.first, span.class)).collect()
+    }
+
+    #[test]
+    fn the_papers_example() {
+        // Offset 48K, length 184K; 128K to 256K is cached: 32K at 32K and 64K at 64K are allocated.
+        let wanted = paper().touched(48 * K, 232 * K);
+        assert_eq!(wanted, 0b1111_1110);
+        assert_eq!(cut(paper(), wanted & !0b1111_0000), [(1, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn ends_on_boundaries_take_nothing_more() {
+        let sizes = paper();
+        assert_eq!(sizes.touched(0, 32 * K), 1);
+        assert_eq!(sizes.touched(32 * K, 64 * K), 2);
+        assert_eq!(sizes.touched(0, 256 * K), 0xff);
+        assert_eq!(cut(sizes, 0xff), [(0, 3)]);
+        assert_eq!(cut(sizes, 0x7e), [(1, 0), (2, 1), (4, 1), (6, 0)]);
+        assert_eq!(cut(sizes, 0b0101_1001), [(0, 0), (3, 0), (4, 0), (6, 0)]);
+    }
+
+    #[test]
+    fn sizes_that_are_left_out_are_not_used() {
+        let sizes = BlockSizes::new(&[256 * K, 32 * K]).expect("right");
+        assert_eq!(cut(sizes, 0xff), [(0, 3)]);
+        assert_eq!(cut(sizes, 0x0f), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+        let one = BlockSizes::new(&[4 * K]).expect("right");
+        assert_eq!((one.region_units(), cut(one, 1)), (1, vec![(0, 0)]));
+        let wide = BlockSizes::new(&[4 * K, 256 * K]).expect("right");
+        assert_eq!(cut(wide, u64::MAX), [(0, 6)]);
+        assert_eq!(wide.touched(0, 256 * K), u64::MAX);
+        assert_eq!(cut(wide, u64::MAX - 1).len(), 63);
+    }
+
+    #[test]
+    fn every_missing_unit_is_in_one_block_and_nothing_else() {
+        let sizes = paper();
+        for missing in 0..=0xff_u64 {
+            let mut covered = 0;
+            for span in sizes.cut(missing) {
+                assert_eq!(covered & span.mask(), 0, "{missing:b}: overlap");
+                assert_eq!(u32::from(span.first) % span.units(), 0, "aligned");
+                covered |= span.mask();
+            }
+            assert_eq!(covered, missing);
+        }
+    }
+
+    #[test]
+    fn names_and_mistakes() {
+        assert_eq!(paper().to_string(), "32K..256K");
+        let two = BlockSizes::new(&[32 * K, 128 * K]).expect("right");
+        assert_eq!(two.to_string(), "32K,128K");
+        for wrong in [&[][..], &[3 * K], &[4 * K, 512 * K], &[4 * K, 4 * K]] {
+            assert!(BlockSizes::new(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The table against a naive model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const K: u64 = 1 << 10;
+
+/// What a block is, as the model knows it: region, span.
+type Known = BTreeMap<BlockId, (u16, u64, Span)>;
+
+fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
+    let sizes = table.sizes();
+    assert_eq!(table.len(), known.len());
+    let mut places = BTreeSet::new();
+    let mut by_group: BTreeMap<GroupId, Vec<BlockId>> = BTreeMap::new();
+    for (&id, &(volume, region, span)) in known {
+        assert_eq!(table.address(id), (volume, region, span));
+        assert!(table.find(volume, region).any(|found| found == (id, span)));
+        for unit in 0..span.units() {
+            assert!(
+                places.insert(table.place(id) + unit),
+                "two blocks in one place"
+            );
+        }
+        by_group.entry(table.group_of(id)).or_default().push(id);
+    }
+    for (group, blocks) in &by_group {
+        let mut listed: Vec<BlockId> = table.blocks_of(*group).collect();
+        listed.sort_unstable();
+        assert_eq!(&listed, blocks);
+        let class = table.class(blocks[0]);
+        assert!(
+            blocks.iter().all(|id| table.class(*id) == class),
+            "one size a group"
+        );
+        assert!(blocks.len() as u32 <= sizes.region_units() >> class);
+    }
+    assert_eq!(table.free_groups(), table.groups() - by_group.len());
+    let coldest: Vec<BlockId> = table.coldest_blocks().collect();
+    let expected: Vec<BlockId> = recent.iter().rev().copied().collect();
+    assert_eq!(coldest, expected);
+    let mut groups: Vec<GroupId> = table.coldest_groups().collect();
+    groups.sort_unstable();
+    assert_eq!(groups, by_group.keys().copied().collect::<Vec<_>>());
+    // A class with a free slot in one of its groups has room.
+    for class in sizes.classes() {
+        let slots = (sizes.region_units() >> class) as usize;
+        let open = by_group
+            .values()
+            .filter(|blocks| table.class(blocks[0]) == class && blocks.len() < slots);
+        let room = open.count() > 0 || table.free_groups() > 0;
+        assert_eq!(table.has_room(class), room, "class {class}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_table_is_what_a_naive_model_says(
+        steps in prop::collection::vec((0u8..8, 0u16..2, 0u64..12, 0u64..8, 1u64..9), 1..400),
+        some in prop::sample::select(vec![vec![32u64], vec![32, 64, 128, 256], vec![4, 256]]),
+    ) {
+        let bytes: Vec<u64> = some.iter().map(|size| size * K).collect();
+        let sizes = BlockSizes::new(&bytes).expect("right");
+        let mut table = BlockTable::new(sizes, 5);
+        let mut known = Known::new();
+        let mut recent: Vec<BlockId> = Vec::new();
+        for (step, volume, region, start, len) in steps {
+            let units = u64::from(sizes.region_units());
+            let (first, last) = (start % units, (start % units + len).min(units));
+            let wanted = sizes.touched(first * sizes.unit_bytes(), last * sizes.unit_bytes());
+            if step == 0 {
+                // The coldest block goes.
+                let coldest = table.coldest_blocks().next();
+                if let Some(id) = coldest {
+                    table.remove(id);
+                    known.remove(&id);
+                    recent.retain(|other| *other != id);
+                }
+            } else if step == 1 {
+                // The coldest group goes.
+                let coldest = table.coldest_groups().next();
+                if let Some(group) = coldest {
+                    let blocks: Vec<BlockId> = table.blocks_of(group).collect();
+                    for id in blocks {
+                        table.remove(id);
+                        known.remove(&id);
+                        recent.retain(|other| *other != id);
+                    }
+                }
+            } else {
+                let mut missing = wanted;
+                let found: Vec<(BlockId, Span)> = table.find(volume, region).collect();
+                for (id, span) in found {
+                    prop_assert_eq!(known.get(&id), Some(&(volume, region, span)));
+                    if span.mask() & wanted != 0 {
+                        table.touch(id);
+                        recent.retain(|other| *other != id);
+                        recent.insert(0, id);
+                    }
+                    missing &= !span.mask();
+                }
+                for span in sizes.cut(missing) {
+                    let room = table.has_room(span.class);
+                    let placed = table.allocate(volume, region, span);
+                    prop_assert_eq!(placed.is_some(), room);
+                    if let Some(id) = placed {
+                        prop_assert!(known.insert(id, (volume, region, span)).is_none());
+                        recent.insert(0, id);
+                    }
+                }
+            }
+            check(&table, &known, &recent);
+        }
+    }
+}

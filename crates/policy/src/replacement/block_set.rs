@@ -1,0 +1,72 @@
+//! Cached blocks without their data: what a policy would have cached.
+
+use super::Replacement;
+use crate::{BlockIndex, BlockKey, SlotId};
+
+/// The blocks that a cache of so many slots holds under a policy when every missed block is taken in.
+#[derive(Debug)]
+pub struct BlockSet<R> {
+    index: BlockIndex,
+    keys: Vec<BlockKey>,
+    policy: R,
+    slots: usize,
+}
+
+impl<R: Replacement> BlockSet<R> {
+    /// An empty cache of so many slots, at least one, under a policy that was made for as many.
+    #[must_use]
+    pub fn new(slots: usize, policy: R) -> Self {
+        assert!(slots > 0, "a cache has slots");
+        Self {
+            // Twice as large as it is filled: then evictions make it tidy up in place instead of growing.
+            index: BlockIndex::new(2 * slots),
+            keys: Vec::with_capacity(slots),
+            policy,
+            slots,
+        }
+    }
+
+    /// Refers to a block. Whether it was cached; if not, it is now.
+    pub fn reference(&mut self, key: BlockKey) -> bool {
+        let keys = &mut self.keys;
+        if let Some(slot) = self.index.get(key, |slot| keys[slot as usize]) {
+            self.policy.touch(slot);
+            return true;
+        }
+        let slot = if keys.len() < self.slots {
+            keys.push(key);
+            (keys.len() - 1) as SlotId
+        } else {
+            let slot = self
+                .policy
+                .victim(Some(key), |_| true)
+                .expect("a full cache in which nothing is refused has a victim");
+            self.index
+                .remove(keys[slot as usize], |other| keys[other as usize]);
+            keys[slot as usize] = key;
+            slot
+        };
+        self.index
+            .insert(key, slot, |other| self.keys[other as usize]);
+        self.policy.insert(slot, key);
+        false
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &R {
+        &self.policy
+    }
+
+    /// Number of cached blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether no block is cached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}

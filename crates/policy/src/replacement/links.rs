@@ -1,0 +1,144 @@
+//! Doubly linked lists over one array of nodes: eight bytes a node, whichever list it is on.
+//!
+//! Unlike [`LruList`](crate::LruList), which is one list, many lists share the array, so that a node moves
+//! from one to another without a second pair of links.
+
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    older: u32,
+    newer: u32,
+}
+
+/// The ends of one list. The owner knows which nodes are on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    oldest: u32,
+    newest: u32,
+    len: usize,
+}
+
+impl List {
+    pub(super) const fn new() -> Self {
+        Self {
+            oldest: NONE,
+            newest: NONE,
+            len: 0,
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The node at the old end, or [`NONE`].
+    pub(super) const fn oldest(&self) -> u32 {
+        self.oldest
+    }
+
+    /// The node at the old end that is not `held`, or [`NONE`].
+    pub(super) fn oldest_but(&self, held: Option<u32>, links: &Links) -> u32 {
+        if held == Some(self.oldest) && self.len > 0 {
+            links.newer(self.oldest)
+        } else {
+            self.oldest
+        }
+    }
+}
+
+/// The nodes' links.
+#[derive(Debug)]
+pub(super) struct Links(Vec<Link>);
+
+impl Links {
+    /// Links for nodes `0..nodes`.
+    pub(super) fn new(nodes: usize) -> Self {
+        let link = Link {
+            older: NONE,
+            newer: NONE,
+        };
+        Self(vec![link; nodes])
+    }
+
+    /// Puts a node that is on no list at the new end.
+    #[inline]
+    pub(super) fn push(&mut self, list: &mut List, node: u32) {
+        self.0[node as usize] = Link {
+            older: list.newest,
+            newer: NONE,
+        };
+        match list.newest {
+            NONE => list.oldest = node,
+            newest => self.0[newest as usize].newer = node,
+        }
+        list.newest = node;
+        list.len += 1;
+    }
+
+    /// Takes a node off the list that it is on.
+    #[inline]
+    pub(super) fn unlink(&mut self, list: &mut List, node: u32) {
+        let Link { older, newer } = self.0[node as usize];
+        match older {
+            NONE => list.oldest = newer,
+            older => self.0[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => list.newest = older,
+            newer => self.0[newer as usize].older = older,
+        }
+        list.len -= 1;
+    }
+
+    /// Moves a node to the new end of the list that it is on.
+    #[inline]
+    pub(super) fn touch(&mut self, list: &mut List, node: u32) {
+        if list.newest != node {
+            self.unlink(list, node);
+            self.push(list, node);
+        }
+    }
+
+    /// Puts `by`, which is on no list, where `node` is.
+    pub(super) fn replace(&mut self, list: &mut List, node: u32, by: u32) {
+        let link = self.0[node as usize];
+        self.0[by as usize] = link;
+        match link.older {
+            NONE => list.oldest = by,
+            older => self.0[older as usize].newer = by,
+        }
+        match link.newer {
+            NONE => list.newest = by,
+            newer => self.0[newer as usize].older = by,
+        }
+    }
+
+    /// The next newer node on the same list, or [`NONE`].
+    #[inline]
+    pub(super) fn newer(&self, node: u32) -> u32 {
+        self.0[node as usize].newer
+    }
+
+    /// The nodes of a list, from the oldest on.
+    pub(super) fn iter(&self, list: &List) -> impl Iterator<Item = u32> + '_ {
+        let mut at = list.oldest;
+        std::iter::from_fn(move || {
+            let node = at;
+            if node == NONE {
+                return None;
+            }
+            at = self.newer(node);
+            Some(node)
+        })
+    }
+
+    pub(super) const fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Link>()
+    }
+}

@@ -1,0 +1,218 @@
+//! Which cached block goes when room is needed: eight published policies behind one trait.
+//!
+//! A policy knows slots and the keys of the blocks in them. It keeps no time, draws no random numbers and allocates nothing
+//! after it was made, so the same calls give the same victims everywhere. Ghosts are keys of blocks that were evicted; their
+//! number is bounded by the number of slots.
+
+mod arc;
+mod block_set;
+mod clock;
+mod fifo;
+mod ghosts;
+mod links;
+mod lirs;
+mod lru;
+mod s3fifo;
+mod sieve;
+mod sketch;
+mod wtinylfu;
+
+#[cfg(test)]
+mod models;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use arc::Arc;
+pub use block_set::BlockSet;
+pub use clock::Clock;
+pub use fifo::Fifo;
+pub use lirs::Lirs;
+pub use lru::Lru;
+pub use s3fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use wtinylfu::WTinyLfu;
+
+use crate::{BlockKey, SlotId};
+
+/// Slots that one call of [`Replacement::victim`] asks about at most in each of a policy's lists.
+pub const LOOK_AT: usize = 128;
+
+/// A replacement policy over slots `0..slots`. Each slot is in use (between [`insert`](Self::insert) and its eviction or
+/// removal) or not.
+pub trait Replacement {
+    /// A missed block was put into a slot that was not in use.
+    fn insert(&mut self, slot: SlotId, key: BlockKey);
+
+    /// A slot in use was hit.
+    fn touch(&mut self, slot: SlotId);
+
+    /// A slot in use was emptied for a reason that says nothing about its worth, such as an invalidation: it leaves no ghost.
+    fn remove(&mut self, slot: SlotId, key: BlockKey);
+
+    /// Chooses the slot that is to be evicted. It is not in use any more when this returns; one that is kept after all is
+    /// inserted again.
+    ///
+    /// `incoming` is the missed block that needs the room, where it is known: policies with ghosts learn from it. Slots that
+    /// cannot go now (pinned, dirty) are refused by `evictable`; the next best one is taken then. None if there is none,
+    /// or if more were refused than one call looks at ([`LOOK_AT`]).
+    fn victim(
+        &mut self,
+        incoming: Option<BlockKey>,
+        evictable: impl FnMut(SlotId) -> bool,
+    ) -> Option<SlotId>;
+
+    /// Number of slots in use.
+    fn len(&self) -> usize;
+
+    /// Whether no slot is in use.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory that the policy holds. It does not change.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// The first of a list that may go.
+fn first_evictable(
+    slots: impl Iterator<Item = SlotId>,
+    evictable: &mut impl FnMut(SlotId) -> bool,
+) -> Option<SlotId> {
+    slots.take(LOOK_AT).find(|&slot| evictable(slot))
+}
+
+/// Declares the policies once: the names, and the type that is one of them.
+macro_rules! policies {
+    ($($policy:ident $name:literal $text:literal,)*) => {
+        /// The name of a policy.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Policy {
+            $(#[doc = $text] $policy,)*
+        }
+
+        impl Policy {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$policy,)*];
+
+            /// As it is written in configurations and on command lines.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$policy => $name,)*
+                }
+            }
+
+            /// The policy, for slots `0..slots`.
+            #[must_use]
+            pub fn build(self, slots: usize) -> AnyPolicy {
+                match self {
+                    $(Self::$policy => AnyPolicy::$policy($policy::new(slots)),)*
+                }
+            }
+        }
+
+        /// One of the policies, chosen when the program runs.
+        #[derive(Debug)]
+        pub enum AnyPolicy {
+            $(#[doc = $text] $policy($policy),)*
+        }
+
+        impl Replacement for AnyPolicy {
+            #[inline]
+            fn insert(&mut self, slot: SlotId, key: BlockKey) {
+                match self {
+                    $(Self::$policy(policy) => policy.insert(slot, key),)*
+                }
+            }
+
+            #[inline]
+            fn touch(&mut self, slot: SlotId) {
+                match self {
+                    $(Self::$policy(policy) => policy.touch(slot),)*
+                }
+            }
+
+            fn remove(&mut self, slot: SlotId, key: BlockKey) {
+                match self {
+                    $(Self::$policy(policy) => policy.remove(slot, key),)*
+                }
+            }
+
+            fn victim(
+                &mut self,
+                incoming: Option<BlockKey>,
+                evictable: impl FnMut(SlotId) -> bool,
+            ) -> Option<SlotId> {
+                match self {
+                    $(Self::$policy(policy) => policy.victim(incoming, evictable),)*
+                }
+            }
+
+            fn len(&self) -> usize {
+                match self {
+                    $(Self::$policy(policy) => policy.len(),)*
+                }
+            }
+
+            fn memory_bytes(&self) -> usize {
+                match self {
+                    $(Self::$policy(policy) => policy.memory_bytes(),)*
+                }
+            }
+        }
+    };
+}
+
+policies! {
+    Lru "lru" "Least recently used.",
+    Fifo "fifo" "First in, first out.",
+    Clock "clock" "LRU by one bit a slot.",
+    Arc "arc" "Adaptive replacement cache.",
+    Lirs "lirs" "Low inter-reference recency set.",
+    S3Fifo "s3fifo" "Three static queues.",
+    Sieve "sieve" "A queue and a hand.",
+    WTinyLfu "wtinylfu" "Admission by frequency behind a small window.",
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    /// Takes capital letters and hyphens too, as in "S3-FIFO".
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let plain = text.replace('-', "").to_ascii_lowercase();
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|policy| policy.name() == plain)
+            .ok_or_else(|| UnknownPolicy { name: text.into() })
+    }
+}
+
+/// There is no policy of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy {
+    /// What was given.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+        let (name, names) = (&self.name, names.join(", "));
+        write!(
+            f,
+            "no replacement policy is called {name:?}: use one of {names}"
+        )
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}

@@ -1,0 +1,445 @@
+//! The policies once more, written for comparison: queues of keys, searched from end to end, in the words of the papers.
+
+use std::collections::VecDeque;
+
+use super::sketch::Sketch;
+use crate::BlockKey;
+
+/// What a reference did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Hit,
+    Miss { victim: Option<u64> },
+}
+
+/// A cache of keys.
+pub(super) trait Model {
+    fn reference(&mut self, key: u64) -> Outcome;
+    fn remove(&mut self, key: u64);
+}
+
+/// Takes `key` out of a queue. Whether it was there.
+fn take(queue: &mut VecDeque<u64>, key: u64) -> bool {
+    let at = queue.iter().position(|&other| other == key);
+    at.and_then(|at| queue.remove(at)).is_some()
+}
+
+/// LRU, or without `moves` FIFO. The oldest is in front, here and below.
+pub(super) struct Queue {
+    pub(super) slots: usize,
+    pub(super) moves: bool,
+    pub(super) keys: VecDeque<u64>,
+}
+
+impl Model for Queue {
+    fn reference(&mut self, key: u64) -> Outcome {
+        if self.keys.contains(&key) {
+            if self.moves {
+                take(&mut self.keys, key);
+                self.keys.push_back(key);
+            }
+            return Outcome::Hit;
+        }
+        let victim = (self.keys.len() == self.slots).then(|| self.keys.pop_front().unwrap());
+        self.keys.push_back(key);
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        take(&mut self.keys, key);
+    }
+}
+
+/// CLOCK as a queue in which what was used goes to the end again: the same thing as long as a victim's place is
+/// taken by the block that comes in.
+pub(super) struct SecondChance {
+    pub(super) slots: usize,
+    pub(super) keys: VecDeque<(u64, bool)>,
+}
+
+impl Model for SecondChance {
+    fn reference(&mut self, key: u64) -> Outcome {
+        if let Some(entry) = self.keys.iter_mut().find(|entry| entry.0 == key) {
+            entry.1 = true;
+            return Outcome::Hit;
+        }
+        let mut victim = None;
+        if self.keys.len() == self.slots {
+            victim = loop {
+                match self.keys.pop_front().unwrap() {
+                    (key, true) => self.keys.push_back((key, false)),
+                    (key, false) => break Some(key),
+                }
+            };
+        }
+        self.keys.push_back((key, false));
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.keys.retain(|entry| entry.0 != key);
+    }
+}
+
+pub(super) struct Sieve {
+    pub(super) slots: usize,
+    pub(super) keys: Vec<(u64, bool)>,
+    /// Where in `keys` the hand is; at the length it begins again.
+    pub(super) hand: usize,
+}
+
+impl Model for Sieve {
+    fn reference(&mut self, key: u64) -> Outcome {
+        if let Some(entry) = self.keys.iter_mut().find(|entry| entry.0 == key) {
+            entry.1 = true;
+            return Outcome::Hit;
+        }
+        let mut victim = None;
+        if self.keys.len() == self.slots {
+            loop {
+                if self.hand >= self.keys.len() {
+                    self.hand = 0;
+                }
+                if !self.keys[self.hand].1 {
+                    break;
+                }
+                self.keys[self.hand].1 = false;
+                self.hand += 1;
+            }
+            let at_end = self.hand + 1 == self.keys.len();
+            victim = Some(self.keys.remove(self.hand).0);
+            if at_end {
+                // Begins again, though a new block is about to come in behind it.
+                self.hand = 0;
+            }
+        }
+        self.keys.push((key, false));
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        let at = self.keys.iter().position(|entry| entry.0 == key).unwrap();
+        self.keys.remove(at);
+        if at < self.hand {
+            self.hand -= 1;
+        } else if at == self.hand && at == self.keys.len() {
+            self.hand = 0;
+        }
+    }
+}
+
+pub(super) struct S3Fifo {
+    pub(super) slots: usize,
+    pub(super) small: VecDeque<(u64, u8)>,
+    pub(super) main: VecDeque<(u64, u8)>,
+    pub(super) ghosts: VecDeque<u64>,
+    pub(super) warm: bool,
+}
+
+impl S3Fifo {
+    fn small_limit(&self) -> usize {
+        (self.slots / 10).max(1)
+    }
+
+    fn evict_small(&mut self) -> Option<u64> {
+        while let Some((key, uses)) = self.small.pop_front() {
+            if uses > 1 {
+                self.main.push_back((key, 0));
+            } else {
+                self.ghosts.push_back(key);
+                if self.ghosts.len() > self.slots - self.small_limit() {
+                    self.ghosts.pop_front();
+                }
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    fn evict_main(&mut self) -> Option<u64> {
+        while let Some((key, uses)) = self.main.pop_front() {
+            if uses == 0 {
+                return Some(key);
+            }
+            self.main.push_back((key, uses - 1));
+        }
+        None
+    }
+}
+
+impl Model for S3Fifo {
+    fn reference(&mut self, key: u64) -> Outcome {
+        let mut cached = self.small.iter_mut().chain(&mut self.main);
+        if let Some(entry) = cached.find(|entry| entry.0 == key) {
+            entry.1 = (entry.1 + 1).min(3);
+            return Outcome::Hit;
+        }
+        let ghost = take(&mut self.ghosts, key);
+        let mut victim = None;
+        if self.small.len() + self.main.len() == self.slots {
+            self.warm = true;
+            if self.small.len() >= self.small_limit() {
+                victim = self.evict_small().or_else(|| self.evict_main());
+            } else {
+                victim = self.evict_main().or_else(|| self.evict_small());
+            }
+        }
+        let filling = !self.warm && self.small.len() >= self.small_limit();
+        let queue = if ghost || filling {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
+        queue.push_back((key, 0));
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.small.retain(|entry| entry.0 != key);
+        self.main.retain(|entry| entry.0 != key);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Arc {
+    pub(super) slots: usize,
+    pub(super) p: f64,
+    pub(super) t1: VecDeque<u64>,
+    pub(super) t2: VecDeque<u64>,
+    pub(super) b1: VecDeque<u64>,
+    pub(super) b2: VecDeque<u64>,
+}
+
+impl Arc {
+    fn replace(&mut self, in_b2: bool) -> Option<u64> {
+        if self.t1.len() + self.t2.len() < self.slots {
+            return None;
+        }
+        let t1 = self.t1.len() as f64;
+        let first = t1 >= 1.0 && (t1 > self.p || in_b2 && t1 == self.p) || self.t2.is_empty();
+        let (list, ghosts) = if first {
+            (&mut self.t1, &mut self.b1)
+        } else {
+            (&mut self.t2, &mut self.b2)
+        };
+        let victim = list.pop_front();
+        ghosts.extend(victim);
+        victim
+    }
+}
+
+impl Model for Arc {
+    fn reference(&mut self, key: u64) -> Outcome {
+        let c = self.slots;
+        // Case I.
+        if take(&mut self.t1, key) || take(&mut self.t2, key) {
+            self.t2.push_back(key);
+            return Outcome::Hit;
+        }
+        let (b1, b2) = (self.b1.len() as f64, self.b2.len() as f64);
+        let victim;
+        if self.b1.contains(&key) {
+            // Case II.
+            let delta = if b1 >= b2 { 1.0 } else { b2 / b1 };
+            self.p = (self.p + delta).min(c as f64);
+            victim = self.replace(false);
+            take(&mut self.b1, key);
+            self.t2.push_back(key);
+        } else if self.b2.contains(&key) {
+            // Case III.
+            let delta = if b2 >= b1 { 1.0 } else { b1 / b2 };
+            self.p = (self.p - delta).max(0.0);
+            victim = self.replace(true);
+            take(&mut self.b2, key);
+            self.t2.push_back(key);
+        } else {
+            // Case IV.
+            let l1 = self.t1.len() + self.b1.len();
+            if l1 == c {
+                if self.t1.len() < c {
+                    self.b1.pop_front();
+                    victim = self.replace(false);
+                } else {
+                    victim = self.t1.pop_front();
+                }
+            } else {
+                if l1 + self.t2.len() + self.b2.len() == 2 * c {
+                    self.b2.pop_front();
+                }
+                victim = self.replace(false);
+            }
+            self.t1.push_back(key);
+        }
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        take(&mut self.t1, key);
+        take(&mut self.t2, key);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Lirs {
+    pub(super) slots: usize,
+    pub(super) warm: bool,
+    /// Bottom in front.
+    pub(super) stack: VecDeque<u64>,
+    pub(super) queue: VecDeque<u64>,
+    pub(super) lir: VecDeque<u64>,
+    /// In the order of their eviction.
+    pub(super) ghosts: VecDeque<u64>,
+}
+
+impl Lirs {
+    fn lir_limit(&self) -> usize {
+        self.slots - (self.slots / 100).max(1)
+    }
+
+    fn prune(&mut self) {
+        while let Some(&bottom) = self.stack.front()
+            && !self.lir.contains(&bottom)
+        {
+            self.stack.pop_front();
+            take(&mut self.ghosts, bottom);
+        }
+    }
+
+    fn make_lir(&mut self, key: u64) {
+        take(&mut self.stack, key);
+        self.stack.push_back(key);
+        self.lir.push_back(key);
+        if self.lir.len() > self.lir_limit() {
+            let bottom = self.stack.pop_front().unwrap();
+            take(&mut self.lir, bottom);
+            self.queue.push_back(bottom);
+        }
+        self.prune();
+    }
+}
+
+impl Model for Lirs {
+    fn reference(&mut self, key: u64) -> Outcome {
+        if self.lir.contains(&key) {
+            take(&mut self.stack, key);
+            self.stack.push_back(key);
+            self.prune();
+            return Outcome::Hit;
+        }
+        if take(&mut self.queue, key) {
+            if self.stack.contains(&key) {
+                self.make_lir(key);
+            } else {
+                self.stack.push_back(key);
+                self.queue.push_back(key);
+                self.prune();
+            }
+            return Outcome::Hit;
+        }
+        let ghost = take(&mut self.ghosts, key);
+        let mut victim = None;
+        if self.lir.len() + self.queue.len() == self.slots {
+            self.warm = true;
+            victim = self.queue.pop_front();
+            match victim {
+                Some(victim) if self.stack.contains(&victim) => {
+                    self.ghosts.push_back(victim);
+                    if self.ghosts.len() > self.slots {
+                        let oldest = self.ghosts.pop_front().unwrap();
+                        take(&mut self.stack, oldest);
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    victim = self.stack.pop_front();
+                    take(&mut self.lir, victim.unwrap());
+                    self.prune();
+                }
+            }
+        }
+        let full = if self.warm {
+            self.lir_limit().div_ceil(2)
+        } else {
+            self.lir_limit()
+        };
+        if ghost && self.stack.contains(&key) || self.lir.len() < full {
+            self.make_lir(key);
+        } else {
+            self.stack.push_back(key);
+            self.queue.push_back(key);
+            self.prune();
+        }
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        take(&mut self.stack, key);
+        take(&mut self.queue, key);
+        take(&mut self.lir, key);
+        self.prune();
+    }
+}
+
+pub(super) struct WTinyLfu {
+    pub(super) slots: usize,
+    /// The sketch itself, whose own test is beside it.
+    pub(super) sketch: Sketch,
+    pub(super) window: VecDeque<u64>,
+    pub(super) probation: VecDeque<u64>,
+    pub(super) protected: VecDeque<u64>,
+}
+
+impl Model for WTinyLfu {
+    fn reference(&mut self, key: u64) -> Outcome {
+        let window_limit = (self.slots / 100).max(1);
+        let protected_limit = (self.slots - window_limit) * 4 / 5;
+        let cached = self.window.len() + self.probation.len() + self.protected.len();
+        let number = BlockKey::new(0, key);
+        if take(&mut self.window, key) {
+            self.sketch.increment(number);
+            self.window.push_back(key);
+            return Outcome::Hit;
+        }
+        if take(&mut self.protected, key) || take(&mut self.probation, key) {
+            self.sketch.increment(number);
+            self.protected.push_back(key);
+            if self.protected.len() > protected_limit {
+                self.probation.extend(self.protected.pop_front());
+            }
+            return Outcome::Hit;
+        }
+        let mut victim = None;
+        if cached == self.slots {
+            let main = if self.probation.is_empty() {
+                &mut self.protected
+            } else {
+                &mut self.probation
+            };
+            if self.window.len() < window_limit {
+                victim = main.pop_front();
+            } else {
+                let uses = |key: &u64| self.sketch.estimate(BlockKey::new(0, *key));
+                let candidate = self.window.pop_front().unwrap();
+                match main.front() {
+                    Some(resident) if uses(&candidate) > uses(resident) => {
+                        victim = main.pop_front();
+                        self.probation.push_back(candidate);
+                    }
+                    _ => victim = Some(candidate),
+                }
+            }
+        }
+        self.sketch.increment(number);
+        self.window.push_back(key);
+        if self.window.len() > window_limit {
+            self.probation.extend(self.window.pop_front());
+        }
+        Outcome::Miss { victim }
+    }
+
+    fn remove(&mut self, key: u64) {
+        take(&mut self.window, key);
+        take(&mut self.probation, key);
+        take(&mut self.protected, key);
+    }
+}

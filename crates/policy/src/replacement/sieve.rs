@@ -1,0 +1,86 @@
+//! SIEVE: lazy promotion, quick demotion.
+
+use super::links::{Links, List, NONE};
+use super::{LOOK_AT, Replacement};
+use crate::{BlockKey, SlotId};
+
+/// A queue in the order of arrival and a hand that moves through it from the old end to the new one, clears
+/// the bits of slots that were used, and evicts the first that was not. Nothing moves on a hit (Y. Zhang et al.,
+/// "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1). 9 bytes a slot.
+#[derive(Debug)]
+pub struct Sieve {
+    links: Links,
+    queue: List,
+    visited: Vec<bool>,
+    /// Where the next search begins; [`NONE`]: at the old end.
+    hand: u32,
+}
+
+impl Sieve {
+    /// For slots `0..slots`.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self {
+            links: Links::new(slots),
+            queue: List::new(),
+            visited: vec![false; slots],
+            hand: NONE,
+        }
+    }
+}
+
+impl Replacement for Sieve {
+    #[inline]
+    fn insert(&mut self, slot: SlotId, _key: BlockKey) {
+        self.visited[slot as usize] = false;
+        self.links.push(&mut self.queue, slot);
+    }
+
+    #[inline]
+    fn touch(&mut self, slot: SlotId) {
+        self.visited[slot as usize] = true;
+    }
+
+    fn remove(&mut self, slot: SlotId, _key: BlockKey) {
+        if self.hand == slot {
+            self.hand = self.links.newer(slot);
+        }
+        self.links.unlink(&mut self.queue, slot);
+    }
+
+    fn victim(
+        &mut self,
+        _incoming: Option<BlockKey>,
+        mut evictable: impl FnMut(SlotId) -> bool,
+    ) -> Option<SlotId> {
+        let mut refused = 0;
+        // In the second round no bit is left.
+        for _ in 0..2 * self.queue.len() {
+            let slot = match self.hand {
+                NONE => self.queue.oldest(),
+                hand => hand,
+            };
+            self.hand = self.links.newer(slot);
+            if std::mem::take(&mut self.visited[slot as usize]) {
+                continue;
+            }
+            if evictable(slot) {
+                self.links.unlink(&mut self.queue, slot);
+                return Some(slot);
+            }
+            refused += 1;
+            if refused == LOOK_AT {
+                break;
+            }
+        }
+        None
+    }
+
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.links.memory_bytes() + self.visited.capacity()
+    }
+}

@@ -1,0 +1,223 @@
+//! The sampled curve.
+
+use std::collections::BinaryHeap;
+
+use super::distance::{Distances, mix};
+use super::histogram::Histogram;
+use super::{Curve, Point, blocks};
+use crate::{Op, Request};
+
+/// Samples that run at once and do not overlap, so that their differences tell the error.
+const GROUPS: usize = 8;
+const GROUP_BITS: u32 = GROUPS.ilog2();
+/// A block's place within its group, by its hash, is below this.
+const PLACES: u64 = 1 << (u64::BITS - GROUP_BITS);
+
+/// Which blocks are looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sampling {
+    /// This share of all blocks, above 0 and at most 1. Memory grows with the working set.
+    Rate(f64),
+    /// At most so many blocks; the share falls as the working set grows. Memory does not grow.
+    Blocks(usize),
+}
+
+/// An LRU miss-ratio curve from a sample of the blocks, chosen by the hashes of their numbers: distances among the samples, divided
+/// by the sampling rate, stand for the distances among all (C. Waldspurger et al., "Efficient MRC Construction with SHARDS",
+/// FAST 2015: section 3: fixed rate, fixed size, and the correction that it calls SHARDS-adj).
+///
+/// The sample is eight samples of an eighth each. The curve is the mean of theirs, and its standard error is estimated from
+/// their differences. Sizes of less than about eight blocks divided by the rate are coarse.
+#[derive(Debug)]
+pub struct Shards {
+    groups: Vec<Group>,
+    seed: u64,
+    reads: u64,
+    writes: u64,
+}
+
+#[derive(Debug)]
+struct Group {
+    distances: Distances,
+    reads: Histogram,
+    writes: Histogram,
+    samples: u64,
+    /// Blocks whose places are below are looked at.
+    threshold: u64,
+    /// References of all blocks for each one of those that are looked at.
+    weight: f64,
+    /// With a fixed size: the blocks and their places, the highest first, and how many there may be.
+    fixed: Option<(BinaryHeap<(u64, u64)>, usize)>,
+}
+
+impl Group {
+    fn new(sampling: Sampling) -> Self {
+        let (threshold, limit) = match sampling {
+            Sampling::Rate(rate) => {
+                assert!(
+                    rate > 0.0 && rate <= 1.0,
+                    "a rate is above 0 and at most 1, not {rate}"
+                );
+                ((PLACES as f64 * rate) as u64, None)
+            }
+            Sampling::Blocks(blocks) => (PLACES, Some(blocks.div_ceil(GROUPS).max(1))),
+        };
+        let mut group = Self {
+            // One more for the block that comes in before another goes.
+            distances: Distances::with_capacity(limit.map_or(0, |limit| limit + 1)),
+            reads: Histogram::new(),
+            writes: Histogram::new(),
+            samples: 0,
+            threshold: 0,
+            weight: 0.0,
+            fixed: limit.map(|limit| (BinaryHeap::with_capacity(limit + 1), limit)),
+        };
+        group.set_threshold(threshold.max(1));
+        group
+    }
+
+    fn set_threshold(&mut self, threshold: u64) {
+        self.threshold = threshold;
+        self.weight = PLACES as f64 / threshold as f64 * GROUPS as f64;
+    }
+
+    fn sample(&mut self, block: u64, place: u64, write: bool) {
+        self.samples += 1;
+        let distance = self.distances.reference(block);
+        let histogram = if write {
+            &mut self.writes
+        } else {
+            &mut self.reads
+        };
+        // Half a block more: of the distances that the sample cannot tell apart, the middle.
+        let scaled = distance.map(|distance| ((distance as f64 + 0.5) * self.weight) as u64);
+        histogram.add(scaled, self.weight);
+        if distance.is_none()
+            && let Some((places, limit)) = &mut self.fixed
+        {
+            places.push((place, block));
+            if places.len() > *limit
+                && let Some((highest, block)) = places.pop()
+            {
+                self.distances.remove(block);
+                self.set_threshold(highest);
+            }
+        }
+    }
+}
+
+impl Shards {
+    /// No references yet. Another seed takes another sample.
+    ///
+    /// # Panics
+    /// If a rate is not above 0 and at most 1.
+    #[must_use]
+    pub fn new(sampling: Sampling, seed: u64) -> Self {
+        Self {
+            groups: (0..GROUPS).map(|_| Group::new(sampling)).collect(),
+            seed: mix(seed),
+            reads: 0,
+            writes: 0,
+        }
+    }
+
+    /// Notes a reference to a block. Only reads and writes are references.
+    #[inline]
+    pub fn reference(&mut self, block: u64, op: Op) {
+        let write = match op {
+            Op::Read => {
+                self.reads += 1;
+                false
+            }
+            Op::Write => {
+                self.writes += 1;
+                true
+            }
+            Op::Flush | Op::Discard => return,
+        };
+        let hash = mix(block ^ self.seed);
+        let (place, group) = (hash >> GROUP_BITS, hash as usize % GROUPS);
+        if place < self.groups[group].threshold {
+            self.groups[group].sample(block, place, write);
+        }
+    }
+
+    /// Notes references to the blocks of a request; see [`blocks`].
+    pub fn request(&mut self, request: &Request, block_bytes: u32) {
+        for block in blocks(request, block_bytes) {
+            self.reference(block, request.op);
+        }
+    }
+
+    /// References so far, looked at or not.
+    #[must_use]
+    pub const fn references(&self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// The share of blocks that is looked at now.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.groups.iter().map(|group| 1.0 / group.weight).sum()
+    }
+
+    /// Estimated number of different blocks so far: the size of the working set.
+    #[must_use]
+    pub fn unique_blocks(&self) -> u64 {
+        let of = |group: &Group| group.distances.len() as f64 * group.weight;
+        (self.groups.iter().map(of).sum::<f64>() / GROUPS as f64).round() as u64
+    }
+
+    /// The curve at these sizes, in blocks, with its estimated standard error.
+    #[must_use]
+    pub fn curve(&self, sizes: &[u64]) -> Curve {
+        let point = |&size: &u64| {
+            let misses = |histograms: &[(&Histogram, u64)]| {
+                let references: u64 = histograms.iter().map(|(_, references)| references).sum();
+                // As many references as there were are expected; the difference is made up for at distance zero, because it
+                // stems from few blocks that are referred to very often.
+                let missed = histograms
+                    .iter()
+                    .map(|(histogram, _)| histogram.total() - histogram.below(size));
+                missed.sum::<f64>() / references.max(1) as f64
+            };
+            let mean = |each: &dyn Fn(&Group) -> f64| {
+                self.groups.iter().map(each).sum::<f64>() / GROUPS as f64
+            };
+            let all =
+                |group: &Group| misses(&[(&group.reads, self.reads), (&group.writes, self.writes)]);
+            let miss_ratio = mean(&all);
+            let variance = mean(&|group| (all(group) - miss_ratio).powi(2)) / (GROUPS - 1) as f64;
+            Point {
+                blocks: size,
+                miss_ratio: miss_ratio.clamp(0.0, 1.0),
+                read_miss_ratio: mean(&|group| misses(&[(&group.reads, self.reads)]))
+                    .clamp(0.0, 1.0),
+                write_miss_ratio: mean(&|group| misses(&[(&group.writes, self.writes)]))
+                    .clamp(0.0, 1.0),
+                standard_error: variance.sqrt(),
+            }
+        };
+        Curve {
+            points: sizes.iter().map(point).collect(),
+            references: self.references(),
+            samples: self.groups.iter().map(|group| group.samples).sum(),
+        }
+    }
+
+    /// Bytes of memory that it holds.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let of = |group: &Group| {
+            let fixed = group
+                .fixed
+                .as_ref()
+                .map_or(0, |(places, _)| places.capacity());
+            group.distances.memory_bytes()
+                + group.reads.memory_bytes()
+                + group.writes.memory_bytes()
+                + fixed * size_of::<(u64, u64)>()
+        };
+        self.groups.iter().map(of).sum()
+    }
+}
