@@ -7,6 +7,7 @@ mod out;
 mod remote;
 mod serve;
 mod status;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ enum Command {
     Grow(remote::Grow),
     Check(check::Arguments),
     Bench(bench::Arguments),
+    Trace(trace::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -92,6 +94,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -36,6 +36,12 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay check --cache /dev/x --metadata /dev/y --json",
         "forebay bench --seconds 1 --json",
         "forebay bench --seconds 0.3",
+        "forebay trace stats a.csv b.csv --json --volume NAME --page-size 512 --memory 1G",
+        "forebay trace stats a --format msr --skip-bad --sort-window 100 --top 3",
+        "forebay trace convert a b c.csv.zst --from alibaba --to msr --force",
+        "forebay trace generate --preset alibaba out --requests 1000 --seed 2",
+        "forebay trace generate --volumes 2 --requests 1000000 --reads 70 --sizes 4K:60,64K:40 \
+         --working-set 10G --zipf 0.9 --sequential 20 --rate 1000 --seed 1 out",
     ] {
         parse(line).expect(line);
     }

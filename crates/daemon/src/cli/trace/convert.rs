@@ -1,0 +1,97 @@
+//! `forebay trace convert`: a trace in another format.
+
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_trace::Format;
+use forebay_trace::write::{Output, WriteOptions, Writer, Written};
+
+use super::super::out;
+use super::input::{Input, ReadArguments, names};
+use crate::config::size::human_bytes;
+
+/// Write a trace in another format
+///
+/// Several files become one, merged by time. The output is compressed if its name ends in .gz, .xz or
+/// .zst. It is written under another name first, so that it is there whole or not at all, and never
+/// over an existing file without --force.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The files of the trace, and last the file to write
+    #[arg(required = true, num_args = 2.., value_names = ["IN", "OUT"])]
+    pub(super) files: Vec<PathBuf>,
+    /// The format of the input, where it cannot be told (see `forebay trace stats --help`)
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) from: Option<Format>,
+    /// The format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
+    #[arg(long, value_name = "FORMAT", default_value = "native")]
+    pub(super) to: Format,
+    #[command(flatten)]
+    pub(super) read: ReadArguments,
+    /// Write over an existing file
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let Some((path, files)) = arguments
+        .files
+        .split_last()
+        .filter(|(_, files)| !files.is_empty())
+    else {
+        let said = "name the files of the trace, and last the file to write";
+        return Err(Error::new(ErrorKind::InvalidInput, said));
+    };
+    let mut input = Input::open(files, arguments.from, &arguments.read)?;
+    let output = Output::create(path, arguments.force)?;
+    let scratch = output.folder();
+    let mut batch = Vec::new();
+    // Only the first requests say when time zero was.
+    let mut more = input.fill(&mut batch)?;
+    let options = WriteOptions {
+        zero_unix_ns: input.zero_unix_ns(),
+        scratch,
+    };
+    let mut writer = Writer::new(output, arguments.to, &options)?;
+    while more {
+        writer.write(&batch, input.volumes())?;
+        more = input.fill(&mut batch)?;
+    }
+    let (output, written) = writer.finish()?;
+    let size_bytes = output.finish()?;
+    let from = format!("{} ({})", names(files), input.format());
+    out::print(&report(&from, path, arguments.to, written, size_bytes))?;
+    for remark in input.remarks() {
+        out::print(&format!("  {remark}\n"))?;
+    }
+    Ok(())
+}
+
+/// What was written; also what `generate` prints.
+pub(super) fn report(
+    from: &str,
+    path: &Path,
+    format: Format,
+    written: Written,
+    size_bytes: u64,
+) -> String {
+    let mut text = format!(
+        "{from}: {} requests written to {} ({format}, {})\n",
+        written.requests,
+        path.display(),
+        human_bytes(size_bytes)
+    );
+    if written.dropped > 0 {
+        text += &format!(
+            "  {} flushes and discards left out: {format} does not hold them\n",
+            written.dropped
+        );
+    }
+    if written.widened > 0 {
+        text += &format!(
+            "  {} requests widened to whole sectors of 512 bytes, which {format} counts in\n",
+            written.widened
+        );
+    }
+    text
+}

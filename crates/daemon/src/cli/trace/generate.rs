@@ -1,0 +1,200 @@
+//! `forebay trace generate`: a trace that was never recorded.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_trace::Format;
+use forebay_trace::generate::{Arrivals, Generator, Preset, SizeCdf, VolumeLoad};
+use forebay_trace::stats::{Stats, StatsOptions};
+use forebay_trace::write::{Output, WriteOptions, Writer};
+
+use super::super::out;
+use super::convert::report;
+use super::input::bar;
+use super::stats::text;
+use crate::config::size::Size;
+
+/// Make a trace from a description
+///
+/// The same seed makes the same trace. A preset has the numbers of reads, writes and bytes, and the
+/// features of sizes, that the AdaCache paper (CLOUD '23) publishes of three sets of traces, in
+/// proportion to --requests; locality and arrivals are ours. It is not a recording, and the names of
+/// its volumes say so.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The file to write; compressed if its name ends in .gz, .xz or .zst
+    pub(super) out: PathBuf,
+    /// Published figures: alibaba (5 volumes), msr (7) or systor (6)
+    #[arg(long, value_name = "NAME", value_parser = parse_preset)]
+    pub(super) preset: Option<Preset>,
+    /// Requests of each volume [default: 10 million]
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) requests: Option<u64>,
+    /// What chance decides
+    #[arg(long, default_value = "1")]
+    pub(super) seed: u64,
+    /// The format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
+    #[arg(long, value_name = "FORMAT", default_value = "native")]
+    pub(super) to: Format,
+    /// Write over an existing file
+    #[arg(long)]
+    pub(super) force: bool,
+    #[command(flatten)]
+    pub(super) load: LoadArguments,
+}
+
+/// A load of one's own.
+#[derive(Debug, clap::Args)]
+pub(super) struct LoadArguments {
+    /// How many volumes, all of the same kind
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value = "1",
+        conflicts_with = "preset"
+    )]
+    pub(super) volumes: u32,
+    /// How many of a hundred requests are reads
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "70",
+        conflicts_with = "preset"
+    )]
+    pub(super) reads: f64,
+    /// Sizes with their weights, such as 4K:60,64K:40
+    #[arg(
+        long,
+        value_name = "SIZES",
+        default_value = "4K:1",
+        conflicts_with = "preset"
+    )]
+    pub(super) sizes: Weights,
+    /// Sizes of writes, where they differ
+    #[arg(long, value_name = "SIZES", conflicts_with = "preset")]
+    pub(super) write_sizes: Option<Weights>,
+    /// What the requests of a volume fall into
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "10G",
+        conflicts_with = "preset"
+    )]
+    pub(super) working_set: Size,
+    /// How unequal popularity is: the exponent of Zipf's law, 0 for none
+    #[arg(
+        long,
+        value_name = "EXPONENT",
+        default_value = "0.9",
+        conflicts_with = "preset"
+    )]
+    pub(super) zipf: f64,
+    /// How many of a hundred requests go on where the last of their kind ended
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "0",
+        conflicts_with = "preset"
+    )]
+    pub(super) sequential: f64,
+    /// Requests of a volume a second, on average and independent of each other
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value = "1000",
+        conflicts_with = "preset"
+    )]
+    pub(super) rate: f64,
+    /// Requests arrive at equal distances
+    #[arg(long, conflicts_with = "preset")]
+    pub(super) steady: bool,
+}
+
+fn parse_preset(name: &str) -> Result<Preset, String> {
+    let found = Preset::ALL.into_iter().find(|preset| preset.name() == name);
+    found.ok_or_else(|| "write alibaba, msr or systor".to_owned())
+}
+
+/// Sizes with weights, as they are written on the command line.
+#[derive(Clone, Debug)]
+pub(super) struct Weights(pub(super) SizeCdf);
+
+impl FromStr for Weights {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let weight = |part: &str| {
+            let (size, weight) = part.split_once(':')?;
+            let bytes: Size = size.trim().parse().ok()?;
+            Some((u32::try_from(bytes.0).ok()?, weight.trim().parse().ok()?))
+        };
+        let weights: Option<Vec<_>> = text.split(',').map(weight).collect();
+        let weights = weights.ok_or("write sizes with their weights, such as 4K:60,64K:40")?;
+        SizeCdf::new(&weights)
+            .map(Self)
+            .map_err(|error| error.report())
+    }
+}
+
+fn loads(arguments: &Arguments) -> Vec<VolumeLoad> {
+    let requests = arguments.requests.unwrap_or(Preset::REQUESTS);
+    if let Some(preset) = arguments.preset {
+        return preset.loads(requests);
+    }
+    let load = &arguments.load;
+    let write_sizes = load.write_sizes.as_ref().unwrap_or(&load.sizes);
+    let rate_per_s = load.rate;
+    let volume = |number| VolumeLoad {
+        name: format!("generated-{number}"),
+        requests,
+        read_share: load.reads / 100.0,
+        read_sizes: load.sizes.0.clone(),
+        write_sizes: write_sizes.0.clone(),
+        working_set_bytes: load.working_set.0,
+        zipf_exponent: load.zipf,
+        sequential_share: load.sequential / 100.0,
+        arrivals: match load.steady {
+            true => Arrivals::Fixed { rate_per_s },
+            false => Arrivals::Poisson { rate_per_s },
+        },
+    };
+    (0..load.volumes).map(volume).collect()
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let mut generator = Generator::new(loads(arguments), arguments.seed)?;
+    let total = generator.left();
+    if total == 0 {
+        let said = "there is nothing to generate: --requests and --volumes are one or more";
+        return Err(Error::new(ErrorKind::InvalidInput, said));
+    }
+    let output = Output::create(&arguments.out, arguments.force)?;
+    let options = WriteOptions {
+        zero_unix_ns: 0,
+        scratch: output.folder(),
+    };
+    let mut writer = Writer::new(output, arguments.to, &options)?;
+    let mut stats = Stats::new(StatsOptions::default());
+    let bar = bar(total, "{human_pos} of {human_len} requests");
+    let mut batch = Vec::new();
+    while generator.fill(&mut batch) {
+        writer.write(&batch, generator.volumes())?;
+        stats.add(&batch);
+        bar.inc(batch.len() as u64);
+    }
+    let (output, written) = writer.finish()?;
+    let size_bytes = output.finish()?;
+    bar.finish_and_clear();
+    let kind = arguments.preset.map_or("a load of your own", Preset::name);
+    let from = format!("generated, not recorded ({kind}, seed {})", arguments.seed);
+    let summary = stats.summary(generator.volumes());
+    out::print(&report(
+        &from,
+        &arguments.out,
+        arguments.to,
+        written,
+        size_bytes,
+    ))?;
+    out::print(&text("generated", &summary, summary.volumes.len().min(20)))
+}

@@ -1,0 +1,34 @@
+//! `forebay trace`: block I/O traces, one file a command.
+
+mod convert;
+mod generate;
+mod input;
+mod stats;
+
+use clap::Subcommand;
+use forebay_block::Result;
+
+/// Look at, convert and make block I/O traces
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Stats(stats::Arguments),
+    Convert(convert::Arguments),
+    Generate(generate::Arguments),
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::Stats(arguments) => stats::run(arguments),
+        Command::Convert(arguments) => convert::run(arguments),
+        Command::Generate(arguments) => generate::run(arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests;

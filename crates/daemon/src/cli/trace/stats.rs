@@ -1,0 +1,249 @@
+//! `forebay trace stats`: what a trace is like.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_block::Result;
+use forebay_trace::Format;
+use forebay_trace::stats::{Stats, StatsOptions, Summary, Totals, VolumeSummary};
+use serde_json::{Value, json};
+
+use super::super::out;
+use super::input::{Input, ReadArguments, names};
+use crate::config::size::{Size, human_bytes, human_duration};
+use crate::table::Table;
+
+/// What a trace is like: requests, bytes, sizes, working set, volumes
+///
+/// Several files are one trace: their volumes are used at the same time, by the times that the files
+/// say. The format is told from the first bytes; gzip, xz, zstd and bzip2 are read as they are.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The files of the trace
+    #[arg(required = true, value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// The format, where it cannot be told: native, msr, alibaba, tencent, systor, spc, ssdsim,
+    /// replayer, flashsim, vscsi, vscsi-csv, vscsi-csv-us, oracle-general, lis, block-ids,
+    /// smartphone, blkparse or fio
+    #[arg(long)]
+    pub(super) format: Option<Format>,
+    #[command(flatten)]
+    pub(super) read: ReadArguments,
+    /// The unit of the working set, a power of two from 512
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    pub(super) page_size: Size,
+    /// What the working set may take in memory; one that needs more is estimated
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub(super) memory: Size,
+    /// How many volumes to show, those with the most bytes
+    #[arg(long, value_name = "NUMBER", default_value = "10")]
+    pub(super) top: usize,
+    /// Print everything, all volumes too, as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let page_bytes = arguments.page_size.0;
+    if !page_bytes.is_power_of_two() || page_bytes < 512 {
+        let said = "a page of the working set is a power of two from 512: write --page-size 4K";
+        return Err(forebay_block::Error::new(
+            forebay_block::ErrorKind::InvalidInput,
+            said,
+        ));
+    }
+    let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
+    let mut stats = Stats::new(StatsOptions {
+        page_bytes,
+        max_memory_bytes: usize::try_from(arguments.memory.0).unwrap_or(usize::MAX),
+    });
+    let mut batch = Vec::new();
+    while input.fill(&mut batch)? {
+        stats.add(&batch);
+    }
+    let summary = stats.summary(input.volumes());
+    if arguments.json {
+        let all = as_json(&summary, &input);
+        return out::print(&format!("{all}\n"));
+    }
+    let title = format!("{} ({})", names(&arguments.files), input.format());
+    out::print(&text(&title, &summary, arguments.top))?;
+    for remark in input.remarks() {
+        out::print(&format!("  {remark}\n"))?;
+    }
+    Ok(())
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".to_owned(),
+        whole => format!("{:.2}%", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// The summary as text; also what `generate` prints.
+pub(super) fn text(title: &str, summary: &Summary, top: usize) -> String {
+    let span = human_duration(Duration::from_nanos(summary.span_ns));
+    let mut text = format!("{title}: {} requests, {span}\n\n", summary.requests());
+    let mut table = Table::new(&["", ">requests", ">share", ">bytes", ">mean"]);
+    for (name, totals) in [
+        ("read", summary.reads),
+        ("write", summary.writes),
+        ("flush", summary.flushes),
+        ("discard", summary.discards),
+    ] {
+        if totals.requests > 0 || matches!(name, "read" | "write") {
+            table.row(vec![
+                name.to_owned(),
+                totals.requests.to_string(),
+                percent(totals.requests, summary.requests()),
+                human_bytes(totals.bytes),
+                human_bytes(totals.mean_bytes() as u64),
+            ]);
+        }
+    }
+    text += &table.render(2);
+    let data = summary.data().requests;
+    let about = if summary.working_set_estimated {
+        "about "
+    } else {
+        ""
+    };
+    let mut table = Table::new(&["", ">", ""]);
+    for (name, value, more) in [
+        (
+            "working set",
+            format!("{about}{}", human_bytes(summary.working_set_bytes())),
+            format!(
+                "{about}{} pages of {}",
+                summary.working_set_pages,
+                human_bytes(summary.page_bytes)
+            ),
+        ),
+        (
+            "largest request",
+            human_bytes(u64::from(summary.max_bytes)),
+            String::new(),
+        ),
+        (
+            "sequential",
+            percent(summary.sequential, data),
+            "begin where the volume's last request ended".to_owned(),
+        ),
+        (
+            "unaligned",
+            percent(summary.unaligned, data),
+            "do not begin and end at a multiple of 4 KiB".to_owned(),
+        ),
+        (
+            "out of order",
+            summary.out_of_order.to_string(),
+            "are earlier than the request before".to_owned(),
+        ),
+    ] {
+        table.row(vec![name.to_owned(), value, more]);
+    }
+    text += &table.render(2);
+    text.push('\n');
+    text += &sizes(summary).render(2);
+    text.push('\n');
+    text + &volumes(summary, top)
+}
+
+/// The sizes at powers of two from the smallest that occurs.
+fn sizes(summary: &Summary) -> Table {
+    let mut table = Table::new(&[">size up to", ">requests", ">share", ">together"]);
+    let (total, mut before) = (summary.sizes.total(), 0);
+    for power in 9..=32 {
+        let together = summary.sizes.at_most(power);
+        if together > 0 && before < total {
+            table.row(vec![
+                human_bytes(1 << power),
+                (together - before).to_string(),
+                percent(together - before, total),
+                percent(together, total),
+            ]);
+        }
+        before = together;
+    }
+    table
+}
+
+fn bytes(volume: &VolumeSummary) -> u64 {
+    volume.reads.and(volume.writes).bytes
+}
+
+fn volumes(summary: &Summary, top: usize) -> String {
+    let mut all: Vec<_> = summary.volumes.iter().collect();
+    // Stable: among equals the first to appear comes first.
+    all.sort_by_key(|volume| std::cmp::Reverse(bytes(volume)));
+    let mut table = Table::new(&[
+        "volume",
+        ">reads",
+        ">writes",
+        ">read share",
+        ">bytes read",
+        ">bytes written",
+        ">working set",
+        ">end",
+    ]);
+    for volume in all.iter().take(top) {
+        let requests = volume.reads.and(volume.writes).requests;
+        table.row(vec![
+            volume.name.clone(),
+            volume.reads.requests.to_string(),
+            volume.writes.requests.to_string(),
+            percent(volume.reads.requests, requests),
+            human_bytes(volume.reads.bytes),
+            human_bytes(volume.writes.bytes),
+            human_bytes(volume.working_set_pages * summary.page_bytes),
+            human_bytes(volume.end_bytes),
+        ]);
+    }
+    let mut text = table.render(2);
+    if all.len() > top {
+        text += &format!("  and {} more volumes (--top, --json)\n", all.len() - top);
+    }
+    text
+}
+
+fn totals(totals: Totals) -> Value {
+    json!({ "requests": totals.requests, "bytes": totals.bytes })
+}
+
+fn as_json(summary: &Summary, input: &Input) -> Value {
+    let volume = |volume: &VolumeSummary| {
+        json!({
+            "name": volume.name,
+            "reads": totals(volume.reads),
+            "writes": totals(volume.writes),
+            "working_set_bytes": volume.working_set_pages * summary.page_bytes,
+            "end_bytes": volume.end_bytes,
+        })
+    };
+    let size = |power: u32| json!({ "size_bytes": 1_u64 << power, "requests": summary.sizes.at_most(power) });
+    let counts = input.counts();
+    json!({
+        "format": input.format().name(),
+        "requests": summary.requests(),
+        "reads": totals(summary.reads),
+        "writes": totals(summary.writes),
+        "flushes": totals(summary.flushes),
+        "discards": totals(summary.discards),
+        "working_set_bytes": summary.working_set_bytes(),
+        "working_set_estimated": summary.working_set_estimated,
+        "page_bytes": summary.page_bytes,
+        "sizes_at_most": (9..=32).map(size).collect::<Vec<_>>(),
+        "max_bytes": summary.max_bytes,
+        "span_ns": summary.span_ns,
+        "begin_unix_ns": input.zero_unix_ns(),
+        "out_of_order": summary.out_of_order,
+        "unaligned": summary.unaligned,
+        "sequential": summary.sequential,
+        "skipped_bad": counts.bad,
+        "ignored": counts.ignored,
+        "cut_bytes": counts.cut_bytes,
+        "before_zero": counts.before_zero,
+        "volumes": summary.volumes.iter().map(volume).collect::<Vec<_>>(),
+    })
+}

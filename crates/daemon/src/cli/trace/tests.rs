@@ -1,0 +1,121 @@
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use forebay_trace::{OpenOptions, Trace};
+
+use super::super::{Arguments, run};
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("forebay-cli-trace-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(line: &str) -> Result<(), String> {
+    let arguments = Arguments::try_parse_from(line.split_whitespace());
+    let arguments = arguments.map_err(|error| error.to_string())?;
+    run(arguments).map(|_| ()).map_err(|error| error.report())
+}
+
+fn requests(path: impl AsRef<Path>) -> (u64, Vec<String>) {
+    let mut trace = Trace::open(&[path], &OpenOptions::default()).unwrap();
+    let (mut batch, mut requests) = (Vec::new(), 0);
+    while trace.fill(&mut batch).unwrap() {
+        requests += batch.len() as u64;
+    }
+    (requests, trace.volumes().names().to_vec())
+}
+
+#[test]
+fn a_trace_is_generated_converted_and_looked_at() {
+    let folder = Folder::new("life");
+    let (native, csv, one) = (
+        folder.path("a.fbt"),
+        folder.path("b.csv.zst"),
+        folder.path("c.bin"),
+    );
+    command(&format!(
+        "forebay trace generate --preset msr --requests 1000 {native}"
+    ))
+    .unwrap();
+    let (count, names) = requests(&native);
+    assert_eq!(count, 7_000);
+    assert!(
+        names.iter().all(|name| name.starts_with("generated-")),
+        "{names:?}"
+    );
+    command(&format!("forebay trace convert {native} {csv} --to msr")).unwrap();
+    assert_eq!(requests(&csv), (count, names));
+    let oracle = "--to oracle-general --volume generated-usr_1";
+    command(&format!("forebay trace convert {csv} {one} {oracle}")).unwrap();
+    assert_eq!(requests(&one).0, 1_000);
+    command(&format!("forebay trace stats {native} {native} --json")).unwrap();
+    command(&format!(
+        "forebay trace stats {csv} --volume generated-prn_1 --top 3"
+    ))
+    .unwrap();
+    // Nothing else is left behind.
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 3);
+}
+
+#[test]
+fn a_load_of_ones_own() {
+    let folder = Folder::new("load");
+    let out = folder.path("a.csv.gz");
+    let line = "--volumes 2 --requests 500 --reads 100 --sizes 512:1,64K:3 --write-sizes 8K:1 \
+                --working-set 1G --zipf 1.2 --sequential 30 --rate 10 --steady --seed 4 --to alibaba";
+    command(&format!("forebay trace generate {line} {out}")).unwrap();
+    assert_eq!(requests(&out).0, 1_000);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_remedy() {
+    let folder = Folder::new("wrong");
+    let (trace, out) = (folder.path("a.csv"), folder.path("out"));
+    std::fs::write(
+        &trace,
+        "7,R,0,512,100\n7,X,0,512,100\n7,R,0,512,300\n8,R,0,512,300\n",
+    )
+    .unwrap();
+    let refused = |line: &str| command(&format!("forebay trace {line}")).expect_err(line);
+    let said = refused(&format!("stats {trace}"));
+    assert!(
+        said.contains("a.csv, line 2: the operation is neither R nor W"),
+        "{said}"
+    );
+    let said = refused(&format!(
+        "convert {trace} {out} --skip-bad --to oracle-general"
+    ));
+    assert!(said.contains("--volume"), "{said}");
+    assert!(!Path::new(&out).exists(), "nothing is left of it");
+    assert!(refused(&format!("convert {trace} {trace}")).contains("--force"));
+    assert!(refused(&format!("convert {trace}")).contains("2 values"));
+    let said = refused(&format!("stats {trace} --skip-bad --volume 9"));
+    assert!(said.contains("no volume \"9\"; it has 7, 8"), "{said}");
+    assert!(refused(&format!("stats {trace} --format csv")).contains("oracle-general"));
+    assert!(refused(&format!("stats {trace} --page-size 3000")).contains("power of two"));
+    assert!(
+        refused(&format!("convert {trace} {out} --to lis")).contains("cannot be written as lis")
+    );
+    assert!(refused(&format!("generate {out} --preset x")).contains("alibaba, msr or systor"));
+    assert!(refused(&format!("generate {out} --preset msr --reads 5")).contains("cannot be used"));
+    assert!(refused(&format!("generate {out} --sizes 4K")).contains("4K:60,64K:40"));
+    assert!(refused(&format!("generate {out} --requests 0")).contains("nothing to generate"));
+    command(&format!("forebay trace stats {trace} --skip-bad")).unwrap();
+}

@@ -1,0 +1,189 @@
+//! Which format a file has, from its first bytes.
+//!
+//! A text format is taken for possible when the reader itself understands most of the first lines, so
+//! the two never disagree. What the bytes leave open, the file's name may decide.
+
+use forebay_block::{Error, ErrorKind, Result};
+
+use super::input::Input;
+use super::open::line_format;
+use super::{oracle_general, vscsi};
+use crate::{Format, Volumes, native};
+
+/// As much of the file is looked at.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// As many lines are tried.
+const SAMPLE_LINES: usize = 200;
+
+/// The format of `input`, whose bytes stay where they are.
+pub(super) fn detect(input: &mut Input) -> Result<Format> {
+    let name = input.name().to_owned();
+    let head = input.at_least(HEAD_BYTES)?;
+    let head = &head[..head.len().min(HEAD_BYTES)];
+    if head.is_empty() {
+        let said = format!("{name} is empty: it is no trace");
+        return Err(Error::new(ErrorKind::InvalidInput, said));
+    }
+    let mut possible = if is_text(head) {
+        text(head)
+    } else {
+        binary(head, &name)
+    };
+    if possible.len() > 1 {
+        let hinted: Vec<_> = possible
+            .iter()
+            .copied()
+            .filter(|format| hints(&name, *format))
+            .collect();
+        if hinted.len() == 1 {
+            possible = hinted;
+        }
+    }
+    match possible[..] {
+        [format] => Ok(format),
+        [] => {
+            let said = format!(
+                "cannot tell the format of {name}: no reader understands its beginning; name one with \
+                 --format: {}",
+                Format::names()
+            );
+            Err(Error::new(ErrorKind::InvalidInput, said))
+        }
+        _ => {
+            let names: Vec<_> = possible.iter().map(|format| format.name()).collect();
+            let said = format!(
+                "cannot tell the format of {name}: it may be {}; say which with --format",
+                names.join(" or ")
+            );
+            Err(Error::new(ErrorKind::InvalidInput, said))
+        }
+    }
+}
+
+fn is_text(head: &[u8]) -> bool {
+    let sample = &head[..head.len().min(4096)];
+    let strange = |byte: &&u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
+    !sample.contains(&0) && sample.iter().filter(strange).count() * 100 <= sample.len()
+}
+
+fn hints(name: &str, format: Format) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    let microseconds = name.contains("_us");
+    match format {
+        Format::VscsiCsv => false,
+        Format::VscsiCsvUs => microseconds,
+        format => name.contains(format.name()),
+    }
+}
+
+fn binary(head: &[u8], name: &str) -> Vec<Format> {
+    if head.starts_with(&native::MAGIC) {
+        return vec![Format::Native];
+    }
+    if is_vscsi(head) {
+        return vec![Format::Vscsi];
+    }
+    if oracle_general::plausible(head) {
+        return vec![Format::OracleGeneral];
+    }
+    // Any bytes at all may be numbers of blocks.
+    if name.contains("u32le") {
+        return vec![Format::BlockIds];
+    }
+    vec![]
+}
+
+/// Whether every record at the beginning has the version of the first.
+fn is_vscsi(head: &[u8]) -> bool {
+    let (bytes, at, version) = match vscsi::version(head) {
+        Some(1) => (32, 15, 1),
+        Some(_) => (40, 3, 2),
+        None => return false,
+    };
+    let mut records = head.chunks_exact(bytes);
+    records.len() > 0 && records.all(|record| record[at] == version)
+}
+
+fn text(head: &[u8]) -> Vec<Format> {
+    // The last line of a long file is cut.
+    let whole = match memchr::memrchr(b'\n', head) {
+        Some(end) => &head[..end],
+        None => head,
+    };
+    let lines: Vec<&[u8]> = whole
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+        .filter(|line| !line.is_empty())
+        .take(SAMPLE_LINES)
+        .collect();
+    let mut samples: Vec<Sample> = Format::ALL
+        .into_iter()
+        .filter(|format| titled(*format, &lines))
+        .filter_map(|format| Sample::take(format, &lines))
+        .collect();
+    let best = samples.iter().map(|sample| sample.bad).min();
+    samples.retain(|sample| Some(sample.bad) == best);
+    let fits = |format: Format| samples.iter().find(|sample| sample.format == format);
+    let mut possible: Vec<Format> = samples.iter().map(|sample| sample.format).collect();
+    if fits(Format::Ssdsim).is_some() {
+        // Whole numbers throughout: their relatives have milliseconds with a fraction.
+        possible.retain(|format| !matches!(format, Format::Replayer | Format::Flashsim));
+    } else if fits(Format::Flashsim).is_some_and(|sample| sample.volumes.names() != ["0"]) {
+        // flashsim knows one device only.
+        possible.retain(|format| *format != Format::Flashsim);
+    }
+    // Both count from when the machine started. A machine that has run for 31 years does not count
+    // seconds; one that has run for less than 17 minutes is not traced.
+    match fits(Format::VscsiCsvUs).map(|sample| sample.first_ns / 1_000) {
+        Some(..1_000_000_000) => possible.retain(|format| *format != Format::VscsiCsvUs),
+        Some(10_000_000_000..) => possible.retain(|format| *format != Format::VscsiCsv),
+        _ => {}
+    }
+    possible
+}
+
+/// Whether the first line is not the title of another format.
+fn titled(format: Format, lines: &[&[u8]]) -> bool {
+    let first = lines.first().copied().unwrap_or_default();
+    match format {
+        _ if first.starts_with(b"version,") => {
+            matches!(format, Format::VscsiCsv | Format::VscsiCsvUs)
+        }
+        _ if first.starts_with(b"Timestamp,") => format == Format::Systor,
+        _ => true,
+    }
+}
+
+/// What a format's reader made of the first lines.
+struct Sample {
+    format: Format,
+    bad: usize,
+    volumes: Volumes,
+    first_ns: u64,
+}
+
+impl Sample {
+    /// None if it did not understand most of them.
+    fn take(format: Format, lines: &[&[u8]]) -> Option<Self> {
+        let mut reader = line_format(format)?;
+        let mut volumes = Volumes::new();
+        let (mut first_ns, mut bad) = (None, 0);
+        for line in lines {
+            match reader.line(line, &mut volumes) {
+                Ok(Some(request)) => {
+                    first_ns.get_or_insert(request.time_ns);
+                }
+                Ok(None) => {}
+                Err(_) => bad += 1,
+            }
+        }
+        let first_ns = first_ns.filter(|_| bad * 2 <= lines.len())?;
+        Some(Self {
+            format,
+            bad,
+            volumes,
+            first_ns,
+        })
+    }
+}

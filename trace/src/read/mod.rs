@@ -1,0 +1,156 @@
+//! Reading traces: one file a format, behind [`Trace`], which knows neither columns nor compression.
+//!
+//! A trace never has to fit into memory: each file has a window of 1 MiB. Requests come in batches
+//! ([`Trace::fill`]), and no memory is allocated for each of them.
+
+mod alibaba;
+mod blkparse;
+mod block_ids;
+mod detect;
+mod field;
+mod fio;
+mod input;
+mod lines;
+mod lis;
+mod merge;
+mod msr;
+mod native;
+mod open;
+mod oracle_general;
+mod records;
+mod smartphone;
+mod sort;
+mod spc;
+mod ssdsim;
+mod systor;
+mod tencent;
+mod trace;
+mod vscsi;
+mod vscsi_csv;
+
+use std::fmt;
+
+use forebay_block::{Error, ErrorKind, Result};
+
+pub use input::Progress;
+pub use open::OpenOptions;
+pub use trace::{BATCH_REQUESTS, Trace};
+
+use crate::{Op, Request, Volumes};
+
+/// What a reader met besides requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records that made no sense and were skipped, as [`OpenOptions::skip_bad`] wishes.
+    pub bad: u64,
+    /// Records that ask for nothing that a trace holds: titles, events that are not arrivals, SCSI
+    /// commands without data.
+    pub ignored: u64,
+    /// Bytes at the end of a native file whose recorder was cut off.
+    pub cut_bytes: u64,
+    /// Requests earlier than the one that was delivered before them.
+    pub out_of_order: u64,
+    /// Requests earlier than time zero, which is the earliest of the first requests of the trace:
+    /// their time is zero.
+    pub before_zero: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.bad += other.bad;
+        self.ignored += other.ignored;
+        self.cut_bytes += other.cut_bytes;
+        self.out_of_order += other.out_of_order;
+        self.before_zero += other.before_zero;
+    }
+}
+
+/// The requests of one file, with the times and the volume numbers that the file has.
+trait Source: Send {
+    /// Appends up to `limit` requests; false if there are no more.
+    fn fill(&mut self, batch: &mut Vec<Request>, limit: usize) -> Result<bool>;
+
+    /// The file's volumes so far.
+    fn volumes(&self) -> &Volumes;
+
+    /// What was met so far.
+    fn counts(&self) -> Counts;
+}
+
+/// How one line is decoded.
+trait LineFormat: Send {
+    /// Decodes one line, without its end; none if it asks for nothing.
+    fn line(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Request>, Bad>;
+}
+
+/// What is wrong with a record. It is cheap: where bad records are skipped there may be many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bad {
+    what: &'static str,
+    why: &'static str,
+}
+
+impl Bad {
+    const VOLUMES: Self = Self::new(
+        "volume",
+        "is one more than the 65,536 that a trace may have, or its name is longer than 255 bytes",
+    );
+    const TOO_LONG: Self = Self::new("line", "is longer than the lines of any trace");
+    const CUT_OFF: Self = Self::new("last record", "is cut off");
+
+    const fn new(what: &'static str, why: &'static str) -> Self {
+        Self { what, why }
+    }
+
+    #[cold]
+    fn error(self, file: &str, place: Place, record: &[u8]) -> Error {
+        let Self { what, why } = self;
+        let excerpt = &record[..record.len().min(EXCERPT_BYTES)];
+        let excerpt = match place {
+            Place::Line(_) => format!("\"{}\"", excerpt.escape_ascii()),
+            Place::Record { .. } => excerpt.iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        let said = format!(
+            "{file}, {place}: the {what} {why}: {excerpt}; repair it, name another format (--format), or \
+             leave such records out (--skip-bad)"
+        );
+        Error::new(ErrorKind::InvalidInput, said)
+    }
+}
+
+/// As much of a bad record is shown.
+const EXCERPT_BYTES: usize = 80;
+
+/// Where in a file a record is, counted from one.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Line(u64),
+    Record { number: u64, offset: u64 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Record { number, offset } => write!(f, "record {number} at byte {offset}"),
+        }
+    }
+}
+
+/// R or W, in either case.
+#[inline]
+fn letter(field: &[u8]) -> Result<Op, Bad> {
+    match field {
+        b"R" | b"r" => Ok(Op::Read),
+        b"W" | b"w" => Ok(Op::Write),
+        _ => Err(Bad::new("operation", "is neither R nor W")),
+    }
+}
+
+/// The volume whose name is this field.
+#[inline]
+fn named(field: &[u8], volumes: &mut Volumes) -> Result<u32, Bad> {
+    volumes
+        .number_of(field, || String::from_utf8_lossy(field).into_owned())
+        .ok_or(Bad::VOLUMES)
+}

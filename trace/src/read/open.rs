@@ -1,0 +1,232 @@
+//! From files to sources: what is compressed how, which format it is, which reader it gets.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+
+use super::blkparse::Blkparse;
+use super::block_ids::BlockIds;
+use super::fio::Fio;
+use super::input::{Input, Progress};
+use super::lines::LineReader;
+use super::lis::Lis;
+use super::native::NativeReader;
+use super::oracle_general::OracleGeneral;
+use super::records::{Record, RecordReader};
+use super::smartphone::Smartphone;
+use super::ssdsim::Ssdsim;
+use super::vscsi::{self, VscsiV1, VscsiV2};
+use super::vscsi_csv::VscsiCsv;
+use super::{LineFormat, Source, alibaba, detect, msr, spc, systor, tencent};
+use crate::{Format, Volumes};
+
+/// How to open a trace.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// The format; none to tell it from the first bytes.
+    pub format: Option<Format>,
+    /// Whether records that make no sense are left out and counted, rather than being an error.
+    pub skip_bad: bool,
+    /// Requests that wait to be put in order of time; 0 to take them as they come. A request that
+    /// is late by more than so many stays late.
+    pub sort_window: usize,
+}
+
+/// One file of a trace, opened.
+pub(super) struct Opened {
+    pub(super) source: Box<dyn Source>,
+    pub(super) format: Format,
+    /// What time zero of the file's times is, nanoseconds since 1970; none if it is not known.
+    pub(super) epoch: Epoch,
+}
+
+/// From when a file counts its times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Epoch {
+    /// From some moment that the file does not say.
+    Unknown,
+    /// From 1970.
+    Unix,
+    /// From 1601.
+    Windows,
+}
+
+/// A file or something like it, by name.
+pub(super) type Named = (String, Box<dyn Read + Send>);
+
+/// Opens files for [`open`]; with the sum of their sizes.
+pub(super) fn files<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<Named>, u64)> {
+    let mut size_bytes = 0;
+    let mut named: Vec<Named> = Vec::with_capacity(paths.len());
+    for path in paths {
+        let path = path.as_ref();
+        let what = || format!("cannot read the trace {}", path.display());
+        let file = File::open(path).context(what)?;
+        let metadata = file.metadata().context(what)?;
+        if metadata.is_dir() {
+            let said = format!("{}: it is a directory; name its files", what());
+            return Err(Error::new(ErrorKind::InvalidInput, said));
+        }
+        size_bytes += metadata.len();
+        named.push((path.display().to_string(), Box::new(file)));
+    }
+    Ok((named, size_bytes))
+}
+
+/// Opens all of them as one format.
+pub(super) fn open(
+    named: Vec<Named>,
+    options: &OpenOptions,
+    progress: &Progress,
+) -> Result<Vec<Opened>> {
+    let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+    let mut opened: Vec<Opened> = Vec::with_capacity(named.len());
+    for ((name, reader), volume) in named.into_iter().zip(volume_names(&names)) {
+        let input = Input::new(&name, reader, progress)?;
+        let file = open_one(input, &volume, options)?;
+        if let Some(first) = opened.first()
+            && first.format != file.format
+        {
+            let said = format!(
+                "{} is {} and {name} is {}: the files of one trace have one format; convert them first",
+                names[0], first.format, file.format
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, said));
+        }
+        opened.push(file);
+    }
+    Ok(opened)
+}
+
+/// What the volume of each file is called, where the format does not say: the file's name without
+/// folder and extensions, unless two would be the same.
+fn volume_names(files: &[String]) -> Vec<String> {
+    let stem = |file: &String| {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        let stem = name.split('.').find(|part| !part.is_empty());
+        stem.unwrap_or(name).to_owned()
+    };
+    let stems: Vec<String> = files.iter().map(stem).collect();
+    let different: HashSet<&String> = stems.iter().collect();
+    if different.len() == stems.len() {
+        stems
+    } else {
+        files.to_vec()
+    }
+}
+
+fn open_one(mut input: Input, volume: &str, options: &OpenOptions) -> Result<Opened> {
+    let format = match options.format {
+        Some(format) => format,
+        None => detect::detect(&mut input)?,
+    };
+    let mut volumes = Volumes::new();
+    let skip_bad = options.skip_bad;
+    let mut epoch = Epoch::Unknown;
+    if let Some(lines) = line_format(format) {
+        match format {
+            Format::Msr => epoch = Epoch::Windows,
+            Format::Alibaba | Format::Tencent | Format::Systor => epoch = Epoch::Unix,
+            _ => {}
+        }
+        if matches!(
+            format,
+            Format::VscsiCsv | Format::VscsiCsvUs | Format::Lis | Format::Smartphone
+        ) {
+            own_volume(&mut volumes, volume)?;
+        }
+        let source = Box::new(LineReader::new(input, lines, volumes, skip_bad));
+        return Ok(Opened {
+            source,
+            format,
+            epoch,
+        });
+    }
+    if format != Format::Native {
+        own_volume(&mut volumes, volume)?;
+    }
+    let source = match format {
+        Format::Native => {
+            let reader = NativeReader::new(input, skip_bad)?;
+            if reader.origin_unix_ns() > 0 {
+                epoch = Epoch::Unix;
+            }
+            Box::new(reader)
+        }
+        Format::OracleGeneral => records(input, OracleGeneral, volumes, skip_bad),
+        Format::BlockIds => records(input, BlockIds::default(), volumes, skip_bad),
+        _ => match vscsi::version(input.at_least(16)?) {
+            Some(1) => records(input, VscsiV1, volumes, skip_bad),
+            Some(_) => records(input, VscsiV2, volumes, skip_bad),
+            None => {
+                let said = format!(
+                    "{} is no vscsi trace: its first record has neither version 1 nor 2; name another \
+                     format (--format)",
+                    input.name()
+                );
+                return Err(Error::new(ErrorKind::InvalidInput, said));
+            }
+        },
+    };
+    Ok(Opened {
+        source,
+        format,
+        epoch,
+    })
+}
+
+fn own_volume(volumes: &mut Volumes, name: &str) -> Result<()> {
+    let said = || {
+        let said = format!("{name} is longer than a volume's name may be (255 bytes): rename it");
+        Error::new(ErrorKind::InvalidInput, said)
+    };
+    volumes.number(name).map(|_| ()).ok_or_else(said)
+}
+
+fn records<R: Record + 'static>(
+    input: Input,
+    record: R,
+    volumes: Volumes,
+    skip_bad: bool,
+) -> Box<dyn Source> {
+    Box::new(RecordReader::new(input, record, volumes, skip_bad))
+}
+
+/// How a text format's lines are decoded; none for binary ones.
+pub(super) fn line_format(format: Format) -> Option<Box<dyn LineFormat>> {
+    Some(match format {
+        Format::Msr => Box::new(msr::Msr),
+        Format::Alibaba => Box::new(alibaba::Alibaba),
+        Format::Tencent => Box::new(tencent::Tencent),
+        Format::Systor => Box::new(systor::Systor),
+        Format::Spc => Box::new(spc::Spc),
+        Format::Ssdsim => Box::new(Ssdsim::NANOSECONDS),
+        Format::Replayer => Box::new(Ssdsim::REPLAYER),
+        Format::Flashsim => Box::new(Ssdsim::FLASHSIM),
+        Format::VscsiCsv => Box::new(VscsiCsv::SECONDS),
+        Format::VscsiCsvUs => Box::new(VscsiCsv::MICROSECONDS),
+        Format::Lis => Box::new(Lis::default()),
+        Format::Smartphone => Box::new(Smartphone),
+        Format::Blkparse => Box::new(Blkparse),
+        Format::Fio => Box::new(Fio::default()),
+        Format::Native | Format::Vscsi | Format::OracleGeneral | Format::BlockIds => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_gives_its_volume_a_name() {
+        let names = |files: &[&str]| {
+            volume_names(&files.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["a/w106.u32le.bin.zst", "b/P3.lis"]), ["w106", "P3"]);
+        assert_eq!(names(&["a/x.lis", "b/x.lis"]), ["a/x.lis", "b/x.lis"]);
+        assert_eq!(names(&[".hidden"]), ["hidden"]);
+    }
+}

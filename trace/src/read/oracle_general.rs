@@ -1,0 +1,44 @@
+//! libCacheSim's oracleGeneral, 24 bytes a record, little-endian: u32 time (s), u64 id, u32 size
+//! (bytes), i64 number of the next request for the same id, from one, or -1. The id is a sector's
+//! number. It does not say what was asked: all are reads.
+
+use super::Bad;
+use super::field::{self, S, SECTOR_BYTES};
+use super::records::Record;
+use crate::bytes::{u32_at, u64_at};
+use crate::{Op, Request};
+
+pub(super) struct OracleGeneral;
+
+/// Bytes of a record.
+pub(super) const RECORD_BYTES: usize = 24;
+
+impl Record for OracleGeneral {
+    const BYTES: usize = RECORD_BYTES;
+
+    #[inline]
+    fn record(&mut self, bytes: &[u8]) -> Result<Option<Request>, Bad> {
+        let offset_bytes = u64_at(bytes, 4)
+            .checked_mul(SECTOR_BYTES)
+            .ok_or(Bad::new("id", "is no sector's number"))?;
+        let time_ns = u64::from(u32_at(bytes, 0)) * S;
+        let len_bytes = u64::from(u32_at(bytes, 12));
+        field::data(time_ns, Op::Read, offset_bytes, len_bytes, 0).map(Some)
+    }
+}
+
+/// Whether these records (whole ones, from the beginning of a file) can be of this format: nothing
+/// says so, but few other bytes have times in order, sizes, and next requests that come later.
+pub(super) fn plausible(head: &[u8]) -> bool {
+    let mut last_s = 0;
+    let mut records = head.chunks_exact(RECORD_BYTES).enumerate();
+    records.len() > 0
+        && records.all(|(number, bytes)| {
+            let (time_s, next) = (u32_at(bytes, 0), u64_at(bytes, 16).cast_signed());
+            let in_order = time_s >= last_s;
+            last_s = time_s;
+            let sized = (1..=1 << 30).contains(&u32_at(bytes, 12));
+            let later = next == -1 || next > i64::try_from(number).unwrap_or(i64::MAX);
+            in_order && sized && later && u64_at(bytes, 4) < 1 << 54
+        })
+}

@@ -1,0 +1,69 @@
+//! vscsiStats, binary, little-endian. Version 1 has 32 bytes a record: u32 serial number, u32 length
+//! (bytes), u32 scatter-gather entries, u16 SCSI command, u16 version, u64 LBN (sectors), u64 time
+//! (us). Version 2 has 40: u16 command, u16 version, u32 serial number, u32 length, u32
+//! scatter-gather entries, u64 LBN, u64 time, u64 response time. The version is the high byte of its
+//! field.
+
+use super::Bad;
+use super::field::{self, SECTOR_BYTES, US};
+use super::records::Record;
+use crate::bytes::{u16_at, u32_at, u64_at};
+use crate::{Op, Request};
+
+pub(super) struct VscsiV1;
+pub(super) struct VscsiV2;
+
+/// Which version the bytes are of.
+pub(super) fn version(head: &[u8]) -> Option<u8> {
+    let is = |at: usize, version: u8| head.get(at).is_some_and(|byte| *byte == version);
+    if is(15, 1) {
+        Some(1)
+    } else if is(3, 2) {
+        Some(2)
+    } else {
+        None
+    }
+}
+
+impl Record for VscsiV1 {
+    const BYTES: usize = 32;
+
+    #[inline]
+    fn record(&mut self, bytes: &[u8]) -> Result<Option<Request>, Bad> {
+        if bytes[15] != 1 {
+            return Err(Bad::new("version", "is not 1"));
+        }
+        let (command, len_bytes) = (u16_at(bytes, 12), u32_at(bytes, 4));
+        request(command, len_bytes, u64_at(bytes, 16), u64_at(bytes, 24))
+    }
+}
+
+impl Record for VscsiV2 {
+    const BYTES: usize = 40;
+
+    #[inline]
+    fn record(&mut self, bytes: &[u8]) -> Result<Option<Request>, Bad> {
+        if bytes[3] != 2 {
+            return Err(Bad::new("version", "is not 2"));
+        }
+        let (command, len_bytes) = (u16_at(bytes, 0), u32_at(bytes, 8));
+        request(command, len_bytes, u64_at(bytes, 16), u64_at(bytes, 24))
+    }
+}
+
+#[inline]
+fn request(command: u16, len_bytes: u32, lbn: u64, time_us: u64) -> Result<Option<Request>, Bad> {
+    let Some(op) = field::scsi(u64::from(command)) else {
+        return Ok(None);
+    };
+    let time_ns = time_us
+        .checked_mul(US)
+        .ok_or(Bad::new("time", "does not fit into 64 bits of nanoseconds"))?;
+    if op == Op::Flush {
+        return Ok(Some(field::flush(time_ns, 0)));
+    }
+    let offset_bytes = lbn
+        .checked_mul(SECTOR_BYTES)
+        .ok_or(Bad::new("LBN", "is more sectors than any device has"))?;
+    field::data(time_ns, op, offset_bytes, u64::from(len_bytes), 0).map(Some)
+}

@@ -1,0 +1,243 @@
+//! Writing traces: one file a format, behind [`Writer`].
+
+mod alibaba;
+mod fio;
+mod msr;
+mod native;
+mod oracle_general;
+mod output;
+mod vscsi_csv;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+
+pub use native::{Appender, Recorded};
+pub use output::Output;
+
+use crate::{Format, Op, Request, Volumes};
+
+/// The formats that can be written.
+pub const FORMATS: [Format; 7] = [
+    Format::Native,
+    Format::Msr,
+    Format::Alibaba,
+    Format::OracleGeneral,
+    Format::Fio,
+    Format::VscsiCsv,
+    Format::VscsiCsvUs,
+];
+
+/// What a writer has to know.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// When time zero was, nanoseconds since 1970; zero if it is not known.
+    pub zero_unix_ns: u64,
+    /// A folder with room for a copy of the trace, where the format needs a second pass.
+    pub scratch: PathBuf,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self {
+            zero_unix_ns: 0,
+            scratch: std::env::temp_dir(),
+        }
+    }
+}
+
+/// What was written, and what the format could not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Requests that were written.
+    pub requests: u64,
+    /// Flushes and discards that were left out, since the format has none.
+    pub dropped: u64,
+    /// Requests that do not begin and end with a sector and were widened to whole ones.
+    pub widened: u64,
+}
+
+/// How requests become bytes.
+trait Encode {
+    /// Appends what the file begins with.
+    fn begin(&mut self, bytes: &mut Vec<u8>) {
+        let _ = bytes;
+    }
+
+    /// Appends requests.
+    fn encode(
+        &mut self,
+        requests: &[Request],
+        volumes: &Volumes,
+        bytes: &mut Vec<u8>,
+        written: &mut Written,
+    ) -> Result<()>;
+
+    /// Writes what the file ends with.
+    fn end(&mut self, out: &mut dyn Write) -> Result<()> {
+        let _ = out;
+        Ok(())
+    }
+}
+
+/// Writes a trace.
+pub struct Writer<W> {
+    out: W,
+    encode: Box<dyn Encode>,
+    bytes: Vec<u8>,
+    written: Written,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a trace in `format` on `out`.
+    ///
+    /// # Errors
+    /// If the format cannot be written (see [`FORMATS`]), or `out` fails.
+    pub fn new(out: W, format: Format, options: &WriteOptions) -> Result<Self> {
+        let zero_unix_ns = options.zero_unix_ns;
+        let mut encode: Box<dyn Encode> = match format {
+            Format::Native => Box::new(native::Native::new(zero_unix_ns)),
+            Format::Msr => Box::new(msr::Msr::new(zero_unix_ns)),
+            Format::Alibaba => Box::new(alibaba::Alibaba::new(zero_unix_ns)),
+            Format::OracleGeneral => {
+                Box::new(oracle_general::OracleGeneral::new(&options.scratch)?)
+            }
+            Format::Fio => Box::new(fio::Fio::default()),
+            Format::VscsiCsv => Box::new(vscsi_csv::VscsiCsv::seconds()),
+            Format::VscsiCsvUs => Box::new(vscsi_csv::VscsiCsv::microseconds(zero_unix_ns)),
+            _ => {
+                let names = FORMATS.map(Format::name).join(", ");
+                let said = format!("traces cannot be written as {format}: write one of {names}");
+                return Err(Error::new(ErrorKind::Unsupported, said));
+            }
+        };
+        let mut bytes = Vec::new();
+        encode.begin(&mut bytes);
+        let mut writer = Self {
+            out,
+            encode,
+            bytes,
+            written: Written::default(),
+        };
+        writer.put()?;
+        Ok(writer)
+    }
+
+    /// Writes requests; `volumes` has the names of their volumes.
+    ///
+    /// # Errors
+    /// If `out` fails, or the format cannot hold the requests.
+    pub fn write(&mut self, requests: &[Request], volumes: &Volumes) -> Result<()> {
+        self.encode
+            .encode(requests, volumes, &mut self.bytes, &mut self.written)?;
+        self.put()
+    }
+
+    /// Writes the end. Returns `out`, which has everything but may still hold it back.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn finish(mut self) -> Result<(W, Written)> {
+        self.encode.end(&mut self.out)?;
+        Ok((self.out, self.written))
+    }
+
+    fn put(&mut self) -> Result<()> {
+        let put = self.out.write_all(&self.bytes);
+        self.bytes.clear();
+        put.context(|| "cannot write the trace")
+    }
+}
+
+/// Appends a number in digits, which `write!` takes several times as long for.
+fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(number % 10).expect("a digit");
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    bytes.extend_from_slice(&digits[at..]);
+}
+
+/// Whether the request is a read or a write; if not, it is counted as dropped.
+fn is_data(request: &Request, written: &mut Written) -> bool {
+    let data = matches!(request.op, Op::Read | Op::Write);
+    written.dropped += u64::from(!data);
+    data
+}
+
+/// The sectors that a request touches, `(first, number)`; if they are more than it asks for, it is
+/// counted as widened.
+fn sectors(request: &Request, written: &mut Written) -> (u64, u64) {
+    const SECTOR_BYTES: u64 = 512;
+    let (begin, end) = (request.offset_bytes, request.end_bytes());
+    written.widened += u64::from((begin | end) % SECTOR_BYTES != 0);
+    let first = begin / SECTOR_BYTES;
+    (first, end.div_ceil(SECTOR_BYTES) - first)
+}
+
+/// For formats that have no volumes.
+#[derive(Default)]
+struct OneVolume(Option<u32>);
+
+impl OneVolume {
+    fn check(&mut self, request: &Request, volumes: &Volumes, format: Format) -> Result<()> {
+        let first = *self.0.get_or_insert(request.volume);
+        if first == request.volume {
+            return Ok(());
+        }
+        let said = format!(
+            "{format} holds one volume, and the trace has several, such as {:?} and {:?}: choose one \
+             (--volume)",
+            volumes.name(first),
+            volumes.name(request.volume)
+        );
+        Err(Error::new(ErrorKind::InvalidInput, said))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_digits() {
+        for number in [0, 9, 10, 1234567890, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_number(&mut bytes, number);
+            assert_eq!(bytes, number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn sectors_are_whole() {
+        let request = |offset_bytes, len_bytes| Request {
+            time_ns: 0,
+            offset_bytes,
+            len_bytes,
+            volume: 0,
+            op: Op::Read,
+        };
+        let mut written = Written::default();
+        assert_eq!(sectors(&request(1024, 512), &mut written), (2, 1));
+        assert_eq!(written.widened, 0);
+        assert_eq!(sectors(&request(1023, 2), &mut written), (1, 2));
+        assert_eq!(written.widened, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let refused = Writer::new(Vec::new(), Format::Blkparse, &WriteOptions::default());
+        let said = refused.err().expect("refused").report();
+        assert!(
+            said.contains("blkparse") && said.contains("alibaba"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! The readers of traces: every format by example, what is damaged, what is hostile, and what the
+//! writers made.
+
+mod check;
+mod examples;
+mod hostile;
+mod round;
+mod several;
+
+use forebay_trace::{Op, Request};
+
+/// A request, for a test to expect.
+fn request(time_ns: u64, op: Op, offset_bytes: u64, len_bytes: u32, volume: u32) -> Request {
+    Request {
+        time_ns,
+        offset_bytes,
+        len_bytes,
+        volume,
+        op,
+    }
+}
