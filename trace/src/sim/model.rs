@@ -2,20 +2,28 @@
 
 use forebay_policy::{BlockId, BlockSizes, BlockTable, Span, TwoLevel, Victim};
 
-use super::cost::{Clock, Costs};
+use super::cost::{Clock, Costs, Way};
+use super::maps::{bits, runs};
 use super::volumes::Counts;
 use crate::request::{Op, Request};
 
-/// What is brought in with a missed block.
+/// What is brought in from the backing device on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// The whole block, before a write to it, too; a victim is written back whole while the request
-    /// waits (AdaCache, section III-A).
+    /// Whole blocks, before a write, too; a victim with anything dirty is written back whole while the
+    /// request waits (AdaCache, section III-A).
     Whole,
-    /// What was asked for, by granules of 4 KiB; victims are written back ahead of need, dirty granules
-    /// only. This is what Forebay does.
-    Granules,
+    /// Blocks have valid and dirty maps of granules. A read brings in all that is missing of the
+    /// blocks that it misses in, a write only the rest of granules that it writes in part. Victims are
+    /// written back ahead of need, dirty granules only. Missing granules that touch each other are one
+    /// read of the backing device, up to 256 KiB.
+    SubBlock,
+    /// As `SubBlock`, but a read brings in only the granules that it asks for.
+    Demand,
 }
+
+/// Most bytes of one read of the backing device that is put together from missing granules.
+const READ_MAX_BYTES: u64 = 256 << 10;
 
 /// What to simulate.
 #[derive(Clone, Copy, Debug)]
@@ -32,25 +40,44 @@ pub struct CacheModel {
     pub costs: Costs,
 }
 
+/// What the simulator knows of a block: granules of its region, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
-struct Granules {
+struct State {
     valid: u64,
     dirty: u64,
+    /// On their way from the backing device, until `ready_ns`.
+    pending: u64,
+    ready_ns: u64,
+}
+
+/// Granules of a block that are to be read from the backing device.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    /// Their first byte on the volume.
+    start: u64,
+    bytes: u64,
+    id: BlockId,
+    mask: u64,
 }
 
 /// One simulated cache.
 #[derive(Debug)]
 pub struct Simulated {
     model: CacheModel,
+    granule_bytes: u64,
     table: BlockTable,
-    granules: Vec<Granules>,
+    states: Vec<State>,
     clock: Clock,
     counts: Counts,
-    /// Of the present region: blocks of the cache that the request touches.
+    /// Blocks of the present region that the request touches.
     found: Vec<(BlockId, Span)>,
+    /// What the present request reads from the backing device, and writes to the cache device.
+    fetches: Vec<Fetch>,
+    writes: Vec<u64>,
+    victims: Vec<BlockId>,
 }
 
-/// The part of a request that lies in one region.
+/// The part of a request that lies in one region, in bytes of the region.
 #[derive(Clone, Copy)]
 struct Part {
     volume: u16,
@@ -67,11 +94,15 @@ impl Simulated {
         let groups = model.capacity_bytes / model.sizes.region_bytes();
         let groups = u32::try_from(groups).unwrap_or(u32::MAX).max(1);
         Self {
+            granule_bytes: (model.sizes.region_bytes() / 64).max(4096),
             table: BlockTable::new(model.sizes, groups),
-            granules: Vec::new(),
+            states: Vec::new(),
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
             found: Vec::new(),
+            fetches: Vec::new(),
+            writes: Vec::new(),
+            victims: Vec::new(),
             model,
         }
     }
@@ -86,6 +117,14 @@ impl Simulated {
     #[must_use]
     pub const fn table(&self) -> &BlockTable {
         &self.table
+    }
+
+    /// Bytes of memory that the metadata of a real cache would take now: the table, 20 bytes a block
+    /// for the rest of its record, two bits a granule.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let maps = self.table.cached_bytes() / self.granule_bytes * 2 / 8;
+        (self.table.memory_bytes() + 20 * self.table.len()) as u64 + maps
     }
 
     /// Serves a request; flushes and discards are passed over.
@@ -112,6 +151,7 @@ impl Simulated {
             hit_bytes += self.part(part);
             at = base + part.end;
         }
+        self.issue();
         let kind = match write {
             true => &mut self.counts.writes,
             false => &mut self.counts.reads,
@@ -121,6 +161,7 @@ impl Simulated {
         let cached = self.table.len() as u64;
         self.counts.cached_blocks_sum += cached;
         self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
+        self.counts.memory_max_bytes = self.counts.memory_max_bytes.max(self.memory_bytes());
     }
 
     /// Writes everything back, as at the end of a trace.
@@ -164,21 +205,21 @@ impl Simulated {
                 Victim::Block(id) => self.evict(id),
                 Victim::Group(group) => {
                     self.counts.evicted_groups += 1;
-                    self.found.clear();
-                    let blocks = self.table.blocks_of(group);
-                    let blocks: Vec<BlockId> = blocks.collect();
-                    for id in blocks {
+                    let mut victims = std::mem::take(&mut self.victims);
+                    victims.extend(self.table.blocks_of(group));
+                    for id in victims.drain(..) {
                         self.evict(id);
                     }
+                    self.victims = victims;
                 }
             }
         }
         let id = self.table.allocate(part.volume, part.region, span);
         let id = id.expect("there is room");
-        if id as usize >= self.granules.len() {
-            self.granules.resize(id as usize + 1, Granules::default());
+        if id as usize >= self.states.len() {
+            self.states.resize(id as usize + 1, State::default());
         }
-        self.granules[id as usize] = Granules::default();
+        self.states[id as usize] = State::default();
         self.counts.allocated_blocks += 1;
         self.counts.allocated_bytes += self.model.sizes.block_bytes(span.class);
         id
@@ -191,36 +232,28 @@ impl Simulated {
     }
 
     fn write_back(&mut self, id: BlockId) {
-        let Granules { valid, dirty } = self.granules[id as usize];
+        let dirty = std::mem::take(&mut self.states[id as usize].dirty);
         if dirty == 0 {
             return;
         }
-        self.granules[id as usize] = Granules { valid, dirty: 0 };
-        match self.model.fill {
-            Fill::Whole => {
-                let bytes = self.model.sizes.block_bytes(self.table.class(id));
-                self.counts.io.read_from_cache.add(bytes);
-                self.counts.io.write_to_core.add(bytes);
-                let at = self.clock.now();
-                self.clock.read_cache(at, bytes);
-                let read = self.clock.done();
-                self.clock.write_core(read, bytes);
-            }
-            Fill::Granules => {
-                let granule = self.granule_bytes(self.table.class(id));
-                for run in runs(dirty) {
-                    let bytes = u64::from(run.1) * granule;
-                    self.counts.io.read_from_cache.add(bytes);
-                    self.counts.io.write_to_core.add(bytes);
-                    self.clock.background_cache(bytes);
-                    self.clock.background_core(bytes);
-                }
-            }
+        if self.model.fill == Fill::Whole {
+            let bytes = self.model.sizes.block_bytes(self.table.class(id));
+            let written = self.copy_back(bytes);
+            self.clock.wait(written);
+            return;
+        }
+        for (_, len) in runs(dirty) {
+            self.copy_back(u64::from(len) * self.granule_bytes);
         }
     }
 
-    fn granule_bytes(&self, class: u8) -> u64 {
-        (self.model.sizes.block_bytes(class) / 64).max(4096)
+    /// Copies dirty data to the backing device; returns when it is there.
+    fn copy_back(&mut self, bytes: u64) -> u64 {
+        self.counts.io.read_from_cache.add(bytes);
+        self.counts.io.write_to_core.add(bytes);
+        let at = self.clock.now();
+        let read = self.clock.cache(Way::Read, at, bytes);
+        self.clock.core(Way::Write, read, bytes)
     }
 
     /// Serves what of a part lies in one block; returns how many of the bytes it held.
@@ -228,116 +261,159 @@ impl Simulated {
         let sizes = self.model.sizes;
         let base = u64::from(span.first) * sizes.unit_bytes();
         let size = sizes.block_bytes(span.class);
-        let start = part.start.max(base) - base;
-        let end = part.end.min(base + size) - base;
-        match self.model.fill {
-            Fill::Whole => self.serve_whole(part.write, id, size, end - start, fresh),
-            Fill::Granules => self.serve_granules(part.write, id, size, start, end),
+        let (start, end) = (part.start.max(base), part.end.min(base + size));
+        if self.model.fill == Fill::Whole {
+            return self.serve_whole(part.write, id, size, end - start, fresh);
+        }
+        let block = bits(
+            base / self.granule_bytes,
+            (base + size) / self.granule_bytes,
+        );
+        let touched = bits(start / self.granule_bytes, end.div_ceil(self.granule_bytes));
+        if part.write {
+            self.write_granules(part, id, touched, start, end)
+        } else {
+            let wanted = match self.model.fill {
+                Fill::Demand => touched,
+                Fill::Whole | Fill::SubBlock => block,
+            };
+            self.read_granules(part, id, (touched, wanted), start, end)
         }
     }
 
     fn serve_whole(&mut self, write: bool, id: BlockId, size: u64, bytes: u64, fresh: bool) -> u64 {
-        let (io, clock) = (&mut self.counts.io, &mut self.clock);
-        let mut at = clock.now();
         if fresh {
             // After the write-back of what had to go.
-            at = clock.done();
-            io.read_from_core.add(size);
-            clock.read_core(at, size);
-            io.write_to_cache.add(size);
-            clock.background_cache(size);
-            at = clock.done();
+            let at = self.clock.done();
+            self.counts.io.read_from_core.add(size);
+            let read = self.clock.core(Way::Read, at, size);
+            self.counts.io.write_to_cache.add(size);
+            self.clock.cache(Way::Write, read, size);
+            self.clock.wait(read);
+            self.states[id as usize].ready_ns = read;
         }
+        let at = self.clock.now().max(self.states[id as usize].ready_ns);
         if write {
-            io.write_to_cache.add(bytes);
-            clock.write_cache(at, bytes);
-            self.granules[id as usize].dirty = u64::MAX;
+            self.counts.io.write_to_cache.add(bytes);
+            let written = self.clock.cache(Way::Write, at, bytes);
+            self.clock.wait(written);
+            self.states[id as usize].dirty = u64::MAX;
         } else if !fresh {
-            io.read_from_cache.add(bytes);
-            clock.read_cache(at, bytes);
+            self.counts.io.read_from_cache.add(bytes);
+            let read = self.clock.cache(Way::Read, at, bytes);
+            self.clock.wait(read);
         }
         if fresh { 0 } else { bytes }
     }
 
-    fn serve_granules(&mut self, write: bool, id: BlockId, size: u64, start: u64, end: u64) -> u64 {
-        let granule = (size / 64).max(4096);
-        let bits = |first: u64, last: u64| -> u64 {
-            if first >= last {
-                return 0;
-            }
-            (u64::MAX >> (64 - (last - first))) << first
-        };
-        let touched = bits(start / granule, end.div_ceil(granule));
-        let Granules { valid, dirty } = self.granules[id as usize];
-        let absent = touched & !valid;
-        let (io, clock) = (&mut self.counts.io, &mut self.clock);
-        let at = clock.now();
-        if write {
-            // The rest of granules that are written in part, and hold nothing yet.
-            let covered = bits(start.div_ceil(granule), end / granule);
-            let ragged = absent & !covered;
-            for (_, len) in runs(ragged) {
-                let bytes = u64::from(len) * granule;
-                io.read_from_core.add(bytes);
-                clock.read_core(at, bytes);
-            }
-            let at = clock.done();
-            let bytes = end - start + ragged_bytes(ragged, granule, start, end);
-            io.write_to_cache.add(bytes);
-            clock.write_cache(at, bytes);
-            self.granules[id as usize] = Granules {
-                valid: valid | touched,
-                dirty: dirty | touched,
-            };
-            return if absent == 0 { end - start } else { 0 };
+    /// Reads `start..end` of the region, granules `touched`, from a block; if any of them is absent,
+    /// what is absent of `wanted` is brought in.
+    fn read_granules(
+        &mut self,
+        part: Part,
+        id: BlockId,
+        (touched, wanted): (u64, u64),
+        start: u64,
+        end: u64,
+    ) -> u64 {
+        let State {
+            valid,
+            pending,
+            ready_ns,
+            ..
+        } = self.states[id as usize];
+        if touched & !valid != 0 {
+            self.bring(part, id, wanted & !valid);
         }
-        for (_, len) in runs(absent) {
-            let bytes = u64::from(len) * granule;
-            io.read_from_core.add(bytes);
-            clock.read_core(at, bytes);
-            io.write_to_cache.add(bytes);
-            clock.background_cache(bytes);
+        let mut at = self.clock.now();
+        if touched & valid & pending != 0 {
+            at = at.max(ready_ns);
         }
         let mut hit_bytes = 0;
         for (first, len) in runs(touched & valid) {
-            let from = start.max(u64::from(first) * granule);
-            let to = end.min(u64::from(first + len) * granule);
+            let from = start.max(u64::from(first) * self.granule_bytes);
+            let to = end.min(u64::from(first + len) * self.granule_bytes);
             hit_bytes += to - from;
-            io.read_from_cache.add(to - from);
-            clock.read_cache(at, to - from);
+            self.counts.io.read_from_cache.add(to - from);
+            let read = self.clock.cache(Way::Read, at, to - from);
+            self.clock.wait(read);
         }
-        self.granules[id as usize].valid = valid | touched;
         hit_bytes
     }
-}
 
-/// What a write of `start..end` grows by when these granules are completed.
-fn ragged_bytes(ragged: u64, granule: u64, start: u64, end: u64) -> u64 {
-    let whole = u64::from(ragged.count_ones()) * granule;
-    let mut inside = 0;
-    for (first, len) in runs(ragged) {
-        let from = start.max(u64::from(first) * granule);
-        let to = end.min(u64::from(first + len) * granule);
-        inside += to - from;
+    /// Writes `start..end` of the region, granules `touched`, to a block. What it writes of an absent
+    /// granule in part is completed from the backing device first.
+    fn write_granules(
+        &mut self,
+        part: Part,
+        id: BlockId,
+        touched: u64,
+        start: u64,
+        end: u64,
+    ) -> u64 {
+        let granule = self.granule_bytes;
+        let absent = touched & !self.states[id as usize].valid;
+        let ragged = absent & !bits(start.div_ceil(granule), end / granule);
+        self.bring(part, id, ragged);
+        let state = &mut self.states[id as usize];
+        state.valid |= touched;
+        state.dirty |= touched;
+        state.pending &= !touched;
+        self.writes.push(end - start);
+        if absent == 0 { end - start } else { 0 }
     }
-    whole - inside
-}
 
-/// Runs of set bits: first, and how many.
-fn runs(mask: u64) -> impl Iterator<Item = (u32, u32)> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        if rest == 0 {
-            return None;
+    /// Notes granules of a block that are to be read from the backing device.
+    fn bring(&mut self, part: Part, id: BlockId, mask: u64) {
+        let base = part.region * self.model.sizes.region_bytes();
+        for (first, len) in runs(mask) {
+            self.fetches.push(Fetch {
+                start: base + u64::from(first) * self.granule_bytes,
+                bytes: u64::from(len) * self.granule_bytes,
+                id,
+                mask: bits(u64::from(first), u64::from(first + len)),
+            });
         }
-        let first = rest.trailing_zeros();
-        let len = (rest >> first).trailing_ones();
-        let run = if len == 64 {
-            u64::MAX
-        } else {
-            ((1 << len) - 1) << first
-        };
-        rest &= !run;
-        Some((first, len))
-    })
+        self.states[id as usize].valid |= mask;
+    }
+
+    /// Issues what the request needs from the backing device, then its writes.
+    fn issue(&mut self) {
+        self.fetches.sort_unstable_by_key(|fetch| fetch.start);
+        let at = self.clock.now();
+        let mut next = 0;
+        while let Some(first) = self.fetches.get(next) {
+            let (mut end, mut bytes) = (next + 1, first.bytes);
+            while let Some(more) = self.fetches.get(end)
+                && more.start == first.start + bytes
+                && bytes + more.bytes <= READ_MAX_BYTES
+            {
+                bytes += more.bytes;
+                end += 1;
+            }
+            self.counts.io.read_from_core.add(bytes);
+            let read = self.clock.core(Way::Read, at, bytes);
+            self.clock.wait(read);
+            for fetch in &self.fetches[next..end] {
+                self.counts.io.write_to_cache.add(fetch.bytes);
+                self.clock.cache(Way::Write, read, fetch.bytes);
+                let state = &mut self.states[fetch.id as usize];
+                state.pending = fetch.mask
+                    | if state.ready_ns > at {
+                        state.pending
+                    } else {
+                        0
+                    };
+                state.ready_ns = state.ready_ns.max(read);
+            }
+            next = end;
+        }
+        self.fetches.clear();
+        let at = self.clock.done();
+        for bytes in self.writes.drain(..) {
+            self.counts.io.write_to_cache.add(bytes);
+            let written = self.clock.cache(Way::Write, at, bytes);
+            self.clock.wait(written);
+        }
+    }
 }

@@ -87,6 +87,7 @@ pub struct BlockTable {
     blocks: Vec<Block>,
     free_blocks: u32,
     live_blocks: u32,
+    live_units: u32,
     groups: Vec<Group>,
     /// Free groups, chained through `first`.
     free_groups: u32,
@@ -120,6 +121,7 @@ impl BlockTable {
             blocks: Vec::new(),
             free_blocks: NONE,
             live_blocks: 0,
+            live_units: 0,
             groups: (0..groups).map(group).collect(),
             free_groups: if groups == 0 { NONE } else { 0 },
             free_group_count: groups,
@@ -146,6 +148,12 @@ impl BlockTable {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live_blocks == 0
+    }
+
+    /// Bytes that the cached blocks cover.
+    #[must_use]
+    pub const fn cached_bytes(&self) -> u64 {
+        (self.live_units as u64) << self.sizes.unit_shift()
     }
 
     /// Groups, free ones too.
@@ -293,6 +301,7 @@ impl BlockTable {
         self.group_recency
             .to_front(&mut self.groups, group, |group| &mut group.recency);
         self.live_blocks += 1;
+        self.live_units += 1 << class;
         Some(id)
     }
 
@@ -351,6 +360,7 @@ impl BlockTable {
         blocks[id as usize].next = self.free_blocks;
         self.free_blocks = id;
         self.live_blocks -= 1;
+        self.live_units -= 1 << class;
 
         let slots = self.sizes.region_units() >> class;
         let slot = (block.place & (self.sizes.region_units() - 1)) >> class;
