@@ -3,6 +3,7 @@
 mod cost;
 mod maps;
 mod model;
+mod serve;
 mod volumes;
 
 pub use cost::{Costs, DeviceCosts, WayCosts};

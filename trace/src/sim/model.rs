@@ -1,9 +1,12 @@
 //! A write-back cache without its data: what would be read and written where.
 
-use forebay_policy::{BlockId, BlockSizes, BlockTable, Span, TwoLevel, Victim};
+use forebay_policy::{
+    BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth, clean_with,
+};
 
 use super::cost::{Clock, Costs, Way};
 use super::maps::{bits, runs};
+use super::serve::Fetch;
 use super::volumes::Counts;
 use crate::request::{Op, Request};
 
@@ -20,10 +23,11 @@ pub enum Fill {
     SubBlock,
     /// As `SubBlock`, but a read brings in only the granules that it asks for.
     Demand,
+    /// As `SubBlock`, but a read brings in what a [`Footprint`] says, in blocks as
+    /// [`BlockSizes::cut_asked`] says, and a victim takes its neighbours' dirty granules along as
+    /// [`clean_with`] says.
+    Learned,
 }
-
-/// Most bytes of one read of the backing device that is put together from missing granules.
-const READ_MAX_BYTES: u64 = 256 << 10;
 
 /// What to simulate.
 #[derive(Clone, Copy, Debug)]
@@ -42,66 +46,71 @@ pub struct CacheModel {
 
 /// What the simulator knows of a block: granules of its region, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
-    valid: u64,
-    dirty: u64,
+pub(super) struct State {
+    pub(super) valid: u64,
+    pub(super) dirty: u64,
+    /// Asked for by a client since the block was placed.
+    pub(super) asked: u64,
     /// On their way from the backing device, until `ready_ns`.
-    pending: u64,
-    ready_ns: u64,
-}
-
-/// Granules of a block that are to be read from the backing device.
-#[derive(Clone, Copy, Debug)]
-struct Fetch {
-    /// Their first byte on the volume.
-    start: u64,
-    bytes: u64,
-    id: BlockId,
-    mask: u64,
+    pub(super) pending: u64,
+    pub(super) ready_ns: u64,
 }
 
 /// One simulated cache.
 #[derive(Debug)]
 pub struct Simulated {
-    model: CacheModel,
-    granule_bytes: u64,
-    table: BlockTable,
-    states: Vec<State>,
-    clock: Clock,
-    counts: Counts,
-    /// Blocks of the present region that the request touches.
-    found: Vec<(BlockId, Span)>,
+    pub(super) model: CacheModel,
+    pub(super) granule_bytes: u64,
+    pub(super) table: BlockTable,
+    /// Only of [`Fill::Learned`].
+    footprint: Option<Footprint>,
+    pub(super) states: Vec<State>,
+    pub(super) clock: Clock,
+    pub(super) counts: Counts,
     /// What the present request reads from the backing device, and writes to the cache device.
-    fetches: Vec<Fetch>,
-    writes: Vec<u64>,
+    pub(super) fetches: Vec<Fetch>,
+    pub(super) writes: Vec<u64>,
+    /// Room for blocks in hand.
+    found: Vec<(BlockId, Span)>,
     victims: Vec<BlockId>,
 }
 
-/// The part of a request that lies in one region, in bytes of the region.
+/// The part of a request that lies in one region, in bytes of the region: what is asked for, and the
+/// granules that are to be cached after it.
 #[derive(Clone, Copy)]
-struct Part {
-    volume: u16,
-    region: u64,
-    start: u64,
-    end: u64,
-    write: bool,
+pub(super) struct Part {
+    pub(super) volume: u16,
+    pub(super) region: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) wanted: u64,
+    pub(super) write: bool,
 }
 
 impl Simulated {
     /// An empty cache.
     #[must_use]
     pub fn new(model: CacheModel) -> Self {
-        let groups = model.capacity_bytes / model.sizes.region_bytes();
+        let sizes = model.sizes;
+        let groups = model.capacity_bytes / sizes.region_bytes();
         let groups = u32::try_from(groups).unwrap_or(u32::MAX).max(1);
+        // A map has one word a region.
+        let granule_bytes = (sizes.region_bytes() / 64).max(4096.min(sizes.unit_bytes()));
+        let footprint = (model.fill == Fill::Learned).then(|| {
+            let granules = (sizes.region_bytes() / granule_bytes) as u32;
+            let units = groups * sizes.region_units();
+            Footprint::new(sizes, granules, units, worth(&model.costs, granule_bytes))
+        });
         Self {
-            granule_bytes: (model.sizes.region_bytes() / 64).max(4096),
-            table: BlockTable::new(model.sizes, groups),
+            granule_bytes,
+            table: BlockTable::new(sizes, groups),
+            footprint,
             states: Vec::new(),
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
-            found: Vec::new(),
             fetches: Vec::new(),
             writes: Vec::new(),
+            found: Vec::new(),
             victims: Vec::new(),
             model,
         }
@@ -120,11 +129,15 @@ impl Simulated {
     }
 
     /// Bytes of memory that the metadata of a real cache would take now: the table, 20 bytes a block
-    /// for the rest of its record, two bits a granule.
+    /// for the rest of its record, two bits a granule; and where it learns, a third bit and the footprint.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        let maps = self.table.cached_bytes() / self.granule_bytes * 2 / 8;
-        (self.table.memory_bytes() + 20 * self.table.len()) as u64 + maps
+        let (bits, learned) = match &self.footprint {
+            Some(footprint) => (3, footprint.memory_bytes()),
+            None => (2, 0),
+        };
+        let maps = self.table.cached_bytes() / self.granule_bytes * bits / 8;
+        (self.table.memory_bytes() + 20 * self.table.len() + learned) as u64 + maps
     }
 
     /// Serves a request; flushes and discards are passed over.
@@ -135,21 +148,30 @@ impl Simulated {
             Op::Flush | Op::Discard => return,
         };
         self.clock.begin();
+        let granule = self.granule_bytes;
         let region_bytes = self.model.sizes.region_bytes();
-        let (mut at, end) = (request.offset_bytes, request.end_bytes());
+        let volume = request.volume as u16;
+        let (first, last) = (
+            request.offset_bytes / granule,
+            request.end_bytes().div_ceil(granule),
+        );
+        let wanted = self.widen(volume, first, last, write);
+        let (mut at, end) = (wanted.0 * granule, wanted.1 * granule);
         let mut hit_bytes = 0;
         while at < end {
             let region = at / region_bytes;
             let base = region * region_bytes;
-            let part = Part {
-                volume: request.volume as u16,
+            let to = end.min(base + region_bytes);
+            let inside = |bytes: u64| bytes.clamp(base, base + region_bytes) - base;
+            hit_bytes += self.part(Part {
+                volume,
                 region,
-                start: at - base,
-                end: (end - base).min(region_bytes),
+                start: inside(request.offset_bytes),
+                end: inside(request.end_bytes()),
+                wanted: bits((at - base) / granule, (to - base) / granule),
                 write,
-            };
-            hit_bytes += self.part(part);
-            at = base + part.end;
+            });
+            at = to;
         }
         self.issue();
         let kind = match write {
@@ -166,39 +188,92 @@ impl Simulated {
 
     /// Writes everything back, as at the end of a trace.
     pub fn write_back_all(&mut self) {
-        let blocks: Vec<BlockId> = self.table.coldest_blocks().collect();
+        let blocks: Vec<BlockId> = self.table.blocks().collect();
         for id in blocks {
             self.write_back(id);
         }
     }
 
+    /// The granules that are to be cached after a request for `first..last`.
+    fn widen(&mut self, volume: u16, first: u64, last: u64, write: bool) -> (u64, u64) {
+        let Some(footprint) = &mut self.footprint else {
+            return (first, last);
+        };
+        let per = self.model.sizes.region_bytes() / self.granule_bytes;
+        let cached = |region: u64| -> u64 {
+            let blocks = self.table.find(volume, region);
+            blocks.fold(0, |mask, (id, _)| mask | self.states[id as usize].valid)
+        };
+        let mut missing = None;
+        let mut at = first;
+        while at < last {
+            let region = at / per;
+            let (base, to) = (region * per, last.min((region + 1) * per));
+            let asked = bits(at - base, to - base);
+            footprint.used(volume, region, asked, write);
+            let absent = if write { 0 } else { asked & !cached(region) };
+            if absent != 0 {
+                let from = base + u64::from(absent.trailing_zeros());
+                let end = base + 64 - u64::from(absent.leading_zeros());
+                missing = Some((missing.map_or(from, |(from, _)| from), end));
+            }
+            at = to;
+        }
+        let Some((from, end)) = missing else {
+            return (first, last);
+        };
+        let bring = footprint.miss(volume, first..last, from..end, cached);
+        (first.min(bring.start), last.max(bring.end))
+    }
+
     /// Serves a part; returns how many of its bytes were in the cache.
     fn part(&mut self, part: Part) -> u64 {
         let sizes = self.model.sizes;
-        let wanted = sizes.touched(part.start, part.end);
+        let granules = sizes.unit_bytes() / self.granule_bytes;
+        let asked = match part.start < part.end {
+            true => sizes.touched(part.start, part.end),
+            false => 0,
+        };
+        let first = u64::from(part.wanted.trailing_zeros()) / granules;
+        let last = (63 - u64::from(part.wanted.leading_zeros())) / granules;
+        let wanted = bits(first, last + 1);
         let mut missing = wanted;
-        self.found.clear();
+        let mut found = std::mem::take(&mut self.found);
         for (id, span) in self.table.find(part.volume, part.region) {
             if span.mask() & wanted != 0 {
                 missing &= !span.mask();
-                self.found.push((id, span));
+                found.push((id, span));
             }
         }
         let mut hit_bytes = 0;
-        for index in 0..self.found.len() {
-            let (id, span) = self.found[index];
-            self.table.touch(id);
+        for (id, span) in found.drain(..) {
+            if span.mask() & asked != 0 {
+                let touched = self.touched(part, span);
+                let state = &mut self.states[id as usize];
+                let again = state.asked & touched != 0;
+                state.asked |= touched;
+                self.model.replace.used(&mut self.table, id, again);
+            }
             hit_bytes += self.serve(part, id, span, false);
         }
-        for span in sizes.cut(missing) {
-            let id = self.place(part, span);
-            hit_bytes += self.serve(part, id, span, true);
+        self.found = found;
+        if missing == 0 {
+            return hit_bytes;
+        }
+        if self.model.fill == Fill::Learned {
+            for span in sizes.cut_asked(missing, asked) {
+                hit_bytes += self.place(part, span);
+            }
+        } else {
+            for span in sizes.cut(missing) {
+                hit_bytes += self.place(part, span);
+            }
         }
         hit_bytes
     }
 
-    /// Places a missed block.
-    fn place(&mut self, part: Part, span: Span) -> BlockId {
+    /// Places a missed block and serves what of a part lies in it.
+    fn place(&mut self, part: Part, span: Span) -> u64 {
         while !self.table.has_room(span.class) {
             let victim = self.model.replace.victim(&self.table, span.class);
             match victim.expect("no room, so something is cached") {
@@ -219,201 +294,115 @@ impl Simulated {
         if id as usize >= self.states.len() {
             self.states.resize(id as usize + 1, State::default());
         }
-        self.states[id as usize] = State::default();
+        self.states[id as usize] = State {
+            asked: self.touched(part, span),
+            ..State::default()
+        };
         self.counts.allocated_blocks += 1;
         self.counts.allocated_bytes += self.model.sizes.block_bytes(span.class);
-        id
+        self.serve(part, id, span, true)
     }
 
     fn evict(&mut self, id: BlockId) {
         self.write_back(id);
+        let (volume, region, span) = self.table.address(id);
+        let granules = self.granules(span);
+        if let Some(footprint) = &mut self.footprint {
+            footprint.evicted(volume, region, granules);
+        }
+        // Reads that are on their way to it have no place to go.
+        self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
         self.table.remove(id);
         self.counts.evicted_blocks += 1;
     }
 
     fn write_back(&mut self, id: BlockId) {
-        let dirty = std::mem::take(&mut self.states[id as usize].dirty);
+        let dirty = self.states[id as usize].dirty;
         if dirty == 0 {
             return;
         }
-        if self.model.fill == Fill::Whole {
-            let bytes = self.model.sizes.block_bytes(self.table.class(id));
-            let written = self.copy_back(bytes);
-            self.clock.wait(written);
-            return;
-        }
-        for (_, len) in runs(dirty) {
-            self.copy_back(u64::from(len) * self.granule_bytes);
+        match self.model.fill {
+            Fill::Whole => {
+                self.states[id as usize].dirty = 0;
+                let bytes = self.model.sizes.block_bytes(self.table.class(id));
+                let read = self.read_victim(bytes);
+                let written = self.write_core(read, bytes);
+                self.clock.wait(written);
+            }
+            Fill::SubBlock | Fill::Demand => {
+                self.states[id as usize].dirty = 0;
+                for (_, len) in runs(dirty) {
+                    let bytes = u64::from(len) * self.granule_bytes;
+                    let read = self.read_victim(bytes);
+                    self.write_core(read, bytes);
+                }
+            }
+            Fill::Learned => self.write_back_with(id, dirty),
         }
     }
 
-    /// Copies dirty data to the backing device; returns when it is there.
-    fn copy_back(&mut self, bytes: u64) -> u64 {
+    /// Writes back a block and what of its region goes with it.
+    fn write_back_with(&mut self, id: BlockId, dirty: u64) {
+        let (volume, region, _) = self.table.address(id);
+        let mut blocks = std::mem::take(&mut self.found);
+        let found = blocks.len();
+        blocks.extend(self.table.find(volume, region));
+        let all = blocks[found..]
+            .iter()
+            .fold(0, |all, (id, _)| all | self.states[*id as usize].dirty);
+        for (first, len) in runs(clean_with(dirty, all)) {
+            let run = bits(u64::from(first), u64::from(first + len));
+            let mut read = self.clock.now();
+            for (id, _) in &blocks[found..] {
+                let piece = self.states[*id as usize].dirty & run;
+                if piece != 0 {
+                    self.states[*id as usize].dirty &= !piece;
+                    let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
+                    read = read.max(self.read_victim(bytes));
+                }
+            }
+            self.write_core(read, u64::from(len) * self.granule_bytes);
+        }
+        blocks.truncate(found);
+        self.found = blocks;
+    }
+
+    fn read_victim(&mut self, bytes: u64) -> u64 {
         self.counts.io.read_from_cache.add(bytes);
+        let at = self.clock.now();
+        self.clock.cache(Way::Read, at, bytes)
+    }
+
+    fn write_core(&mut self, at_ns: u64, bytes: u64) -> u64 {
         self.counts.io.write_to_core.add(bytes);
-        let at = self.clock.now();
-        let read = self.clock.cache(Way::Read, at, bytes);
-        self.clock.core(Way::Write, read, bytes)
+        self.clock.core(Way::Write, at_ns, bytes)
     }
 
-    /// Serves what of a part lies in one block; returns how many of the bytes it held.
-    fn serve(&mut self, part: Part, id: BlockId, span: Span, fresh: bool) -> u64 {
-        let sizes = self.model.sizes;
-        let base = u64::from(span.first) * sizes.unit_bytes();
-        let size = sizes.block_bytes(span.class);
-        let (start, end) = (part.start.max(base), part.end.min(base + size));
-        if self.model.fill == Fill::Whole {
-            return self.serve_whole(part.write, id, size, end - start, fresh);
-        }
-        let block = bits(
-            base / self.granule_bytes,
-            (base + size) / self.granule_bytes,
-        );
-        let touched = bits(start / self.granule_bytes, end.div_ceil(self.granule_bytes));
-        if part.write {
-            self.write_granules(part, id, touched, start, end)
-        } else {
-            let wanted = match self.model.fill {
-                Fill::Demand => touched,
-                Fill::Whole | Fill::SubBlock => block,
-            };
-            self.read_granules(part, id, (touched, wanted), start, end)
-        }
+    /// The granules of a block.
+    fn granules(&self, span: Span) -> u64 {
+        let unit = self.model.sizes.unit_bytes() / self.granule_bytes;
+        let first = u64::from(span.first) * unit;
+        bits(first, first + u64::from(span.units()) * unit)
     }
 
-    fn serve_whole(&mut self, write: bool, id: BlockId, size: u64, bytes: u64, fresh: bool) -> u64 {
-        if fresh {
-            // After the write-back of what had to go.
-            let at = self.clock.done();
-            self.counts.io.read_from_core.add(size);
-            let read = self.clock.core(Way::Read, at, size);
-            self.counts.io.write_to_cache.add(size);
-            self.clock.cache(Way::Write, read, size);
-            self.clock.wait(read);
-            self.states[id as usize].ready_ns = read;
-        }
-        let at = self.clock.now().max(self.states[id as usize].ready_ns);
-        if write {
-            self.counts.io.write_to_cache.add(bytes);
-            let written = self.clock.cache(Way::Write, at, bytes);
-            self.clock.wait(written);
-            self.states[id as usize].dirty = u64::MAX;
-        } else if !fresh {
-            self.counts.io.read_from_cache.add(bytes);
-            let read = self.clock.cache(Way::Read, at, bytes);
-            self.clock.wait(read);
-        }
-        if fresh { 0 } else { bytes }
-    }
-
-    /// Reads `start..end` of the region, granules `touched`, from a block; if any of them is absent,
-    /// what is absent of `wanted` is brought in.
-    fn read_granules(
-        &mut self,
-        part: Part,
-        id: BlockId,
-        (touched, wanted): (u64, u64),
-        start: u64,
-        end: u64,
-    ) -> u64 {
-        let State {
-            valid,
-            pending,
-            ready_ns,
-            ..
-        } = self.states[id as usize];
-        if touched & !valid != 0 {
-            self.bring(part, id, wanted & !valid);
-        }
-        let mut at = self.clock.now();
-        if touched & valid & pending != 0 {
-            at = at.max(ready_ns);
-        }
-        let mut hit_bytes = 0;
-        for (first, len) in runs(touched & valid) {
-            let from = start.max(u64::from(first) * self.granule_bytes);
-            let to = end.min(u64::from(first + len) * self.granule_bytes);
-            hit_bytes += to - from;
-            self.counts.io.read_from_cache.add(to - from);
-            let read = self.clock.cache(Way::Read, at, to - from);
-            self.clock.wait(read);
-        }
-        hit_bytes
-    }
-
-    /// Writes `start..end` of the region, granules `touched`, to a block. What it writes of an absent
-    /// granule in part is completed from the backing device first.
-    fn write_granules(
-        &mut self,
-        part: Part,
-        id: BlockId,
-        touched: u64,
-        start: u64,
-        end: u64,
-    ) -> u64 {
+    /// The granules of a block that a part asks for.
+    pub(super) fn touched(&self, part: Part, span: Span) -> u64 {
         let granule = self.granule_bytes;
-        let absent = touched & !self.states[id as usize].valid;
-        let ragged = absent & !bits(start.div_ceil(granule), end / granule);
-        self.bring(part, id, ragged);
-        let state = &mut self.states[id as usize];
-        state.valid |= touched;
-        state.dirty |= touched;
-        state.pending &= !touched;
-        self.writes.push(end - start);
-        if absent == 0 { end - start } else { 0 }
+        let asked = match part.start < part.end {
+            true => bits(part.start / granule, part.end.div_ceil(granule)),
+            false => 0,
+        };
+        asked & self.granules(span)
     }
+}
 
-    /// Notes granules of a block that are to be read from the backing device.
-    fn bring(&mut self, part: Part, id: BlockId, mask: u64) {
-        let base = part.region * self.model.sizes.region_bytes();
-        for (first, len) in runs(mask) {
-            self.fetches.push(Fetch {
-                start: base + u64::from(first) * self.granule_bytes,
-                bytes: u64::from(len) * self.granule_bytes,
-                id,
-                mask: bits(u64::from(first), u64::from(first + len)),
-            });
-        }
-        self.states[id as usize].valid |= mask;
-    }
-
-    /// Issues what the request needs from the backing device, then its writes.
-    fn issue(&mut self) {
-        self.fetches.sort_unstable_by_key(|fetch| fetch.start);
-        let at = self.clock.now();
-        let mut next = 0;
-        while let Some(first) = self.fetches.get(next) {
-            let (mut end, mut bytes) = (next + 1, first.bytes);
-            while let Some(more) = self.fetches.get(end)
-                && more.start == first.start + bytes
-                && bytes + more.bytes <= READ_MAX_BYTES
-            {
-                bytes += more.bytes;
-                end += 1;
-            }
-            self.counts.io.read_from_core.add(bytes);
-            let read = self.clock.core(Way::Read, at, bytes);
-            self.clock.wait(read);
-            for fetch in &self.fetches[next..end] {
-                self.counts.io.write_to_cache.add(fetch.bytes);
-                self.clock.cache(Way::Write, read, fetch.bytes);
-                let state = &mut self.states[fetch.id as usize];
-                state.pending = fetch.mask
-                    | if state.ready_ns > at {
-                        state.pending
-                    } else {
-                        0
-                    };
-                state.ready_ns = state.ready_ns.max(read);
-            }
-            next = end;
-        }
-        self.fetches.clear();
-        let at = self.clock.done();
-        for bytes in self.writes.drain(..) {
-            self.counts.io.write_to_cache.add(bytes);
-            let written = self.clock.cache(Way::Write, at, bytes);
-            self.clock.wait(written);
-        }
-    }
+/// What bringing in is worth on these devices.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn worth(costs: &Costs, granule_bytes: u64) -> Worth {
+    let read = costs.core.read;
+    Worth::new(
+        1e9 / read.iops as f32,
+        read.latency_ns as f32,
+        granule_bytes as f32 * 1e9 / read.bytes_per_s as f32,
+    )
 }

@@ -5,7 +5,11 @@
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
 //! are filled before another group is opened.
 //!
-//! Memory: 28 bytes a block, 32 a group, and the index's heads (four for each group's every second unit).
+//! Recency has two *segments*: blocks enter the first, on probation; a replacement policy may promote them
+//! to the second, and demote them. Within a segment, blocks of each size have a list of their own, so that
+//! the coldest of a size is at hand; a stamp of the last use compares across lists.
+//!
+//! Memory: 32 bytes a block, 32 a group, and the index's heads (four for each group's every second unit).
 
 use super::list::{Link, List, NONE};
 use super::sizes::{BlockSizes, Span};
@@ -16,14 +20,24 @@ pub type BlockId = u32;
 /// A group's number: where it lies, in groups from the start of the cache.
 pub type GroupId = u32;
 
-/// Bits of a block's address that hold its class; the rest of 48 is the number of its first unit.
+/// A block's address: volume (16 bits), class (3), whether it is protected (1), number of its first
+/// unit (44).
 const CLASS_SHIFT: u32 = 45;
-const UNIT_MASK: u64 = (1 << CLASS_SHIFT) - 1;
+const PROTECTED: u64 = 1 << 44;
+const UNIT_MASK: u64 = PROTECTED - 1;
+
+/// Where a block stands in the order of replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// Where blocks enter.
+    Probation,
+    /// Where a policy puts blocks that are to outlive those.
+    Protected,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Volume (16 bits), class (3), number of the first unit (45), in halves so that nothing is
-    /// padded.
+    /// In halves, so that nothing is padded.
     address: [u32; 2],
     /// Where it lies, in units from the start of the cache.
     place: u32,
@@ -32,9 +46,11 @@ struct Block {
     /// The next block of the same group.
     sibling: u32,
     recency: Link,
+    /// The table's count of uses at the last one.
+    used_at: u32,
 }
 
-const _: () = assert!(size_of::<Block>() == 28);
+const _: () = assert!(size_of::<Block>() == 32);
 
 impl Block {
     const fn address(&self) -> u64 {
@@ -43,6 +59,14 @@ impl Block {
 
     const fn class(&self) -> u8 {
         (self.address() >> CLASS_SHIFT & 7) as u8
+    }
+
+    const fn segment(&self) -> Segment {
+        if self.address() & PROTECTED == 0 {
+            Segment::Probation
+        } else {
+            Segment::Protected
+        }
     }
 
     const fn unit(&self) -> u64 {
@@ -88,12 +112,16 @@ pub struct BlockTable {
     free_blocks: u32,
     live_blocks: u32,
     live_units: u32,
+    protected_units: u32,
+    /// Uses of blocks so far, wrapping.
+    uses: u32,
     groups: Vec<Group>,
     /// Free groups, chained through `first`.
     free_groups: u32,
     free_group_count: u32,
     heads: Vec<u32>,
-    block_recency: List,
+    /// By segment, by class.
+    recency: [[List; 8]; 2],
     group_recency: List,
     holes: [List; 8],
 }
@@ -122,11 +150,13 @@ impl BlockTable {
             free_blocks: NONE,
             live_blocks: 0,
             live_units: 0,
+            protected_units: 0,
+            uses: 0,
             groups: (0..groups).map(group).collect(),
             free_groups: if groups == 0 { NONE } else { 0 },
             free_group_count: groups,
             heads: vec![NONE; heads],
-            block_recency: List::EMPTY,
+            recency: [[List::EMPTY; 8]; 2],
             group_recency: List::EMPTY,
             holes: [List::EMPTY; 8],
         }
@@ -154,6 +184,12 @@ impl BlockTable {
     #[must_use]
     pub const fn cached_bytes(&self) -> u64 {
         (self.live_units as u64) << self.sizes.unit_shift()
+    }
+
+    /// Units that protected blocks cover.
+    #[must_use]
+    pub const fn protected_units(&self) -> u32 {
+        self.protected_units
     }
 
     /// Groups, free ones too.
@@ -242,11 +278,70 @@ impl BlockTable {
     /// A block was used: it and its group are the most recent now.
     #[inline]
     pub fn touch(&mut self, id: BlockId) {
-        self.block_recency
-            .to_front(&mut self.blocks, id, |block| &mut block.recency);
+        self.stamp(id);
+        let block = &self.blocks[id as usize];
+        let (segment, class) = (block.segment(), block.class());
+        self.recency[segment as usize][usize::from(class)].move_to_front(
+            &mut self.blocks,
+            id,
+            |block| &mut block.recency,
+        );
         let group = self.group_of(id);
         self.group_recency
-            .to_front(&mut self.groups, group, |group| &mut group.recency);
+            .move_to_front(&mut self.groups, group, |group| &mut group.recency);
+    }
+
+    fn stamp(&mut self, id: BlockId) {
+        self.uses = self.uses.wrapping_add(1);
+        self.blocks[id as usize].used_at = self.uses;
+    }
+
+    /// Where a block stands.
+    #[must_use]
+    pub fn segment(&self, id: BlockId) -> Segment {
+        self.blocks[id as usize].segment()
+    }
+
+    /// Puts a block at the recent end of the other segment.
+    pub fn change_segment(&mut self, id: BlockId) {
+        self.stamp(id);
+        let block = &mut self.blocks[id as usize];
+        let (from, class) = (block.segment(), block.class());
+        let bit = (PROTECTED >> 32) as u32;
+        block.address[1] ^= bit;
+        let to = block.segment();
+        let class_index = usize::from(class);
+        self.recency[from as usize][class_index]
+            .remove(&mut self.blocks, id, |block| &mut block.recency);
+        self.recency[to as usize][class_index]
+            .push_front(&mut self.blocks, id, |block| &mut block.recency);
+        match to {
+            Segment::Protected => self.protected_units += 1 << class,
+            Segment::Probation => self.protected_units -= 1 << class,
+        }
+    }
+
+    /// Uses of blocks, of all, since a block was last used.
+    #[must_use]
+    pub fn age(&self, id: BlockId) -> u32 {
+        self.uses.wrapping_sub(self.blocks[id as usize].used_at)
+    }
+
+    /// The least recently used block of a segment and class.
+    #[must_use]
+    pub fn coldest_of(&self, segment: Segment, class: u8) -> Option<BlockId> {
+        let back = self.recency[segment as usize][usize::from(class)].back;
+        (back != NONE).then_some(back)
+    }
+
+    /// The least recently used block of a segment.
+    #[must_use]
+    pub fn coldest(&self, segment: Segment) -> Option<BlockId> {
+        let coldest = self
+            .sizes
+            .classes()
+            .filter_map(|class| self.coldest_of(segment, class));
+        coldest.max_by_key(|id| self.age(*id))
     }
 
     /// Whether a block of this class can be placed without anything being given up.
@@ -285,10 +380,15 @@ impl BlockTable {
             next: self.heads[bucket],
             sibling: self.groups[group as usize].first,
             recency: Link::NONE,
+            used_at: 0,
         };
         self.heads[bucket] = id;
-        self.block_recency
-            .push_front(&mut self.blocks, id, |block| &mut block.recency);
+        self.stamp(id);
+        self.recency[Segment::Probation as usize][usize::from(class)].push_front(
+            &mut self.blocks,
+            id,
+            |block| &mut block.recency,
+        );
         let entry = &mut self.groups[group as usize];
         entry.first = id;
         entry.set_used(entry.used() | 1 << slot);
@@ -299,7 +399,7 @@ impl BlockTable {
                 .remove(&mut self.groups, group, |group| &mut group.holes);
         }
         self.group_recency
-            .to_front(&mut self.groups, group, |group| &mut group.recency);
+            .move_to_front(&mut self.groups, group, |group| &mut group.recency);
         self.live_blocks += 1;
         self.live_units += 1 << class;
         Some(id)
@@ -338,6 +438,7 @@ impl BlockTable {
                 next: NONE,
                 sibling: NONE,
                 recency: Link::NONE,
+                used_at: 0,
             });
             return id;
         }
@@ -355,12 +456,15 @@ impl BlockTable {
         unchain(&mut self.heads[bucket], blocks, id, |block| &mut block.next);
         let entry = &mut self.groups[group as usize];
         unchain(&mut entry.first, blocks, id, |block| &mut block.sibling);
-        self.block_recency
+        self.recency[block.segment() as usize][usize::from(class)]
             .remove(blocks, id, |block| &mut block.recency);
+        if block.segment() == Segment::Protected {
+            self.protected_units -= 1 << class;
+        }
+        self.live_units -= 1 << class;
         blocks[id as usize].next = self.free_blocks;
         self.free_blocks = id;
         self.live_blocks -= 1;
-        self.live_units -= 1 << class;
 
         let slots = self.sizes.region_units() >> class;
         let slot = (block.place & (self.sizes.region_units() - 1)) >> class;
@@ -397,14 +501,11 @@ impl BlockTable {
         })
     }
 
-    /// Blocks from the least recently used on.
-    pub fn coldest_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let mut at = self.block_recency.back;
-        std::iter::from_fn(move || {
-            let id = at;
-            at = self.blocks.get(id as usize)?.recency.newer;
-            Some(id)
-        })
+    /// All blocks, group by group.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        #[expect(clippy::cast_possible_truncation, reason = "numbered with 32 bits")]
+        let groups = 0..self.groups.len() as u32;
+        groups.flat_map(|group| self.blocks_of(group))
     }
 
     /// Groups in use from the least recently used on.
