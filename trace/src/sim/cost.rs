@@ -122,7 +122,7 @@ impl Device {
     /// Its turn is that of the request: an operation that waits for another does not idle the device.
     fn issue(&mut self, way: Way, begin_ns: u64, at_ns: u64, bytes: u64) -> u64 {
         let rate = &self.rates[way as usize];
-        let busy_ns = rate.per_op_ns.max(bytes * rate.per_byte >> 24);
+        let busy_ns = rate.per_op_ns.max((bytes * rate.per_byte) >> 24);
         self.free_at_ns = self.free_at_ns.max(begin_ns) + busy_ns;
         self.free_at_ns.max(at_ns + busy_ns) + rate.latency_ns
     }

@@ -148,13 +148,66 @@ impl Simulated {
             Op::Flush | Op::Discard => return,
         };
         self.clock.begin();
-        let granule = self.granule_bytes;
+        let first = request.offset_bytes / self.granule_bytes;
+        let last = request.end_bytes().div_ceil(self.granule_bytes);
+        let hit = !write && self.hit_in_one_block(request, first, last);
+        let hit_bytes = match hit {
+            true => u64::from(request.len_bytes),
+            false => self.serve_parts(request, first, last, write),
+        };
+        let kind = match write {
+            true => &mut self.counts.writes,
+            false => &mut self.counts.reads,
+        };
+        kind.note(u64::from(request.len_bytes), hit_bytes);
+        self.counts.latency_sum_ns += self.clock.end();
+        self.counts.cached_blocks_sum += self.table.len() as u64;
+    }
+
+    /// Serves a read, of granules `first..last`, if one block holds all of it; the most frequent case.
+    fn hit_in_one_block(&mut self, request: &Request, first: u64, last: u64) -> bool {
+        if self.model.fill == Fill::Whole {
+            return false;
+        }
+        let (volume, region_bytes) = (request.volume as u16, self.model.sizes.region_bytes());
+        let region = request.offset_bytes / region_bytes;
+        let base = region * (region_bytes / self.granule_bytes);
+        if last - base > region_bytes / self.granule_bytes {
+            return false;
+        }
+        let asked = bits(first - base, last - base);
+        let holds = |(id, _): &(BlockId, Span)| asked & !self.states[*id as usize].valid == 0;
+        let Some(id) = self
+            .table
+            .find(volume, region)
+            .find(holds)
+            .map(|(id, _)| id)
+        else {
+            return false;
+        };
+        if let Some(footprint) = &mut self.footprint {
+            footprint.used(volume, region, asked, false);
+        }
+        self.note_use(id, asked);
+        let start = request.offset_bytes - region * region_bytes;
+        let end = start + u64::from(request.len_bytes);
+        self.read_granules(id, asked, start, end);
+        true
+    }
+
+    /// Granules of a cached block are asked for.
+    fn note_use(&mut self, id: BlockId, touched: u64) {
+        let state = &mut self.states[id as usize];
+        let again = state.asked & touched != 0;
+        state.asked |= touched;
+        self.model.replace.used(&mut self.table, id, again);
+    }
+
+    /// Serves a request for granules `first..last` part by part; returns how many of its bytes were in
+    /// the cache.
+    fn serve_parts(&mut self, request: &Request, first: u64, last: u64, write: bool) -> u64 {
+        let (granule, volume) = (self.granule_bytes, request.volume as u16);
         let region_bytes = self.model.sizes.region_bytes();
-        let volume = request.volume as u16;
-        let (first, last) = (
-            request.offset_bytes / granule,
-            request.end_bytes().div_ceil(granule),
-        );
         let wanted = self.widen(volume, first, last, write);
         let (mut at, end) = (wanted.0 * granule, wanted.1 * granule);
         let mut hit_bytes = 0;
@@ -174,16 +227,7 @@ impl Simulated {
             at = to;
         }
         self.issue();
-        let kind = match write {
-            true => &mut self.counts.writes,
-            false => &mut self.counts.reads,
-        };
-        kind.note(u64::from(request.len_bytes), hit_bytes);
-        self.counts.latency_sum_ns += self.clock.end();
-        let cached = self.table.len() as u64;
-        self.counts.cached_blocks_sum += cached;
-        self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
-        self.counts.memory_max_bytes = self.counts.memory_max_bytes.max(self.memory_bytes());
+        hit_bytes
     }
 
     /// Writes everything back, as at the end of a trace.
@@ -248,11 +292,7 @@ impl Simulated {
         let mut hit_bytes = 0;
         for (id, span) in found.drain(..) {
             if span.mask() & asked != 0 {
-                let touched = self.touched(part, span);
-                let state = &mut self.states[id as usize];
-                let again = state.asked & touched != 0;
-                state.asked |= touched;
-                self.model.replace.used(&mut self.table, id, again);
+                self.note_use(id, self.touched(part, span));
             }
             hit_bytes += self.serve(part, id, span, false);
         }
@@ -300,6 +340,9 @@ impl Simulated {
         };
         self.counts.allocated_blocks += 1;
         self.counts.allocated_bytes += self.model.sizes.block_bytes(span.class);
+        let cached = self.table.len() as u64;
+        self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
+        self.counts.memory_max_bytes = self.counts.memory_max_bytes.max(self.memory_bytes());
         self.serve(part, id, span, true)
     }
 

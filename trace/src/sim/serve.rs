@@ -85,7 +85,7 @@ impl Simulated {
     }
 
     /// Reads what is cached of `start..end` of the region, granules `touched`, from a block.
-    fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
+    pub(super) fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
         let State {
             valid,
             pending,
