@@ -9,3 +9,6 @@ mod volumes;
 pub use cost::{Costs, DeviceCosts, WayCosts};
 pub use model::{CacheModel, Fill, Simulated};
 pub use volumes::{Counts, IoVolumes, Requests, Volume};
+
+#[cfg(test)]
+mod tests;

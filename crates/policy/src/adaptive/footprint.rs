@@ -342,3 +342,119 @@ const fn bucket(distance: u32) -> usize {
         7 + distance / 8
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache of 32K to 256K, small enough that every region is watched; the costs of an operation
+    /// are those of ten granules.
+    fn footprint() -> Footprint {
+        let sizes = BlockSizes::new(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        let worth = Worth::new(10.0, 30.0, 1.0);
+        Footprint::new(sizes.expect("right"), 64, 256, worth)
+    }
+
+    /// A miss of one granule of an otherwise empty region.
+    fn miss(footprint: &mut Footprint, region: u64, granule: u64) -> (u64, u64) {
+        let at = region * 64 + granule;
+        let bring = footprint.miss(0, at..at + 1, at..at + 1, |_| 0);
+        (at - bring.start, bring.end - 1 - at)
+    }
+
+    #[test]
+    fn costs_say_what_a_granule_must_be_worth() {
+        let worth = Worth::new(333.0, 1000.0, 31.25);
+        assert_eq!(worth.free_granules, 10);
+        assert!((worth.free - 0.0234).abs() < 0.001);
+    }
+
+    #[test]
+    fn at_first_the_rest_of_the_unit_comes_along() {
+        assert_eq!(miss(&mut footprint(), 0, 10), (2, 5));
+        assert_eq!(miss(&mut footprint(), 0, 0), (0, 7));
+    }
+
+    #[test]
+    fn what_is_never_used_is_no_longer_brought_in() {
+        let mut footprint = footprint();
+        for region in 0..1000 {
+            miss(&mut footprint, region, 10);
+            footprint.evicted(0, region, 0xff00);
+        }
+        assert_eq!(miss(&mut footprint, 2000, 10), (0, 0));
+    }
+
+    #[test]
+    fn what_always_follows_is_brought_in_to_the_end_and_nothing_before() {
+        let mut footprint = footprint();
+        for region in 0..1000 {
+            miss(&mut footprint, region, 8);
+            footprint.used(0, region, u64::MAX << 9, false);
+            footprint.evicted(0, region, 0xff00);
+        }
+        // Nothing is known of distances beyond the region's end.
+        assert_eq!(miss(&mut footprint, 2000, 8), (0, 55));
+        // Where it is cached already, what is brought in ends.
+        let at = 2000 * 64 + 8;
+        let bring = footprint.miss(0, at..at + 1, at..at + 1, |_| 1 << 12);
+        assert_eq!(bring, at..2000 * 64 + 12);
+    }
+
+    #[test]
+    fn what_is_overwritten_was_not_used() {
+        let mut footprint = footprint();
+        for region in 0..1000 {
+            miss(&mut footprint, region, 8);
+            footprint.used(0, region, u64::MAX << 9, true);
+            footprint.used(0, region, u64::MAX << 9, false);
+            footprint.evicted(0, region, 0xff00);
+        }
+        assert_eq!(miss(&mut footprint, 2000, 8), (0, 0));
+    }
+
+    #[test]
+    fn a_change_of_habit_is_learned() {
+        let mut footprint = footprint();
+        let mut rounds = |used: bool| -> (u64, u64) {
+            for region in 0..30_000 {
+                miss(&mut footprint, region, 8);
+                if used {
+                    footprint.used(0, region, u64::MAX << 9, false);
+                }
+                footprint.evicted(0, region, 0xff00);
+            }
+            miss(&mut footprint, 40_000, 8)
+        };
+        assert_eq!(rounds(false), (0, 0));
+        assert_eq!(rounds(true), (0, 55));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn it_brings_in_what_is_missing_and_nothing_cached(
+            misses in proptest::collection::vec((0u64..300, 1u64..40, proptest::prelude::any::<u64>()), 1..200),
+        ) {
+            let (mut one, mut other) = (footprint(), footprint());
+            for (first, len, seed) in misses {
+                // A map that is the same whenever it is asked for, with the range missing.
+                let cached = |region: u64| -> u64 {
+                    let mut map = BlockKey::new(1, (seed & 0xffff) << 20 | region).hash() & seed.rotate_left(region as u32);
+                    for granule in first..first + len {
+                        if granule / 64 == region {
+                            map &= !(1 << (granule % 64));
+                        }
+                    }
+                    map
+                };
+                let asked = first..first + len;
+                let bring = one.miss(0, asked.clone(), asked.clone(), cached);
+                proptest::prop_assert!(bring.start <= first && bring.end >= first + len);
+                for granule in bring.clone() {
+                    proptest::prop_assert_eq!(cached(granule / 64) >> (granule % 64) & 1, 0);
+                }
+                proptest::prop_assert_eq!(other.miss(0, asked.clone(), asked, cached), bring);
+            }
+        }
+    }
+}
