@@ -1,6 +1,7 @@
 //! What goes when a block is to be placed and there is no room: replacement on two levels.
 
-use super::table::{BlockId, BlockTable, GroupId, Segment};
+use super::recency::Segment;
+use super::table::{BlockId, BlockTable, GroupId};
 
 /// What is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

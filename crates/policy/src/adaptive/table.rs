@@ -5,13 +5,10 @@
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
 //! are filled before another group is opened.
 //!
-//! Recency has two *segments*: blocks enter the first, on probation; a replacement policy may promote them
-//! to the second, and demote them. Within a segment, blocks of each size have a list of their own, so that
-//! the coldest of a size is at hand; a stamp of the last use compares across lists.
-//!
 //! Memory: 32 bytes a block, 32 a group, and the index's heads (four for each group's every second unit).
 
 use super::list::{Link, List, NONE};
+use super::recency::Segment;
 use super::sizes::{BlockSizes, Span};
 use crate::BlockKey;
 
@@ -23,31 +20,22 @@ pub type GroupId = u32;
 /// A block's address: volume (16 bits), class (3), whether it is protected (1), number of its first
 /// unit (44).
 const CLASS_SHIFT: u32 = 45;
-const PROTECTED: u64 = 1 << 44;
+pub(super) const PROTECTED: u64 = 1 << 44;
 const UNIT_MASK: u64 = PROTECTED - 1;
 
-/// Where a block stands in the order of replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
-    /// Where blocks enter.
-    Probation,
-    /// Where a policy puts blocks that are to outlive those.
-    Protected,
-}
-
 #[derive(Clone, Copy, Debug)]
-struct Block {
+pub(super) struct Block {
     /// In halves, so that nothing is padded.
-    address: [u32; 2],
+    pub(super) address: [u32; 2],
     /// Where it lies, in units from the start of the cache.
     place: u32,
     /// The next block in the same bucket of the index, or the next free number.
     next: u32,
     /// The next block of the same group.
     sibling: u32,
-    recency: Link,
+    pub(super) recency: Link,
     /// The table's count of uses at the last one.
-    used_at: u32,
+    pub(super) used_at: u32,
 }
 
 const _: () = assert!(size_of::<Block>() == 32);
@@ -57,11 +45,11 @@ impl Block {
         (self.address[1] as u64) << 32 | self.address[0] as u64
     }
 
-    const fn class(&self) -> u8 {
+    pub(super) const fn class(&self) -> u8 {
         (self.address() >> CLASS_SHIFT & 7) as u8
     }
 
-    const fn segment(&self) -> Segment {
+    pub(super) const fn segment(&self) -> Segment {
         if self.address() & PROTECTED == 0 {
             Segment::Probation
         } else {
@@ -79,8 +67,8 @@ impl Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Group {
-    recency: Link,
+pub(super) struct Group {
+    pub(super) recency: Link,
     /// Among the groups of its class with free slots.
     holes: Link,
     /// The first of its blocks.
@@ -107,22 +95,22 @@ impl Group {
 /// Blocks, groups, index and recency.
 #[derive(Debug)]
 pub struct BlockTable {
-    sizes: BlockSizes,
-    blocks: Vec<Block>,
+    pub(super) sizes: BlockSizes,
+    pub(super) blocks: Vec<Block>,
     free_blocks: u32,
     live_blocks: u32,
     live_units: u32,
-    protected_units: u32,
+    pub(super) protected_units: u32,
     /// Uses of blocks so far, wrapping.
-    uses: u32,
-    groups: Vec<Group>,
+    pub(super) uses: u32,
+    pub(super) groups: Vec<Group>,
     /// Free groups, chained through `first`.
     free_groups: u32,
     free_group_count: u32,
     heads: Vec<u32>,
     /// By segment, by class.
-    recency: [[List; 8]; 2],
-    group_recency: List,
+    pub(super) recency: [[List; 8]; 2],
+    pub(super) group_recency: List,
     holes: [List; 8],
 }
 
@@ -273,75 +261,6 @@ impl BlockTable {
             }
             None
         })
-    }
-
-    /// A block was used: it and its group are the most recent now.
-    #[inline]
-    pub fn touch(&mut self, id: BlockId) {
-        self.stamp(id);
-        let block = &self.blocks[id as usize];
-        let (segment, class) = (block.segment(), block.class());
-        self.recency[segment as usize][usize::from(class)].move_to_front(
-            &mut self.blocks,
-            id,
-            |block| &mut block.recency,
-        );
-        let group = self.group_of(id);
-        self.group_recency
-            .move_to_front(&mut self.groups, group, |group| &mut group.recency);
-    }
-
-    fn stamp(&mut self, id: BlockId) {
-        self.uses = self.uses.wrapping_add(1);
-        self.blocks[id as usize].used_at = self.uses;
-    }
-
-    /// Where a block stands.
-    #[must_use]
-    pub fn segment(&self, id: BlockId) -> Segment {
-        self.blocks[id as usize].segment()
-    }
-
-    /// Puts a block at the recent end of the other segment.
-    pub fn change_segment(&mut self, id: BlockId) {
-        self.stamp(id);
-        let block = &mut self.blocks[id as usize];
-        let (from, class) = (block.segment(), block.class());
-        let bit = (PROTECTED >> 32) as u32;
-        block.address[1] ^= bit;
-        let to = block.segment();
-        let class_index = usize::from(class);
-        self.recency[from as usize][class_index]
-            .remove(&mut self.blocks, id, |block| &mut block.recency);
-        self.recency[to as usize][class_index]
-            .push_front(&mut self.blocks, id, |block| &mut block.recency);
-        match to {
-            Segment::Protected => self.protected_units += 1 << class,
-            Segment::Probation => self.protected_units -= 1 << class,
-        }
-    }
-
-    /// Uses of blocks, of all, since a block was last used.
-    #[must_use]
-    pub fn age(&self, id: BlockId) -> u32 {
-        self.uses.wrapping_sub(self.blocks[id as usize].used_at)
-    }
-
-    /// The least recently used block of a segment and class.
-    #[must_use]
-    pub fn coldest_of(&self, segment: Segment, class: u8) -> Option<BlockId> {
-        let back = self.recency[segment as usize][usize::from(class)].back;
-        (back != NONE).then_some(back)
-    }
-
-    /// The least recently used block of a segment.
-    #[must_use]
-    pub fn coldest(&self, segment: Segment) -> Option<BlockId> {
-        let coldest = self
-            .sizes
-            .classes()
-            .filter_map(|class| self.coldest_of(segment, class));
-        coldest.max_by_key(|id| self.age(*id))
     }
 
     /// Whether a block of this class can be placed without anything being given up.
@@ -506,16 +425,6 @@ impl BlockTable {
         #[expect(clippy::cast_possible_truncation, reason = "numbered with 32 bits")]
         let groups = 0..self.groups.len() as u32;
         groups.flat_map(|group| self.blocks_of(group))
-    }
-
-    /// Groups in use from the least recently used on.
-    pub fn coldest_groups(&self) -> impl Iterator<Item = GroupId> + '_ {
-        let mut at = self.group_recency.back;
-        std::iter::from_fn(move || {
-            let id = at;
-            at = self.groups.get(id as usize)?.recency.newer;
-            Some(id)
-        })
     }
 }
 

@@ -78,6 +78,15 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
     }
 }
 
+/// Whether a group of this class has a free slot.
+fn has_hole(table: &BlockTable, class: u8) -> bool {
+    let slots = (table.sizes().region_units() >> class) as usize;
+    table.coldest_groups().any(|group| {
+        let blocks: Vec<BlockId> = table.blocks_of(group).collect();
+        table.class(blocks[0]) == class && blocks.len() < slots
+    })
+}
+
 proptest! {
     #[test]
     fn the_table_is_what_a_naive_model_says(
@@ -134,8 +143,11 @@ proptest! {
                 }
                 for span in sizes.cut(missing) {
                     let room = table.has_room(span.class);
+                    let (free, hole) = (table.free_groups(), has_hole(&table, span.class));
                     let placed = table.allocate(volume, region, span);
                     prop_assert_eq!(placed.is_some(), room);
+                    let opened = free - table.free_groups();
+                    prop_assert_eq!(opened, usize::from(room && !hole), "holes are filled first");
                     if let Some(id) = placed {
                         prop_assert!(known.insert(id, (volume, region, span)).is_none());
                         recent.insert(0, id);
