@@ -15,7 +15,9 @@ pub enum Victim {
 /// How victims are chosen.
 ///
 /// The choice is a function of the table and of the size that is wanted. Who makes room ahead of need
-/// asks with the sizes that were wanted last.
+/// asks with the sizes that were wanted last. It knows nothing of requests under way: who must not lose the
+/// blocks of one asks again after it, or gives requests less than the fifth of the cache that is never
+/// protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TwoLevel {
     /// AdaCache, section III-D: the least recently used block if it has the wanted size, else the
