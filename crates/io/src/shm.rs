@@ -70,7 +70,7 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     if !metadata.is_file() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
         return Err(Error::new(
             ErrorKind::Permission,
-            "it is not a file that only this user can open: remove it or choose another path",
+            "it is not a file of this user that nobody else may open: `chown` and `chmod 600` it, or choose another path",
         ));
     }
     // SAFETY: the descriptor is open.

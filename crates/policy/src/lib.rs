@@ -9,7 +9,10 @@ mod lru;
 mod order;
 pub mod replacement;
 
-pub use adaptive::{BlockId, BlockSizes, BlockTable, GroupId, Misplaced, Span, TwoLevel, Victim};
+pub use adaptive::{
+    BlockId, BlockSizes, BlockTable, Footprint, GroupId, Misplaced, Segment, Span, TwoLevel, Victim, Worth,
+    clean_with,
+};
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;

@@ -1,9 +1,14 @@
 //! The simulator: a trace through caches that hold no data, on the engine's own decisions.
 
 mod cost;
+mod maps;
 mod model;
+mod serve;
 mod volumes;
 
-pub use cost::{Costs, DeviceCosts};
+pub use cost::{Costs, DeviceCosts, WayCosts};
 pub use model::{CacheModel, Fill, Simulated};
 pub use volumes::{Counts, IoVolumes, Requests, Volume};
+
+#[cfg(test)]
+mod tests;

@@ -1,20 +1,32 @@
 //! A write-back cache without its data: what would be read and written where.
 
-use forebay_policy::{BlockId, BlockSizes, BlockTable, Span, TwoLevel, Victim};
+use forebay_policy::{
+    BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth, clean_with,
+};
 
-use super::cost::{Clock, Costs};
+use super::cost::{Clock, Costs, Way};
+use super::maps::{bits, runs};
+use super::serve::Fetch;
 use super::volumes::Counts;
 use crate::request::{Op, Request};
 
-/// What is brought in with a missed block.
+/// What is brought in from the backing device on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// The whole block, before a write to it, too; a victim is written back whole while the request
-    /// waits (AdaCache, section III-A).
+    /// Whole blocks, before a write, too; a victim with anything dirty is written back whole while the
+    /// request waits (AdaCache, section III-A).
     Whole,
-    /// What was asked for, by granules of 4 KiB; victims are written back ahead of need, dirty granules
-    /// only. This is what Forebay does.
-    Granules,
+    /// Blocks have valid and dirty maps of granules. A read brings in all that is missing of the
+    /// blocks that it misses in, a write only the rest of granules that it writes in part. Victims are
+    /// written back ahead of need, dirty granules only. Missing granules that touch each other are one
+    /// read of the backing device, up to 256 KiB.
+    SubBlock,
+    /// As `SubBlock`, but a read brings in only the granules that it asks for.
+    Demand,
+    /// As `SubBlock`, but a read brings in what a [`Footprint`] says, in blocks as
+    /// [`BlockSizes::cut_asked`] says, and a victim takes its neighbours' dirty granules along as
+    /// [`clean_with`] says.
+    Learned,
 }
 
 /// What to simulate.
@@ -32,46 +44,74 @@ pub struct CacheModel {
     pub costs: Costs,
 }
 
+/// What the simulator knows of a block: granules of its region, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
-struct Granules {
-    valid: u64,
-    dirty: u64,
+pub(super) struct State {
+    pub(super) valid: u64,
+    pub(super) dirty: u64,
+    /// Asked for by a client since the block was placed.
+    pub(super) asked: u64,
+    /// On their way from the backing device, until `ready_ns`.
+    pub(super) pending: u64,
+    pub(super) ready_ns: u64,
 }
 
 /// One simulated cache.
 #[derive(Debug)]
 pub struct Simulated {
-    model: CacheModel,
-    table: BlockTable,
-    granules: Vec<Granules>,
-    clock: Clock,
-    counts: Counts,
-    /// Of the present region: blocks of the cache that the request touches.
+    pub(super) model: CacheModel,
+    pub(super) granule_bytes: u64,
+    pub(super) table: BlockTable,
+    /// Only of [`Fill::Learned`].
+    footprint: Option<Footprint>,
+    pub(super) states: Vec<State>,
+    pub(super) clock: Clock,
+    pub(super) counts: Counts,
+    /// What the present request reads from the backing device, and writes to the cache device.
+    pub(super) fetches: Vec<Fetch>,
+    pub(super) writes: Vec<u64>,
+    /// Room for blocks in hand.
     found: Vec<(BlockId, Span)>,
+    victims: Vec<BlockId>,
 }
 
-/// The part of a request that lies in one region.
+/// The part of a request that lies in one region, in bytes of the region: what is asked for, and the
+/// granules that are to be cached after it.
 #[derive(Clone, Copy)]
-struct Part {
-    volume: u16,
-    region: u64,
-    start: u64,
-    end: u64,
-    write: bool,
+pub(super) struct Part {
+    pub(super) volume: u16,
+    pub(super) region: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) wanted: u64,
+    pub(super) write: bool,
 }
 
 impl Simulated {
     /// An empty cache.
     #[must_use]
     pub fn new(model: CacheModel) -> Self {
-        let groups = model.capacity_bytes / model.sizes.region_bytes();
+        let sizes = model.sizes;
+        let groups = model.capacity_bytes / sizes.region_bytes();
         let groups = u32::try_from(groups).unwrap_or(u32::MAX).max(1);
+        // A map has one word a region.
+        let granule_bytes = (sizes.region_bytes() / 64).max(4096.min(sizes.unit_bytes()));
+        let footprint = (model.fill == Fill::Learned).then(|| {
+            let granules = (sizes.region_bytes() / granule_bytes) as u32;
+            let units = groups * sizes.region_units();
+            Footprint::new(sizes, granules, units, worth(&model.costs, granule_bytes))
+        });
         Self {
-            table: BlockTable::new(model.sizes, groups),
-            granules: Vec::new(),
+            granule_bytes,
+            table: BlockTable::new(sizes, groups),
+            footprint,
+            states: Vec::new(),
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
+            fetches: Vec::new(),
+            writes: Vec::new(),
             found: Vec::new(),
+            victims: Vec::new(),
             model,
         }
     }
@@ -88,6 +128,18 @@ impl Simulated {
         &self.table
     }
 
+    /// Bytes of memory that the metadata of a real cache would take now: the table, 20 bytes a block
+    /// for the rest of its record, two bits a granule; and where it learns, a third bit and the footprint.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let (bits, learned) = match &self.footprint {
+            Some(footprint) => (3, footprint.memory_bytes()),
+            None => (2, 0),
+        };
+        let maps = self.table.cached_bytes() / self.granule_bytes * bits / 8;
+        (self.table.memory_bytes() + 20 * self.table.len() + learned) as u64 + maps
+    }
+
     /// Serves a request; flushes and discards are passed over.
     pub fn request(&mut self, request: &Request) {
         let write = match request.op {
@@ -96,248 +148,304 @@ impl Simulated {
             Op::Flush | Op::Discard => return,
         };
         self.clock.begin();
-        let region_bytes = self.model.sizes.region_bytes();
-        let (mut at, end) = (request.offset_bytes, request.end_bytes());
-        let mut hit_bytes = 0;
-        while at < end {
-            let region = at / region_bytes;
-            let base = region * region_bytes;
-            let part = Part {
-                volume: request.volume as u16,
-                region,
-                start: at - base,
-                end: (end - base).min(region_bytes),
-                write,
-            };
-            hit_bytes += self.part(part);
-            at = base + part.end;
-        }
+        let first = request.offset_bytes / self.granule_bytes;
+        let last = request.end_bytes().div_ceil(self.granule_bytes);
+        let hit = !write && self.hit_in_one_block(request, first, last);
+        let hit_bytes = match hit {
+            true => u64::from(request.len_bytes),
+            false => self.serve_parts(request, first, last, write),
+        };
         let kind = match write {
             true => &mut self.counts.writes,
             false => &mut self.counts.reads,
         };
         kind.note(u64::from(request.len_bytes), hit_bytes);
         self.counts.latency_sum_ns += self.clock.end();
-        let cached = self.table.len() as u64;
-        self.counts.cached_blocks_sum += cached;
-        self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
+        self.counts.cached_blocks_sum += self.table.len() as u64;
+    }
+
+    /// Serves a read, of granules `first..last`, if one block holds all of it; the most frequent case.
+    fn hit_in_one_block(&mut self, request: &Request, first: u64, last: u64) -> bool {
+        if self.model.fill == Fill::Whole {
+            return false;
+        }
+        let (volume, region_bytes) = (request.volume as u16, self.model.sizes.region_bytes());
+        let region = request.offset_bytes / region_bytes;
+        let base = region * (region_bytes / self.granule_bytes);
+        if last - base > region_bytes / self.granule_bytes {
+            return false;
+        }
+        let asked = bits(first - base, last - base);
+        let holds = |(id, _): &(BlockId, Span)| asked & !self.states[*id as usize].valid == 0;
+        let Some(id) = self
+            .table
+            .find(volume, region)
+            .find(holds)
+            .map(|(id, _)| id)
+        else {
+            return false;
+        };
+        if let Some(footprint) = &mut self.footprint {
+            footprint.used(volume, region, asked, false);
+        }
+        self.note_use(id, asked);
+        let start = request.offset_bytes - region * region_bytes;
+        let end = start + u64::from(request.len_bytes);
+        self.read_granules(id, asked, start, end);
+        true
+    }
+
+    /// Granules of a cached block are asked for.
+    fn note_use(&mut self, id: BlockId, touched: u64) {
+        let state = &mut self.states[id as usize];
+        let again = state.asked & touched != 0;
+        state.asked |= touched;
+        self.model.replace.used(&mut self.table, id, again);
+    }
+
+    /// Serves a request for granules `first..last` part by part; returns how many of its bytes were in
+    /// the cache.
+    fn serve_parts(&mut self, request: &Request, first: u64, last: u64, write: bool) -> u64 {
+        let (granule, volume) = (self.granule_bytes, request.volume as u16);
+        let region_bytes = self.model.sizes.region_bytes();
+        let wanted = self.widen(volume, first, last, write);
+        let (mut at, end) = (wanted.0 * granule, wanted.1 * granule);
+        let mut hit_bytes = 0;
+        while at < end {
+            let region = at / region_bytes;
+            let base = region * region_bytes;
+            let to = end.min(base + region_bytes);
+            let inside = |bytes: u64| bytes.clamp(base, base + region_bytes) - base;
+            hit_bytes += self.part(Part {
+                volume,
+                region,
+                start: inside(request.offset_bytes),
+                end: inside(request.end_bytes()),
+                wanted: bits((at - base) / granule, (to - base) / granule),
+                write,
+            });
+            at = to;
+        }
+        self.issue();
+        hit_bytes
     }
 
     /// Writes everything back, as at the end of a trace.
     pub fn write_back_all(&mut self) {
-        let blocks: Vec<BlockId> = self.table.coldest_blocks().collect();
+        let blocks: Vec<BlockId> = self.table.blocks().collect();
         for id in blocks {
             self.write_back(id);
         }
     }
 
+    /// The granules that are to be cached after a request for `first..last`.
+    fn widen(&mut self, volume: u16, first: u64, last: u64, write: bool) -> (u64, u64) {
+        let Some(footprint) = &mut self.footprint else {
+            return (first, last);
+        };
+        let per = self.model.sizes.region_bytes() / self.granule_bytes;
+        let cached = |region: u64| -> u64 {
+            let blocks = self.table.find(volume, region);
+            blocks.fold(0, |mask, (id, _)| mask | self.states[id as usize].valid)
+        };
+        let mut missing = None;
+        let mut at = first;
+        while at < last {
+            let region = at / per;
+            let (base, to) = (region * per, last.min((region + 1) * per));
+            let asked = bits(at - base, to - base);
+            footprint.used(volume, region, asked, write);
+            let absent = if write { 0 } else { asked & !cached(region) };
+            if absent != 0 {
+                let from = base + u64::from(absent.trailing_zeros());
+                let end = base + 64 - u64::from(absent.leading_zeros());
+                missing = Some((missing.map_or(from, |(from, _)| from), end));
+            }
+            at = to;
+        }
+        let Some((from, end)) = missing else {
+            return (first, last);
+        };
+        let bring = footprint.miss(volume, first..last, from..end, cached);
+        (first.min(bring.start), last.max(bring.end))
+    }
+
     /// Serves a part; returns how many of its bytes were in the cache.
     fn part(&mut self, part: Part) -> u64 {
         let sizes = self.model.sizes;
-        let wanted = sizes.touched(part.start, part.end);
+        let granules = sizes.unit_bytes() / self.granule_bytes;
+        let asked = match part.start < part.end {
+            true => sizes.touched(part.start, part.end),
+            false => 0,
+        };
+        let first = u64::from(part.wanted.trailing_zeros()) / granules;
+        let last = (63 - u64::from(part.wanted.leading_zeros())) / granules;
+        let wanted = bits(first, last + 1);
         let mut missing = wanted;
-        self.found.clear();
+        let mut found = std::mem::take(&mut self.found);
         for (id, span) in self.table.find(part.volume, part.region) {
             if span.mask() & wanted != 0 {
                 missing &= !span.mask();
-                self.found.push((id, span));
+                found.push((id, span));
             }
         }
         let mut hit_bytes = 0;
-        for index in 0..self.found.len() {
-            let (id, span) = self.found[index];
-            self.table.touch(id);
+        for (id, span) in found.drain(..) {
+            if span.mask() & asked != 0 {
+                self.note_use(id, self.touched(part, span));
+            }
             hit_bytes += self.serve(part, id, span, false);
         }
-        for span in sizes.cut(missing) {
-            let id = self.place(part, span);
-            hit_bytes += self.serve(part, id, span, true);
+        self.found = found;
+        if missing == 0 {
+            return hit_bytes;
+        }
+        if self.model.fill == Fill::Learned {
+            for span in sizes.cut_asked(missing, asked) {
+                hit_bytes += self.place(part, span);
+            }
+        } else {
+            for span in sizes.cut(missing) {
+                hit_bytes += self.place(part, span);
+            }
         }
         hit_bytes
     }
 
-    /// Places a missed block.
-    fn place(&mut self, part: Part, span: Span) -> BlockId {
+    /// Places a missed block and serves what of a part lies in it.
+    fn place(&mut self, part: Part, span: Span) -> u64 {
         while !self.table.has_room(span.class) {
             let victim = self.model.replace.victim(&self.table, span.class);
             match victim.expect("no room, so something is cached") {
                 Victim::Block(id) => self.evict(id),
                 Victim::Group(group) => {
                     self.counts.evicted_groups += 1;
-                    self.found.clear();
-                    let blocks = self.table.blocks_of(group);
-                    let blocks: Vec<BlockId> = blocks.collect();
-                    for id in blocks {
+                    let mut victims = std::mem::take(&mut self.victims);
+                    victims.extend(self.table.blocks_of(group));
+                    for id in victims.drain(..) {
                         self.evict(id);
                     }
+                    self.victims = victims;
                 }
             }
         }
         let id = self.table.allocate(part.volume, part.region, span);
         let id = id.expect("there is room");
-        if id as usize >= self.granules.len() {
-            self.granules.resize(id as usize + 1, Granules::default());
+        if id as usize >= self.states.len() {
+            self.states.resize(id as usize + 1, State::default());
         }
-        self.granules[id as usize] = Granules::default();
+        self.states[id as usize] = State {
+            asked: self.touched(part, span),
+            ..State::default()
+        };
         self.counts.allocated_blocks += 1;
         self.counts.allocated_bytes += self.model.sizes.block_bytes(span.class);
-        id
+        let cached = self.table.len() as u64;
+        self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
+        self.counts.memory_max_bytes = self.counts.memory_max_bytes.max(self.memory_bytes());
+        self.serve(part, id, span, true)
     }
 
     fn evict(&mut self, id: BlockId) {
         self.write_back(id);
+        let (volume, region, span) = self.table.address(id);
+        let granules = self.granules(span);
+        if let Some(footprint) = &mut self.footprint {
+            footprint.evicted(volume, region, granules);
+        }
+        // Reads that are on their way to it have no place to go.
+        self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
         self.table.remove(id);
         self.counts.evicted_blocks += 1;
     }
 
     fn write_back(&mut self, id: BlockId) {
-        let Granules { valid, dirty } = self.granules[id as usize];
+        let dirty = self.states[id as usize].dirty;
         if dirty == 0 {
             return;
         }
-        self.granules[id as usize] = Granules { valid, dirty: 0 };
         match self.model.fill {
             Fill::Whole => {
+                self.states[id as usize].dirty = 0;
                 let bytes = self.model.sizes.block_bytes(self.table.class(id));
-                self.counts.io.read_from_cache.add(bytes);
-                self.counts.io.write_to_core.add(bytes);
-                let at = self.clock.now();
-                self.clock.read_cache(at, bytes);
-                let read = self.clock.done();
-                self.clock.write_core(read, bytes);
+                let read = self.read_victim(bytes);
+                let written = self.write_core(read, bytes);
+                self.clock.wait(written);
             }
-            Fill::Granules => {
-                let granule = self.granule_bytes(self.table.class(id));
-                for run in runs(dirty) {
-                    let bytes = u64::from(run.1) * granule;
-                    self.counts.io.read_from_cache.add(bytes);
-                    self.counts.io.write_to_core.add(bytes);
-                    self.clock.background_cache(bytes);
-                    self.clock.background_core(bytes);
+            Fill::SubBlock | Fill::Demand => {
+                self.states[id as usize].dirty = 0;
+                for (_, len) in runs(dirty) {
+                    let bytes = u64::from(len) * self.granule_bytes;
+                    let read = self.read_victim(bytes);
+                    self.write_core(read, bytes);
                 }
             }
+            Fill::Learned => self.write_back_with(id, dirty),
         }
     }
 
-    fn granule_bytes(&self, class: u8) -> u64 {
-        (self.model.sizes.block_bytes(class) / 64).max(4096)
-    }
-
-    /// Serves what of a part lies in one block; returns how many of the bytes it held.
-    fn serve(&mut self, part: Part, id: BlockId, span: Span, fresh: bool) -> u64 {
-        let sizes = self.model.sizes;
-        let base = u64::from(span.first) * sizes.unit_bytes();
-        let size = sizes.block_bytes(span.class);
-        let start = part.start.max(base) - base;
-        let end = part.end.min(base + size) - base;
-        match self.model.fill {
-            Fill::Whole => self.serve_whole(part.write, id, size, end - start, fresh),
-            Fill::Granules => self.serve_granules(part.write, id, size, start, end),
-        }
-    }
-
-    fn serve_whole(&mut self, write: bool, id: BlockId, size: u64, bytes: u64, fresh: bool) -> u64 {
-        let (io, clock) = (&mut self.counts.io, &mut self.clock);
-        let mut at = clock.now();
-        if fresh {
-            // After the write-back of what had to go.
-            at = clock.done();
-            io.read_from_core.add(size);
-            clock.read_core(at, size);
-            io.write_to_cache.add(size);
-            clock.background_cache(size);
-            at = clock.done();
-        }
-        if write {
-            io.write_to_cache.add(bytes);
-            clock.write_cache(at, bytes);
-            self.granules[id as usize].dirty = u64::MAX;
-        } else if !fresh {
-            io.read_from_cache.add(bytes);
-            clock.read_cache(at, bytes);
-        }
-        if fresh { 0 } else { bytes }
-    }
-
-    fn serve_granules(&mut self, write: bool, id: BlockId, size: u64, start: u64, end: u64) -> u64 {
-        let granule = (size / 64).max(4096);
-        let bits = |first: u64, last: u64| -> u64 {
-            if first >= last {
-                return 0;
+    /// Writes back a block and what of its region goes with it.
+    fn write_back_with(&mut self, id: BlockId, dirty: u64) {
+        let (volume, region, _) = self.table.address(id);
+        let mut blocks = std::mem::take(&mut self.found);
+        let found = blocks.len();
+        blocks.extend(self.table.find(volume, region));
+        let all = blocks[found..]
+            .iter()
+            .fold(0, |all, (id, _)| all | self.states[*id as usize].dirty);
+        for (first, len) in runs(clean_with(dirty, all)) {
+            let run = bits(u64::from(first), u64::from(first + len));
+            let mut read = self.clock.now();
+            for (id, _) in &blocks[found..] {
+                let piece = self.states[*id as usize].dirty & run;
+                if piece != 0 {
+                    self.states[*id as usize].dirty &= !piece;
+                    let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
+                    read = read.max(self.read_victim(bytes));
+                }
             }
-            (u64::MAX >> (64 - (last - first))) << first
+            self.write_core(read, u64::from(len) * self.granule_bytes);
+        }
+        blocks.truncate(found);
+        self.found = blocks;
+    }
+
+    fn read_victim(&mut self, bytes: u64) -> u64 {
+        self.counts.io.read_from_cache.add(bytes);
+        let at = self.clock.now();
+        self.clock.cache(Way::Read, at, bytes)
+    }
+
+    fn write_core(&mut self, at_ns: u64, bytes: u64) -> u64 {
+        self.counts.io.write_to_core.add(bytes);
+        self.clock.core(Way::Write, at_ns, bytes)
+    }
+
+    /// The granules of a block.
+    fn granules(&self, span: Span) -> u64 {
+        let unit = self.model.sizes.unit_bytes() / self.granule_bytes;
+        let first = u64::from(span.first) * unit;
+        bits(first, first + u64::from(span.units()) * unit)
+    }
+
+    /// The granules of a block that a part asks for.
+    pub(super) fn touched(&self, part: Part, span: Span) -> u64 {
+        let granule = self.granule_bytes;
+        let asked = match part.start < part.end {
+            true => bits(part.start / granule, part.end.div_ceil(granule)),
+            false => 0,
         };
-        let touched = bits(start / granule, end.div_ceil(granule));
-        let Granules { valid, dirty } = self.granules[id as usize];
-        let absent = touched & !valid;
-        let (io, clock) = (&mut self.counts.io, &mut self.clock);
-        let at = clock.now();
-        if write {
-            // The rest of granules that are written in part, and hold nothing yet.
-            let covered = bits(start.div_ceil(granule), end / granule);
-            let ragged = absent & !covered;
-            for (_, len) in runs(ragged) {
-                let bytes = u64::from(len) * granule;
-                io.read_from_core.add(bytes);
-                clock.read_core(at, bytes);
-            }
-            let at = clock.done();
-            let bytes = end - start + ragged_bytes(ragged, granule, start, end);
-            io.write_to_cache.add(bytes);
-            clock.write_cache(at, bytes);
-            self.granules[id as usize] = Granules {
-                valid: valid | touched,
-                dirty: dirty | touched,
-            };
-            return if absent == 0 { end - start } else { 0 };
-        }
-        for (_, len) in runs(absent) {
-            let bytes = u64::from(len) * granule;
-            io.read_from_core.add(bytes);
-            clock.read_core(at, bytes);
-            io.write_to_cache.add(bytes);
-            clock.background_cache(bytes);
-        }
-        let mut hit_bytes = 0;
-        for (first, len) in runs(touched & valid) {
-            let from = start.max(u64::from(first) * granule);
-            let to = end.min(u64::from(first + len) * granule);
-            hit_bytes += to - from;
-            io.read_from_cache.add(to - from);
-            clock.read_cache(at, to - from);
-        }
-        self.granules[id as usize].valid = valid | touched;
-        hit_bytes
+        asked & self.granules(span)
     }
 }
 
-/// What a write of `start..end` grows by when these granules are completed.
-fn ragged_bytes(ragged: u64, granule: u64, start: u64, end: u64) -> u64 {
-    let whole = u64::from(ragged.count_ones()) * granule;
-    let mut inside = 0;
-    for (first, len) in runs(ragged) {
-        let from = start.max(u64::from(first) * granule);
-        let to = end.min(u64::from(first + len) * granule);
-        inside += to - from;
-    }
-    whole - inside
-}
-
-/// Runs of set bits: first, and how many.
-fn runs(mask: u64) -> impl Iterator<Item = (u32, u32)> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        if rest == 0 {
-            return None;
-        }
-        let first = rest.trailing_zeros();
-        let len = (rest >> first).trailing_ones();
-        let run = if len == 64 {
-            u64::MAX
-        } else {
-            ((1 << len) - 1) << first
-        };
-        rest &= !run;
-        Some((first, len))
-    })
+/// What bringing in is worth on these devices.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn worth(costs: &Costs, granule_bytes: u64) -> Worth {
+    let read = costs.core.read;
+    Worth::new(
+        1e9 / read.iops as f32,
+        read.latency_ns as f32,
+        granule_bytes as f32 * 1e9 / read.bytes_per_s as f32,
+    )
 }

@@ -107,6 +107,8 @@ pub struct Counts {
     pub cached_blocks_sum: u64,
     /// Most blocks cached at a time.
     pub cached_blocks_max: u64,
+    /// Most memory for metadata at a time, bytes.
+    pub memory_max_bytes: u64,
     /// Sum over requests of their modelled latency, nanoseconds.
     pub latency_sum_ns: u64,
 }

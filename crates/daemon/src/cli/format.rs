@@ -13,8 +13,8 @@ use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
 use super::out;
-use crate::config::Medium;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
+use crate::config::{Medium, loop_on};
 use crate::stack::journal;
 use crate::state::hex;
 
@@ -196,6 +196,16 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
 }
 
 fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
+    if let Some(device) = std::fs::metadata(path).ok().as_ref().and_then(loop_on) {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{path} is the file under {device}: name {device}, or detach it first (`losetup -d {device}`)",
+                path = path.display(),
+                device = device.display()
+            ),
+        ));
+    }
     let options = FileDeviceOptions {
         direct: true,
         exclusive: true,
@@ -248,6 +258,8 @@ async fn look(
     }
     let (lost, replaced) = match inspect_with_journal(devices, None).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
+        // Somebody serves it, under whatever name.
+        Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
         Err(error) => {
             let report = error.report();
             let lost = format!("whatever the cache holds, which cannot be told: {report}");

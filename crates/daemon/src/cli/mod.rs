@@ -44,6 +44,8 @@ enum Command {
     Check(check::Arguments),
     Bench(bench::Arguments),
     Trace(trace::Arguments),
+    Simulate(trace::simulate::Arguments),
+    Mrc(trace::mrc::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -95,6 +97,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
+        Command::Simulate(arguments) => trace::simulate::run(&arguments),
+        Command::Mrc(arguments) => trace::mrc::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_block::{ErrorKind, Result};
 use forebay_io::file::may_write_device;
@@ -22,13 +22,17 @@ enum Use<'a> {
 impl Use<'_> {
     /// What to do when it is not there, or holds nothing.
     fn help(self, path: &Path) -> String {
-        let path = path.display();
+        let name = path.display();
         match self {
             Self::Cache => format!(
-                "correct `path`, or make a cache with `forebay format --create SIZE --cache {path}`"
+                "correct `path`, or make a cache with `forebay format --create SIZE --cache {name}`"
+            ),
+            Self::Backing(volume) if path.starts_with("/dev") => format!(
+                "correct `path`, bring the device back, or take volume {volume:?} and its exports out of \
+                 the configuration: what the cache has of it stays"
             ),
             Self::Backing(volume) => format!(
-                "correct `path`, make it there (a file: `truncate -s SIZE {path}`), or take volume \
+                "correct `path`, make it there (a file: `truncate -s SIZE {name}`), or take volume \
                  {volume:?} and its exports out of the configuration: what the cache has of it stays"
             ),
         }
@@ -43,12 +47,41 @@ pub(crate) enum Medium {
 }
 
 impl Medium {
+    /// A loop device is the file under it.
     pub(crate) fn of(found: &Metadata) -> Self {
-        match found.file_type().is_block_device() {
-            true => Self::Block(found.rdev()),
-            false => Self::File(found.dev(), found.ino()),
+        if !found.file_type().is_block_device() {
+            return Self::File(found.dev(), found.ino());
         }
+        let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
+        let folder = format!("/sys/dev/block/{major}:{minor}");
+        let under = under_loop(Path::new(&folder));
+        under.map_or(Self::Block(found.rdev()), |file| {
+            Self::File(file.dev(), file.ino())
+        })
     }
+}
+
+/// The file under a loop device, given its folder in sysfs.
+fn under_loop(folder: &Path) -> Option<Metadata> {
+    let path = std::fs::read_to_string(folder.join("loop/backing_file")).ok()?;
+    std::fs::metadata(path.trim_end_matches('\n')).ok()
+}
+
+/// The loop device that stands on a file, if there is one: who uses both changes the file behind the
+/// kernel's back.
+pub(crate) fn loop_on(file: &Metadata) -> Option<PathBuf> {
+    if !file.is_file() {
+        return None;
+    }
+    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
+    let standing = |folder: &Path| {
+        let under = under_loop(folder)?;
+        (under.dev() == file.dev() && under.ino() == file.ino()).then_some(())
+    };
+    devices
+        .filter(|device| standing(&device.path()).is_some())
+        .map(|device| Path::new("/dev").join(device.file_name()))
+        .min()
 }
 
 impl Config {
@@ -159,6 +192,11 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
             format!("cannot be opened for writing: {error}"),
             help.into(),
         ));
+    }
+    if let Some(device) = loop_on(&found) {
+        let device = device.display();
+        let help = format!("let `path` name {device}, or detach it first (`losetup -d {device}`)");
+        return Err((format!("is the file under {device}"), help));
     }
     // No device has smaller blocks.
     if found.len() < 512 {

@@ -24,7 +24,7 @@ use toml::Spanned;
 pub use cache::{Cache, Durability};
 pub use device::{Device, DeviceKind};
 pub use export::{Export, Listen, Protocol};
-pub(crate) use media::Medium;
+pub(crate) use media::{Medium, loop_on};
 use problem::Problems;
 pub use server::{Io, Server};
 pub use volume::{Mode, Promotion, Volume};

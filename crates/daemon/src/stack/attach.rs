@@ -33,11 +33,16 @@ impl Stack {
             .cache
             .as_ref()
             .filter(|_| !wishes.without_cache.contains(name));
-        let (device, record) = match cache {
-            Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
-            None => self.attach_without(name, backing).await,
-        }
-        .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
+        let met = self
+            .meet_others(name, &backing, cache.map(|cache| cache.id), wishes)
+            .await;
+        let attached = match (met, cache) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Some(cache)) => self.attach_to(cache, volume, backing, wishes).await,
+            (Ok(()), None) => self.attach_without(name, backing).await,
+        };
+        let (device, record) =
+            attached.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         let served = Served {
             config: volume.clone(),
             volume: Volume::new(name.as_str(), Rc::clone(&device), volume.read_only),
@@ -48,6 +53,37 @@ impl Stack {
             record: Cell::new(record),
         };
         self.volumes.borrow_mut().push(Rc::new(served));
+        Ok(())
+    }
+
+    /// The backing device may have been served under another name: that volume's record must not say that
+    /// nothing happened since.
+    async fn meet_others(
+        &self,
+        name: &str,
+        backing: &Rc<dyn BlockDevice>,
+        cache: Option<CacheId>,
+        wishes: &Wishes,
+    ) -> Result<()> {
+        let identity = backing.info().identity.unwrap_or(0);
+        let (state, volume) = (Arc::clone(&self.state), name.to_owned());
+        let others = offload(move || state.others(&volume, identity)).await?;
+        let adopt = wishes.adopt.iter().any(|adopted| adopted == name);
+        for (other, record) in others {
+            let Some(changed) = decide::renamed(name, cache, adopt, &other, record)? else {
+                continue;
+            };
+            tracing::warn!(
+                volume = name,
+                former = other,
+                "the backing device was served under another name, through cache {}: what that cache holds of it is taken for older from now on",
+                record.cache
+            );
+            self.store(&other, changed).await?;
+            // Where it is written is not known.
+            let state = Arc::clone(&self.state);
+            offload(move || state.remove_ranges(&other)).await?;
+        }
         Ok(())
     }
 
@@ -71,6 +107,7 @@ impl Stack {
             cache_epoch: known.map(|(_, epoch)| *epoch),
             adopt: wishes.adopt.contains(&volume.name),
             dirty_mode: volume.mode.keeps_dirty_data(),
+            backing: backing.info().identity.unwrap_or(0),
         })?;
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
@@ -117,7 +154,8 @@ impl Stack {
     ) -> Result<(Rc<dyn BlockDevice>, Record)> {
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let record = offload(move || state.load(&owned)).await?;
-        let plan = decide::without_cache(name, record);
+        let identity = backing.info().identity.unwrap_or(0);
+        let plan = decide::without_cache(name, record, identity);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }

@@ -62,12 +62,15 @@ impl Wishes {
 
 fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<_> = names.collect();
+    let served = match names.is_empty() {
+        true => {
+            "none is served any more: restart the daemon to serve those of the configuration".into()
+        }
+        false => format!("there are: {}", names.join(", ")),
+    };
     Error::new(
         ErrorKind::NotFound,
-        format!(
-            "there is no volume {name:?}; there are: {}",
-            names.join(", ")
-        ),
+        format!("there is no volume {name:?}; {served}"),
     )
 }
 

@@ -274,6 +274,70 @@ fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
     });
 }
 
+/// The backing device of a volume with dirty data is served under another name, through another cache:
+/// what is written there is newer than what the first cache has.
+#[test]
+fn a_backing_device_cannot_be_written_behind_its_cache_under_another_name() {
+    let scratch = Scratch::new("renamed");
+    let one = scratch.config(&FILES.replace("\"journal\"", "\"journal-1\""));
+    let other = FILES
+        .replace("\"cache\"", "\"cache-2\"")
+        .replace("\"map\" }", "\"map-2\" }")
+        .replace("\"journal\"", "\"journal-2\"")
+        .replace("\"db\"", "\"dbx\"");
+    let other = scratch.config(&other);
+    let base = scratch.0.clone();
+    on_reactor(|| async move {
+        file(&base.join("disk"), 16 << 20);
+        for (cache, map, uuid) in [("cache", "map", 21), ("cache-2", "map-2", 22)] {
+            let devices = forebay_cache::Devices {
+                data: file(&base.join(cache), 32 << 20),
+                metadata: Some(file(&base.join(map), 8 << 20)),
+            };
+            let options = FormatOptions::new(16 << 10, [uuid; 16]);
+            forebay_cache::format(&devices, &options)
+                .await
+                .expect("formatted");
+        }
+    });
+    let first = one.clone();
+    on_reactor(|| async move {
+        let stack = Stack::open(&first, &Wishes::default()).await;
+        let stack = stack.expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        let written = db.write(8192, Buf::copied(&[3; 4096])).await;
+        written.expect("written");
+        // Dropped, as if the process had died.
+    });
+    let second = other.clone();
+    on_reactor(|| async move {
+        let Err(error) = Stack::open(&second, &Wishes::default()).await else {
+            panic!("the first cache has dirty data of it");
+        };
+        let report = error.report();
+        assert!(report.contains("last served as volume \"db\""), "{report}");
+    });
+    on_reactor(|| async move {
+        let adopt = Wishes {
+            adopt: vec!["dbx".into()],
+            ..Wishes::default()
+        };
+        let stack = Stack::open(&other, &adopt).await.expect("adopted");
+        let dbx = stack.volume("dbx").expect("there").open();
+        let written = dbx.write(8192, Buf::copied(&[4; 4096])).await;
+        written.expect("written");
+        stack.detach("dbx").await.expect("detached");
+        stack.close().await.expect("closes");
+    });
+    on_reactor(|| async move {
+        let Err(error) = Stack::open(&one, &Wishes::default()).await else {
+            panic!("its dirty data is older than what the device has");
+        };
+        let report = error.report();
+        assert!(report.contains("--discard-stale-dirty db"), "{report}");
+    });
+}
+
 /// What a configuration calls a journal by mistake is left alone, whatever it holds.
 #[test]
 fn a_journal_is_never_made_of_something_else() {

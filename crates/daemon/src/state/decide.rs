@@ -29,6 +29,8 @@ pub struct Meeting<'a> {
     pub adopt: bool,
     /// Whether the volume's mode keeps dirty data.
     pub dirty_mode: bool,
+    /// What tells the backing device from others; zero if nothing does.
+    pub backing: u64,
 }
 
 /// How a volume is attached to a cache.
@@ -78,6 +80,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         cache: meeting.cache,
         may_be_dirty,
         logged_since: ours.and_then(|record| record.logged_since),
+        backing: meeting.backing,
     };
     Ok(Attach {
         before,
@@ -155,7 +158,7 @@ pub struct Without {
 
 /// Decides how to serve a volume without its cache.
 #[must_use]
-pub fn without_cache(volume: &str, record: Option<Record>) -> Without {
+pub fn without_cache(volume: &str, record: Option<Record>, backing: u64) -> Without {
     let Some(record) = record else {
         return Without {
             record: Record {
@@ -164,6 +167,7 @@ pub fn without_cache(volume: &str, record: Option<Record>) -> Without {
                 cache: CacheId::None,
                 may_be_dirty: false,
                 logged_since: None,
+                backing,
             },
             fresh_log: true,
             note: None,
@@ -181,9 +185,46 @@ pub fn without_cache(volume: &str, record: Option<Record>) -> Without {
         record: Record {
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
+            backing,
             ..record
         },
         fresh_log: record.logged_since.is_none(),
         note,
     }
+}
+
+/// What becomes of another volume's record when its backing device is served as `volume`, through
+/// `cache` or without one; none if it need not change.
+///
+/// # Errors
+/// `Busy` when that volume's cache may hold data that the device does not have, and `volume` would be
+/// written through another cache, unless the user adopts the device.
+pub fn renamed(
+    volume: &str,
+    cache: Option<CacheId>,
+    adopt: bool,
+    other: &str,
+    record: Record,
+) -> Result<Option<Record>> {
+    // Of its own volumes a cache knows the devices itself.
+    if !matches!(record.cache, CacheId::Uuid(_)) || cache == Some(record.cache) {
+        return Ok(None);
+    }
+    if record.may_be_dirty && cache.is_some() && !adopt {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the backing device was last served as volume {other:?} through cache {}, which may hold \
+                 data that it does not have: serve it under that name with that cache and `forebay detach \
+                 {other}` first, or start with --adopt {volume} to go on without that data",
+                record.cache
+            ),
+        ));
+    }
+    // When that volume comes back, its cache hears that the device was written, nobody knows where.
+    Ok(Some(Record {
+        epoch: record.epoch + 1,
+        logged_since: Some(record.logged_since.unwrap_or(record.epoch)),
+        ..record
+    }))
 }

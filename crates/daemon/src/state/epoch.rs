@@ -35,6 +35,8 @@ pub struct Record {
     /// If the volume was served without the cache since: the highest epoch that the cache can have
     /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
+    /// What told the backing device from others at the last attach; zero if nothing did.
+    pub backing: u64,
 }
 
 const HEAD: &str = "forebay volume state 1";
@@ -89,8 +91,8 @@ fn render(volume: &str, record: &Record) -> String {
         .logged_since
         .map_or_else(|| "no".into(), |epoch| epoch.to_string());
     let body = format!(
-        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\n",
-        record.epoch, record.attached, record.cache, record.may_be_dirty,
+        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\n",
+        record.epoch, record.attached, record.cache, record.may_be_dirty, record.backing,
     );
     let check = check(&body);
     format!("{body}check {check:016x}\n")
@@ -116,7 +118,37 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             "no" => None,
             epoch => Some(epoch.parse().ok()?),
         },
+        // Earlier versions did not write it.
+        backing: match lines.next() {
+            Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
+            None => 0,
+        },
     })
+}
+
+/// What is remembered of the volumes other than `volume` that were served from this backing device.
+pub(super) fn others(
+    directory: &Path,
+    volume: &str,
+    backing: u64,
+) -> Result<Vec<(String, Record)>> {
+    let mut found = Vec::new();
+    let what = || format!("state directory {}", directory.display());
+    for entry in fs::read_dir(directory).context(what)? {
+        let name = entry.context(what)?.file_name();
+        let name = name.to_string_lossy();
+        let Some(other) = name.strip_suffix(".epoch").filter(|other| *other != volume) else {
+            continue;
+        };
+        // A damaged file is told of when its own volume is served.
+        if let Ok(Some(record)) = load(directory, other)
+            && record.backing == backing
+        {
+            found.push((other.to_owned(), record));
+        }
+    }
+    found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
 }
 
 pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {

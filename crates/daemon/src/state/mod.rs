@@ -99,6 +99,18 @@ impl StateDirectory {
         epoch::load(&self.path, volume)
     }
 
+    /// What is remembered of the volumes other than `volume` that were served from the backing device
+    /// with this identity; nothing where it has none (zero).
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn others(&self, volume: &str, backing: u64) -> Result<Vec<(String, Record)>> {
+        match backing {
+            0 => Ok(Vec::new()),
+            _ => epoch::others(&self.path, volume, backing),
+        }
+    }
+
     /// Remembers `record` durably in place of what was there.
     ///
     /// # Errors

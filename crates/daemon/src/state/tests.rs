@@ -1,6 +1,6 @@
 //! Epochs and ranges survive what a power loss does to files, and decide rightly.
 
-use super::decide::{Attach, Meeting, attach, without_cache};
+use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
 
 struct Scratch(PathBuf);
@@ -30,6 +30,7 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         cache,
         may_be_dirty: true,
         logged_since: None,
+        backing: 0,
     }
 }
 
@@ -42,6 +43,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         cache_epoch,
         adopt: false,
         dirty_mode: true,
+        backing: 0,
     }
 }
 
@@ -209,7 +211,7 @@ fn a_lost_state_directory_is_not_guessed_over() {
 
 #[test]
 fn serving_without_the_cache_tells_it_what_is_stale() {
-    let first = without_cache("db", Some(record(3, HERE)));
+    let first = without_cache("db", Some(record(3, HERE)), 0);
     assert_eq!(
         (first.record.epoch, first.record.logged_since),
         (4, Some(3))
@@ -219,7 +221,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "an old log that lies about is of another time"
     );
     assert!(first.note.is_some_and(|note| note.contains("newer data")));
-    let second = without_cache("db", Some(first.record));
+    let second = without_cache("db", Some(first.record), 0);
     assert!(
         !second.fresh_log,
         "the cache has not been told of the first time yet"
@@ -255,7 +257,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&told).stale, Some(vec![]));
     // And now without the cache again: the cache knows nothing of this time.
-    let third = without_cache("db", Some(attached.before));
+    let third = without_cache("db", Some(attached.before), 0);
     let missed = Meeting {
         record: Some(third.record),
         ..told
@@ -269,13 +271,68 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&lost).stale, None);
     // A volume that no cache holds needs no log.
-    assert_eq!(without_cache("db", None).record.logged_since, None);
+    assert_eq!(without_cache("db", None, 0).record.logged_since, None);
     let detached = Record {
         may_be_dirty: false,
         ..record(3, CacheId::None)
     };
     assert_eq!(
-        without_cache("db", Some(detached)).record.logged_since,
+        without_cache("db", Some(detached), 0).record.logged_since,
         None
     );
+}
+
+#[test]
+fn a_backing_device_under_another_name_is_the_same_device() {
+    let scratch = Scratch::new("renamed");
+    let state = StateDirectory::open(&scratch.0).expect("free");
+    let served = Record {
+        backing: 77,
+        ..record(4, HERE)
+    };
+    state.store("db", &served).expect("stored");
+    state.store("other", &record(9, HERE)).expect("stored");
+    assert_eq!(state.others("db", 77).expect("read"), []);
+    assert_eq!(state.others("dbx", 0).expect("read"), []);
+    let others = state.others("dbx", 77).expect("read");
+    assert_eq!(others, [("db".to_owned(), served)]);
+
+    // Its cache may hold what the device does not have.
+    let refused = renamed("dbx", Some(THERE), false, "db", served).expect_err("refused");
+    let report = refused.report();
+    assert!(report.contains("last served as volume \"db\""), "{report}");
+    assert!(report.contains("--adopt dbx"), "{report}");
+    // The same cache knows its own volumes; one that was detached holds nothing.
+    assert_eq!(
+        renamed("dbx", Some(HERE), false, "db", served).expect("allowed"),
+        None
+    );
+    let detached = record(4, CacheId::None);
+    assert_eq!(
+        renamed("dbx", Some(THERE), false, "db", detached).expect("allowed"),
+        None
+    );
+    // Else that cache is told when it comes back.
+    let clean = Record {
+        may_be_dirty: false,
+        ..served
+    };
+    for (cache, adopt, record) in [
+        (Some(THERE), true, served),
+        (None, false, served),
+        (Some(THERE), false, clean),
+    ] {
+        let changed = renamed("dbx", cache, adopt, "db", record);
+        let changed = changed.expect("allowed").expect("changed");
+        assert_eq!((changed.epoch, changed.logged_since), (5, Some(4)));
+        let again = renamed("dbx", cache, true, "db", changed);
+        let again = again.expect("allowed").expect("changed");
+        assert_eq!((again.epoch, again.logged_since), (6, Some(4)));
+        let back = good(&meeting(Some(again), Some(4)));
+        assert_eq!(
+            (back.epoch, back.stale),
+            (6, None),
+            "written, nobody knows where"
+        );
+    }
 }

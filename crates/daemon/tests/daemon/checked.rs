@@ -283,13 +283,13 @@ fn one_device_is_not_formatted_in_two_roles() {
     place.ok(&["check", "--cache", text(&cache)]);
 }
 
-/// A loop device that takes no writes; detached at the end.
-struct ReadOnlyLoop(PathBuf);
+/// A loop device; detached at the end.
+struct LoopDevice(PathBuf);
 
-impl ReadOnlyLoop {
-    fn new(file: &Path) -> Option<Self> {
+impl LoopDevice {
+    fn new(file: &Path, arguments: &[&str]) -> Option<Self> {
         let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show", "--read-only"]).arg(file);
+        losetup.args(["--find", "--show"]).args(arguments).arg(file);
         let output = losetup.output().ok()?;
         if !output.status.success() {
             eprintln!(
@@ -302,7 +302,7 @@ impl ReadOnlyLoop {
     }
 }
 
-impl Drop for ReadOnlyLoop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
     }
@@ -311,7 +311,7 @@ impl Drop for ReadOnlyLoop {
 #[test]
 fn a_device_that_takes_no_writes_is_refused_in_every_mode() {
     let place = Place::new("readonly", "wb");
-    let Some(device) = ReadOnlyLoop::new(&place.path("db.img")) else {
+    let Some(device) = LoopDevice::new(&place.path("db.img"), &["--read-only"]) else {
         return;
     };
     let path = text(&device.0);
@@ -328,6 +328,32 @@ fn a_device_that_takes_no_writes_is_refused_in_every_mode() {
         said.contains("takes no writes") && said.contains("--setrw"),
         "{said}"
     );
+}
+
+#[test]
+fn a_loop_device_and_the_file_under_it_are_one() {
+    let place = Place::new("loop", "wb");
+    let Some(device) = LoopDevice::new(&place.path("db.img"), &[]) else {
+        return;
+    };
+    let path = text(&device.0);
+    let under = format!("is the file under {path}");
+    both_refuse(&place, &["forebay.toml:8: ", &under, "losetup -d"]);
+    // Both at a time, as two devices.
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let both = config.replace("path = \"cache\"", &format!("path = \"{path}\""));
+    assert_ne!(both, config);
+    std::fs::write(place.path("forebay.toml"), both).expect("written");
+    both_refuse(&place, &[&under]);
+    let file = place.path("db.img");
+    let said = place.refused(&[
+        "format",
+        "--force",
+        "--discard-dirty",
+        "--cache",
+        text(&file),
+    ]);
+    assert!(said.contains(&under), "{said}");
 }
 
 #[test]

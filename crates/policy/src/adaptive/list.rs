@@ -66,7 +66,7 @@ impl List {
     }
 
     #[inline]
-    pub(super) fn promote<T>(
+    pub(super) fn move_to_front<T>(
         &mut self,
         entries: &mut [T],
         id: u32,

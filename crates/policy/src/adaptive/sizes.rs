@@ -208,6 +208,21 @@ impl BlockSizes {
     }
 }
 
+impl BlockSizes {
+    /// Cuts missing units of a region into blocks where only some of them were asked for, and the rest
+    /// comes along: what was asked for as [`BlockSizes::cut`] does, the rest in the smallest blocks,
+    /// since part of it may prove useless while the rest is warm. A whole region is one block.
+    pub fn cut_asked(self, missing: u64, asked: u64) -> impl Iterator<Item = Span> {
+        let whole = missing == ones(self.region_units());
+        let (large, small) = match whole {
+            true => (missing, 0),
+            false => (missing & asked, missing & !asked),
+        };
+        let units = Self { classes: 1, ..self };
+        self.cut(large).chain(units.cut(small))
+    }
+}
+
 /// `32K`, or `32K..256K` where every power of two between is one, or `32K,128K`.
 impl fmt::Display for BlockSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -275,6 +290,18 @@ mod tests {
         assert_eq!(cut(wide, u64::MAX), [(0, 6)]);
         assert_eq!(wide.touched(0, 256 * K), u64::MAX);
         assert_eq!(cut(wide, u64::MAX - 1).len(), 63);
+    }
+
+    #[test]
+    fn what_comes_along_is_in_the_smallest_blocks() {
+        let spans = |missing, asked| -> Vec<(u8, u8)> {
+            let spans = paper().cut_asked(missing, asked);
+            spans.map(|span| (span.first, span.class)).collect()
+        };
+        assert_eq!(spans(0b1111, 0b0011), [(0, 1), (2, 0), (3, 0)]);
+        assert_eq!(spans(0b1111, 0), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+        assert_eq!(spans(0xff, 1), [(0, 3)]);
+        assert_eq!(spans(0b1100, 0b1111), [(2, 1)]);
     }
 
     #[test]

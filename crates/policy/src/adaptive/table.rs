@@ -5,13 +5,14 @@
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
 //! are filled before another group is opened.
 //!
-//! Memory: 28 bytes a block, 32 a group, and the index's heads, two bytes a unit of the cache.
+//! Memory: 32 bytes a block, 32 a group, and the index's heads, two bytes a unit of the cache.
 
 mod restore;
 
 pub use restore::Misplaced;
 
 use super::list::{Link, List, NONE};
+use super::recency::Segment;
 use super::sizes::{BlockSizes, Span};
 use crate::BlockKey;
 
@@ -20,33 +21,44 @@ pub type BlockId = u32;
 /// A group's number: where it lies, in groups from the start of the cache.
 pub type GroupId = u32;
 
-/// Bits of a block's address that hold its class; the rest of 48 is the number of its first unit.
+/// A block's address: volume (16 bits), class (3), whether it is protected (1), number of its first
+/// unit (44).
 const CLASS_SHIFT: u32 = 45;
-const UNIT_MASK: u64 = (1 << CLASS_SHIFT) - 1;
+pub(super) const PROTECTED: u64 = 1 << 44;
+const UNIT_MASK: u64 = PROTECTED - 1;
 
 #[derive(Clone, Copy, Debug)]
-struct Block {
-    /// Volume (16 bits), class (3), number of the first unit (45), in halves so that nothing is
-    /// padded.
-    address: [u32; 2],
+pub(super) struct Block {
+    /// In halves, so that nothing is padded.
+    pub(super) address: [u32; 2],
     /// Where it lies, in units from the start of the cache.
     place: u32,
     /// The next block in the same bucket of the index, or the next free number.
     next: u32,
     /// The next block of the same group.
     sibling: u32,
-    recency: Link,
+    pub(super) recency: Link,
+    /// The table's count of uses at the last one.
+    pub(super) used_at: u32,
 }
 
-const _: () = assert!(size_of::<Block>() == 28);
+const _: () = assert!(size_of::<Block>() == 32);
 
 impl Block {
     const fn address(&self) -> u64 {
         (self.address[1] as u64) << 32 | self.address[0] as u64
     }
 
-    const fn class(&self) -> u8 {
+    pub(super) const fn class(&self) -> u8 {
         (self.address() >> CLASS_SHIFT & 7) as u8
+    }
+
+    pub(super) const fn segment(&self) -> Segment {
+        if self.address() & PROTECTED == 0 {
+            Segment::Probation
+        } else {
+            Segment::Protected
+        }
     }
 
     const fn unit(&self) -> u64 {
@@ -59,8 +71,8 @@ impl Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Group {
-    recency: Link,
+pub(super) struct Group {
+    pub(super) recency: Link,
     /// Among the groups of its class with free slots.
     holes: Link,
     /// The first of its blocks.
@@ -88,22 +100,26 @@ impl Group {
 /// Blocks, groups, index and recency.
 #[derive(Debug)]
 pub struct BlockTable {
-    sizes: BlockSizes,
+    pub(super) sizes: BlockSizes,
     /// Units of the cache; the last group may have fewer than the others.
     units: u32,
     /// Units of a group, as a power of two.
     group_shift: u8,
-    blocks: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
     free_blocks: u32,
     live_blocks: u32,
     live_units: u32,
-    groups: Vec<Group>,
+    pub(super) protected_units: u32,
+    /// Uses of blocks so far, wrapping.
+    pub(super) uses: u32,
+    pub(super) groups: Vec<Group>,
     /// Free groups, chained through `first`.
     free_groups: u32,
     free_group_count: u32,
     heads: Vec<u32>,
-    block_recency: List,
-    group_recency: List,
+    /// By segment, by class.
+    pub(super) recency: [[List; 8]; 2],
+    pub(super) group_recency: List,
     holes: [List; 8],
     /// Blocks are being put back: nothing is free yet.
     restoring: bool,
@@ -152,11 +168,13 @@ impl BlockTable {
             free_blocks: NONE,
             live_blocks: 0,
             live_units: 0,
+            protected_units: 0,
+            uses: 0,
             groups: (0..groups).map(group).collect(),
             free_groups: if groups == 0 { NONE } else { 0 },
             free_group_count: groups,
             heads: vec![NONE; blocks.div_ceil(2).max(1)],
-            block_recency: List::EMPTY,
+            recency: [[List::EMPTY; 8]; 2],
             group_recency: List::EMPTY,
             holes: [List::EMPTY; 8],
             restoring: false,
@@ -179,6 +197,18 @@ impl BlockTable {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.live_blocks == 0
+    }
+
+    /// Bytes that the cached blocks cover.
+    #[must_use]
+    pub const fn cached_bytes(&self) -> u64 {
+        (self.live_units as u64) << self.sizes.unit_shift()
+    }
+
+    /// Units that protected blocks cover.
+    #[must_use]
+    pub const fn protected_units(&self) -> u32 {
+        self.protected_units
     }
 
     /// Units that blocks may lie in.
@@ -275,7 +305,7 @@ impl BlockTable {
         let top = u32::from(self.sizes.top());
         // Volume and region alone.
         let wanted = u64::from(volume) << 48 | region << top;
-        let mask = !(7 << CLASS_SHIFT | ((1 << top) - 1));
+        let mask = !(7 << CLASS_SHIFT | PROTECTED | ((1 << top) - 1));
         std::iter::from_fn(move || {
             while at != NONE {
                 let id = at;
@@ -287,19 +317,6 @@ impl BlockTable {
             }
             None
         })
-    }
-
-    /// A block was used: it and its group are the most recent now.
-    #[inline]
-    pub fn touch(&mut self, id: BlockId) {
-        self.block_recency
-            .promote(&mut self.blocks, id, |block| &mut block.recency);
-        // Groups of blocks of one size are never given up whole.
-        if self.sizes.top() > 0 {
-            let group = self.group_of(id);
-            self.group_recency
-                .promote(&mut self.groups, group, |group| &mut group.recency);
-        }
     }
 
     /// Whether a block of this class can be placed without anything being given up.
@@ -351,10 +368,15 @@ impl BlockTable {
             next: self.heads[bucket],
             sibling: self.groups[group as usize].first,
             recency: Link::NONE,
+            used_at: 0,
         };
         self.heads[bucket] = id;
-        self.block_recency
-            .push_front(&mut self.blocks, id, |block| &mut block.recency);
+        self.stamp(id);
+        self.recency[Segment::Probation as usize][usize::from(class)].push_front(
+            &mut self.blocks,
+            id,
+            |block| &mut block.recency,
+        );
         let entry = &mut self.groups[group as usize];
         entry.first = id;
         entry.set_used(entry.used() | 1 << slot);
@@ -364,7 +386,7 @@ impl BlockTable {
                 .remove(&mut self.groups, group, |group| &mut group.holes);
         }
         self.group_recency
-            .promote(&mut self.groups, group, |group| &mut group.recency);
+            .move_to_front(&mut self.groups, group, |group| &mut group.recency);
         self.live_blocks += 1;
         self.live_units += span.units();
         id
@@ -422,6 +444,7 @@ impl BlockTable {
                 next: NONE,
                 sibling: NONE,
                 recency: Link::NONE,
+                used_at: 0,
             });
             return id;
         }
@@ -446,8 +469,11 @@ impl BlockTable {
         unchain(&mut self.heads[bucket], blocks, id, |block| &mut block.next);
         let entry = &mut self.groups[group as usize];
         unchain(&mut entry.first, blocks, id, |block| &mut block.sibling);
-        self.block_recency
+        self.recency[block.segment() as usize][usize::from(block.class())]
             .remove(blocks, id, |block| &mut block.recency);
+        if block.segment() == Segment::Protected {
+            self.protected_units -= 1 << block.class();
+        }
         blocks[id as usize].next = self.free_blocks;
         self.free_blocks = id;
         self.live_blocks -= 1;
@@ -501,24 +527,11 @@ impl BlockTable {
         })
     }
 
-    /// Blocks from the least recently used on.
-    pub fn coldest_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let mut at = self.block_recency.back;
-        std::iter::from_fn(move || {
-            let id = at;
-            at = self.blocks.get(id as usize)?.recency.newer;
-            Some(id)
-        })
-    }
-
-    /// Groups in use from the least recently used on.
-    pub fn coldest_groups(&self) -> impl Iterator<Item = GroupId> + '_ {
-        let mut at = self.group_recency.back;
-        std::iter::from_fn(move || {
-            let id = at;
-            at = self.groups.get(id as usize)?.recency.newer;
-            Some(id)
-        })
+    /// All blocks, group by group.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        #[expect(clippy::cast_possible_truncation, reason = "numbered with 32 bits")]
+        let groups = 0..self.groups.len() as u32;
+        groups.flat_map(|group| self.blocks_of(group))
     }
 }
 

@@ -44,9 +44,31 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
         assert!(blocks.len() as u32 <= slots);
     }
     assert_eq!(table.free_groups(), table.groups() - by_group.len());
-    let coldest: Vec<BlockId> = table.coldest_blocks().collect();
-    let expected: Vec<BlockId> = recent.iter().rev().copied().collect();
-    assert_eq!(coldest, expected);
+    for segment in [Segment::Probation, Segment::Protected] {
+        let coldest = |class: Option<u8>| {
+            let oldest = recent.iter().rev().copied();
+            oldest
+                .filter(|id| table.segment(*id) == segment)
+                .find(|id| class.is_none_or(|class| table.class(*id) == class))
+        };
+        assert_eq!(table.coldest(segment), coldest(None));
+        for class in sizes.classes() {
+            assert_eq!(table.coldest_of(segment, class), coldest(Some(class)));
+        }
+    }
+    let protected = recent
+        .iter()
+        .filter(|id| table.segment(**id) == Segment::Protected);
+    let units: u32 = protected.map(|id| 1 << table.class(*id)).sum();
+    assert_eq!(table.protected_units(), units);
+    let bytes: u64 = recent
+        .iter()
+        .map(|id| sizes.block_bytes(table.class(*id)))
+        .sum();
+    assert_eq!(table.cached_bytes(), bytes);
+    let mut blocks: Vec<BlockId> = table.blocks().collect();
+    blocks.sort_unstable();
+    assert_eq!(blocks, known.keys().copied().collect::<Vec<_>>());
     let mut groups: Vec<GroupId> = table.coldest_groups().collect();
     groups.sort_unstable();
     assert_eq!(groups, by_group.keys().copied().collect::<Vec<_>>());
@@ -61,10 +83,19 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
     }
 }
 
+/// Whether a group of this class has a free slot.
+fn has_hole(table: &BlockTable, class: u8) -> bool {
+    let slots = (table.sizes().region_units() >> class) as usize;
+    table.coldest_groups().any(|group| {
+        let blocks: Vec<BlockId> = table.blocks_of(group).collect();
+        table.class(blocks[0]) == class && blocks.len() < slots
+    })
+}
+
 proptest! {
     #[test]
     fn the_table_is_what_a_naive_model_says(
-        steps in prop::collection::vec((0u8..8, 0u16..2, 0u64..12, 0u64..8, 1u64..9), 1..400),
+        steps in prop::collection::vec((0u8..9, 0u16..2, 0u64..12, 0u64..8, 1u64..9), 1..400),
         some in prop::sample::select(vec![vec![32u64], vec![32, 64, 128, 256], vec![4, 256]]),
     ) {
         let bytes: Vec<u64> = some.iter().map(|size| size * K).collect();
@@ -78,7 +109,7 @@ proptest! {
             let wanted = sizes.touched(first * sizes.unit_bytes(), last * sizes.unit_bytes());
             if step == 0 {
                 // The coldest block goes.
-                let coldest = table.coldest_blocks().next();
+                let coldest = table.coldest(Segment::Probation);
                 if let Some(id) = coldest {
                     table.remove(id);
                     known.remove(&id);
@@ -95,6 +126,14 @@ proptest! {
                         recent.retain(|other| *other != id);
                     }
                 }
+            } else if step == 2 {
+                // A block changes segment.
+                let chosen = recent.get(start as usize).copied();
+                if let Some(id) = chosen {
+                    table.change_segment(id);
+                    recent.retain(|other| *other != id);
+                    recent.insert(0, id);
+                }
             } else {
                 let mut missing = wanted;
                 let found: Vec<(BlockId, Span)> = table.find(volume, region).collect();
@@ -109,8 +148,11 @@ proptest! {
                 }
                 for span in sizes.cut(missing) {
                     let room = table.has_room(span.class);
+                    let (free, hole) = (table.free_groups(), has_hole(&table, span.class));
                     let placed = table.allocate(volume, region, span);
                     prop_assert_eq!(placed.is_some(), room);
+                    let opened = free - table.free_groups();
+                    prop_assert_eq!(opened, usize::from(room && !hole), "holes are filled first");
                     if let Some(id) = placed {
                         prop_assert!(known.insert(id, (volume, region, span)).is_none());
                         recent.insert(0, id);

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// How to read the files.
 #[derive(Debug, clap::Args)]
-pub(super) struct ReadArguments {
+pub(in crate::cli) struct ReadArguments {
     /// Leave out records that make no sense, and count them, in place of an error
     #[arg(long)]
     pub(super) skip_bad: bool,

@@ -1,8 +1,10 @@
-//! `forebay trace`: block I/O traces, one file a command.
+//! What reads block I/O traces, one file a command: `forebay trace`, `simulate`, `mrc`.
 
 mod convert;
 mod generate;
 mod input;
+pub(super) mod mrc;
+pub(super) mod simulate;
 mod stats;
 
 use clap::Subcommand;

@@ -1,0 +1,138 @@
+//! `forebay mrc`: the miss ratio of every cache size at once.
+
+use std::path::PathBuf;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_trace::Format;
+use forebay_trace::mrc::{Curve, Exact, Sampling, Shards, sizes};
+use serde_json::json;
+
+use super::super::out;
+use super::input::{Input, ReadArguments, names};
+use crate::config::size::{Size, human_bytes};
+use crate::table::Table;
+
+/// Miss ratios of a trace for every size of an LRU cache
+///
+/// Sampled by default (SHARDS, FAST'15), in memory that does not grow with the trace, with the standard error
+/// of each point; --exact keeps the whole working set.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Arguments {
+    /// The files of the trace
+    #[arg(required = true, value_name = "TRACE")]
+    files: Vec<PathBuf>,
+    /// The format, where it cannot be told; see `forebay trace stats --help`
+    #[arg(long)]
+    format: Option<Format>,
+    #[command(flatten)]
+    read: ReadArguments,
+    /// The cache block size, a power of two from 512
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    block_size: Size,
+    /// Keep every block, in about 50 bytes each, besides the sample; the error of the sample is then measured
+    #[arg(long)]
+    exact: bool,
+    /// How many blocks the sample keeps
+    #[arg(long, value_name = "BLOCKS", default_value = "32768")]
+    sample: u32,
+    /// How many points of the curve to print
+    #[arg(long, value_name = "NUMBER", default_value = "20")]
+    points: usize,
+    /// Print the curve as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+    let block_bytes = u32::try_from(arguments.block_size.0).unwrap_or(0);
+    if !block_bytes.is_power_of_two() || block_bytes < 512 || arguments.sample < 1024 {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "a block is a power of two from 512, a sample has 1024 blocks or more: write --block-size 4K \
+             --sample 32768",
+        ));
+    }
+    let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
+    let mut sampled = Shards::new(Sampling::Blocks(arguments.sample as usize), 1);
+    let mut exact = arguments.exact.then(Exact::new);
+    let mut batch = Vec::new();
+    while input.fill(&mut batch)? {
+        for request in &batch {
+            sampled.request(request, block_bytes);
+            if let Some(exact) = &mut exact {
+                exact.request(request, block_bytes);
+            }
+        }
+    }
+    let unique = match &exact {
+        Some(exact) => exact.unique_blocks(),
+        None => sampled.unique_blocks(),
+    };
+    let sizes = sizes(
+        (unique / 1000).max(1),
+        unique.max(1),
+        arguments.points.max(2),
+    );
+    let sample = sampled.curve(&sizes);
+    let exact = exact.map(|exact| exact.curve(&sizes));
+    if arguments.json {
+        let curve = |curve: &Curve| {
+            let points = curve.points.iter().map(|point| {
+                json!({
+                    "blocks": point.blocks,
+                    "miss_ratio": point.miss_ratio,
+                    "read_miss_ratio": point.read_miss_ratio,
+                    "write_miss_ratio": point.write_miss_ratio,
+                    "standard_error": point.standard_error,
+                })
+            });
+            json!(points.collect::<Vec<_>>())
+        };
+        let all = json!({
+            "files": arguments.files,
+            "block_bytes": block_bytes,
+            "unique_blocks": unique,
+            "sampled": curve(&sample),
+            "exact": exact.as_ref().map(curve),
+        });
+        return out::print(&format!("{all}\n"));
+    }
+    let mut table = Table::new(&[
+        ">cache",
+        ">misses",
+        ">reads",
+        ">writes",
+        ">error, estimated",
+        ">exact",
+    ]);
+    let percent = |ratio: f64| format!("{:.2}%", ratio * 100.0);
+    for (index, point) in sample.points.iter().enumerate() {
+        table.row(vec![
+            human_bytes(point.blocks * u64::from(block_bytes)),
+            percent(point.miss_ratio),
+            percent(point.read_miss_ratio),
+            percent(point.write_miss_ratio),
+            percent(point.standard_error),
+            exact.as_ref().map_or_else(
+                || "-".into(),
+                |exact| percent(exact.points[index].miss_ratio),
+            ),
+        ]);
+    }
+    let mut text = format!(
+        "{}: {} of blocks of {}\n\n{}",
+        names(&arguments.files),
+        human_bytes(unique * u64::from(block_bytes)),
+        human_bytes(u64::from(block_bytes)),
+        table.render(2)
+    );
+    if let Some(exact) = &exact {
+        let error = sample.mean_absolute_error(exact);
+        text += &format!("  mean error of the sample: {}\n", percent(error));
+    }
+    out::print(&text)?;
+    for remark in input.remarks() {
+        out::print(&format!("  {remark}\n"))?;
+    }
+    Ok(())
+}

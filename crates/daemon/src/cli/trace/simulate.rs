@@ -1,0 +1,363 @@
+//! `forebay simulate`: a trace through caches that hold no data.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_policy::{BlockSizes, TwoLevel};
+use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Simulated};
+use forebay_trace::stats::{Stats, StatsOptions};
+use forebay_trace::{Format, Request};
+use serde_json::{Value, json};
+
+use super::super::out;
+use super::input::{Input, ReadArguments, names};
+use crate::config::size::{Size, human_bytes};
+use crate::table::Table;
+
+/// Offsets beyond this are no block device's, and more than a block's address has room for.
+const MAX_OFFSET_BYTES: u64 = 1 << 56;
+/// What the working set may take in memory while it is measured.
+const WORKING_SET_MEMORY_BYTES: usize = 1 << 30;
+
+/// Which cache a trace would need, before it is bought: hit ratios, I/O volumes, memory, modelled latency
+///
+/// Write-back caches are simulated, several in one pass. The latency is modelled, of a general-purpose cloud
+/// volume (1 ms, 3,000 operations and 125 MiB a second) behind an NVMe cache, never measured. Caches of
+/// several block sizes, and what is learned, are simulated with the decisions that the engine is going to use;
+/// today's engine has one block size.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Arguments {
+    /// The files of the trace
+    #[arg(required = true, value_name = "TRACE")]
+    files: Vec<PathBuf>,
+    /// The format, where it cannot be told; see `forebay trace stats --help`
+    #[arg(long)]
+    format: Option<Format>,
+    #[command(flatten)]
+    read: ReadArguments,
+    /// The cache's size, or its share of the working set as in 10%wss; may be given several times
+    #[arg(long, value_name = "SIZE", default_value = "10%wss")]
+    cache: Vec<CacheSize>,
+    /// Block sizes of the cache, as 32K or 32K..256K; may be given several times
+    #[arg(long, value_name = "SIZES", default_value = "32K..256K")]
+    blocks: Vec<Blocks>,
+    /// Who decides: `forebay`, or `paper` for the rules of AdaCache (CLOUD'23)
+    #[arg(long, value_enum, default_value = "forebay")]
+    policy: Policy,
+    /// Besides, the fixed sizes 32K, 64K, 128K and 256K and AdaCache's own rules
+    #[arg(long)]
+    compare: bool,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Policy {
+    Forebay,
+    Paper,
+}
+
+/// How large a cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CacheSize {
+    Bytes(u64),
+    /// Of the working set, hundredths of a percent.
+    Share(u32),
+}
+
+impl FromStr for CacheSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(percent) = text.strip_suffix("%wss") else {
+            let bytes = text.parse::<Size>().map_err(|bad| bad.to_string())?;
+            return Ok(Self::Bytes(bytes.0));
+        };
+        match percent.parse::<f64>() {
+            // At most 100,000 hundredths.
+            Ok(percent) if percent > 0.0 && percent <= 1000.0 => {
+                Ok(Self::Share((percent * 100.0).round() as u32))
+            }
+            _ => Err(format!(
+                "{text:?} is no share: write 10%wss, or a size such as 64G"
+            )),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Blocks(BlockSizes);
+
+impl FromStr for Blocks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = |text: &str| match text.parse::<Size>() {
+            Ok(Size(bytes)) if bytes.is_power_of_two() && (4096..=1 << 20).contains(&bytes) => {
+                Ok(bytes)
+            }
+            _ => Err(format!("{text:?} is no power of two from 4K to 1M")),
+        };
+        let sizes = match text.split_once("..") {
+            Some((first, last)) => {
+                let (first, last) = (size(first)?, size(last)?);
+                (0..9)
+                    .map(|class| first << class)
+                    .filter(|bytes| *bytes <= last)
+                    .collect()
+            }
+            None => text.split(',').map(size).collect::<Result<Vec<_>, _>>()?,
+        };
+        BlockSizes::new(&sizes).map(Self)
+    }
+}
+
+/// A simulated cache and what to call it.
+struct Row {
+    name: &'static str,
+    blocks: BlockSizes,
+    capacity_bytes: u64,
+    cache: Simulated,
+}
+
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+    let working_set = match arguments
+        .cache
+        .iter()
+        .any(|size| matches!(size, CacheSize::Share(_)))
+    {
+        true => Some(working_set(arguments)?),
+        false => None,
+    };
+    let mut rows = Vec::new();
+    for size in &arguments.cache {
+        let capacity_bytes = match *size {
+            CacheSize::Bytes(bytes) => bytes,
+            CacheSize::Share(hundredths) => {
+                let bytes = u128::from(working_set.unwrap_or(0)) * u128::from(hundredths);
+                u64::try_from(bytes / 10_000).unwrap_or(u64::MAX)
+            }
+        };
+        rows_of(arguments, capacity_bytes, &mut rows)?;
+    }
+    let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
+    let mut batch: Vec<Request> = Vec::new();
+    while input.fill(&mut batch)? {
+        if let Some(far) = batch
+            .iter()
+            .find(|request| request.end_bytes() > MAX_OFFSET_BYTES)
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{}: a request at byte {} is beyond what a volume can have (2^56 bytes): leave its \
+                     volume out with --volume, or correct --format",
+                    names(&arguments.files),
+                    far.offset_bytes
+                ),
+            ));
+        }
+        for row in &mut rows {
+            for request in &batch {
+                row.cache.request(request);
+            }
+        }
+    }
+    for row in &mut rows {
+        row.cache.write_back_all();
+    }
+    if arguments.json {
+        let all = json!({
+            "files": arguments.files,
+            "format": input.format().to_string(),
+            "working_set_bytes": working_set,
+            "caches": rows.iter().map(as_json).collect::<Vec<_>>(),
+        });
+        return out::print(&format!("{all}\n"));
+    }
+    out::print(&text(&names(&arguments.files), working_set, &rows))?;
+    for remark in input.remarks() {
+        out::print(&format!("  {remark}\n"))?;
+    }
+    Ok(())
+}
+
+/// Bytes of the working set, in pages of 4 KiB.
+fn working_set(arguments: &Arguments) -> Result<u64> {
+    let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
+    let mut stats = Stats::new(StatsOptions {
+        page_bytes: 4096,
+        max_memory_bytes: WORKING_SET_MEMORY_BYTES,
+    });
+    let mut batch = Vec::new();
+    while input.fill(&mut batch)? {
+        stats.add(&batch);
+    }
+    Ok(stats.summary(input.volumes()).working_set_bytes())
+}
+
+fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> Result<()> {
+    let mut add = |name, blocks: BlockSizes, replace, fill| {
+        let groups = capacity_bytes / blocks.region_bytes();
+        if groups == 0 || groups > u64::from(u32::MAX) / u64::from(blocks.region_units()) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "a cache of {} cannot have blocks of {blocks}: choose another --cache or --blocks",
+                    human_bytes(capacity_bytes)
+                ),
+            ));
+        }
+        let cache = Simulated::new(CacheModel {
+            sizes: blocks,
+            capacity_bytes,
+            replace,
+            fill,
+            costs: Costs::CLOUD,
+        });
+        rows.push(Row {
+            name,
+            blocks,
+            capacity_bytes,
+            cache,
+        });
+        Ok(())
+    };
+    if arguments.compare {
+        for (name, fill) in [("paper's fill", Fill::Whole), ("sub-block", Fill::SubBlock)] {
+            for kib in [32, 64, 128, 256] {
+                let fixed = BlockSizes::new(&[kib << 10]).expect("one size");
+                add(name, fixed, TwoLevel::Paper, fill)?;
+            }
+        }
+        let several = BlockSizes::new(&[32, 64, 128, 256].map(|kib| kib << 10));
+        let several = several.expect("powers of two");
+        add(
+            "AdaCache, paper's fill",
+            several,
+            TwoLevel::Paper,
+            Fill::Whole,
+        )?;
+        add(
+            "AdaCache, sub-block",
+            several,
+            TwoLevel::Paper,
+            Fill::SubBlock,
+        )?;
+    }
+    for Blocks(blocks) in &arguments.blocks {
+        match arguments.policy {
+            Policy::Forebay => add("Forebay", *blocks, TwoLevel::Ours, Fill::Learned)?,
+            Policy::Paper => add("paper's fill", *blocks, TwoLevel::Paper, Fill::Whole)?,
+        }
+    }
+    Ok(())
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.2}%", ratio * 100.0)
+}
+
+/// Mean latency over all requests, microseconds. Modelled.
+fn latency_us(counts: &Counts) -> f64 {
+    let requests = counts.reads.count + counts.writes.count;
+    counts.latency_sum_ns as f64 / 1000.0 / requests.max(1) as f64
+}
+
+fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
+    let mut text = format!("{title}: simulated, write-back");
+    if let Some(bytes) = working_set {
+        text += &format!("; working set {}", human_bytes(bytes));
+    }
+    text += "\n\n";
+    let mut table = Table::new(&[
+        "cache",
+        "blocks",
+        "rules",
+        ">read hits",
+        ">write hits",
+        ">from core",
+        ">to core",
+        ">from cache",
+        ">to cache",
+        ">mean block",
+        ">memory",
+        ">latency, modelled",
+    ]);
+    for row in rows {
+        let counts = row.cache.counts();
+        let mean = counts.allocated_bytes / counts.allocated_blocks.max(1);
+        table.row(vec![
+            human_bytes(row.capacity_bytes),
+            row.blocks.to_string(),
+            row.name.to_owned(),
+            percent(counts.reads.hit_ratio()),
+            percent(counts.writes.hit_ratio()),
+            human_bytes(counts.io.read_from_core.bytes),
+            human_bytes(counts.io.write_to_core.bytes),
+            human_bytes(counts.io.read_from_cache.bytes),
+            human_bytes(counts.io.write_to_cache.bytes),
+            human_bytes(mean),
+            human_bytes(counts.memory_max_bytes),
+            format!("{:.0} us", latency_us(counts)),
+        ]);
+    }
+    text += &table.render(2);
+    text
+}
+
+fn as_json(row: &Row) -> Value {
+    let counts = row.cache.counts();
+    let requests = |requests: &forebay_trace::sim::Requests| {
+        json!({
+            "count": requests.count,
+            "hits": requests.hits,
+            "bytes": requests.bytes,
+            "hit_bytes": requests.hit_bytes,
+        })
+    };
+    let volume =
+        |volume: &forebay_trace::sim::Volume| json!({"bytes": volume.bytes, "ios": volume.ios});
+    json!({
+        "capacity_bytes": row.capacity_bytes,
+        "blocks": row.blocks.to_string(),
+        "rules": row.name,
+        "reads": requests(&counts.reads),
+        "writes": requests(&counts.writes),
+        "read_from_core": volume(&counts.io.read_from_core),
+        "write_to_core": volume(&counts.io.write_to_core),
+        "read_from_cache": volume(&counts.io.read_from_cache),
+        "write_to_cache": volume(&counts.io.write_to_cache),
+        "allocated_blocks": counts.allocated_blocks,
+        "allocated_bytes": counts.allocated_bytes,
+        "evicted_blocks": counts.evicted_blocks,
+        "evicted_groups": counts.evicted_groups,
+        "memory_max_bytes": counts.memory_max_bytes,
+        "latency_modelled_us": latency_us(counts),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_blocks_are_parsed() {
+        assert_eq!("10%wss".parse(), Ok(CacheSize::Share(1000)));
+        assert_eq!("0.5%wss".parse(), Ok(CacheSize::Share(50)));
+        assert_eq!("64M".parse(), Ok(CacheSize::Bytes(64 << 20)));
+        for wrong in ["0%wss", "x%wss", "-1%wss", "wss", "12"] {
+            let parsed = wrong.parse::<CacheSize>();
+            assert!(parsed.is_err() || wrong == "12", "{wrong}: {parsed:?}");
+        }
+        let blocks = |text: &str| text.parse::<Blocks>().map(|blocks| blocks.0.to_string());
+        assert_eq!(blocks("32K..256K"), Ok("32K..256K".into()));
+        assert_eq!(blocks("4K,64K"), Ok("4K,64K".into()));
+        assert_eq!(blocks("32K"), Ok("32K".into()));
+        for wrong in ["3K", "256K..32K", "4K..512K", "2M", "32K,32K", ""] {
+            assert!(blocks(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One block's share of a request: what is read and written for it.
+
+use forebay_policy::{BlockId, Span};
+
+use super::cost::Way;
+use super::maps::{bits, runs};
+use super::model::{Fill, Part, Simulated, State};
+
+/// Most bytes of one read of the backing device that is put together from missing granules.
+const READ_MAX_BYTES: u64 = 256 << 10;
+
+/// Granules of a block that are to be read from the backing device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetch {
+    /// Their first byte on the volume.
+    start: u64,
+    bytes: u64,
+    /// The block, and the granules of its region.
+    id: BlockId,
+    mask: u64,
+}
+
+impl Fetch {
+    /// Their block went.
+    pub(super) fn forget(&mut self, id: BlockId) {
+        if self.id == id {
+            self.mask = 0;
+        }
+    }
+}
+
+impl Simulated {
+    /// Serves what of a part lies in one block; returns how many of the bytes it held.
+    pub(super) fn serve(&mut self, part: Part, id: BlockId, span: Span, fresh: bool) -> u64 {
+        let sizes = self.model.sizes;
+        let base = u64::from(span.first) * sizes.unit_bytes();
+        let size = sizes.block_bytes(span.class);
+        let start = part.start.clamp(base, base + size);
+        let end = part.end.clamp(base, base + size);
+        if self.model.fill == Fill::Whole {
+            return self.serve_whole(part.write, id, size, end - start, fresh);
+        }
+        let touched = self.touched(part, span);
+        if part.write {
+            return self.write_granules(part, id, touched, start, end);
+        }
+        let absent = bits(
+            base / self.granule_bytes,
+            (base + size) / self.granule_bytes,
+        ) & !self.states[id as usize].valid;
+        let bring = match self.model.fill {
+            Fill::Learned => part.wanted & absent,
+            Fill::Demand => touched & absent,
+            Fill::SubBlock | Fill::Whole if touched & absent != 0 => absent,
+            Fill::SubBlock | Fill::Whole => 0,
+        };
+        let hit_bytes = self.read_granules(id, touched, start, end);
+        self.bring(part, id, bring);
+        hit_bytes
+    }
+
+    fn serve_whole(&mut self, write: bool, id: BlockId, size: u64, bytes: u64, fresh: bool) -> u64 {
+        if fresh {
+            // After the write-back of what had to go.
+            let at = self.clock.done();
+            self.counts.io.read_from_core.add(size);
+            let read = self.clock.core(Way::Read, at, size);
+            self.counts.io.write_to_cache.add(size);
+            self.clock.cache(Way::Write, read, size);
+            self.clock.wait(read);
+            self.states[id as usize].ready_ns = read;
+        }
+        let at = self.clock.now().max(self.states[id as usize].ready_ns);
+        if write {
+            self.counts.io.write_to_cache.add(bytes);
+            let written = self.clock.cache(Way::Write, at, bytes);
+            self.clock.wait(written);
+            self.states[id as usize].dirty = u64::MAX;
+        } else if !fresh {
+            self.counts.io.read_from_cache.add(bytes);
+            let read = self.clock.cache(Way::Read, at, bytes);
+            self.clock.wait(read);
+        }
+        if fresh { 0 } else { bytes }
+    }
+
+    /// Reads what is cached of `start..end` of the region, granules `touched`, from a block.
+    pub(super) fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
+        let State {
+            valid,
+            pending,
+            ready_ns,
+            ..
+        } = self.states[id as usize];
+        let mut at = self.clock.now();
+        if touched & pending != 0 {
+            at = at.max(ready_ns);
+        }
+        let mut hit_bytes = 0;
+        for (first, len) in runs(touched & valid) {
+            let from = start.max(u64::from(first) * self.granule_bytes);
+            let to = end.min(u64::from(first + len) * self.granule_bytes);
+            hit_bytes += to - from;
+            self.counts.io.read_from_cache.add(to - from);
+            let read = self.clock.cache(Way::Read, at, to - from);
+            self.clock.wait(read);
+        }
+        hit_bytes
+    }
+
+    /// Writes `start..end` of the region, granules `touched`, to a block. What it writes of an absent
+    /// granule in part is completed from the backing device first.
+    fn write_granules(
+        &mut self,
+        part: Part,
+        id: BlockId,
+        touched: u64,
+        start: u64,
+        end: u64,
+    ) -> u64 {
+        let granule = self.granule_bytes;
+        let absent = touched & !self.states[id as usize].valid;
+        self.bring(
+            part,
+            id,
+            absent & !bits(start.div_ceil(granule), end / granule),
+        );
+        let state = &mut self.states[id as usize];
+        state.valid |= touched;
+        state.dirty |= touched;
+        self.writes.push(end - start);
+        if absent == 0 { end - start } else { 0 }
+    }
+
+    /// Notes granules of a block that are to be read from the backing device.
+    fn bring(&mut self, part: Part, id: BlockId, granules: u64) {
+        let base = part.region * self.model.sizes.region_bytes();
+        for (first, len) in runs(granules) {
+            self.fetches.push(Fetch {
+                start: base + u64::from(first) * self.granule_bytes,
+                bytes: u64::from(len) * self.granule_bytes,
+                id,
+                mask: bits(u64::from(first), u64::from(first + len)),
+            });
+        }
+        self.states[id as usize].valid |= granules;
+    }
+
+    /// Issues what the request needs from the backing device, then its writes.
+    pub(super) fn issue(&mut self) {
+        if !self.fetches.is_empty() {
+            self.fetch();
+        }
+        let at = self.clock.done();
+        for bytes in self.writes.drain(..) {
+            self.counts.io.write_to_cache.add(bytes);
+            let written = self.clock.cache(Way::Write, at, bytes);
+            self.clock.wait(written);
+        }
+    }
+
+    fn fetch(&mut self) {
+        self.fetches.sort_unstable_by_key(|fetch| fetch.start);
+        let now = self.clock.now();
+        let mut rest = &self.fetches[..];
+        while let [first, ..] = rest {
+            let (mut count, mut bytes) = (1, first.bytes);
+            while let Some(more) = rest.get(count)
+                && more.start == first.start + bytes
+                && bytes + more.bytes <= READ_MAX_BYTES
+            {
+                bytes += more.bytes;
+                count += 1;
+            }
+            let (run, behind) = rest.split_at(count);
+            rest = behind;
+            self.counts.io.read_from_core.add(bytes);
+            let read = self.clock.core(Way::Read, now, bytes);
+            self.clock.wait(read);
+            for fetch in run {
+                self.counts.io.write_to_cache.add(fetch.bytes);
+                self.clock.cache(Way::Write, read, fetch.bytes);
+                if fetch.mask != 0 {
+                    let state = &mut self.states[fetch.id as usize];
+                    if state.ready_ns <= now {
+                        state.pending = 0;
+                    }
+                    state.pending |= fetch.mask;
+                    state.ready_ns = state.ready_ns.max(read);
+                }
+            }
+        }
+        self.fetches.clear();
+    }
+}
