@@ -10,7 +10,7 @@ mod order;
 pub mod replacement;
 
 pub use adaptive::{
-    BlockId, BlockSizes, BlockTable, Footprint, GroupId, Misplaced, Segment, Span, TwoLevel, Victim, Worth,
+    Ahead, BlockId, BlockSizes, BlockTable, Footprint, GroupId, Misplaced, Segment, Span, TwoLevel, Victim, Worth,
     clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};

@@ -1,10 +1,11 @@
 //! Cache blocks of several sizes: cut, placed in groups, replaced on two levels (AdaCache, CLOUD'23).
 //!
 //! One question a file: `sizes` what blocks a missed range becomes, `table` where they are and lie, `recency`
-//! how lately they were used, `replace` what goes, `footprint` what else comes, `cleaning` what is written
+//! how lately they were used, `replace` what goes, `ahead` when, `footprint` what else comes, `cleaning` what is written
 //! back with a victim. The engine and the simulator ask in the same order: find, note the use, on a read
 //! miss ask the footprint, cut, name victims, allocate; and tell the footprint of every block that goes.
 
+mod ahead;
 mod cleaning;
 mod footprint;
 mod list;
@@ -13,6 +14,7 @@ mod replace;
 mod sizes;
 mod table;
 
+pub use ahead::Ahead;
 pub use cleaning::clean_with;
 pub use footprint::{Footprint, Worth};
 pub use recency::Segment;

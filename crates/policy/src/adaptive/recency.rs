@@ -5,7 +5,7 @@
 //! that the coldest of a size is at hand; a stamp of the last use compares across lists.
 
 use super::list::NONE;
-use super::table::{BlockId, BlockTable, GroupId, PROTECTED};
+use super::table::{BlockId, BlockTable, GroupId, LEAVING, PROTECTED};
 
 /// Where a block stands in the order of replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ impl BlockTable {
     pub fn touch(&mut self, id: BlockId) {
         self.stamp(id);
         let block = &self.blocks[id as usize];
+        debug_assert!(!block.is_leaving(), "a leaving block is not used");
         let (segment, class) = (block.segment(), block.class());
         self.recency[segment as usize][usize::from(class)].move_to_front(
             &mut self.blocks,
@@ -64,6 +65,36 @@ impl BlockTable {
             Segment::Protected => self.protected_units += 1 << class,
             Segment::Probation => self.protected_units -= 1 << class,
         }
+    }
+
+    /// Whether a block is about to go.
+    #[must_use]
+    pub fn is_leaving(&self, id: BlockId) -> bool {
+        self.blocks[id as usize].is_leaving()
+    }
+
+    /// A block is about to go: nobody chooses it any more.
+    pub(super) fn leave(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id as usize];
+        let (segment, class) = (block.segment(), block.class());
+        block.address[1] &= !((PROTECTED >> 32) as u32);
+        block.address[1] |= (LEAVING >> 32) as u32;
+        if segment == Segment::Protected {
+            self.protected_units -= 1 << class;
+        }
+        self.recency[segment as usize][usize::from(class)].remove(&mut self.blocks, id, |block| {
+            &mut block.recency
+        });
+    }
+
+    /// A block that was about to go stays, on probation.
+    pub fn stay(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id as usize];
+        debug_assert!(block.is_leaving());
+        block.address[1] &= !((LEAVING >> 32) as u32);
+        let class = usize::from(block.class());
+        self.recency[Segment::Probation as usize][class]
+            .push_front(&mut self.blocks, id, |block| &mut block.recency);
     }
 
     /// Uses of blocks, of all, since a block was last used.

@@ -40,6 +40,21 @@ const PROTECTED_TENTHS: u64 = 8;
 /// warm data than a slightly warmer block does.
 const AGE_TENTHS: u64 = 9;
 
+/// Whether a block of the wanted size goes while another is the coldest of all.
+pub(super) fn is_as_cold(
+    rule: TwoLevel,
+    table: &BlockTable,
+    block: BlockId,
+    coldest: BlockId,
+) -> bool {
+    match rule {
+        TwoLevel::Paper => block == coldest,
+        TwoLevel::Ours => {
+            u64::from(table.age(block)) * 10 >= u64::from(table.age(coldest)) * AGE_TENTHS
+        }
+    }
+}
+
 impl TwoLevel {
     /// A cached block was used. `again` says that what was asked for of it had been asked for
     /// before, while it was cached.
@@ -63,12 +78,8 @@ impl TwoLevel {
         let (segment, coldest) = [Segment::Probation, Segment::Protected]
             .into_iter()
             .find_map(|segment| Some((segment, table.coldest(segment)?)))?;
-        let fits = match self {
-            Self::Paper => (table.class(coldest) == class).then_some(coldest),
-            Self::Ours => table.coldest_of(segment, class).filter(|block| {
-                u64::from(table.age(*block)) * 10 >= u64::from(table.age(coldest)) * AGE_TENTHS
-            }),
-        };
+        let fits = table.coldest_of(segment, class);
+        let fits = fits.filter(|block| is_as_cold(self, table, *block, coldest));
         fits.map(Victim::Block)
             .or_else(|| table.coldest_groups().next().map(Victim::Group))
     }

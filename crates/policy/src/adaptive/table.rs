@@ -21,11 +21,12 @@ pub type BlockId = u32;
 /// A group's number: where it lies, in groups from the start of the cache.
 pub type GroupId = u32;
 
-/// A block's address: volume (16 bits), class (3), whether it is protected (1), number of its first
-/// unit (44).
+/// A block's address: volume (16 bits), class (3), whether it is protected (1) and leaving (1), number
+/// of its first unit (43).
 const CLASS_SHIFT: u32 = 45;
 pub(super) const PROTECTED: u64 = 1 << 44;
-const UNIT_MASK: u64 = PROTECTED - 1;
+pub(super) const LEAVING: u64 = 1 << 43;
+const UNIT_MASK: u64 = LEAVING - 1;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
@@ -59,6 +60,10 @@ impl Block {
         } else {
             Segment::Protected
         }
+    }
+
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.address() & LEAVING != 0
     }
 
     const fn unit(&self) -> u64 {
@@ -120,7 +125,9 @@ pub struct BlockTable {
     /// By segment, by class.
     pub(super) recency: [[List; 8]; 2],
     pub(super) group_recency: List,
+    /// By class: groups with free slots, and units of those.
     holes: [List; 8],
+    hole_units: [u32; 8],
     /// Blocks are being put back: nothing is free yet.
     restoring: bool,
 }
@@ -177,6 +184,7 @@ impl BlockTable {
             recency: [[List::EMPTY; 8]; 2],
             group_recency: List::EMPTY,
             holes: [List::EMPTY; 8],
+            hole_units: [0; 8],
             restoring: false,
         }
     }
@@ -222,6 +230,17 @@ impl BlockTable {
     #[must_use]
     pub fn free_units(&self) -> u32 {
         self.units() - self.live_units
+    }
+
+    /// Units that blocks of a class find without anything being given up.
+    #[must_use]
+    #[inline]
+    pub fn room(&self, class: u8) -> u32 {
+        if self.sizes.top() == 0 {
+            // The last group may be shorter.
+            return self.free_units();
+        }
+        self.hole_units[usize::from(class)] + (self.free_group_count << self.group_shift)
     }
 
     /// Groups, free ones too.
@@ -305,7 +324,7 @@ impl BlockTable {
         let top = u32::from(self.sizes.top());
         // Volume and region alone.
         let wanted = u64::from(volume) << 48 | region << top;
-        let mask = !(7 << CLASS_SHIFT | PROTECTED | ((1 << top) - 1));
+        let mask = !(7 << CLASS_SHIFT | PROTECTED | LEAVING | ((1 << top) - 1));
         std::iter::from_fn(move || {
             while at != NONE {
                 let id = at;
@@ -385,6 +404,9 @@ impl BlockTable {
             self.holes[usize::from(class)]
                 .remove(&mut self.groups, group, |group| &mut group.holes);
         }
+        if !self.restoring {
+            self.hole_units[usize::from(class)] -= 1 << class;
+        }
         self.group_recency
             .move_to_front(&mut self.groups, group, |group| &mut group.recency);
         self.live_blocks += 1;
@@ -407,6 +429,7 @@ impl BlockTable {
         self.free_groups = self.groups[group as usize].first;
         self.free_group_count -= 1;
         self.give(group, class);
+        self.hole_units[usize::from(class)] += self.slots(group, class) << class;
         self.holes[usize::from(class)]
             .push_front(&mut self.groups, group, |group| &mut group.holes);
         Some(group)
@@ -469,11 +492,10 @@ impl BlockTable {
         unchain(&mut self.heads[bucket], blocks, id, |block| &mut block.next);
         let entry = &mut self.groups[group as usize];
         unchain(&mut entry.first, blocks, id, |block| &mut block.sibling);
-        self.recency[block.segment() as usize][usize::from(block.class())]
-            .remove(blocks, id, |block| &mut block.recency);
-        if block.segment() == Segment::Protected {
-            self.protected_units -= 1 << block.class();
+        if !block.is_leaving() {
+            self.leave(id);
         }
+        let blocks = &mut self.blocks;
         blocks[id as usize].next = self.free_blocks;
         self.free_blocks = id;
         self.live_blocks -= 1;
@@ -497,6 +519,11 @@ impl BlockTable {
                     .remove(&mut self.groups, group, |group| &mut group.recency);
             }
             return;
+        }
+        let hole_units = &mut self.hole_units[usize::from(class)];
+        *hole_units += 1 << class;
+        if empty {
+            *hole_units -= slots << class;
         }
         let holes = &mut self.holes[usize::from(class)];
         match (was_full, empty) {

@@ -80,15 +80,23 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
         });
         let room = open.count() > 0 || table.free_groups() > 0;
         assert_eq!(table.has_room(class), room, "class {class}");
+        let holes = by_group
+            .iter()
+            .filter(|(_, blocks)| table.class(blocks[0]) == class)
+            .map(|(group, blocks)| (table.slots(*group, class) - blocks.len() as u32) << class);
+        let free = (0..table.groups() as GroupId)
+            .filter(|group| !by_group.contains_key(group))
+            .map(|group| table.slots(group, 0));
+        assert_eq!(table.room(class), holes.sum::<u32>() + free.sum::<u32>());
     }
 }
 
 /// Whether a group of this class has a free slot.
 fn has_hole(table: &BlockTable, class: u8) -> bool {
-    let slots = (table.sizes().region_units() >> class) as usize;
-    table.coldest_groups().any(|group| {
+    (0..table.groups() as GroupId).any(|group| {
         let blocks: Vec<BlockId> = table.blocks_of(group).collect();
-        table.class(blocks[0]) == class && blocks.len() < slots
+        let slots = table.slots(group, class) as usize;
+        !blocks.is_empty() && table.class(blocks[0]) == class && blocks.len() < slots
     })
 }
 

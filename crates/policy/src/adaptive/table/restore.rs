@@ -91,6 +91,8 @@ impl BlockTable {
             } else if u32::from(live) < self.slots(id, class) {
                 self.holes[usize::from(class)]
                     .push_front(&mut self.groups, id, |group| &mut group.holes);
+                self.hole_units[usize::from(class)] +=
+                    (self.slots(id, class) - u32::from(live)) << class;
             }
         }
     }

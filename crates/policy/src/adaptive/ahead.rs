@@ -1,0 +1,268 @@
+//! Room ahead of need: slots must be dead on media before they are used again, so what goes is named
+//! before its room is wanted, a batch at a time (replacement on two levels: see `replace`).
+
+use super::list::NONE;
+use super::recency::Segment;
+use super::replace::{TwoLevel, is_as_cold};
+use super::sizes::BlockSizes;
+use super::table::{BlockId, BlockTable, GroupId};
+
+const SEGMENTS: [Segment; 2] = [Segment::Probation, Segment::Protected];
+/// Candidates that are looked at for each that is wanted: others are at some, or they are dirty.
+const LOOK_AT: u32 = 16;
+
+/// When to make room, how much, and for blocks of which sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Room of a class below which more is made, units.
+    low: u32,
+    /// What is given up at a time, units.
+    batch: u32,
+    /// Groups that are kept free for a class that nobody asked for lately.
+    reserve: u32,
+    /// Units of each class that were asked for since the last batch.
+    asked: [u32; 8],
+}
+
+impl Ahead {
+    /// For a cache of so many units.
+    #[must_use]
+    pub fn new(sizes: BlockSizes, units: u32) -> Self {
+        let region = sizes.region_units();
+        let classes = sizes.mask().count_ones();
+        // Small caches would lose too much of themselves.
+        let least = if region == 1 { 128 } else { classes * region };
+        let most = if region == 1 { 2048 } else { 256 * region };
+        let low = (units / 64).clamp(least.min(units / 8).max(region), most);
+        let reserve = if region == 1 {
+            0
+        } else {
+            classes.min(units / region / 16)
+        };
+        Self {
+            low,
+            batch: (units / 32).clamp(2 * region, 4096.max(128 * region)),
+            reserve,
+            asked: [0; 8],
+        }
+    }
+
+    /// Room of a class below which more is made, units.
+    #[must_use]
+    pub const fn low(&self) -> u32 {
+        self.low
+    }
+
+    /// A block of a class is about to be placed.
+    #[inline]
+    pub const fn ask(&mut self, class: u8) {
+        let asked = &mut self.asked[class as usize];
+        *asked = asked.saturating_add(1 << class);
+    }
+
+    /// Whether it is time for [`Ahead::pick`].
+    #[must_use]
+    pub fn is_low(&self, table: &BlockTable) -> bool {
+        table.free_groups() < self.reserve as usize
+            || (0..8).any(|class| self.lacks(table, class))
+    }
+
+    fn lacks(&self, table: &BlockTable, class: u8) -> bool {
+        self.asked[usize::from(class)] > 0 && table.room(class) < self.low
+    }
+
+    /// Names what goes, coldest first as [`TwoLevel::victim`] would: a batch for the classes that were asked
+    /// for and are short of room. `offer` says whether a block can go; one that can is leaving then, until
+    /// it is removed or stays.
+    pub fn pick(
+        &mut self,
+        rule: TwoLevel,
+        table: &mut BlockTable,
+        offer: impl FnMut(&BlockTable, BlockId) -> bool,
+    ) {
+        let all: u64 = self.asked.iter().map(|units| u64::from(*units)).sum();
+        let short = |class: &u8| self.lacks(table, *class);
+        let short: Vec<u8> = table.sizes().classes().filter(short).collect();
+        let mut round = Round::new(rule, table, offer);
+        for class in short {
+            let asked = u64::from(self.asked[usize::from(class)]);
+            #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
+            let share = (u64::from(self.batch) * asked / all) as u32;
+            round.make_room(class, share.max(1 << class));
+        }
+        round.free_groups(self.reserve);
+        self.asked = [0; 8];
+    }
+}
+
+/// A batch in the making.
+struct Round<'a, Offer> {
+    rule: TwoLevel,
+    table: &'a mut BlockTable,
+    offer: Offer,
+    /// By segment and class: the coldest block that was not looked at.
+    blocks: [[u32; 8]; 2],
+    /// The coldest group that was not looked at.
+    group: GroupId,
+    /// Groups of which everything is leaving.
+    emptied: u32,
+}
+
+impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
+    fn new(rule: TwoLevel, table: &'a mut BlockTable, offer: Offer) -> Self {
+        let blocks = SEGMENTS.map(|segment| table.recency[segment as usize].map(|list| list.back));
+        Self {
+            rule,
+            group: table.group_recency.back,
+            table,
+            offer,
+            blocks,
+            emptied: 0,
+        }
+    }
+
+    /// The coldest block that was not looked at and its segment, and the coldest of a class in that segment.
+    fn coldest(&self, class: u8) -> Option<(BlockId, BlockId)> {
+        SEGMENTS.into_iter().find_map(|segment| {
+            let backs = &self.blocks[segment as usize];
+            let of_all = backs.iter().copied().filter(|id| *id != NONE);
+            let coldest = of_all.max_by_key(|id| self.table.age(*id))?;
+            Some((coldest, backs[usize::from(class)]))
+        })
+    }
+
+    /// Looks at a block; returns its units if it goes.
+    fn look(&mut self, id: BlockId) -> u32 {
+        let block = &self.table.blocks[id as usize];
+        let (segment, class) = (block.segment(), block.class());
+        let next = &mut self.blocks[segment as usize][usize::from(class)];
+        if *next == id {
+            *next = block.recency.newer;
+        }
+        if block.is_leaving() || !(self.offer)(self.table, id) {
+            return 0;
+        }
+        self.table.leave(id);
+        1 << class
+    }
+
+    /// Looks at a group's blocks; returns the units of those that go.
+    fn look_at_group(&mut self) -> Option<u32> {
+        let group = self.group;
+        if group == NONE {
+            return None;
+        }
+        self.group = self.table.groups[group as usize].recency.newer;
+        let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
+        let units = blocks.iter().map(|id| self.look(*id)).sum();
+        let gone = blocks.iter().all(|id| self.table.is_leaving(*id));
+        self.emptied += u32::from(gone);
+        Some(units)
+    }
+
+    fn make_room(&mut self, class: u8, units: u32) {
+        let mut found = 0;
+        let mut left = (units >> class).saturating_mul(LOOK_AT).max(LOOK_AT);
+        let one_size = self.table.sizes().top() == 0;
+        while found < units && left > 0 {
+            left -= 1;
+            let Some((coldest, same)) = self.coldest(class) else {
+                return;
+            };
+            let fits = same != NONE && (one_size || is_as_cold(self.rule, self.table, same, coldest));
+            if fits {
+                found += self.look(same);
+            } else {
+                match self.look_at_group() {
+                    Some(units) => found += units,
+                    None => return,
+                }
+            }
+        }
+    }
+
+    fn free_groups(&mut self, reserve: u32) {
+        let mut left = reserve.saturating_mul(LOOK_AT);
+        while self.table.free_groups() as u32 + self.emptied < reserve && left > 0 {
+            left -= 1;
+            if self.look_at_group().is_none() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sizes::Span;
+    use super::*;
+
+    const K: u64 = 1 << 10;
+
+    /// A full cache of 64 groups of 32K blocks; asked for blocks of `class`.
+    fn full(class: u8) -> (BlockTable, Ahead) {
+        let sizes = BlockSizes::new(&[32 * K, 64 * K, 256 * K]).expect("right");
+        let mut table = BlockTable::new(sizes, 64);
+        for unit in 0..64 * 8 {
+            let span = Span {
+                first: (unit % 8) as u8,
+                class: 0,
+            };
+            table.allocate(0, unit / 8, span).expect("there is room");
+        }
+        let mut ahead = Ahead::new(sizes, 64 * 8);
+        assert!(ahead.is_low(&table), "no group is in reserve");
+        ahead.ask(class);
+        (table, ahead)
+    }
+
+    #[test]
+    fn the_coldest_of_the_size_go_and_groups_for_the_reserve() {
+        let (mut table, mut ahead) = full(0);
+        let mut gone = Vec::new();
+        ahead.pick(TwoLevel::Ours, &mut table, |_, id| {
+            gone.push(id);
+            true
+        });
+        // Two groups' worth of blocks, in order; then those groups are empty but for the third.
+        assert_eq!(gone[..16], (0..16).collect::<Vec<_>>());
+        assert_eq!(gone.len(), 24);
+        for id in gone {
+            table.remove(id);
+        }
+        assert_eq!(table.free_groups(), 3);
+        assert!(!ahead.is_low(&table));
+    }
+
+    #[test]
+    fn another_size_takes_groups() {
+        let (mut table, mut ahead) = full(2);
+        let mut gone = Vec::new();
+        ahead.pick(TwoLevel::Ours, &mut table, |table, id| {
+            gone.push(table.group_of(id));
+            true
+        });
+        gone.dedup();
+        assert_eq!(gone, [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_cannot_go_stays_and_the_next_is_asked() {
+        let (mut table, mut ahead) = full(0);
+        let mut gone = Vec::new();
+        ahead.pick(TwoLevel::Ours, &mut table, |_, id| {
+            let goes = id % 2 == 1;
+            if goes {
+                gone.push(id);
+            }
+            goes
+        });
+        assert!(gone.len() >= 16 && gone.iter().all(|id| table.is_leaving(*id)));
+        assert_eq!(table.coldest(Segment::Probation), Some(0));
+        for id in gone {
+            table.stay(id);
+        }
+        assert_eq!(table.coldest_of(Segment::Probation, 0), Some(0));
+        assert!(table.blocks().all(|id| !table.is_leaving(id)));
+    }
+}
