@@ -2,12 +2,12 @@
 //! the log's tail must give up.
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_metadata::log::{LogExtent, Owner, OwnerKind};
+use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::{Body, KILL_SLOTS, MarkState};
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, DYING, LATER, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::map::{CLEANED, DEFERRED, DYING, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
 use crate::region::RegionId;
@@ -102,8 +102,7 @@ impl Engine {
             let mut slots = [0; KILL_SLOTS];
             slots[..chunk.len()].copy_from_slice(chunk);
             let count = u8::try_from(chunk.len()).expect("at most KILL_SLOTS");
-            self.commit
-                .push_body(&Body::Kill { slots, count }, Owner::NONE);
+            self.commit.push_body(&Body::Kill { slots, count });
         }
     }
 
@@ -126,12 +125,12 @@ impl Engine {
                     region,
                     state: MarkState::None,
                 };
-                self.commit.push_body(&body, Owner::NONE);
+                self.commit.push_body(&body);
             }
             Entry::Open => self.log_open(),
             Entry::Close => {
                 self.commit.opened_at.set(NO_RECORD);
-                self.commit.push_body(&Body::Close, Owner::NONE);
+                self.commit.push_body(&Body::Close);
                 // Nothing comes after it.
                 self.commit.stopping.set(true);
             }
@@ -139,16 +138,16 @@ impl Engine {
         None
     }
 
-    fn log_open(&self) {
+    pub(crate) fn log_open(&self) {
         let body = Body::Open {
             boot_id: self.options.boot_id,
             journal: self.commit.journal.borrow().is_some(),
         };
-        let at = self.commit.push_body(&body, Owner::NONE);
+        let at = self.commit.push_body(&body);
         self.commit.opened_at.set(at);
     }
 
-    fn log_mark(&self, id: RegionId) {
+    pub(crate) fn log_mark(&self, id: RegionId) {
         let Some((volume, region, state)) = self.regions.logged(id) else {
             return;
         };
@@ -157,7 +156,7 @@ impl Engine {
             region,
             state,
         };
-        let at = self.commit.push_body(&body, Owner::mark(id));
+        let at = self.commit.push_body(&body);
         self.regions.set_record(id, at);
     }
 
@@ -165,7 +164,7 @@ impl Engine {
     ///
     /// Clean granules claim that the backing device holds the same; while writes to it wait for a
     /// flush, that is not durably so, and they are left out until it is.
-    fn log_slot(&self, slot: BlockId) {
+    pub(crate) fn log_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(LIVE) {
             return;
@@ -184,9 +183,7 @@ impl Engine {
             return;
         }
         let block = self.map.borrow().record(slot, valid, entry.dirty);
-        let at = self
-            .commit
-            .push_body(&Body::Block(block), Owner::slot(slot));
+        let at = self.commit.push_body(&Body::Block(block));
         let mut map = self.map.borrow_mut();
         map.set_record(slot, at);
         map.add_flags(slot, TRACED);
@@ -211,55 +208,6 @@ impl Engine {
             } else {
                 self.deferred.borrow_mut().push(slot);
             }
-        }
-    }
-
-    /// Above this many records in use the tail is cleaned: so late that most are dead by then, and early
-    /// enough that all that may count can be logged again on the way. See docs/format.md, "Room".
-    fn log_in_use_at_most(&self) -> u64 {
-        let capacity = self.commit.log.borrow().capacity();
-        let slots = u64::from(self.map.borrow().units());
-        // A cache of an earlier version may have more marks than are set now.
-        let marks = self.regions.limit(capacity).max(self.regions.len() as u64);
-        capacity.saturating_sub(slots + marks) / 16 * 15
-    }
-
-    /// Moves the tail on, logging again what still counts: first as far as the ring needs the room,
-    /// then as far as the last unit's padding has some.
-    fn clean_tail(&self, end: u64) {
-        let enough = self.log_in_use_at_most();
-        loop {
-            let (oldest, place) = {
-                let log = self.commit.log.borrow();
-                let needed = log.used() > enough;
-                let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
-                if !(needed && log.next() < end || worthwhile) {
-                    return;
-                }
-                let Some((lsn, owner)) = log.oldest() else {
-                    return;
-                };
-                let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
-                (owner, place)
-            };
-            match oldest.kind() {
-                OwnerKind::None if self.commit.opened_at.get() == place => self.log_open(),
-                OwnerKind::None => {}
-                OwnerKind::Slot(slot) => {
-                    let entry = self.map.borrow().slot(slot);
-                    if entry.has(LIVE) && entry.record_at == place {
-                        self.map.borrow_mut().set_record(slot, NO_RECORD);
-                        self.map.borrow_mut().clear_flags(slot, PENDING | LATER);
-                        self.log_slot(slot);
-                    }
-                }
-                OwnerKind::Mark(id) => {
-                    if self.regions.record_at(id) == Some(place) {
-                        self.log_mark(id);
-                    }
-                }
-            }
-            self.commit.log.borrow_mut().drop_oldest();
         }
     }
 }

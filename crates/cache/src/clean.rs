@@ -6,7 +6,8 @@
 //! block stays dirty. It reads slots whose data may still sit in the cache device's volatile cache,
 //! which is fine: the dirty record stays until the copy is durable elsewhere.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,11 +18,15 @@ use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine};
 use crate::geometry::Block;
-use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
+use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN, Slot};
 use crate::plant::{Fault, planted};
 
 /// Blocks written back between two flushes of the backing device.
 const BATCH: usize = 64;
+/// Dirty blocks that are looked at for a batch.
+const LOOK_AT: usize = 16 * BATCH;
+/// Most blocks that the reclaimer has to wish for at a time.
+const WANTED: usize = 16 * BATCH;
 /// Blocks of a batch that are under way at a time when nothing presses.
 const GENTLE: usize = 4;
 /// Below this share of dirty blocks the cleaner works gently.
@@ -37,8 +42,8 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     kick: WaitList,
-    /// Blocks that the reclaimer wants clean.
-    wanted: Cell<usize>,
+    /// Blocks that the reclaimer wants clean, coldest first.
+    wanted: RefCell<VecDeque<BlockId>>,
     /// Somebody else is writing back; the task pauses.
     suspended: Cell<u32>,
 }
@@ -48,8 +53,9 @@ impl Cleaner {
         self.kick.wake_all();
     }
 
-    pub(crate) fn want_clean(&self, blocks: usize) {
-        self.wanted.set(blocks);
+    pub(crate) fn want_clean(&self, mut blocks: VecDeque<BlockId>) {
+        blocks.truncate(WANTED);
+        *self.wanted.borrow_mut() = blocks;
         self.kick.wake_all();
     }
 }
@@ -67,7 +73,8 @@ impl Engine {
     /// The cleaner's task.
     pub(crate) async fn clean_loop(self: Rc<Self>) {
         while !self.stopping.get() {
-            let pressed = self.cleaner.wanted.get() > 0 || self.above_dirty_limit();
+            let wanted = !self.cleaner.wanted.borrow().is_empty();
+            let pressed = wanted || self.above_dirty_limit();
             if !pressed {
                 self.pause().await;
             }
@@ -75,13 +82,12 @@ impl Engine {
                 return;
             }
             let slots = match self.cleaner.suspended.get() {
-                0 => self.oldest_dirty(),
+                0 => self.next_to_clean(pressed),
                 _ => Vec::new(),
             };
             if slots.is_empty() {
                 // Nothing is dirty, or it is locked, or of volumes that are not attached. A kick does
                 // not change that: time does.
-                self.cleaner.wanted.set(0);
                 rt::sleep(REST).await;
                 continue;
             }
@@ -92,11 +98,9 @@ impl Engine {
                 GENTLE
             };
             let failed = self.clean_batch(&slots, width).await.is_err();
-            let cleaned = self.cleaner.wanted.get().saturating_sub(slots.len());
-            self.cleaner.wanted.set(cleaned);
             self.reclaim.hint();
             if failed {
-                self.cleaner.wanted.set(0);
+                self.cleaner.wanted.borrow_mut().clear();
                 rt::sleep(BACK_OFF).await;
             }
         }
@@ -124,32 +128,59 @@ impl Engine {
         self.dirty_percent() >= u64::from(self.options.dirty_limit_percent)
     }
 
-    /// The blocks that have been dirty longest, in backing order.
-    fn oldest_dirty(&self) -> Vec<BlockId> {
+    /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.
+    fn next_to_clean(&self, pressed: bool) -> Vec<BlockId> {
         let mut map = self.map.borrow_mut();
-        let mut slots = Vec::with_capacity(BATCH);
-        let mut later = Vec::new();
-        for _ in 0..map.queued_dirty() {
+        let mut wanted = Vec::with_capacity(BATCH);
+        while wanted.len() < BATCH
+            && let Some(slot) = self.cleaner.wanted.borrow_mut().pop_front()
+        {
+            if self.can_be_cleaned(&map.slot(slot)) {
+                wanted.push(slot);
+            }
+        }
+        if !wanted.is_empty() {
+            wanted.sort_unstable_by_key(|slot| map.slot(*slot).key);
+            return wanted;
+        }
+        let (mut slots, mut spared, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..map.queued_dirty().min(LOOK_AT) {
             let Some(slot) = map.pop_dirty() else { break };
             let entry = map.slot(slot);
             if !entry.has(LIVE) || entry.dirty == 0 {
                 continue;
             }
-            let attached = self.volumes.borrow().contains_key(&entry.key.volume());
-            if entry.has(CLEANING) || !attached || self.is_being_changed(&entry) {
+            if !self.can_be_cleaned(&entry) {
                 later.push(slot);
+            } else if entry.has(REWRITTEN) {
+                // Written to since the hand came by last: it may be again before it comes next.
+                map.clear_flags(slot, REWRITTEN);
+                spared.push(slot);
             } else {
                 slots.push(slot);
             }
-            if slots.len() == BATCH || later.len() == 4 * BATCH {
+            if slots.len() == BATCH {
                 break;
             }
         }
-        for slot in later {
+        if pressed {
+            let rest = spared.split_off(spared.len().min(BATCH - slots.len()));
+            slots.append(&mut spared);
+            spared = rest;
+        }
+        for slot in later.into_iter().chain(spared) {
             map.requeue_dirty(slot);
         }
         slots.sort_unstable_by_key(|slot| map.slot(*slot).key);
         slots
+    }
+
+    fn can_be_cleaned(&self, entry: &Slot) -> bool {
+        entry.has(LIVE)
+            && entry.dirty != 0
+            && !entry.has(CLEANING)
+            && self.volumes.borrow().contains_key(&entry.key.volume())
+            && !self.is_being_changed(entry)
     }
 
     /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to

@@ -20,7 +20,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::journal::Journal;
-use forebay_metadata::log::{Log, LogExtent, Owner};
+use forebay_metadata::log::{Log, LogExtent};
 use forebay_metadata::order::{self, Ordered, Part, Site};
 use forebay_metadata::record::Body;
 use forebay_policy::BlockId;
@@ -28,6 +28,7 @@ use forebay_policy::BlockId;
 use crate::engine::Engine;
 use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED};
 use crate::queue::{Entry, Later};
+use crate::tail::Tail;
 
 /// Names a round; see [`Engine::committed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +41,7 @@ const WRITE_TRIES: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Committer {
     pub(crate) log: RefCell<Log>,
+    pub(crate) tail: RefCell<Tail>,
     pub(crate) journal: RefCell<Option<Journal>>,
     /// Where the record of this opening stands: the next process must find it, however long this one
     /// lives.
@@ -72,6 +74,7 @@ pub(crate) struct Committer {
 impl Committer {
     pub(crate) fn new(log: Log, journal: Option<Journal>) -> Self {
         Self {
+            tail: RefCell::new(Tail::new(log.capacity())),
             log: RefCell::new(log),
             journal: RefCell::new(journal),
             opened_at: Cell::new(NO_RECORD),
@@ -125,9 +128,9 @@ impl Committer {
         self.failed.borrow().is_none()
     }
 
-    pub(crate) fn push_body(&self, body: &Body, owner: Owner) -> u32 {
+    pub(crate) fn push_body(&self, body: &Body) -> u32 {
         let mut log = self.log.borrow_mut();
-        let lsn = log.push(body, owner);
+        let lsn = log.push(body);
         u32::try_from(lsn % log.capacity()).expect("a ring has fewer than 2^32 places")
     }
 }

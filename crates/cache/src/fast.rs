@@ -110,7 +110,8 @@ impl CachedVolume {
             } else {
                 valid
             };
-            if engine.geometry.touched(&piece) & !usable != 0 {
+            let asked = engine.geometry.touched(&piece);
+            if asked & !usable != 0 {
                 return None;
             }
             let offset = engine.geometry.data_offset(map.place(slot), piece.start);
@@ -120,7 +121,7 @@ impl CachedVolume {
             if write {
                 map.add_flags(slot, REWRITTEN);
             }
-            map.touch(slot);
+            map.used(slot, span.class, asked);
             (slot, units, offset)
         };
         volume

@@ -31,6 +31,7 @@ mod reclaim;
 mod recover;
 mod region;
 mod stats;
+mod tail;
 
 pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};

@@ -7,7 +7,7 @@
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
 use forebay_metadata::record::BlockRecord;
-use forebay_policy::{BlockId, BlockKey, BlockTable, DirtyQueue, Misplaced, Span};
+use forebay_policy::{Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Misplaced, Span, TwoLevel};
 
 use crate::geometry::{Block, Geometry};
 
@@ -28,7 +28,7 @@ pub(crate) const REWRITTEN: u16 = 16;
 pub(crate) const CLEANING: u16 = 32;
 /// A record of it may stand in the log or in the process journal.
 pub(crate) const TRACED: u16 = 64;
-/// On the dirty queue.
+/// The cleaner will come to it.
 pub(crate) const QUEUED: u16 = 128;
 /// Turned clean since its last record.
 pub(crate) const CLEANED: u16 = 256;
@@ -66,7 +66,8 @@ impl Slot {
     }
 }
 
-/// The valid and dirty maps of all blocks, by place: two bits a granule.
+/// The maps of all blocks, by place, three bits a granule: valid, dirty, and asked for by a client since
+/// the block was placed.
 #[derive(Debug)]
 struct Granules {
     bytes: Vec<u8>,
@@ -78,7 +79,7 @@ impl Granules {
     fn new(units: u32, granules: u32) -> Self {
         let (units, unit) = (units as usize, granules as usize);
         Self {
-            bytes: vec![0; (units * unit * 2).div_ceil(8)],
+            bytes: vec![0; (units * unit * 3).div_ceil(8)],
             unit,
         }
     }
@@ -111,19 +112,49 @@ impl Granules {
     #[inline(always)]
     fn get(&self, place: u32, granules: u32) -> (u64, u64) {
         if granules == 8 {
-            let at = place as usize * self.unit / 4;
+            let at = place as usize * self.unit / 8 * 3;
             let maps = &self.bytes[at..at + 2];
             return (u64::from(maps[0]), u64::from(maps[1]));
         }
-        let (at, count) = (place as usize * self.unit * 2, granules as usize);
+        let (at, count) = (place as usize * self.unit * 3, granules as usize);
         (self.bits(at, count), self.bits(at + count, count))
     }
 
+    /// Notes granules that are asked for. Returns whether one of them had been before.
+    #[inline(always)]
+    fn ask(&mut self, place: u32, granules: u32, asked: u64) -> bool {
+        if granules == 8 {
+            let map = &mut self.bytes[place as usize * self.unit / 8 * 3 + 2];
+            let before = *map;
+            *map |= asked as u8;
+            return u64::from(before) & asked != 0;
+        }
+        let (at, count) = (place as usize * self.unit * 3, granules as usize);
+        let before = self.bits(at + 2 * count, count);
+        self.set_bits(at + 2 * count, count, before | asked);
+        before & asked != 0
+    }
+
+    fn forget_asked(&mut self, place: u32, granules: u32) {
+        let (at, count) = (place as usize * self.unit * 3, granules as usize);
+        self.set_bits(at + 2 * count, count, 0);
+    }
+
     fn set(&mut self, place: u32, granules: u32, valid: u64, dirty: u64) {
-        let (at, count) = (place as usize * self.unit * 2, granules as usize);
+        let (at, count) = (place as usize * self.unit * 3, granules as usize);
         self.set_bits(at, count, valid);
         self.set_bits(at + count, count, dirty);
     }
+}
+
+/// A block that may have to go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    /// Names its lock, with the units that it covers.
+    pub(crate) region: BlockKey,
+    pub(crate) units: u64,
+    pub(crate) dirty: bool,
+    pub(crate) flags: u16,
 }
 
 /// How much of a volume is cached.
@@ -146,7 +177,7 @@ pub(crate) struct Map {
     granules: Granules,
     /// By the volume's number.
     shares: Vec<Share>,
-    dirty_queue: DirtyQueue,
+    dirty_sweep: DirtySweep,
     dirty_blocks: u64,
     dirty_units: u64,
 }
@@ -162,7 +193,7 @@ impl Map {
             flags: Vec::with_capacity(count),
             granules: Granules::new(units, geometry.granules(0)),
             shares: Vec::new(),
-            dirty_queue: DirtyQueue::new(count),
+            dirty_sweep: DirtySweep::new(count),
             dirty_blocks: 0,
             dirty_units: 0,
         }
@@ -273,8 +304,11 @@ impl Map {
 
     /// Bytes of memory that the cached blocks take.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let slot = size_of::<u32>() + size_of::<u16>() + size_of::<BlockId>();
-        self.table.memory_bytes() + self.cached() * slot + self.granules.bytes.len()
+        let slot = size_of::<u32>() + size_of::<u16>();
+        self.table.memory_bytes()
+            + self.cached() * slot
+            + self.cached() / 8
+            + self.granules.bytes.len()
     }
 
     /// The block that a unit of a volume lies in.
@@ -304,9 +338,44 @@ impl Map {
             .filter(move |(_, span)| span.mask() & units != 0)
     }
 
+    /// A client asked for granules of a slot that holds a block of this class.
     #[inline]
-    pub(crate) fn touch(&mut self, slot: BlockId) {
-        self.table.touch(slot);
+    pub(crate) fn used(&mut self, slot: BlockId, class: u8, granules: u64) {
+        let (place, count) = (self.table.place(slot), self.geometry.granules(class));
+        let again = self.granules.ask(place, count, granules);
+        TwoLevel::Ours.used(&mut self.table, slot, again);
+    }
+
+    /// Whether it is time to make room.
+    #[inline]
+    pub(crate) fn is_low(&self, ahead: &Ahead) -> bool {
+        ahead.is_low(&self.table)
+    }
+
+    /// Names what goes; what `offer` accepts is leaving then. It is told slot, volume, block, whether it is
+    /// dirty, and its flags.
+    pub(crate) fn pick(
+        &mut self,
+        ahead: &mut Ahead,
+        mut offer: impl FnMut(BlockId, Candidate) -> bool,
+    ) {
+        let (geometry, granules, flags) = (self.geometry, &self.granules, &self.flags);
+        ahead.pick(TwoLevel::Ours, &mut self.table, |table, slot| {
+            let (volume, region, span) = table.address(slot);
+            let maps = granules.get(table.place(slot), geometry.granules(span.class));
+            let candidate = Candidate {
+                region: BlockKey::new(volume, region),
+                units: span.mask(),
+                dirty: maps.1 != 0,
+                flags: flags[slot as usize],
+            };
+            offer(slot, candidate)
+        });
+    }
+
+    /// A slot that was picked stays.
+    pub(crate) fn stay(&mut self, slot: BlockId) {
+        self.table.stay(slot);
     }
 
     /// Gives a block that is not there, nor overlaps one that is, a free place.
@@ -385,6 +454,9 @@ impl Map {
     pub(crate) fn retire(&mut self, slot: BlockId) -> u8 {
         self.set(slot, 0, 0);
         let Slot { key, class, .. } = self.slot(slot);
+        // A block of another size may lie there next, with its maps at other bits.
+        self.granules
+            .forget_asked(self.table.place(slot), self.geometry.granules(class));
         self.table.retire(slot);
         // A stale entry on the dirty queue is skipped when it comes up; the flag stays with it.
         self.flags[slot as usize] &= QUEUED;
@@ -422,7 +494,7 @@ impl Map {
         let flags = &mut self.flags[slot as usize];
         if *flags & QUEUED == 0 {
             *flags |= QUEUED;
-            self.dirty_queue.push(slot);
+            self.dirty_sweep.push(slot);
         }
     }
 
@@ -446,18 +518,24 @@ impl Map {
         self.set_record(slot, NO_RECORD);
     }
 
+    /// Place in the ring of the record that counts.
+    #[inline]
+    pub(crate) fn record_at(&self, slot: BlockId) -> u32 {
+        self.records[slot as usize]
+    }
+
     pub(crate) fn set_record(&mut self, slot: BlockId, record_at: u32) {
         self.records[slot as usize] = record_at;
     }
 
-    /// Takes the slot that has been dirty longest off the queue. It may be clean or free by now.
+    /// Takes the next slot off that the cleaner should look at. It may be clean or free by now.
     pub(crate) fn pop_dirty(&mut self) -> Option<BlockId> {
-        let slot = self.dirty_queue.pop()?;
+        let slot = self.dirty_sweep.pop()?;
         self.clear_flags(slot, QUEUED);
         Some(slot)
     }
 
-    /// Puts a slot that is still dirty back on the queue, at the young end.
+    /// Puts a slot that is still dirty back.
     pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
         if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
             self.queue_dirty(slot);
@@ -465,12 +543,7 @@ impl Map {
     }
 
     pub(crate) fn queued_dirty(&self) -> usize {
-        self.dirty_queue.len()
-    }
-
-    /// Slots from the least recently used on.
-    pub(crate) fn coldest(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.table.coldest_blocks()
+        self.dirty_sweep.len()
     }
 
     /// Slots that hold a block of `volume`.

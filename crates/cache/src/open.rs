@@ -216,7 +216,8 @@ impl Cache {
             write_back_bytes: stats.write_back_bytes.get(),
             write_back_errors: stats.write_back_errors.get(),
             cache_read_errors: stats.cache_read_errors.get(),
-            memory_bytes: map.memory_bytes() as u64 + log.capacity() * 4,
+            memory_bytes: map.memory_bytes() as u64
+                + engine.commit.tail.borrow().memory_bytes() as u64,
             failure: engine.commit.failure().map(|error| error.report()),
             volumes: engine
                 .volumes

@@ -4,23 +4,22 @@
 //! when that is durable are the slots free. Until then the blocks stay in the index under their
 //! exclusive locks, so that nobody can take them for absent.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
-use forebay_policy::{BlockId, BlockKey, BlockSizes};
+use forebay_policy::{Ahead, BlockId, BlockSizes};
 
 use crate::commit::Ticket;
 use crate::engine::Engine;
 use crate::geometry::Block;
-use crate::map::{CLEANING, TRACED};
+use crate::map::{CLEANING, Candidate, TRACED};
 use crate::queue::Entry;
 
-/// Candidates looked at for each slot that is wanted.
-const LOOK_AT: usize = 16;
 /// How long kills wait for somebody else's round of commits.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// After a round that found nothing, the next one is not worth its time for so long.
@@ -29,12 +28,7 @@ const RETRY: Duration = Duration::from_millis(1);
 /// State of the reclaimer.
 #[derive(Debug)]
 pub(crate) struct Reclaimer {
-    /// Room below which it starts, units.
-    low: u32,
-    /// Units killed in one round, about.
-    batch: u32,
-    /// Blocks of each class that were asked for since the last round.
-    asked: [Cell<u32>; 8],
+    ahead: RefCell<Ahead>,
     kick: WaitList,
     freed: WaitList,
     /// Kills wait for this round, for which nobody has asked yet.
@@ -48,21 +42,8 @@ pub(crate) struct Reclaimer {
 
 impl Reclaimer {
     pub(crate) fn new(sizes: BlockSizes, units: u32) -> Self {
-        let (low, batch) = if sizes.top() == 0 {
-            let low = (units / 64).clamp(128.min(units / 8).max(1), 2048);
-            (low, (units / 32).clamp(2, 4096))
-        } else {
-            // Whole groups: one for each size, at least where there are enough.
-            let groups = units >> sizes.top();
-            let classes = sizes.mask().count_ones();
-            let low = (groups / 64).clamp(classes.min(groups / 8).max(1), 256);
-            let batch = (groups / 32).clamp(1, 128);
-            (low << sizes.top(), batch << sizes.top())
-        };
         Self {
-            low,
-            batch,
-            asked: Default::default(),
+            ahead: RefCell::new(Ahead::new(sizes, units)),
             kick: WaitList::new(),
             freed: WaitList::new(),
             waits_for: Cell::new(None),
@@ -86,27 +67,27 @@ impl Reclaimer {
 }
 
 impl Engine {
-    /// Room that any block can use, units.
-    fn room(&self) -> u32 {
-        let map = self.map.borrow();
-        match self.geometry.sizes().top() {
-            0 => map.free_units(),
-            top => (map.table().free_groups() as u32) << top,
-        }
+    /// Whether it is time to make room.
+    fn is_low(&self) -> bool {
+        self.map.borrow().is_low(&self.reclaim.ahead.borrow())
+    }
+
+    /// Whether so little room is left that kills should not wait for somebody else's round.
+    fn is_scarce(&self, class: u8) -> bool {
+        let room = self.map.borrow().table().room(class);
+        room < self.reclaim.ahead.borrow().low() / 2
     }
 
     /// A slot for a block that is not in the map, nor overlaps one that is, and whose units are locked.
     /// None if nothing can be evicted now: then the request goes round the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
-        let asked = &self.reclaim.asked[usize::from(block.class)];
-        asked.set(asked.get().saturating_add(1));
         loop {
+            self.reclaim.ahead.borrow_mut().ask(block.class);
             let slot = self.map.borrow_mut().allocate(volume, block);
-            let free = self.room();
-            if free < self.reclaim.low && !self.reclaim.busy.get() {
+            if !self.reclaim.busy.get() && self.is_low() {
                 self.reclaim.kick.wake_all();
             }
-            if (free < self.reclaim.low / 2 || slot.is_none())
+            if (slot.is_none() || self.is_scarce(block.class))
                 && let Some(round) = self.reclaim.waits_for.take()
             {
                 self.request(round);
@@ -132,10 +113,7 @@ impl Engine {
         loop {
             self.reclaim
                 .kick
-                .until(|| {
-                    self.stopping.get()
-                        || !self.reclaim.stuck.get() && self.room() < self.reclaim.low
-                })
+                .until(|| self.stopping.get() || !self.reclaim.stuck.get() && self.is_low())
                 .await;
             if self.stopping.get() || self.commit.failure().is_some() {
                 self.reclaim.stuck.set(true);
@@ -152,10 +130,9 @@ impl Engine {
 
     /// Waits until what was queued is durable. A client's round takes the kills along for nothing; if none
     /// comes soon, or slots run out, one is asked for.
-    async fn killed(self: &Rc<Self>) -> Result<()> {
+    async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
         let round = self.next_round();
-        let free = self.room();
-        if free == 0 || free < self.reclaim.low / 2 {
+        if urgent {
             self.request(round);
         } else {
             self.reclaim.waits_for.set(Some(round));
@@ -174,24 +151,36 @@ impl Engine {
     }
 
     async fn reclaim_round(self: &Rc<Self>) {
-        let mut picked = Picked::default();
-        if self.geometry.sizes().top() == 0 {
-            self.pick_blocks(&mut picked);
-        } else {
-            self.pick_on_two_levels(&mut picked);
-        }
-        let Picked { victims, dirty, .. } = picked;
-        if dirty > victims.len() {
-            self.cleaner.want_clean(self.reclaim.batch as usize);
+        let (mut victims, mut locks) = (Vec::new(), Vec::new());
+        let mut dirty = VecDeque::new();
+        let urgent = {
+            let mut ahead = self.reclaim.ahead.borrow_mut();
+            let urgent = ahead.is_pressed(self.map.borrow().table());
+            self.map.borrow_mut().pick(&mut ahead, |slot, candidate| {
+                let Candidate { region, units, .. } = candidate;
+                if candidate.dirty {
+                    dirty.push_back(slot);
+                    return false;
+                }
+                // Nobody is at it, and nobody will be.
+                let goes =
+                    candidate.flags & CLEANING == 0 && self.locks.admits(region, units, true);
+                if goes {
+                    self.locks.take(region, units, true);
+                    victims.push(slot);
+                    locks.push((region, units));
+                }
+                goes
+            });
+            urgent
+        };
+        if dirty.len() > victims.len() {
+            self.cleaner.want_clean(dirty);
         }
         if victims.is_empty() {
             self.reclaim.stuck.set(true);
             return;
         }
-        let locks: Vec<(BlockKey, u64)> = victims
-            .iter()
-            .map(|slot| self.lock_of(&self.map.borrow().slot(*slot)))
-            .collect();
         let traced: Vec<u32> = {
             let map = self.map.borrow();
             let traced = victims.iter().filter(|slot| map.has(**slot, TRACED));
@@ -204,81 +193,20 @@ impl Engine {
         let mut durable = Ok(());
         if !traced.is_empty() {
             self.queue_entry(Entry::Kill(traced));
-            durable = self.killed().await;
+            durable = self.killed(urgent).await;
         }
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);
             for slot in victims {
                 self.forget_slot(slot);
             }
+        } else {
+            for slot in victims {
+                self.map.borrow_mut().stay(slot);
+            }
         }
         for (region, units) in locks {
             self.locks.release(region, units, true);
         }
     }
-
-    /// Takes a block's lock and makes it a victim, if it is clean and nobody is at it.
-    fn pick(&self, slot: BlockId, picked: &mut Picked) {
-        let entry = self.map.borrow().slot(slot);
-        if entry.dirty != 0 {
-            picked.dirty += 1;
-            return;
-        }
-        let (region, units) = self.lock_of(&entry);
-        if !entry.has(CLEANING) && self.locks.admits(region, units, true) {
-            self.locks.take(region, units, true);
-            picked.victims.push(slot);
-            picked.units += 1 << entry.class;
-        }
-    }
-
-    /// The coldest blocks.
-    fn pick_blocks(&self, picked: &mut Picked) {
-        let wanted = self.reclaim.batch;
-        let map = self.map.borrow();
-        for slot in map.coldest().take(wanted as usize * LOOK_AT) {
-            self.pick(slot, picked);
-            if picked.units >= wanted {
-                break;
-            }
-        }
-    }
-
-    /// Replacement on two levels (AdaCache, section III-D), ahead of need: the coldest blocks as long as
-    /// they have a size that was asked for lately, then the coldest groups.
-    fn pick_on_two_levels(&self, picked: &mut Picked) {
-        let wanted = self.reclaim.batch;
-        let map = self.map.borrow();
-        let asked: Vec<Cell<u32>> = self
-            .reclaim
-            .asked
-            .iter()
-            .map(|asked| Cell::new(asked.take()))
-            .collect();
-        for slot in map.coldest() {
-            let left = &asked[usize::from(map.table().class(slot))];
-            if left.get() == 0 || picked.units >= wanted {
-                break;
-            }
-            left.set(left.get() - 1);
-            self.pick(slot, picked);
-        }
-        for group in map.table().coldest_groups().take(wanted as usize * LOOK_AT) {
-            if picked.units >= wanted {
-                break;
-            }
-            for slot in map.table().blocks_of(group) {
-                self.pick(slot, picked);
-            }
-        }
-    }
-}
-
-/// What a round of the reclaimer takes.
-#[derive(Debug, Default)]
-struct Picked {
-    victims: Vec<BlockId>,
-    units: u32,
-    /// Dirty blocks that were passed over.
-    dirty: usize,
 }

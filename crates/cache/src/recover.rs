@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::journal::{Journal, Recovered};
-use forebay_metadata::log::{Log, Owner};
+use forebay_metadata::log::Log;
 use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_metadata::replay::{Replayed, mend, replay};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockId, Misplaced};
 
 use crate::geometry::{Block, Geometry};
-use crate::map::Map;
+use crate::map::{Map, NO_RECORD};
 use crate::options::{CacheOptions, Devices};
 use crate::region::Regions;
 
@@ -193,8 +193,7 @@ fn build(
         .filter(|mark| known.contains(&mark.volume))
     {
         let place = u32::try_from(mark.lsn % log.capacity()).expect("a ring place");
-        let id = regions.restore(mark.volume, mark.region, mark.state, place);
-        log.adopt(mark.lsn, Owner::mark(id));
+        regions.restore(mark.volume, mark.region, mark.state, place);
     }
 
     let mut stale = Vec::new();
@@ -274,7 +273,6 @@ fn build(
         if let Some(lsn) = found.lsn {
             let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
             map.set_record(slot, place);
-            log.adopt(lsn, Owner::slot(slot));
         }
         if valid != record.valid || found.journaled || found.reduced {
             stale.push(slot);
@@ -283,7 +281,12 @@ fn build(
             unrecorded.push(slot);
         }
     }
-    log.give_up_dead();
+    // A cache that dies again and again while it opens must not fill its log with what it has already
+    // logged again.
+    let marks = (0..regions.numbers()).filter_map(|id| regions.record_at(id));
+    let slots = (0..map.numbers()).map(|slot| map.record_at(slot));
+    let counting = marks.chain(slots).filter(|place| *place != NO_RECORD);
+    log.give_up_before(counting);
     map.restored();
     report.cached_blocks = map.cached() as u64;
     report.dirty_blocks = map.dirty_blocks();

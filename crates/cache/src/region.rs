@@ -201,6 +201,11 @@ impl Regions {
         capacity / RING_SHARE
     }
 
+    /// Numbers that were ever given out; all are below this.
+    pub(crate) fn numbers(&self) -> RegionId {
+        u32::try_from(self.table.borrow().regions.len()).expect("fewer than 2^31 regions")
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.borrow().by_address.len()
     }

@@ -30,59 +30,6 @@ impl LogGeometry {
     }
 }
 
-/// Whom a record in the ring speaks of, so that the tail can ask whether it still counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(u32);
-
-impl Owner {
-    /// Nobody: the record matters only until what it shadows has left the ring.
-    pub const NONE: Self = Self(u32::MAX);
-    const MARK: u32 = 1 << 31;
-
-    /// A slot.
-    ///
-    /// # Panics
-    /// In debug builds, above 2^31.
-    #[must_use]
-    pub const fn slot(slot: u32) -> Self {
-        debug_assert!(slot < Self::MARK);
-        Self(slot)
-    }
-
-    /// The mark with this number.
-    ///
-    /// # Panics
-    /// In debug builds, above 2^31 - 2.
-    #[must_use]
-    pub const fn mark(number: u32) -> Self {
-        debug_assert!(number < Self::MARK - 1);
-        Self(number | Self::MARK)
-    }
-
-    /// Told apart.
-    #[must_use]
-    pub const fn kind(self) -> OwnerKind {
-        if self.0 == u32::MAX {
-            OwnerKind::None
-        } else if self.0 & Self::MARK != 0 {
-            OwnerKind::Mark(self.0 & !Self::MARK)
-        } else {
-            OwnerKind::Slot(self.0)
-        }
-    }
-}
-
-/// An [`Owner`], told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnerKind {
-    /// Nobody.
-    None,
-    /// A slot.
-    Slot(u32),
-    /// A mark.
-    Mark(u32),
-}
-
 /// A part of a batch: where on the device, and what.
 #[derive(Clone, Debug)]
 pub struct LogExtent {
@@ -105,8 +52,6 @@ pub struct Log {
     tail: u64,
     /// The tail as of the last durable batch: what the batch being built declares.
     declared: u64,
-    /// By position: whom the record speaks of.
-    owners: Vec<Owner>,
     /// The batch's bytes.
     bytes: Vec<u8>,
 }
@@ -127,38 +72,33 @@ impl Log {
             batch: next,
             tail,
             declared: tail,
-            owners: vec![
-                Owner::NONE;
-                usize::try_from(geometry.records).expect("a ring fits memory")
-            ],
             bytes: Vec::new(),
         }
     }
 
-    /// Says whom the record `lsn`, found at recovery, speaks of.
-    pub fn adopt(&mut self, lsn: u64, owner: Owner) {
-        let place = self.place(lsn);
-        self.owners[place] = owner;
-    }
-
-    /// After the last [`Log::adopt`]: what lies before the oldest record that counts is given up. The
-    /// next batch declares it, so that a cache that dies again and again while it opens does not fill
-    /// its log with what it has already logged again.
-    pub fn give_up_dead(&mut self) {
-        while self.tail < self.next && self.owners[self.place(self.tail)] == Owner::NONE {
-            self.tail += 1;
-        }
+    /// At recovery: of the records before the next, those at these places of the ring count; what lies
+    /// before the oldest of them is given up, and the next batch declares it.
+    pub fn give_up_before(&mut self, counting: impl Iterator<Item = u32>) {
+        let (records, tail) = (self.geometry.records, self.tail);
+        let behind_tail = |place: u32| (u64::from(place) + records - tail % records) % records;
+        self.tail = counting
+            .map(behind_tail)
+            .min()
+            .map_or(self.next, |oldest| tail + oldest);
+        debug_assert!(self.tail <= self.next);
         self.declared = self.tail;
-    }
-
-    fn place(&self, lsn: u64) -> usize {
-        usize::try_from(lsn % self.geometry.records).expect("a ring fits memory")
     }
 
     /// The number that the next record gets.
     #[must_use]
     pub const fn next(&self) -> u64 {
         self.next
+    }
+
+    /// The number of the first record of the batch being built: those before it are durable.
+    #[must_use]
+    pub const fn batch(&self) -> u64 {
+        self.batch
     }
 
     /// Records from the tail to the end.
@@ -211,7 +151,7 @@ impl Log {
     ///
     /// # Panics
     /// If the ring has no room: the caller asks [`Log::room`] first.
-    pub fn push(&mut self, body: &Body, owner: Owner) -> u64 {
+    pub fn push(&mut self, body: &Body) -> u64 {
         assert!(self.room() > 0, "the log is full");
         let lsn = self.next;
         let units_back = (lsn - self.batch) / self.geometry.unit_records();
@@ -223,16 +163,14 @@ impl Log {
         };
         encode(&mut record, self.seed, position, body);
         self.bytes.extend_from_slice(&record);
-        let place = self.place(lsn);
-        self.owners[place] = owner;
         self.next += 1;
         lsn
     }
 
-    /// The oldest record and whom it speaks of; none if it belongs to the batch being built.
+    /// The oldest record; none if it belongs to the batch being built.
     #[must_use]
-    pub fn oldest(&self) -> Option<(u64, Owner)> {
-        (self.tail < self.batch).then(|| (self.tail, self.owners[self.place(self.tail)]))
+    pub fn oldest(&self) -> Option<u64> {
+        (self.tail < self.batch).then_some(self.tail)
     }
 
     /// Moves the tail past the oldest record, which no longer counts or stands in the batch again.
@@ -245,7 +183,7 @@ impl Log {
     /// where the ring wraps, two.
     pub fn seal(&mut self) -> Vec<LogExtent> {
         while self.unit_room() > 0 {
-            self.push(&Body::Pad, Owner::NONE);
+            self.push(&Body::Pad);
         }
         let start = self.batch % self.geometry.records;
         let until_wrap = usize::try_from(self.geometry.records - start).expect("fits memory");
@@ -287,29 +225,29 @@ mod tests {
         let seed = Seed::new(&[1; 16]);
         let mut log = Log::new(GEOMETRY, seed, 0, 0);
         for _ in 0..3 {
-            log.push(&Body::Close, Owner::slot(3));
+            log.push(&Body::Close);
         }
         let extents = log.seal();
         assert_eq!(extents.len(), 1);
         assert_eq!((extents[0].offset, extents[0].buf.len()), (4096, 512));
         log.committed();
         for _ in 0..16 {
-            log.push(&Body::Close, Owner::NONE);
+            log.push(&Body::Close);
         }
         log.seal();
         log.committed();
         assert_eq!(log.room(), 8);
         // The oldest eight are dropped, but the batch that says so cannot use their room yet.
         for at in 0..8 {
-            assert_eq!(log.oldest().map(|(lsn, _)| lsn), Some(at));
+            assert_eq!(log.oldest(), Some(at));
             log.drop_oldest();
         }
         assert_eq!(log.room(), 8);
-        log.push(&Body::Close, Owner::NONE);
+        log.push(&Body::Close);
         log.seal();
         log.committed();
         assert_eq!(log.room(), 8);
-        log.push(&Body::Close, Owner::NONE);
+        log.push(&Body::Close);
         let extents = log.seal();
         assert_eq!(extents[0].offset, 4096, "the ring wraps");
         let mut record = [0; RECORD_BYTES];
@@ -322,22 +260,13 @@ mod tests {
     fn a_recovery_gives_up_what_is_dead() {
         let seed = Seed::new(&[1; 16]);
         let mut log = Log::new(GEOMETRY, seed, 0, 24);
-        log.adopt(17, Owner::slot(1));
-        log.adopt(20, Owner::mark(2));
         assert_eq!(log.room(), 8);
-        log.give_up_dead();
+        log.give_up_before([20, 17].into_iter());
         assert_eq!((log.used(), log.room()), (7, 25));
         let mut record = [0; RECORD_BYTES];
-        log.push(&Body::Close, Owner::NONE);
+        log.push(&Body::Close);
         log.seal()[0].buf.copy_to(0, &mut record);
         let (position, _) = decode(&record, seed).expect("verifies");
         assert_eq!(position.tail, 17, "the first batch declares it");
-    }
-
-    #[test]
-    fn owners_are_told_apart() {
-        assert_eq!(Owner::slot(7).kind(), OwnerKind::Slot(7));
-        assert_eq!(Owner::mark(7).kind(), OwnerKind::Mark(7));
-        assert_eq!(Owner::NONE.kind(), OwnerKind::None);
     }
 }

@@ -10,11 +10,11 @@ mod order;
 pub mod replacement;
 
 pub use adaptive::{
-    Ahead, BlockId, BlockSizes, BlockTable, Footprint, GroupId, Misplaced, Segment, Span, TwoLevel, Victim, Worth,
-    clean_with,
+    Ahead, BlockId, BlockSizes, BlockTable, Footprint, GroupId, Misplaced, Segment, Span, TwoLevel,
+    Victim, Worth, clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;
-pub use order::DirtyQueue;
+pub use order::DirtySweep;
 pub use replacement::{Policy, Replacement};

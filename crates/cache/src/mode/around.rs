@@ -149,13 +149,14 @@ async fn refresh(
 ) {
     let geometry = engine.geometry;
     let limit = volume.limit(geometry, job.part.block);
+    let touched = geometry.touched(&job.part);
+    (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
     let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
-    let held = geometry.touched(&job.part) & valid & !dirty;
+    let held = touched & valid & !dirty;
     let new = match copy {
         Copy::Extend => geometry.covered(&job.part, limit) & !valid,
         Copy::Refresh | Copy::Drop => 0,
     };
-    engine.map.borrow_mut().touch(slot);
     let mut failed = false;
     for run in geometry.runs(
         job.part.block.class,

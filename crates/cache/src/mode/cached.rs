@@ -87,7 +87,7 @@ async fn write_data(
     let before = engine.map.borrow().slot(slot);
     // From here on the cleaner will not call the block clean: what is dirty stays so.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
-    engine.map.borrow_mut().touch(slot);
+    (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
 
     let limit = volume.limit(geometry, job.part.block);
     let ragged = touched & !geometry.covered(&job.part, limit) & !before.valid;

@@ -50,7 +50,10 @@ async fn read_piece(
     if let Some(slot) = found
         && needed & !engine.map.borrow().slot(slot).valid == 0
     {
-        engine.map.borrow_mut().touch(slot);
+        engine
+            .map
+            .borrow_mut()
+            .used(slot, job.part.block.class, needed);
         volume.counters.read_hits.add(1);
         return from_cache(&engine, &volume, slot, &job).await;
     }
@@ -112,7 +115,10 @@ async fn read_beside(
     };
     if needed & !mask == 0 {
         volume.counters.read_hits.add(1);
-        engine.map.borrow_mut().touch(slot);
+        engine
+            .map
+            .borrow_mut()
+            .used(slot, job.part.block.class, needed);
         return from_cache(engine, volume, slot, job).await;
     }
     volume.counters.read_misses.add(1);
@@ -248,7 +254,7 @@ async fn fill(
         let mut map = engine.map.borrow_mut();
         let entry = map.slot(slot);
         map.set(slot, entry.valid | filled, entry.dirty);
-        map.touch(slot);
+        map.used(slot, job.part.block.class, touched);
         drop(map);
         engine.stats.promotions.add(1);
         engine.queue_later(slot);

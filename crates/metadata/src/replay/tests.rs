@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 
 use super::*;
-use crate::log::{Log, Owner};
+use crate::log::Log;
 
 /// A device of plain bytes that completes at once.
 struct Bytes(RefCell<Vec<u8>>);
@@ -53,7 +53,7 @@ impl Ring {
     /// Writes a batch; `keep` says which of its units reach the device.
     fn batch(&mut self, bodies: &[Body], keep: impl Fn(usize) -> bool) {
         for body in bodies {
-            self.log.push(body, Owner::NONE);
+            self.log.push(body);
         }
         for extent in self.log.seal() {
             let bytes = extent.buf.to_vec();
@@ -68,7 +68,7 @@ impl Ring {
     }
 
     fn drop_to(&mut self, tail: u64) {
-        while self.log.oldest().is_some_and(|(lsn, _)| lsn < tail) {
+        while self.log.oldest().is_some_and(|lsn| lsn < tail) {
             self.log.drop_oldest();
         }
     }
@@ -199,7 +199,7 @@ fn a_mended_gap_is_never_taken_for_damage() {
             assert!(matches!(done, Poll::Ready(Ok(()))));
         }
         let mut log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
-        log.push(&Body::Close, Owner::NONE);
+        log.push(&Body::Close);
         let extent = log.seal().remove(0);
         let at = usize::try_from(extent.offset).expect("small");
         let bytes = extent.buf.to_vec();

@@ -2,6 +2,7 @@ use super::*;
 
 fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
     Superblock::plan(PlanInput {
+        classes: 1,
         data_bytes: data,
         metadata_bytes: metadata,
         unit_bytes: 4096,

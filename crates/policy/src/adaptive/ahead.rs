@@ -63,8 +63,14 @@ impl Ahead {
     /// Whether it is time for [`Ahead::pick`].
     #[must_use]
     pub fn is_low(&self, table: &BlockTable) -> bool {
-        table.free_groups() < self.reserve as usize
-            || (0..8).any(|class| self.lacks(table, class))
+        table.free_groups() < self.reserve as usize || (0..8).any(|class| self.lacks(table, class))
+    }
+
+    /// Whether some class is so short of room that it is about to be waited for.
+    #[must_use]
+    pub fn is_pressed(&self, table: &BlockTable) -> bool {
+        let scarce = |class: u8| table.room(class) < self.low / 2;
+        (0..8).any(|class| self.lacks(table, class) && scarce(class))
     }
 
     fn lacks(&self, table: &BlockTable, class: u8) -> bool {
@@ -169,7 +175,8 @@ impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
             let Some((coldest, same)) = self.coldest(class) else {
                 return;
             };
-            let fits = same != NONE && (one_size || is_as_cold(self.rule, self.table, same, coldest));
+            let fits =
+                same != NONE && (one_size || is_as_cold(self.rule, self.table, same, coldest));
             if fits {
                 found += self.look(same);
             } else {

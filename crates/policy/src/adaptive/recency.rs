@@ -82,9 +82,8 @@ impl BlockTable {
         if segment == Segment::Protected {
             self.protected_units -= 1 << class;
         }
-        self.recency[segment as usize][usize::from(class)].remove(&mut self.blocks, id, |block| {
-            &mut block.recency
-        });
+        self.recency[segment as usize][usize::from(class)]
+            .remove(&mut self.blocks, id, |block| &mut block.recency);
     }
 
     /// A block that was about to go stays, on probation.
@@ -93,8 +92,11 @@ impl BlockTable {
         debug_assert!(block.is_leaving());
         block.address[1] &= !((LEAVING >> 32) as u32);
         let class = usize::from(block.class());
-        self.recency[Segment::Probation as usize][class]
-            .push_front(&mut self.blocks, id, |block| &mut block.recency);
+        self.recency[Segment::Probation as usize][class].push_front(
+            &mut self.blocks,
+            id,
+            |block| &mut block.recency,
+        );
     }
 
     /// Uses of blocks, of all, since a block was last used.
