@@ -13,11 +13,12 @@ use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 
 use crate::backing::Backing;
-use crate::engine::{Attached, CachedVolume, Engine};
+use crate::engine::{Attached, Engine};
 use crate::geometry::Block;
 use crate::open::Cache;
 use crate::options::VolumeOptions;
 use crate::queue::Entry;
+use crate::serve::CachedVolume;
 use crate::stats::VolumeCounters;
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {

@@ -8,16 +8,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, WaitList};
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Span, clean_with};
 
+use crate::bring::Spread;
 use crate::engine::{Attached, Engine};
-use crate::geometry::Block;
 use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN, Slot};
 use crate::plant::{Fault, planted};
 
@@ -193,12 +194,13 @@ impl Engine {
         width: usize,
     ) -> Result<()> {
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
-        for chunk in slots.chunks(width) {
+        let regions = self.by_region(slots);
+        for chunk in regions.chunks(width) {
             let started: Vec<_> = chunk
                 .iter()
-                .filter_map(|slot| self.start_write_back(*slot))
+                .filter_map(|slots| self.start_write_back(slots))
                 .collect();
-            results.extend(Self::join(started).await);
+            results.extend(Self::join(started).await.into_iter().flatten());
         }
         let mut volumes: Vec<u16> = results.iter().map(|done| done.volume).collect();
         volumes.sort_unstable();
@@ -223,54 +225,102 @@ impl Engine {
         error.map_or(Ok(()), Err)
     }
 
-    /// Begins to write a block back; none if it is not dirty, or somebody is at it.
+    /// Blocks in backing order, region by region.
+    fn by_region(&self, slots: &[BlockId]) -> Vec<Vec<BlockId>> {
+        let map = self.map.borrow();
+        let region = |slot: &BlockId| {
+            let (volume, region, _) = map.table().address(*slot);
+            (volume, region)
+        };
+        let regions = slots.chunk_by(|one, next| region(one) == region(next));
+        regions.map(<[BlockId]>::to_vec).collect()
+    }
+
+    /// Begins to write blocks of a region back, with what goes along (`clean_with`); none if there is nothing
+    /// to be done: they are not dirty, or somebody is at them.
     fn start_write_back(
         self: &Rc<Self>,
-        slot: BlockId,
-    ) -> Option<impl Future<Output = WrittenBack> + 'static> {
-        let entry = self.map.borrow().slot(slot);
-        let ready = entry.has(LIVE)
-            && entry.dirty != 0
-            && !entry.has(CLEANING)
-            && !self.is_being_changed(&entry);
-        let volume = self.volume_by_id(entry.key.volume())?;
-        if !ready {
-            self.map.borrow_mut().requeue_dirty(slot);
-            return None;
+        slots: &[BlockId],
+    ) -> Option<impl Future<Output = Vec<WrittenBack>> + 'static> {
+        let geometry = self.geometry;
+        let (id, region, _) = self.map.borrow().table().address(*slots.first()?);
+        let volume = self.volume_by_id(id)?;
+        let (mut wanted, mut all) = (0, 0);
+        let mut dirty: Vec<(BlockId, Span, u64)> = Vec::new();
+        {
+            let map = self.map.borrow();
+            for (slot, span) in map.overlapping(id, region, u64::MAX) {
+                let entry = map.slot(slot);
+                if self.can_be_cleaned(&entry) {
+                    let granules = geometry.spread(entry.dirty, span, Spread::Any);
+                    all |= granules;
+                    wanted |= if slots.contains(&slot) { granules } else { 0 };
+                    dirty.push((slot, span, entry.dirty));
+                }
+            }
         }
         let mut map = self.map.borrow_mut();
-        map.clear_flags(slot, REWRITTEN);
-        map.add_flags(slot, CLEANING);
+        for slot in slots {
+            map.requeue_dirty(*slot);
+        }
+        let chosen = clean_with(wanted, all);
+        let mut parts = Vec::new();
+        for (slot, span, dirty) in dirty {
+            let granules = dirty & geometry.gather(chosen, span);
+            if granules != 0 {
+                map.clear_flags(slot, REWRITTEN);
+                map.add_flags(slot, CLEANING);
+                parts.push((slot, span, granules));
+            }
+        }
+        if parts.is_empty() {
+            return None;
+        }
         let engine = Rc::clone(self);
         Some(async move {
-            let result = engine
-                .write_back_block(&volume, slot, entry.block(), entry.dirty)
-                .await;
-            WrittenBack {
+            let result = engine.write_back_parts(&volume, region, &parts).await;
+            let written = parts.into_iter().map(|(slot, _, granules)| WrittenBack {
                 slot,
                 volume: volume.id,
-                granules: entry.dirty,
-                result,
-            }
+                granules,
+                result: result.clone(),
+            });
+            written.collect()
         })
     }
 
-    async fn write_back_block(
+    /// Writes granules of blocks of a region back; runs that touch each other, whichever blocks hold them, are
+    /// one write.
+    async fn write_back_parts(
         &self,
         volume: &Attached,
-        slot: BlockId,
-        block: Block,
-        granules: u64,
+        region: u64,
+        parts: &[(BlockId, Span, u64)],
     ) -> Result<()> {
         volume.backing.check()?;
-        let limit = volume.limit(self.geometry, block);
-        for run in self.geometry.runs(block.class, granules, 0..limit) {
-            let len = (run.end - run.start) as usize;
-            let buf = Buf::scratch(len);
-            self.read_slot(slot, run.start, buf.clone()).await?;
-            let offset = self.geometry.backing_offset(block, run.start);
+        let geometry = self.geometry;
+        let mut runs: Vec<(BlockId, u32, Range<u32>)> = Vec::new();
+        for (slot, span, granules) in parts {
+            let limit = volume.limit(geometry, geometry.block_in(region, *span));
+            let of_block = geometry.runs(span.class, *granules, 0..limit);
+            runs.extend(of_block.map(|run| (*slot, geometry.block_start(*span), run)));
+        }
+        runs.sort_unstable_by_key(|(_, base, run)| base + run.start);
+        let touch = |one: &(BlockId, u32, Range<u32>), next: &(BlockId, u32, Range<u32>)| {
+            one.1 + one.2.end == next.1 + next.2.start
+        };
+        for joined in runs.chunk_by(touch) {
+            let (first, last) = (&joined[0], &joined[joined.len() - 1]);
+            let (start, end) = (first.1 + first.2.start, last.1 + last.2.end);
+            let buf = Buf::scratch((end - start) as usize);
+            for (slot, base, run) in joined {
+                let at = (base + run.start - start) as usize;
+                let part = buf.slice(at..at + run.len());
+                self.read_slot(*slot, run.start, part).await?;
+            }
+            let offset = region * geometry.sizes().region_bytes() + u64::from(start);
             volume.backing.write(offset, buf, false).await?;
-            self.stats.write_back_bytes.add(len as u64);
+            self.stats.write_back_bytes.add(u64::from(end - start));
         }
         Ok(())
     }

@@ -15,9 +15,9 @@ use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_policy::{BlockId, BlockKey};
 
-use crate::engine::CachedVolume;
 use crate::map::REWRITTEN;
 use crate::options::Mode;
+use crate::serve::CachedVolume;
 
 /// A request that was issued to the data device.
 struct Issued {
@@ -124,6 +124,7 @@ impl CachedVolume {
             map.used(slot, span.class, asked);
             (slot, units, offset)
         };
+        engine.note_part(volume.id, &part, write);
         volume
             .streams
             .borrow_mut()

@@ -9,6 +9,8 @@ use std::ops::Range;
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockKey, BlockSizes, Span};
 
+use crate::bring::Spread;
+
 /// Sizes, and where data begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -96,6 +98,58 @@ impl Geometry {
         1 << (self.sizes.unit_shift() + class as u32 - self.granule_shift(class))
     }
 
+    /// Granules of a region, of which there are at most 64, may be larger than those of its blocks.
+    const fn region_granule_shift(&self) -> u32 {
+        self.granule_shift(self.sizes.top())
+    }
+
+    pub(crate) const fn region_granule_bytes(&self) -> u64 {
+        1 << self.region_granule_shift()
+    }
+
+    /// Granules of its region that a part touches.
+    #[inline]
+    pub(crate) const fn region_granules(&self, part: &Stretch) -> u64 {
+        let shift = self.region_granule_shift();
+        bits(part.start >> shift, ((part.end - 1) >> shift) + 1)
+    }
+
+    /// Granules of a block, as granules of its region.
+    #[inline]
+    pub(crate) fn spread(&self, granules: u64, span: Span, how: Spread) -> u64 {
+        let shift = self.region_granule_shift();
+        let first = (u32::from(span.first) << self.sizes.unit_shift()) >> shift;
+        let count = (span.units() << self.sizes.unit_shift()) >> shift;
+        let ratio = 1 << (shift - self.granule_shift(span.class));
+        let whole = bits(0, count);
+        if ratio == 1 {
+            return (granules & whole) << first;
+        }
+        let each = bits(0, ratio);
+        let set = (0..count).filter(|granule| {
+            let part = granules >> (granule * ratio) & each;
+            match how {
+                Spread::All => part == each,
+                Spread::Any => part != 0,
+            }
+        });
+        set.fold(0, |set, granule| set | 1 << (first + granule))
+    }
+
+    /// Granules of a region that a block has, as granules of the block.
+    pub(crate) fn gather(&self, granules: u64, span: Span) -> u64 {
+        let shift = self.region_granule_shift();
+        let first = (u32::from(span.first) << self.sizes.unit_shift()) >> shift;
+        let count = (span.units() << self.sizes.unit_shift()) >> shift;
+        let ratio = 1 << (shift - self.granule_shift(span.class));
+        let own = granules >> first & bits(0, count);
+        if ratio == 1 {
+            return own;
+        }
+        let set = (0..count).filter(|granule| own >> granule & 1 != 0);
+        set.fold(0, |set, granule| set | bits(0, ratio) << (granule * ratio))
+    }
+
     /// The unit that a byte of a volume lies in.
     pub(crate) const fn unit_of(&self, offset: u64) -> u64 {
         offset >> self.sizes.unit_shift()
@@ -162,6 +216,11 @@ impl Geometry {
             start: (from - (region << shift)) as u32,
             end: (to - (region << shift)) as u32,
         }
+    }
+
+    /// A part of a region in bytes of a block: where the block begins in its region.
+    pub(crate) const fn block_start(&self, span: Span) -> u32 {
+        (span.first as u32) << self.sizes.unit_shift()
     }
 
     /// The range as one part, if it lies in one region.
@@ -287,6 +346,27 @@ mod tests {
     fn piece(start: u32, end: u32) -> Piece {
         let block = Block { unit: 0, class: 0 };
         Piece { block, start, end }
+    }
+
+    #[test]
+    fn granules_of_regions_and_blocks() {
+        let even = geometry(&[32 * K, 256 * K]);
+        let (second, whole) = (Span { first: 1, class: 0 }, Span { first: 0, class: 3 });
+        assert_eq!(even.spread(0b101, second, Spread::All), 0b101 << 8);
+        assert_eq!(even.spread(u64::MAX, whole, Spread::Any), u64::MAX);
+        assert_eq!(even.gather(0xff00, second), 0xff);
+        // 1 MiB in 64 granules of 16 KiB, of which a block of 32 KiB has two, with four of its own each.
+        let coarse = geometry(&[32 * K, 1 << 20]);
+        assert_eq!(coarse.region_granule_bytes(), 16 << 10);
+        assert_eq!(coarse.spread(0b1111_0001, second, Spread::All), 0b10 << 2);
+        assert_eq!(coarse.spread(0b1111_0001, second, Spread::Any), 0b11 << 2);
+        assert_eq!(coarse.gather(0b1000, second), 0xf0);
+        let part = Stretch {
+            region: 0,
+            start: 17 * K,
+            end: 33 * K,
+        };
+        assert_eq!(coarse.region_granules(&part), 0b110);
     }
 
     #[test]

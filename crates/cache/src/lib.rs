@@ -13,6 +13,7 @@
 mod attach;
 mod backing;
 mod batch;
+mod bring;
 mod clean;
 mod commit;
 mod engine;
@@ -30,6 +31,7 @@ mod queue;
 mod reclaim;
 mod recover;
 mod region;
+mod serve;
 mod stats;
 mod tail;
 

@@ -9,6 +9,7 @@
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Misplaced, Span, TwoLevel};
 
+use crate::bring::Spread;
 use crate::geometry::{Block, Geometry};
 
 /// No record in the ring.
@@ -280,7 +281,7 @@ impl Map {
     }
 
     /// Blocks that are cached.
-    pub(crate) fn cached(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
@@ -305,10 +306,7 @@ impl Map {
     /// Bytes of memory that the cached blocks take.
     pub(crate) fn memory_bytes(&self) -> usize {
         let slot = size_of::<u32>() + size_of::<u16>();
-        self.table.memory_bytes()
-            + self.cached() * slot
-            + self.cached() / 8
-            + self.granules.bytes.len()
+        self.table.memory_bytes() + self.len() * slot + self.len() / 8 + self.granules.bytes.len()
     }
 
     /// The block that a unit of a volume lies in.
@@ -336,6 +334,16 @@ impl Map {
         self.table
             .find(volume, region)
             .filter(move |(_, span)| span.mask() & units != 0)
+    }
+
+    /// Granules of a region that are cached whole.
+    #[inline]
+    pub(crate) fn cached(&self, volume: u16, region: u64) -> u64 {
+        let blocks = self.table.find(volume, region);
+        blocks.fold(0, |cached, (slot, span)| {
+            let valid = self.maps(slot, span.class).0;
+            cached | self.geometry.spread(valid, span, Spread::All)
+        })
     }
 
     /// A client asked for granules of a slot that holds a block of this class.

@@ -9,7 +9,9 @@ use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::Superblock;
+use forebay_policy::Footprint;
 
+use crate::bring::worth;
 use crate::clean::Cleaner;
 use crate::commit::Committer;
 use crate::engine::Engine;
@@ -52,7 +54,12 @@ impl Cache {
         } = recover(&devices, &superblock, &options).await?;
         let data_info = devices.data.info();
         let metadata_info = metadata.info();
-        let reclaim = Reclaimer::new(Geometry::of(&superblock).sizes(), superblock.slots);
+        let geometry = Geometry::of(&superblock);
+        let (sizes, units) = (geometry.sizes(), superblock.slots);
+        let granule = geometry.region_granule_bytes();
+        let granules = u32::try_from(sizes.region_bytes() / granule).expect("at most 64");
+        let footprint = Footprint::new(sizes, granules, units, worth(granule));
+        let reclaim = Reclaimer::new(sizes, units);
         let engine = Rc::new(Engine {
             data_volatile: data_info.volatile_cache,
             data_block: data_info.logical_block_bytes,
@@ -60,10 +67,11 @@ impl Cache {
             metadata_fua: metadata_info.fua,
             data: devices.data,
             metadata,
-            geometry: Geometry::of(&superblock),
+            geometry,
             superblock_lock: Semaphore::new(1),
             attaching: Semaphore::new(1),
             map: RefCell::new(map),
+            footprint: RefCell::new(footprint),
             locks: LockTable::default(),
             regions,
             commit: Committer::new(log, None),
@@ -199,7 +207,7 @@ impl Cache {
             block_size_bytes: engine.geometry.unit_bytes(),
             block_sizes: engine.geometry.sizes().to_string(),
             blocks: u64::from(map.units()),
-            cached_blocks: map.cached() as u64,
+            cached_blocks: map.len() as u64,
             cached_bytes: u64::from(map.units() - map.free_units()) * engine.geometry.unit_bytes(),
             dirty_blocks: map.dirty_blocks(),
             free_blocks: u64::from(map.free_units()),

@@ -49,6 +49,12 @@ impl Mode {
         }
     }
 
+    /// Whether what a read misses is taken in.
+    #[must_use]
+    pub const fn promotes_reads(self) -> bool {
+        !matches!(self, Self::WriteOnly | Self::PassThrough)
+    }
+
     /// Whether writes can leave data in the cache that the backing device lacks.
     #[must_use]
     pub const fn makes_dirty(self) -> bool {

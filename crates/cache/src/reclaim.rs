@@ -198,6 +198,8 @@ impl Engine {
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);
             for slot in victims {
+                let (volume, region, span) = self.map.borrow().table().address(slot);
+                self.note_evicted(volume, region, span);
                 self.forget_slot(slot);
             }
         } else {

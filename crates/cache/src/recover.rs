@@ -288,7 +288,7 @@ fn build(
     let counting = marks.chain(slots).filter(|place| *place != NO_RECORD);
     log.give_up_before(counting);
     map.restored();
-    report.cached_blocks = map.cached() as u64;
+    report.cached_blocks = map.len() as u64;
     report.dirty_blocks = map.dirty_blocks();
     RecoveredMap {
         map,

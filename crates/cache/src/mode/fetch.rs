@@ -1,13 +1,13 @@
-//! Reads: from the cache, from the backing device, or from both; with or without promotion.
+//! Reads: from the cache, from the backing device, or from both. What promotion does is in `take_in`.
 
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Buf, Result};
+use forebay_block::{BlockDeviceExt, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
-use super::cached::forget_if_empty;
+use super::take_in::take_in;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
 
@@ -20,62 +20,39 @@ pub(super) enum Use {
     DirtyOnly,
 }
 
-/// Serves a read from the cache; what it misses is promoted, if the policy admits it.
+/// Serves a read from the cache; what is missing of `wide` is taken in, if the policy admits it.
 pub(super) async fn promoting(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     job: Job<Stretch>,
+    wide: Stretch,
 ) -> Result<()> {
-    let units = engine.geometry.units(&job.part);
-    {
+    if job.part.len() > 0 {
         let region = volume.region_key(job.part.region);
+        let units = engine.geometry.units(&job.part);
         let _lock = engine.locks.shared(region, units).await;
         if engine.holds(volume.id, &job.part) {
-            return engine.each_piece(volume, job, read_piece).await;
+            return engine.each_piece(volume, job, read_held).await;
         }
     }
     // Promotion changes blocks, and a read of the backing device must not race with a write to it.
-    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
-    engine.each_piece(volume, job, read_piece).await
+    let _lock = engine.lock_blocks(Site::here(), volume, &wide).await;
+    take_in(engine, volume, job, wide).await
 }
 
-/// Reads a piece; all of it is in the cache, or the block's lock is exclusive.
-async fn read_piece(
+/// Reads a piece that is in the cache.
+async fn read_held(
     engine: Rc<Engine>,
     volume: Rc<Attached>,
     found: Option<BlockId>,
     job: Job<Piece>,
 ) -> Result<()> {
-    let needed = engine.geometry.touched(&job.part);
-    if let Some(slot) = found
-        && needed & !engine.map.borrow().slot(slot).valid == 0
-    {
-        engine
-            .map
-            .borrow_mut()
-            .used(slot, job.part.block.class, needed);
-        volume.counters.read_hits.add(1);
-        return from_cache(&engine, &volume, slot, &job).await;
-    }
-    volume.counters.read_misses.add(1);
-    let block = job.part.block;
-    let slot = match found {
-        Some(slot) => Some(slot),
-        None if job.sequential
-            || engine.commit.failure().is_some()
-            || !volume.promotes(volume.key(block)) =>
-        {
-            None
-        }
-        None => engine.allocate(volume.id, block).await,
-    };
-    let Some(slot) = slot else {
-        volume.counters.bypassed_reads.add(1);
-        return from_backing(&engine, &volume, &job, job.part.start..job.part.end).await;
-    };
-    let result = fill(&engine, &volume, slot, &job).await;
-    forget_if_empty(&engine, slot);
-    result
+    let slot = found.expect("the cache holds all of it");
+    let touched = engine.geometry.touched(&job.part);
+    let class = job.part.block.class;
+    engine.map.borrow_mut().used(slot, class, touched);
+    volume.counters.read_hits.add(1);
+    from_cache(&engine, &volume, slot, &job).await
 }
 
 /// Serves a read from wherever the data is, and leaves the cache as it is.
@@ -138,7 +115,7 @@ async fn from_cache(
 
 /// Reads a run of valid granules, bytes within the block. Clean ones can be had from the backing
 /// device if the cache device fails; dirty ones are nowhere else, and the error is the client's.
-async fn from_slot(
+pub(super) async fn from_slot(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     slot: BlockId,
@@ -200,64 +177,4 @@ async fn mixed(
 
 fn relative(job: &Job<Piece>, run: &Range<u32>) -> Range<usize> {
     (run.start - job.part.start) as usize..(run.end - job.part.start) as usize
-}
-
-/// Reads a piece that is not wholly in its slot, and takes in the granules that it misses: those of the
-/// request, no more. The answer does not depend on whether the cache device takes them.
-async fn fill(
-    engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    slot: BlockId,
-    job: &Job<Piece>,
-) -> Result<()> {
-    let geometry = engine.geometry;
-    let valid = engine.map.borrow().slot(slot).valid;
-    let touched = geometry.touched(&job.part);
-    for run in geometry.runs(
-        job.part.block.class,
-        valid & touched,
-        job.part.start..job.part.end,
-    ) {
-        from_slot(engine, volume, slot, job, run).await?;
-    }
-    let limit = volume.limit(geometry, job.part.block);
-    let mut filled = 0;
-    let mut promoted = true;
-    for run in geometry.runs(job.part.block.class, touched & !valid, 0..limit) {
-        let inside = run.start >= job.part.start && run.end <= job.part.end;
-        let buf = if inside {
-            job.buf.slice(relative(job, &run))
-        } else {
-            Buf::scratch((run.end - run.start) as usize)
-        };
-        let offset = geometry.backing_offset(job.part.block, run.start);
-        volume.backing.device.read(offset, buf.clone()).await?;
-        if !inside {
-            let start = run.start.max(job.part.start);
-            let end = run.end.min(job.part.end);
-            let source = buf.slice((start - run.start) as usize..(end - run.start) as usize);
-            job.buf
-                .slice(relative(job, &(start..end)))
-                .copy_from_buf(&source);
-        }
-        if promoted && engine.write_slot(slot, run.start, buf).await.is_ok() {
-            filled |= geometry.touched(&Piece {
-                block: job.part.block,
-                start: run.start,
-                end: run.end,
-            });
-        } else {
-            promoted = false;
-        }
-    }
-    if filled != 0 {
-        let mut map = engine.map.borrow_mut();
-        let entry = map.slot(slot);
-        map.set(slot, entry.valid | filled, entry.dirty);
-        map.used(slot, job.part.block.class, touched);
-        drop(map);
-        engine.stats.promotions.add(1);
-        engine.queue_later(slot);
-    }
-    Ok(())
 }

@@ -7,6 +7,7 @@ mod around;
 mod cached;
 mod fetch;
 mod pass_through;
+mod take_in;
 mod write_around;
 mod write_back;
 mod write_invalidate;
@@ -40,17 +41,23 @@ pub(crate) async fn write(
     }
 }
 
-/// Dispatches a piece of a read.
+/// Dispatches a part of a read, and of what it brings in: `wide` holds what the job asks for, which may be
+/// nothing.
 pub(crate) async fn read(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     job: Job<Stretch>,
+    wide: Stretch,
 ) -> Result<()> {
+    if job.part.len() == 0 && !volume.mode.get().promotes_reads() {
+        // The mode has changed since.
+        return Ok(());
+    }
     match volume.mode.get() {
-        Mode::WriteBack => write_back::read(engine, volume, job).await,
-        Mode::WriteThrough => write_through::read(engine, volume, job).await,
-        Mode::WriteAround => write_around::read(engine, volume, job).await,
-        Mode::WriteInvalidate => write_invalidate::read(engine, volume, job).await,
+        Mode::WriteBack => write_back::read(engine, volume, job, wide).await,
+        Mode::WriteThrough => write_through::read(engine, volume, job, wide).await,
+        Mode::WriteAround => write_around::read(engine, volume, job, wide).await,
+        Mode::WriteInvalidate => write_invalidate::read(engine, volume, job, wide).await,
         Mode::WriteOnly => write_only::read(engine, volume, job).await,
         Mode::PassThrough => pass_through::read(engine, volume, job).await,
     }

@@ -55,6 +55,7 @@ pub(super) async fn read(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     job: Job<Stretch>,
+    wide: Stretch,
 ) -> Result<()> {
-    fetch::promoting(engine, volume, job).await
+    fetch::promoting(engine, volume, job, wide).await
 }

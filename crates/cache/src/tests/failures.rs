@@ -44,11 +44,12 @@ fn a_full_journal_hides_no_later_write() {
             make(&disks, 32 << 10).await;
             let journal = Buf::zeroed(1 << 16);
             let (cache, _) = open_with(&disks, journal.clone(), 5).await;
-            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            // Two clean blocks of one region with one granule each, recorded; then the region is marked.
+            volume.write(0, page(0)).await.expect("writes");
+            volume.write(BLOCK, page(0)).await.expect("writes");
             volume.flush().await.expect("flushes");
-            // Two clean blocks of one region, recorded; then the region is marked.
-            read_page(&volume, 0).await;
-            read_page(&volume, BLOCK).await;
+            cache.set_mode("v", Mode::WriteBack).expect("attached");
             rt::sleep(Duration::from_secs(20)).await;
             volume.write(BLOCK, page(1)).await.expect("writes");
             // The journal fills.

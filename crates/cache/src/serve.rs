@@ -1,0 +1,268 @@
+//! A volume as a device, and how a request is cut: at regions, then at the blocks that are there.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result};
+use forebay_io::rt;
+use forebay_io::sync::WaitList;
+use forebay_metadata::order::Site;
+use forebay_policy::{BlockId, Span};
+
+use crate::engine::{Attached, Engine, Job};
+use crate::geometry::{Piece, Stretch};
+use crate::lock::Guard;
+use crate::mode;
+
+/// Parts of one request that are under way at a time.
+const PARTS_IN_FLIGHT: usize = 32;
+
+/// A volume as a device: what `Cache::attach` returns.
+pub(crate) struct CachedVolume {
+    pub(crate) engine: Rc<Engine>,
+    pub(crate) volume: Rc<Attached>,
+}
+
+impl BlockDevice for CachedVolume {
+    fn info(&self) -> DeviceInfo {
+        let backing = self.volume.backing.device.info();
+        let data = self.engine.data.info();
+        DeviceInfo {
+            name: self.volume.name.clone(),
+            size_bytes: self.volume.size_bytes.get(),
+            logical_block_bytes: self.volume.logical_block,
+            physical_block_bytes: u32::try_from(self.engine.geometry.granule_bytes(0))
+                .unwrap_or(4096)
+                .max(backing.physical_block_bytes.min(4096)),
+            volatile_cache: !self.engine.sync_durability(),
+            fua: true,
+            byte_addressable: false,
+            persistence: backing.persistence.min(data.persistence),
+            discard: true,
+            emulated: backing.emulated,
+            identity: None,
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let (size, block) = (self.volume.size_bytes.get(), self.volume.logical_block);
+        if let Err(error) = request.check(size, block) {
+            return done.complete(Err(error));
+        }
+        if self.volume.detaching.get() {
+            return done.complete(Err(ErrorKind::ShuttingDown.into()));
+        }
+        let Err((request, done)) = self.try_fast(request, done) else {
+            return;
+        };
+        let (engine, volume) = (Rc::clone(&self.engine), Rc::clone(&self.volume));
+        volume.enter();
+        rt::spawn(async move {
+            let result = engine.serve(&volume, request).await;
+            volume.leave();
+            done.complete(result);
+        });
+    }
+}
+
+impl Engine {
+    pub(crate) async fn serve(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        request: Request,
+    ) -> Result<()> {
+        let sync = self.sync_durability();
+        match request.op {
+            Op::Flush => mode::flush(self, volume).await,
+            Op::Discard => mode::zero(self, volume, request.offset, request.len, None, sync).await,
+            Op::WriteZeroes { fua, unmap } => {
+                let durable = fua || sync;
+                mode::zero(
+                    self,
+                    volume,
+                    request.offset,
+                    request.len,
+                    Some(unmap),
+                    durable,
+                )
+                .await
+            }
+            Op::Read | Op::Write { .. } => {
+                let buf = request.buf.expect("checked on submission");
+                let write = request.op != Op::Read;
+                let fua = request.op == Op::Write { fua: true };
+                let (start, end) = (request.offset, request.offset + request.len);
+                let sequential = (volume.streams.borrow_mut()).request(start, request.len);
+                let wide = self.bring(volume, start..end, write, sequential);
+                let job = move |wide: Stretch| {
+                    // The part of the request that lies in this part of what is brought in.
+                    let from = self.geometry.region_offset(&wide);
+                    let to = from + wide.len() as u64;
+                    let asked = start.clamp(from, to)..end.clamp(from, to);
+                    let part = Stretch {
+                        start: wide.start + (asked.start - from) as u32,
+                        end: wide.start + (asked.end - from) as u32,
+                        ..wide
+                    };
+                    let at = (asked.start.clamp(start, end) - start) as usize;
+                    Job {
+                        part,
+                        buf: buf.slice(at..at + part.len()),
+                        durable: write && (fua || sync),
+                        sequential,
+                    }
+                };
+                let mut parts = self.geometry.parts(wide.start, wide.end - wide.start);
+                let first = parts.next().expect("a request has a part");
+                if first.len() as u64 == wide.end - wide.start {
+                    return self.run(volume, job(first), first, write).await;
+                }
+                let parts = std::iter::once(first).chain(parts).map(|part| {
+                    let job = job(part);
+                    let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
+                    async move { engine.run(&volume, job, part, write).await }
+                });
+                Self::all(parts).await
+            }
+        }
+    }
+
+    async fn run(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        wide: Stretch,
+        write: bool,
+    ) -> Result<()> {
+        if write {
+            self.check_alive()?;
+            mode::write(self, volume, job).await
+        } else {
+            mode::read(self, volume, job, wide).await
+        }
+    }
+
+    /// Runs the parts of a request, several at a time. The first error is the request's; all parts end
+    /// before it is told.
+    pub(crate) async fn all(
+        parts: impl Iterator<Item = impl Future<Output = Result<()>> + 'static>,
+    ) -> Result<()> {
+        struct Shared {
+            running: Cell<usize>,
+            error: RefCell<Option<Error>>,
+            changed: WaitList,
+        }
+        let shared = Rc::new(Shared {
+            running: Cell::new(0),
+            error: RefCell::new(None),
+            changed: WaitList::new(),
+        });
+        for part in parts {
+            shared
+                .changed
+                .until(|| shared.running.get() < PARTS_IN_FLIGHT)
+                .await;
+            shared.running.set(shared.running.get() + 1);
+            let shared = Rc::clone(&shared);
+            rt::spawn(async move {
+                if let Err(error) = part.await {
+                    shared.error.borrow_mut().get_or_insert(error);
+                }
+                shared.running.set(shared.running.get() - 1);
+                shared.changed.wake_all();
+            });
+        }
+        shared.changed.until(|| shared.running.get() == 0).await;
+        let error = shared.error.borrow_mut().take();
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that fit;
+    /// runs `run` for each piece, all at a time, with the block if it is there. The part's lock is held.
+    pub(crate) async fn each_piece<F>(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        run: impl Fn(Rc<Self>, Rc<Attached>, Option<BlockId>, Job<Piece>) -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        let wanted = self.geometry.units(&job.part);
+        let first = {
+            let map = self.map.borrow();
+            let found = map.overlapping(volume.id, job.part.region, wanted).next();
+            found.filter(|(_, span)| wanted & !span.mask() == 0)
+        };
+        let start = |found: Option<BlockId>, span: Span| {
+            let piece = self.geometry.piece(&job.part, span);
+            let at = (self.geometry.backing_offset(piece.block, piece.start)
+                - self.geometry.region_offset(&job.part)) as usize;
+            let job = Job {
+                part: piece,
+                buf: job.buf.slice(at..at + piece.len()),
+                durable: job.durable,
+                sequential: job.sequential,
+            };
+            run(Rc::clone(self), Rc::clone(volume), found, job)
+        };
+        if let Some((slot, span)) = first {
+            return start(Some(slot), span).await;
+        }
+        let mut pieces: Vec<(Option<BlockId>, Span)> = {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, job.part.region, wanted)
+                .map(|(slot, span)| (Some(slot), span))
+                .collect()
+        };
+        let there = pieces
+            .iter()
+            .fold(0, |units, (_, span)| units | span.mask());
+        let missing = self.geometry.sizes().cut(wanted & !there);
+        pieces.extend(missing.map(|span| (None, span)));
+        if let [(found, span)] = pieces[..] {
+            return start(found, span).await;
+        }
+        Self::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
+    }
+
+    /// Whether all that a part touches is valid in the cache.
+    pub(crate) fn holds(&self, volume: u16, part: &Stretch) -> bool {
+        let map = self.map.borrow();
+        let mut missing = self.geometry.units(part);
+        for (slot, span) in map.overlapping(volume, part.region, missing) {
+            let needed = self.geometry.touched(&self.geometry.piece(part, span));
+            if needed & !map.slot(slot).valid != 0 {
+                return false;
+            }
+            missing &= !span.mask();
+        }
+        missing == 0
+    }
+
+    /// Waits until nobody else reads or changes what a part touches, nor the blocks that it touches.
+    pub(crate) async fn lock_blocks(
+        &self,
+        site: Site,
+        volume: &Attached,
+        part: &Stretch,
+    ) -> Guard<'_> {
+        let wanted = self.geometry.units(part);
+        let blocks = || {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, part.region, wanted)
+                .fold(wanted, |units, (_, span)| units | span.mask())
+        };
+        let mut units = blocks();
+        loop {
+            let key = volume.region_key(part.region);
+            let guard = self.locks.acquire(site, key, units, true).await;
+            // A larger block may have come while this waited.
+            let now = blocks();
+            if now & !guard.units() == 0 {
+                return guard;
+            }
+            units = now;
+        }
+    }
+}
