@@ -26,8 +26,6 @@ use crate::plant::{Fault, planted};
 const BATCH: usize = 64;
 /// Dirty blocks that are looked at for a batch.
 const LOOK_AT: usize = 16 * BATCH;
-/// Most blocks that the reclaimer has to wish for at a time.
-const WANTED: usize = 16 * BATCH;
 /// Blocks of a batch that are under way at a time when nothing presses.
 const GENTLE: usize = 4;
 /// Below this share of dirty blocks the cleaner works gently.
@@ -54,8 +52,7 @@ impl Cleaner {
         self.kick.wake_all();
     }
 
-    pub(crate) fn want_clean(&self, mut blocks: VecDeque<BlockId>) {
-        blocks.truncate(WANTED);
+    pub(crate) fn want_clean(&self, blocks: VecDeque<BlockId>) {
         *self.wanted.borrow_mut() = blocks;
         self.kick.wake_all();
     }

@@ -174,7 +174,7 @@ impl Engine {
             });
             urgent
         };
-        if dirty.len() > victims.len() {
+        if !dirty.is_empty() {
             self.cleaner.want_clean(dirty);
         }
         if victims.is_empty() {

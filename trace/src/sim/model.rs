@@ -1,7 +1,7 @@
 //! A write-back cache without its data: what would be read and written where.
 
 use forebay_policy::{
-    BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth, clean_with,
+    Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth, clean_with,
 };
 
 use super::cost::{Clock, Costs, Way};
@@ -23,9 +23,9 @@ pub enum Fill {
     SubBlock,
     /// As `SubBlock`, but a read brings in only the granules that it asks for.
     Demand,
-    /// As `SubBlock`, but a read brings in what a [`Footprint`] says, in blocks as
-    /// [`BlockSizes::cut_asked`] says, and a victim takes its neighbours' dirty granules along as
-    /// [`clean_with`] says.
+    /// As the engine does: a read brings in what a [`Footprint`] says, in blocks as
+    /// [`BlockSizes::cut_asked`] says; room is made ahead of need as [`Ahead`] says, of blocks that are
+    /// clean, and those that are not are written back with their neighbours as [`clean_with`] says.
     Learned,
 }
 
@@ -64,6 +64,7 @@ pub struct Simulated {
     pub(super) table: BlockTable,
     /// Only of [`Fill::Learned`].
     footprint: Option<Footprint>,
+    ahead: Ahead,
     pub(super) states: Vec<State>,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
@@ -96,15 +97,16 @@ impl Simulated {
         let groups = u32::try_from(groups).unwrap_or(u32::MAX).max(1);
         // A map has one word a region.
         let granule_bytes = (sizes.region_bytes() / 64).max(4096.min(sizes.unit_bytes()));
+        let units = groups * sizes.region_units();
         let footprint = (model.fill == Fill::Learned).then(|| {
             let granules = (sizes.region_bytes() / granule_bytes) as u32;
-            let units = groups * sizes.region_units();
             Footprint::new(sizes, granules, units, worth(&model.costs, granule_bytes))
         });
         Self {
             granule_bytes,
             table: BlockTable::new(sizes, groups),
             footprint,
+            ahead: Ahead::new(sizes, units),
             states: Vec::new(),
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
@@ -128,8 +130,8 @@ impl Simulated {
         &self.table
     }
 
-    /// Bytes of memory that the metadata of a real cache would take now: the table, 20 bytes a block
-    /// for the rest of its record, two bits a granule; and where it learns, a third bit and the footprint.
+    /// Bytes of memory that the metadata of a real cache would take now: the table, 7 bytes a block
+    /// for what else the engine has of one, two bits a granule; and where it learns, a third bit and the footprint.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let (bits, learned) = match &self.footprint {
@@ -137,7 +139,7 @@ impl Simulated {
             None => (2, 0),
         };
         let maps = self.table.cached_bytes() / self.granule_bytes * bits / 8;
-        (self.table.memory_bytes() + 20 * self.table.len() + learned) as u64 + maps
+        (self.table.memory_bytes() + 7 * self.table.len() + learned) as u64 + maps
     }
 
     /// Serves a request; flushes and discards are passed over.
@@ -161,6 +163,9 @@ impl Simulated {
         };
         kind.note(u64::from(request.len_bytes), hit_bytes);
         self.counts.latency_sum_ns += self.clock.end();
+        if self.model.fill == Fill::Learned && self.ahead.is_low(&self.table) {
+            self.make_room();
+        }
         self.counts.cached_blocks_sum += self.table.len() as u64;
     }
 
@@ -314,6 +319,16 @@ impl Simulated {
 
     /// Places a missed block and serves what of a part lies in it.
     fn place(&mut self, part: Part, span: Span) -> u64 {
+        if self.model.fill == Fill::Learned {
+            self.ahead.ask(span.class);
+            for _ in 0..2 {
+                if !self.table.has_room(span.class) {
+                    // The second time, what had to be written back may go.
+                    self.make_room();
+                    self.ahead.ask(span.class);
+                }
+            }
+        }
         while !self.table.has_room(span.class) {
             let victim = self.model.replace.victim(&self.table, span.class);
             match victim.expect("no room, so something is cached") {
@@ -344,6 +359,25 @@ impl Simulated {
         self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
         self.counts.memory_max_bytes = self.counts.memory_max_bytes.max(self.memory_bytes());
         self.serve(part, id, span, true)
+    }
+
+    /// Makes room ahead of need.
+    fn make_room(&mut self) {
+        let (mut victims, mut dirty) = (std::mem::take(&mut self.victims), Vec::new());
+        let states = &self.states;
+        self.ahead
+            .pick(self.model.replace, &mut self.table, |_, id| {
+                let clean = states[id as usize].dirty == 0;
+                if clean { &mut victims } else { &mut dirty }.push(id);
+                clean
+            });
+        for id in victims.drain(..) {
+            self.evict(id);
+        }
+        self.victims = victims;
+        for id in dirty {
+            self.write_back(id);
+        }
     }
 
     fn evict(&mut self, id: BlockId) {

@@ -44,7 +44,7 @@ fn check(cache: &Simulated, last: &Request) {
             assert_eq!(units.insert(key, id), None, "{key:?} is cached twice");
         }
     }
-    assert!(units.len() as u64 <= table.groups() as u64 * u64::from(sizes.region_units()));
+    assert!(units.len() as u64 <= u64::from(table.units()));
     let unit = sizes.unit_bytes();
     for at in last.offset_bytes / unit..=(last.end_bytes() - 1) / unit {
         let per = u64::from(sizes.region_units());

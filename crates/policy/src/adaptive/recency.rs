@@ -20,6 +20,11 @@ impl BlockTable {
     /// A block was used: it and its group are the most recent now.
     #[inline]
     pub fn touch(&mut self, id: BlockId) {
+        let block = &self.blocks[id as usize];
+        if block.used_at == self.uses {
+            // It is what was used last.
+            return;
+        }
         self.stamp(id);
         let block = &self.blocks[id as usize];
         debug_assert!(!block.is_leaving(), "a leaving block is not used");

@@ -65,7 +65,7 @@ impl TwoLevel {
             return;
         }
         table.change_segment(id);
-        let units = table.groups() as u64 * u64::from(table.sizes().region_units());
+        let units = u64::from(table.units());
         while u64::from(table.protected_units()) * 10 > units * PROTECTED_TENTHS {
             let coldest = table.coldest(Segment::Protected);
             table.change_segment(coldest.expect("protected blocks take units"));
