@@ -5,6 +5,8 @@
 #[path = "../stack/mod.rs"]
 mod stack;
 
+mod decisions;
+
 use forebay_cache::{Durability, Mode};
 use forebay_io::sim::Rng;
 use forebay_testkit::machine::{End, Life, Machine};

@@ -8,14 +8,9 @@ use crate::engine::{Attached, Engine};
 use crate::geometry::Stretch;
 
 /// What bringing in is worth: a general-purpose cloud volume's 3,000 operations and 125 MiB a second at a
-/// latency of 1 ms, in us; what a granule of this many bytes takes there.
-#[expect(clippy::cast_precision_loss, reason = "a granule is small")]
+/// latency of 1 ms.
 pub(crate) fn worth(granule_bytes: u64) -> Worth {
-    Worth::new(
-        1e6 / 3000.0,
-        1000.0,
-        granule_bytes as f32 * 1e6 / (125 << 20) as f32,
-    )
+    Worth::of(1_000_000, 3000, 125 << 20, granule_bytes)
 }
 
 impl Engine {

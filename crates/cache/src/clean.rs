@@ -20,6 +20,7 @@ use forebay_policy::{BlockId, Span, clean_with};
 use crate::bring::Spread;
 use crate::engine::{Attached, Engine};
 use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN, Slot};
+use crate::options::Cleaning;
 use crate::plant::{Fault, planted};
 
 /// Blocks written back between two flushes of the backing device.
@@ -43,6 +44,7 @@ pub(crate) struct Cleaner {
     kick: WaitList,
     /// Blocks that the reclaimer wants clean, coldest first.
     wanted: RefCell<VecDeque<BlockId>>,
+    is_wanted: Cell<bool>,
     /// Somebody else is writing back; the task pauses.
     suspended: Cell<u32>,
 }
@@ -52,8 +54,14 @@ impl Cleaner {
         self.kick.wake_all();
     }
 
+    /// Whether some of what the reclaimer wants clean was not tried yet.
+    pub(crate) const fn is_wanted(&self) -> bool {
+        self.is_wanted.get()
+    }
+
     pub(crate) fn want_clean(&self, blocks: VecDeque<BlockId>) {
         *self.wanted.borrow_mut() = blocks;
+        self.is_wanted.set(true);
         self.kick.wake_all();
     }
 }
@@ -71,21 +79,22 @@ impl Engine {
     /// The cleaner's task.
     pub(crate) async fn clean_loop(self: Rc<Self>) {
         while !self.stopping.get() {
-            let wanted = !self.cleaner.wanted.borrow().is_empty();
-            let pressed = wanted || self.above_dirty_limit();
-            if !pressed {
+            if !self.is_cleaning_pressed() {
                 self.pause().await;
             }
             if self.stopping.get() || self.commit.failure().is_some() {
                 return;
             }
+            let pressed = self.is_cleaning_pressed();
+            let idle = !pressed && self.options.cleaning == Cleaning::OnDemand;
             let slots = match self.cleaner.suspended.get() {
-                0 => self.next_to_clean(pressed),
+                0 if !idle => self.next_to_clean(pressed),
                 _ => Vec::new(),
             };
             if slots.is_empty() {
                 // Nothing is dirty, or it is locked, or of volumes that are not attached. A kick does
                 // not change that: time does.
+                self.wishes_are_done();
                 rt::sleep(REST).await;
                 continue;
             }
@@ -96,11 +105,27 @@ impl Engine {
                 GENTLE
             };
             let failed = self.clean_batch(&slots, width).await.is_err();
-            self.reclaim.hint();
             if failed {
                 self.cleaner.wanted.borrow_mut().clear();
+            }
+            if self.cleaner.wanted.borrow().is_empty() {
+                self.wishes_are_done();
+            }
+            self.reclaim.hint();
+            if failed {
                 rt::sleep(BACK_OFF).await;
             }
+        }
+    }
+
+    fn is_cleaning_pressed(&self) -> bool {
+        self.cleaner.is_wanted() || self.above_dirty_limit()
+    }
+
+    /// All that the reclaimer wanted clean was tried.
+    fn wishes_are_done(&self) {
+        if self.cleaner.is_wanted.replace(false) {
+            self.reclaim.look_again();
         }
     }
 

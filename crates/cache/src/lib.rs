@@ -38,7 +38,9 @@ mod tail;
 pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
 pub use open::Cache;
-pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
+pub use options::{
+    CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, VolumeOptions,
+};
 pub use recover::{LostRange, RecoveryReport};
 pub use stats::{CacheStats, VolumeStats};
 

@@ -153,6 +153,8 @@ pub struct CacheOptions {
     pub boot_id: [u8; 16],
     /// Above this share of dirty blocks, writes that miss go to the backing device.
     pub dirty_limit_percent: u8,
+    /// What is written back when nothing presses.
+    pub cleaning: Cleaning,
     /// How often the map is made durable without anybody asking.
     pub commit_interval: Duration,
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
@@ -169,10 +171,21 @@ impl CacheOptions {
             journal: None,
             boot_id,
             dirty_limit_percent: 75,
+            cleaning: Cleaning::Steady,
             commit_interval: Duration::from_secs(1),
             accept_journal_loss: false,
         }
     }
+}
+
+/// When dirty blocks are written back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cleaning {
+    /// All the time, gently.
+    #[default]
+    Steady,
+    /// When room is needed or too much is dirty, and no sooner.
+    OnDemand,
 }
 
 /// How a volume is attached.

@@ -61,8 +61,13 @@ impl Reclaimer {
     /// Something changed that may let blocks be evicted.
     pub(crate) fn hint(&self) {
         if self.stuck.replace(false) {
-            self.kick.wake_all();
+            self.look_again();
         }
+    }
+
+    /// The cleaner has done what it was asked for.
+    pub(crate) fn look_again(&self) {
+        self.kick.wake_all();
     }
 }
 
@@ -70,6 +75,16 @@ impl Engine {
     /// Whether it is time to make room.
     fn is_low(&self) -> bool {
         self.map.borrow().is_low(&self.reclaim.ahead.borrow())
+    }
+
+    /// Blocks that wait to be written back are colder than what else could go: as long as nothing presses,
+    /// they are waited for.
+    fn is_time_to_reclaim(&self) -> bool {
+        let pressed = || {
+            let ahead = self.reclaim.ahead.borrow();
+            ahead.is_pressed(self.map.borrow().table())
+        };
+        !self.reclaim.stuck.get() && self.is_low() && (!self.cleaner.is_wanted() || pressed())
     }
 
     /// Whether so little room is left that kills should not wait for somebody else's round.
@@ -113,7 +128,7 @@ impl Engine {
         loop {
             self.reclaim
                 .kick
-                .until(|| self.stopping.get() || !self.reclaim.stuck.get() && self.is_low())
+                .until(|| self.stopping.get() || self.is_time_to_reclaim())
                 .await;
             if self.stopping.get() || self.commit.failure().is_some() {
                 self.reclaim.stuck.set(true);

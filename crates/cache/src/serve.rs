@@ -1,11 +1,11 @@
 //! A volume as a device, and how a request is cut: at regions, then at the blocks that are there.
 
-use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
@@ -142,39 +142,40 @@ impl Engine {
         }
     }
 
-    /// Runs the parts of a request, several at a time. The first error is the request's; all parts end
-    /// before it is told.
-    pub(crate) async fn all(
-        parts: impl Iterator<Item = impl Future<Output = Result<()>> + 'static>,
-    ) -> Result<()> {
-        struct Shared {
-            running: Cell<usize>,
-            error: RefCell<Option<Error>>,
-            changed: WaitList,
-        }
-        let shared = Rc::new(Shared {
-            running: Cell::new(0),
-            error: RefCell::new(None),
-            changed: WaitList::new(),
-        });
-        for part in parts {
-            shared
-                .changed
-                .until(|| shared.running.get() < PARTS_IN_FLIGHT)
-                .await;
-            shared.running.set(shared.running.get() + 1);
-            let shared = Rc::clone(&shared);
-            rt::spawn(async move {
-                if let Err(error) = part.await {
-                    shared.error.borrow_mut().get_or_insert(error);
+    /// Runs the parts of a request, several at a time, each begun in its turn. The first error is the
+    /// request's; all parts end before it is told.
+    pub(crate) async fn all<F>(parts: impl Iterator<Item = F>) -> Result<()>
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let mut parts = parts.map(Box::pin).fuse();
+        let mut running = Vec::new();
+        let mut result = Ok(());
+        std::future::poll_fn(|cx| {
+            let mut poll = |part: &mut Pin<Box<F>>| match part.as_mut().poll(cx) {
+                Poll::Ready(ended) => {
+                    if result.is_ok() {
+                        result = ended;
+                    }
+                    false
                 }
-                shared.running.set(shared.running.get() - 1);
-                shared.changed.wake_all();
-            });
-        }
-        shared.changed.until(|| shared.running.get() == 0).await;
-        let error = shared.error.borrow_mut().take();
-        error.map_or(Ok(()), Err)
+                Poll::Pending => true,
+            };
+            running.retain_mut(&mut poll);
+            while running.len() < PARTS_IN_FLIGHT
+                && let Some(mut part) = parts.next()
+            {
+                if poll(&mut part) {
+                    running.push(part);
+                }
+            }
+            match running.is_empty() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        result
     }
 
     /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that fit;

@@ -41,6 +41,12 @@ impl PromotionFilter {
         Self { promotion, entries }
     }
 
+    /// Whether every missed block is promoted.
+    #[must_use]
+    pub const fn admits_all(&self) -> bool {
+        matches!(self.promotion, Promotion::Always)
+    }
+
     /// Notes a miss of `key`. Whether the block is promoted now.
     pub fn miss(&mut self, key: BlockKey) -> bool {
         let Promotion::Nhit { hits } = self.promotion else {

@@ -9,9 +9,11 @@ mod lru;
 mod order;
 pub mod replacement;
 
+#[cfg(feature = "decisions")]
+pub use adaptive::take_decisions;
 pub use adaptive::{
-    Ahead, BlockId, BlockSizes, BlockTable, Footprint, GroupId, Misplaced, Segment, Span, TwoLevel,
-    Victim, Worth, clean_with,
+    Ahead, BlockId, BlockSizes, BlockTable, Decision, Footprint, GroupId, Misplaced, Segment, Span,
+    TwoLevel, Victim, Worth, clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};

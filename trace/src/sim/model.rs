@@ -163,8 +163,10 @@ impl Simulated {
         };
         kind.note(u64::from(request.len_bytes), hit_bytes);
         self.counts.latency_sum_ns += self.clock.end();
-        if self.model.fill == Fill::Learned && self.ahead.is_low(&self.table) {
-            self.make_room();
+        while self.model.fill == Fill::Learned && self.ahead.is_low(&self.table) {
+            if !self.make_room() {
+                break;
+            }
         }
         self.counts.cached_blocks_sum += self.table.len() as u64;
     }
@@ -361,8 +363,8 @@ impl Simulated {
         self.serve(part, id, span, true)
     }
 
-    /// Makes room ahead of need.
-    fn make_room(&mut self) {
+    /// Makes room ahead of need. Returns whether anything came of it.
+    fn make_room(&mut self) -> bool {
         let (mut victims, mut dirty) = (std::mem::take(&mut self.victims), Vec::new());
         let states = &self.states;
         self.ahead
@@ -371,6 +373,7 @@ impl Simulated {
                 if clean { &mut victims } else { &mut dirty }.push(id);
                 clean
             });
+        let moved = !victims.is_empty() || !dirty.is_empty();
         for id in victims.drain(..) {
             self.evict(id);
         }
@@ -378,6 +381,7 @@ impl Simulated {
         for id in dirty {
             self.write_back(id);
         }
+        moved
     }
 
     fn evict(&mut self, id: BlockId) {
@@ -474,12 +478,7 @@ impl Simulated {
 }
 
 /// What bringing in is worth on these devices.
-#[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn worth(costs: &Costs, granule_bytes: u64) -> Worth {
     let read = costs.core.read;
-    Worth::new(
-        1e9 / read.iops as f32,
-        read.latency_ns as f32,
-        granule_bytes as f32 * 1e9 / read.bytes_per_s as f32,
-    )
+    Worth::of(read.latency_ns, read.iops, read.bytes_per_s, granule_bytes)
 }

@@ -82,7 +82,9 @@ pub(super) async fn take_in(
         }
     }
     let fresh = takers.len();
-    let mut admitted = false;
+    // What nobody asked for goes with what was asked for before it, if any of that was missing.
+    let may = !job.sequential && engine.commit.is_alive();
+    let mut admitted = may && volume.filter.borrow().admits_all();
     for span in geometry.sizes().cut_asked(missing, asked) {
         let block = geometry.block_in(wide.region, span);
         let wanted = span.mask() & asked != 0;

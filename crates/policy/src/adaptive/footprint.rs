@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use super::decisions::{Decision, note};
 use super::sizes::BlockSizes;
 use crate::BlockKey;
 
@@ -27,6 +28,18 @@ pub struct Worth {
 }
 
 impl Worth {
+    /// Of a backing device that answers a read after `latency_ns` and serves so many operations and bytes a
+    /// second.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn of(latency_ns: u64, iops: u64, bytes_per_s: u64, granule_bytes: u64) -> Self {
+        Self::new(
+            1e9 / iops as f32,
+            latency_ns as f32,
+            granule_bytes as f32 * 1e9 / bytes_per_s as f32,
+        )
+    }
+
     /// From what the backing device costs: the capacity that its smallest read takes, a read's
     /// latency, and the capacity that a granule's bytes take; any unit of time.
     ///
@@ -223,7 +236,13 @@ impl Footprint {
         let (back, forward) = self.choose(context, (first_at, last_at), asked.end - asked.start);
         let back = u64::from(back.min(below.leading_zeros())).min(first);
         let forward = forward.min(above.trailing_zeros());
-        first - back..last + 1 + u64::from(forward)
+        let bring = first - back..last + 1 + u64::from(forward);
+        note(|| Decision::Bring {
+            volume,
+            first: bring.start,
+            end: bring.end,
+        });
+        bring
     }
 
     /// Watches a miss, if its region is one of the sample and its slot is not taken by a trial that

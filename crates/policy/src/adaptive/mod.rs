@@ -7,6 +7,7 @@
 
 mod ahead;
 mod cleaning;
+mod decisions;
 mod footprint;
 mod list;
 mod recency;
@@ -16,6 +17,9 @@ mod table;
 
 pub use ahead::Ahead;
 pub use cleaning::clean_with;
+pub use decisions::Decision;
+#[cfg(feature = "decisions")]
+pub use decisions::take_decisions;
 pub use footprint::{Footprint, Worth};
 pub use recency::Segment;
 pub use replace::{TwoLevel, Victim};

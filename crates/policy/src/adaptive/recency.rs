@@ -4,6 +4,7 @@
 //! them to the second, and demote them. Within a segment, blocks of each size have a list of their own, so
 //! that the coldest of a size is at hand; a stamp of the last use compares across lists.
 
+use super::decisions::{Decision, note};
 use super::list::NONE;
 use super::table::{BlockId, BlockTable, GroupId, LEAVING, PROTECTED};
 
@@ -80,6 +81,14 @@ impl BlockTable {
 
     /// A block is about to go: nobody chooses it any more.
     pub(super) fn leave(&mut self, id: BlockId) {
+        note(|| {
+            let (volume, region, span) = self.address(id);
+            Decision::Leave {
+                volume,
+                region,
+                span,
+            }
+        });
         let block = &mut self.blocks[id as usize];
         let (segment, class) = (block.segment(), block.class());
         block.address[1] &= !((PROTECTED >> 32) as u32);

@@ -11,6 +11,7 @@ mod restore;
 
 pub use restore::Misplaced;
 
+use super::decisions::{Decision, note};
 use super::list::{Link, List, NONE};
 use super::recency::Segment;
 use super::sizes::{BlockSizes, Span};
@@ -362,6 +363,11 @@ impl BlockTable {
             group => group,
         };
         let slot = (!self.groups[group as usize].used()).trailing_zeros();
+        note(|| Decision::Place {
+            volume,
+            region,
+            span,
+        });
         Some(self.fill(volume, region, span, group, slot))
     }
 
