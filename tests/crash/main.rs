@@ -197,7 +197,7 @@ fn replay() {
         Some(text) => vec![text.as_str()],
         None => vec![
             "wb flush evicts 0: sweep 1 before-io 20 power none",
-            "wt sync fits 0: fault 1 0 write 3 process 1",
+            "wt sync fits 0: fault 1 0 write 3 open process 1",
             "wb flush evicts 5: random 5",
         ],
     };
