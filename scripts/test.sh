@@ -17,7 +17,7 @@ else
     printf '\n== SKIPPED cargo deny check: cargo-deny is not installed (cargo install cargo-deny)\n'
 fi
 if command -v shellcheck >/dev/null; then
-    step shellcheck --external-sources .ci/run scripts/*.sh scripts/demo/*.sh
+    step shellcheck --external-sources .ci/run scripts/*.sh scripts/demo/*.sh tests/guest/*.sh tests/guest/init
 else
     printf '\n== SKIPPED shellcheck: it is not installed (apt-get install shellcheck)\n'
 fi

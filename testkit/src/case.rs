@@ -29,6 +29,8 @@ pub enum Case {
         class: OpClass,
         /// Which one of its kind fails.
         nth: u64,
+        /// Whether the stack shuts down before the crash.
+        closes: bool,
         /// What became of the unflushed writes.
         crash: Crash,
     },
@@ -56,6 +58,7 @@ impl fmt::Display for Case {
                 disk,
                 class,
                 nth,
+                closes,
                 crash,
             } => {
                 let class = match class {
@@ -64,7 +67,8 @@ impl fmt::Display for Case {
                     OpClass::Flush => "flush",
                     OpClass::Discard => "discard",
                 };
-                write!(f, "fault {seed} {disk} {class} {nth} ")?;
+                let end = if *closes { "closed" } else { "open" };
+                write!(f, "fault {seed} {disk} {class} {nth} {end} ")?;
                 write_crash(f, crash)
             }
             Self::Random { seed } => write!(f, "random {seed}"),
@@ -151,6 +155,11 @@ impl FromStr for Case {
                     disk,
                     class,
                     nth: words.number()?,
+                    closes: match words.word()? {
+                        "closed" => true,
+                        "open" => false,
+                        other => return Err(format!("no end is called {other:?}")),
+                    },
                     crash: words.crash()?,
                 }
             }
@@ -174,7 +183,8 @@ mod tests {
             "sweep 7 before-io 12 power none",
             "sweep 7 after-io 1 power all-but 3",
             "sweep 7 before-poll 900 process 5",
-            "fault 7 1 flush 2 power random 9",
+            "fault 7 1 flush 2 open power random 9",
+            "fault 7 1 flush 2 closed process 9",
         ] {
             assert_eq!(text.parse::<Case>().unwrap().to_string(), text);
         }
@@ -184,6 +194,7 @@ mod tests {
             "random x",
             "random 1 2",
             "sweep 1 at 2 process 1",
+            "fault 7 1 flush 2 process 9",
         ] {
             assert!(text.parse::<Case>().is_err(), "{text}");
         }

@@ -236,7 +236,7 @@ impl<S: Stack> Target<S> {
     }
 
     /// Makes the n-th operation of each kind on each device fail, n = 1, 2, ... until nothing fails;
-    /// then crashes and recovers without failures.
+    /// then shuts down or not, crashes, and recovers without failures.
     ///
     /// # Errors
     /// The first violation.
@@ -252,20 +252,24 @@ impl<S: Stack> Target<S> {
             ] {
                 for nth in (1..).step_by(stride.max(1) as usize) {
                     let mut failed = false;
-                    for crash in [
-                        Crash::Power(Keep::None),
-                        Crash::Power(Keep::Random(nth)),
-                        Crash::Process(nth),
-                    ] {
-                        let case = Case::Fault {
-                            seed,
-                            disk,
-                            class,
-                            nth,
-                            crash,
-                        };
-                        failed = self.within(case, || self.fault(&fresh, case))?;
-                        report.crashes += 1;
+                    // A shutdown makes good what the answer to a failure left undone.
+                    for closes in [true, false] {
+                        for crash in [
+                            Crash::Power(Keep::None),
+                            Crash::Power(Keep::Random(nth)),
+                            Crash::Process(nth),
+                        ] {
+                            let case = Case::Fault {
+                                seed,
+                                disk,
+                                class,
+                                nth,
+                                closes,
+                                crash,
+                            };
+                            failed |= self.within(case, || self.fault(&fresh, case))?;
+                            report.crashes += 1;
+                        }
                     }
                     report.points += 1;
                     if !failed {
@@ -284,6 +288,7 @@ impl<S: Stack> Target<S> {
             disk,
             class,
             nth,
+            closes,
             crash,
         } = case
         else {
@@ -297,6 +302,7 @@ impl<S: Stack> Target<S> {
             ..FaultPlan::default()
         });
         machine.live(Life {
+            close: closes,
             errors_allowed: true,
             ..self.first_life(seed)
         })?;

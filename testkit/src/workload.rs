@@ -56,6 +56,8 @@ pub enum Step {
     Read(u64, u64),
     /// Writes this many KiB from this KiB on.
     Write(u64, u64),
+    /// Makes this many KiB from this KiB on read as zeroes.
+    Zero(u64, u64),
     /// Flushes.
     Flush,
     /// [`Running::control`] with this draw.
@@ -163,6 +165,13 @@ impl Clients {
             let (op, offset, len) = match *step {
                 Step::Read(at, len) => (Op::Read, at * KIB, len * KIB),
                 Step::Write(at, len) => (Op::Write { fua: false }, at * KIB, len * KIB),
+                Step::Zero(at, len) => {
+                    let zeroes = Op::WriteZeroes {
+                        fua: false,
+                        unmap: false,
+                    };
+                    (zeroes, at * KIB, len * KIB)
+                }
                 Step::Flush => (Op::Flush, 0, 0),
                 Step::Control(draw) => {
                     self.controlled(running.control(0, draw).await);

@@ -54,7 +54,7 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
     }
 }
 
-/// Lives that go to one window each, cut off everywhere.
+/// Lives that go to one window each, cut off everywhere, and with each operation failing.
 #[test]
 fn aimed() {
     for number in 0.. {
@@ -62,11 +62,9 @@ fn aimed() {
             break;
         };
         let target = target(setup);
-        for seed in setup.aimed_seeds() {
-            match target.sweep(seed, setup.aimed_depth()) {
-                Ok(report) => eprintln!("{}: {report:?}", target.label),
-                Err(failure) => panic!("{failure}"),
-            }
+        match setup.hit(&target) {
+            Ok(report) => eprintln!("{}: {report:?}", target.label),
+            Err(failure) => panic!("{failure}"),
         }
     }
 }
@@ -197,7 +195,7 @@ fn replay() {
         Some(text) => vec![text.as_str()],
         None => vec![
             "wb flush evicts 0: sweep 1 before-io 20 power none",
-            "wt sync fits 0: fault 1 0 write 3 process 1",
+            "wt sync fits 0: fault 1 0 write 3 open process 1",
             "wb flush evicts 5: random 5",
         ],
     };

@@ -19,6 +19,7 @@ shift $((OPTIND - 1))
 script=$1
 work=$(mktemp -d)
 machine=''
+# shellcheck disable=SC2317 # the trap calls it
 finish() {
     [ -z "$machine" ] || kill -9 "$machine" 2>/dev/null || true
     rm -rf "$work"

@@ -19,6 +19,7 @@ fi
 writes=256
 work=$(mktemp -d)
 daemons=() loops=()
+# shellcheck disable=SC2317 # the trap calls it
 finish() {
     for daemon in "${daemons[@]}"; do kill -9 "$daemon" 2>/dev/null || true; done
     wait 2>/dev/null || true
@@ -108,6 +109,7 @@ covered() { # WRITES FLUSHES
 }
 ! covered 256 255 && covered 256 256 || exit 1
 
+# shellcheck disable=SC2016 # for the shell in the guest
 echo 'set -e
 modprobe nbd nbds_max=16
 write() { # DEVICE FLAGS NAME

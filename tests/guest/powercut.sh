@@ -20,6 +20,7 @@ fi
 
 work=${KEEP:-$(mktemp -d)}
 mkdir -p "$work"
+# shellcheck disable=SC2317 # the trap calls it
 finish() { [ -n "${KEEP:-}" ] || rm -rf "$work"; }
 trap finish EXIT
 

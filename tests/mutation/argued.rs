@@ -26,27 +26,10 @@ pub(crate) const ARGUED: [(&str, &str); 5] = [
     ),
 ];
 
-/// Orderings that promises do hang on, and whose windows these lives do not meet: a debt of the lives, not of
-/// the engine. docs/durability.md lists them.
-pub(crate) const MISSED: [(&str, &str); 3] = [
-    (
-        "cache/commit.rs settle Wait: self.commit().await",
-        "NOT REDUNDANT: a block turned clean whose record waits, in a region that is announced already, is written \
-         round, and the backing device is done before the log",
-    ),
-    (
-        "cache/mode/cached.rs write_data Step: engine.commit().await",
-        "NOT REDUNDANT: a write over a clean granule fails half-way while the block's last record waits for room",
-    ),
-    (
-        "cache/mode/cached.rs write_data Wait: engine.commit().await",
-        "NOT REDUNDANT: the same",
-    ),
-];
-
 /// Why it is no surprise that this mutation is not found.
 pub(crate) fn reason(name: &str) -> Option<&'static str> {
-    (ARGUED.iter().chain(&MISSED))
+    ARGUED
+        .iter()
         .find(|(part, _)| name.contains(part))
         .map(|(_, reason)| *reason)
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use forebay_cache::Mode;
-use forebay_testkit::workload::Step::{self, Control, Flush, Pause, Read, Write};
+use forebay_cache::{Durability, Mode};
+use forebay_testkit::workload::Step::{self, Control, Flush, Pause, Read, Write, Zero};
 
 use super::setup::{Details, VOLUME_BYTES};
 
@@ -22,11 +22,12 @@ const ALL: u64 = VOLUME_BYTES >> 10;
 /// A life and the configuration in which it is lived.
 pub(crate) struct Aim {
     pub(super) mode: Mode,
+    pub(super) durability: Durability,
     pub(super) script: &'static [Step],
     change: fn(Details) -> Details,
     /// Whether recoveries are cut off, too.
     pub(super) recoveries: bool,
-    /// Sweeps: in each, everything takes another time.
+    /// How often it is lived: each time, everything takes another time.
     pub(super) seeds: u64,
 }
 
@@ -42,10 +43,11 @@ impl Aim {
     }
 }
 
-pub(crate) const AIMS: [Aim; 6] = [
+pub(crate) const AIMS: [Aim; 8] = [
     // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
     Aim {
         mode: Mode::WriteBack,
+        durability: Durability::Flush,
         script: &[
             Write(0, ALL),
             Flush,
@@ -65,6 +67,7 @@ pub(crate) const AIMS: [Aim; 6] = [
     // crash and from the cache after the next.
     Aim {
         mode: Mode::WriteThrough,
+        durability: Durability::Flush,
         script: &[
             Read(0, 4),
             Read(16, 4),
@@ -89,6 +92,7 @@ pub(crate) const AIMS: [Aim; 6] = [
     // other commit.
     Aim {
         mode: Mode::WriteInvalidate,
+        durability: Durability::Flush,
         script: &[
             Read(0, ALL),
             Flush,
@@ -105,9 +109,60 @@ pub(crate) const AIMS: [Aim; 6] = [
         recoveries: false,
         seeds: 1,
     },
+    // A block turns clean in a region that is announced for writes round the cache, so that no round takes
+    // its record along; then it is written round, and the backing device is done long before the log.
+    Aim {
+        mode: Mode::WriteBack,
+        durability: Durability::Sync,
+        script: &[
+            Flush,
+            Read(16, 4),
+            Write(0, 4),
+            WT,
+            Write(16, 4),
+            Pause(1000),
+            Write(0, 4),
+            Write(32, 4),
+        ],
+        change: |small| Details {
+            metadata_device: true,
+            commit_interval: Duration::from_secs(10),
+            latency_us: [(20, 200), (4000, 5000), (100, 1000)],
+            ..small
+        },
+        recoveries: false,
+        seeds: 1,
+    },
+    // A clean granule is overwritten in a region that is marked already, while its block waits for another
+    // record, and the write fails; what is then put beside it goes to the backing device alone, which is done
+    // long before the log.
+    Aim {
+        mode: Mode::WriteBack,
+        durability: Durability::Sync,
+        script: &[
+            Flush,
+            Read(0, 4),
+            Read(16, 4),
+            WRITE_BACK,
+            Write(16, 4),
+            Read(4, 4),
+            Write(0, 4),
+            Zero(0, 4),
+        ],
+        change: |small| Details {
+            block_sizes: &[16 << 10],
+            metadata_device: true,
+            commit_interval: Duration::from_secs(10),
+            latency_us: [(20, 200), (4000, 5000), (20, 200)],
+            ..small
+        },
+        recoveries: false,
+        seeds: 1,
+    },
     // A batch of many units on a device of its own, where no flush of data covers it.
     Aim {
         mode: Mode::WriteBack,
+        durability: Durability::Flush,
         script: &[Write(0, ALL * 3 / 4), Flush],
         change: |small| Details {
             metadata_device: true,
@@ -121,6 +176,7 @@ pub(crate) const AIMS: [Aim; 6] = [
     // Writes that only the process journal knows.
     Aim {
         mode: Mode::WriteBack,
+        durability: Durability::Flush,
         script: &[Write(0, 16)],
         change: |small| Details {
             commit_interval: Duration::from_secs(10),
@@ -132,6 +188,7 @@ pub(crate) const AIMS: [Aim; 6] = [
     // The same, as soon as the cache is open, the device of the log being slow.
     Aim {
         mode: Mode::WriteBack,
+        durability: Durability::Flush,
         script: &[Write(0, 4)],
         change: |small| Details {
             metadata_device: true,

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use forebay_cache::{Durability, Mode, Promotion};
 use forebay_io::sim::Rng;
-use forebay_testkit::crash::Depth;
+use forebay_testkit::crash::{Depth, Failure, Report, Target};
 use forebay_testkit::workload::{Mix, Plan};
 
+use super::CacheStack;
 use super::aims::{AIMS, Aim};
 
 /// Volumes of every stack, and their size.
@@ -123,28 +124,34 @@ impl Setup {
         let aim = AIMS.get(usize::try_from(number).ok()?)?;
         Some(Self {
             mode: aim.mode,
-            durability: Durability::Flush,
+            durability: aim.durability,
             fits: true,
             variant: AIMED | number,
         })
     }
 
-    /// In how many ways a life that is aimed is swept.
+    /// Cuts a life that is aimed off everywhere, and makes each of its operations fail, in as many ways as
+    /// its aim asks for.
     #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
-    pub(crate) fn aimed_seeds(&self) -> std::ops::RangeInclusive<u64> {
-        1..=self.aim().map_or(0, |aim| aim.seeds)
-    }
-
-    /// How thoroughly a life that is aimed is swept.
-    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
-    pub(crate) fn aimed_depth(&self) -> Depth {
-        Depth {
+    pub(crate) fn hit(&self, target: &Target<CacheStack>) -> Result<Report, Failure> {
+        let mut sum = Report::default();
+        let Some(aim) = self.aim() else {
+            return Ok(sum);
+        };
+        let depth = Depth {
             singles: 0,
             subsets: 2,
             deaths: 1,
             stride: 1,
-            recoveries: self.aim().is_some_and(|aim| aim.recoveries),
+            recoveries: aim.recoveries,
+        };
+        for seed in 1..=aim.seeds {
+            for report in [target.sweep(seed, depth)?, target.faults(seed, 1)?] {
+                sum.points += report.points;
+                sum.crashes += report.crashes;
+            }
         }
+        Ok(sum)
     }
 
     #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]

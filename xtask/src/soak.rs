@@ -14,11 +14,18 @@ use crate::claims::{Claim, Kind, Report, Table, figure};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Soak {
     /// Power cuts in the guest: everything that dm-log-writes recorded, cut at every flush and mark
-    Powercut(Options),
+    Powercut {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        size: Size,
+    },
     /// `kill -9` under a verifying load, over NBD and under ext4
     Kill {
         #[command(flatten)]
         options: Options,
+        #[command(flatten)]
+        size: Size,
         /// How often, for each durability; half as often under ext4
         #[arg(long, default_value_t = 50)]
         count: u64,
@@ -29,12 +36,17 @@ pub(crate) enum Soak {
     Guest(Options),
 }
 
-/// What every soak takes.
+/// What a soak takes of which there can be less.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct Size {
     /// Less of everything, in about two minutes: for a look, not for a result
     #[arg(long)]
     quick: bool,
+}
+
+/// What every soak takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
     /// Write claims and rows to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -50,10 +62,14 @@ struct Run {
 /// Runs a soak. Fails when it could not be run or a claim does not hold.
 pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
     let (options, outcome) = match soak {
-        Soak::Powercut(options) => (options, powercut(root, options)),
-        Soak::Kill { options, count } => (options, kill(root, options, *count)),
-        Soak::Reclaim(options) => (options, reclaim(root, options)),
-        Soak::Guest(options) => (options, guest(root, options)),
+        Soak::Powercut { options, size } => (options, powercut(root, size.quick)),
+        Soak::Kill {
+            options,
+            size,
+            count,
+        } => (options, kill(root, size.quick, *count)),
+        Soak::Reclaim(options) => (options, reclaim(root)),
+        Soak::Guest(options) => (options, guest(root)),
     };
     let report = match outcome {
         Ok(Some(report)) => report,
@@ -63,7 +79,7 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if options.quick {
+    if report.quick {
         println!("\n--quick: smaller than the soak that counts");
     }
     println!();
@@ -159,12 +175,8 @@ fn ended(name: &str, success: bool) -> Claim {
     )
 }
 
-fn script(root: &Path, name: &str, quick: bool) -> Command {
-    let mut command = Command::new(root.join("tests/guest").join(name));
-    if quick {
-        command.arg("--quick");
-    }
-    command
+fn script(root: &Path, name: &str) -> Command {
+    Command::new(root.join("tests/guest").join(name))
 }
 
 /// A test of the package of tests, by its name or the beginning of it.
@@ -178,8 +190,10 @@ fn test(names: &[&str]) -> Command {
 
 type Outcome = Result<Option<Report<Value>>, String>;
 
-fn powercut(root: &Path, options: &Options) -> Outcome {
-    let run = gather(root, &mut script(root, "powercut.sh", options.quick))?;
+fn powercut(root: &Path, quick: bool) -> Outcome {
+    let mut command = script(root, "powercut.sh");
+    command.args(quick.then_some("--quick"));
+    let run = gather(root, &mut command)?;
     let columns = [
         ("setup", "check"),
         ("acknowledged", "acknowledged_writes"),
@@ -218,14 +232,14 @@ fn powercut(root: &Path, options: &Options) -> Outcome {
     ));
     claims.push(ended("powercut", run.success));
     Ok(Some(Report {
-        quick: options.quick,
+        quick,
         claims,
         rows: run.rows,
     }))
 }
 
-fn kill(root: &Path, options: &Options, count: u64) -> Outcome {
-    let count = if options.quick { count.min(5) } else { count };
+fn kill(root: &Path, quick: bool, count: u64) -> Outcome {
+    let count = if quick { count.min(5) } else { count };
     let mut rows = Vec::new();
     let (mut success, mut skipped) = (true, false);
     for (names, kills) in [
@@ -279,14 +293,13 @@ fn kill(root: &Path, options: &Options, count: u64) -> Outcome {
     table.print();
     claims.push(ended("kill", success));
     Ok(Some(Report {
-        quick: options.quick,
+        quick,
         claims,
         rows,
     }))
 }
 
-fn reclaim(root: &Path, options: &Options) -> Outcome {
-    // It is small as it is: `--quick` is the same.
+fn reclaim(root: &Path) -> Outcome {
     let run = gather(root, &mut test(&["memory_is_reclaimed"]))?;
     if run.skipped {
         return Ok(None);
@@ -314,14 +327,14 @@ fn reclaim(root: &Path, options: &Options) -> Outcome {
         ended("reclaim", run.success),
     ];
     Ok(Some(Report {
-        quick: options.quick,
+        quick: false,
         claims,
         rows: run.rows,
     }))
 }
 
-fn guest(root: &Path, options: &Options) -> Outcome {
-    let run = gather(root, &mut script(root, "nbd.sh", false))?;
+fn guest(root: &Path) -> Outcome {
+    let run = gather(root, &mut script(root, "nbd.sh"))?;
     let counted: Vec<_> = (run.rows.iter())
         .filter(|row| row["writes"].is_number())
         .cloned()
@@ -367,7 +380,7 @@ fn guest(root: &Path, options: &Options) -> Outcome {
         .collect();
     claims.push(ended("guest", run.success));
     Ok(Some(Report {
-        quick: options.quick,
+        quick: false,
         claims,
         rows: run.rows,
     }))

@@ -91,6 +91,11 @@ impl Backing {
         } else {
             self.completed.set(self.completed.get() + 1);
         }
+        if by_itself && self.volatile && result.is_err() {
+            // What failed may have got as far as the device's cache, where it can be read.
+            self.started.set(self.started.get() + 1);
+            self.completed.set(self.completed.get() + 1);
+        }
         result?;
         if durable && !by_itself && !Site::here().lacks(Part::Step) {
             self.flush().await?;

@@ -6,8 +6,9 @@
 //! is set durably before the first operation that needs it, stays for those that follow, and is cleared
 //! when the region has been quiet for a while.
 
+mod table;
+
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,8 +20,9 @@ use forebay_metadata::record::MarkState;
 use forebay_policy::{BlockId, BlockKey};
 
 use crate::engine::Engine;
-use crate::map::{NO_RECORD, UNRECORDED};
+use crate::map::UNRECORDED;
 use crate::queue::Entry;
+use table::Table;
 
 /// Number of a region in the table.
 pub(crate) type RegionId = u32;
@@ -29,24 +31,6 @@ pub(crate) type RegionId = u32;
 const QUIET: Duration = Duration::from_secs(3);
 /// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
 const RING_SHARE: u64 = 16;
-
-#[derive(Debug)]
-struct Region {
-    volume: u16,
-    region: u64,
-    /// The durable state; during a change, the state before it.
-    state: MarkState,
-    /// The state that the log was given last.
-    logged: MarkState,
-    /// Somebody is changing the state.
-    busy: bool,
-    /// Operations in flight that rely on the state.
-    users: u32,
-    /// Slots that are dirty without a record that says so.
-    unrecorded: u32,
-    record_at: u32,
-    last_used: Duration,
-}
 
 /// The regions that have a mark, or are getting one.
 #[derive(Debug)]
@@ -68,56 +52,6 @@ pub(crate) enum Clear {
     OlderHalf,
     /// Every one that is not in use.
     All,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    by_address: HashMap<(u16, u64), RegionId>,
-    regions: Vec<Option<Region>>,
-    free: Vec<RegionId>,
-}
-
-impl Table {
-    fn get_or_insert(&mut self, volume: u16, region: u64) -> RegionId {
-        if let Some(&id) = self.by_address.get(&(volume, region)) {
-            return id;
-        }
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.regions.push(None);
-            u32::try_from(self.regions.len() - 1).expect("fewer than 2^31 regions")
-        });
-        self.regions[id as usize] = Some(Region {
-            volume,
-            region,
-            state: MarkState::None,
-            logged: MarkState::None,
-            busy: false,
-            users: 0,
-            unrecorded: 0,
-            record_at: NO_RECORD,
-            last_used: Duration::ZERO,
-        });
-        self.by_address.insert((volume, region), id);
-        id
-    }
-
-    fn get(&mut self, id: RegionId) -> &mut Region {
-        self.regions[id as usize]
-            .as_mut()
-            .expect("a region in use is in the table")
-    }
-
-    fn find(&mut self, address: (u16, u64)) -> Option<&mut Region> {
-        let id = *self.by_address.get(&address)?;
-        Some(self.get(id))
-    }
-
-    fn remove(&mut self, id: RegionId) {
-        if let Some(region) = self.regions[id as usize].take() {
-            self.by_address.remove(&(region.volume, region.region));
-            self.free.push(id);
-        }
-    }
 }
 
 impl Regions {

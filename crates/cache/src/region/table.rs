@@ -1,0 +1,80 @@
+//! The table of regions, by number and by address.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use forebay_metadata::record::MarkState;
+
+use super::RegionId;
+use crate::map::NO_RECORD;
+
+/// A region that has a mark, or is getting one.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) volume: u16,
+    pub(super) region: u64,
+    /// The durable state; during a change, the state before it.
+    pub(super) state: MarkState,
+    /// The state that the log was given last.
+    pub(super) logged: MarkState,
+    /// Somebody is changing the state.
+    pub(super) busy: bool,
+    /// Operations in flight that rely on the state.
+    pub(super) users: u32,
+    /// Slots that are dirty without a record that says so.
+    pub(super) unrecorded: u32,
+    pub(super) record_at: u32,
+    pub(super) last_used: Duration,
+}
+
+/// Regions; a number stays with its region until it is removed.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) by_address: HashMap<(u16, u64), RegionId>,
+    pub(super) regions: Vec<Option<Region>>,
+    /// Numbers that nobody has.
+    free: Vec<RegionId>,
+}
+
+impl Table {
+    pub(super) fn get_or_insert(&mut self, volume: u16, region: u64) -> RegionId {
+        if let Some(&id) = self.by_address.get(&(volume, region)) {
+            return id;
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.regions.push(None);
+            u32::try_from(self.regions.len() - 1).expect("fewer than 2^31 regions")
+        });
+        self.regions[id as usize] = Some(Region {
+            volume,
+            region,
+            state: MarkState::None,
+            logged: MarkState::None,
+            busy: false,
+            users: 0,
+            unrecorded: 0,
+            record_at: NO_RECORD,
+            last_used: Duration::ZERO,
+        });
+        self.by_address.insert((volume, region), id);
+        id
+    }
+
+    pub(super) fn get(&mut self, id: RegionId) -> &mut Region {
+        self.regions[id as usize]
+            .as_mut()
+            .expect("a region in use is in the table")
+    }
+
+    pub(super) fn find(&mut self, address: (u16, u64)) -> Option<&mut Region> {
+        let id = *self.by_address.get(&address)?;
+        Some(self.get(id))
+    }
+
+    pub(super) fn remove(&mut self, id: RegionId) {
+        if let Some(region) = self.regions[id as usize].take() {
+            self.by_address.remove(&(region.volume, region.region));
+            self.free.push(id);
+        }
+    }
+}
