@@ -24,9 +24,17 @@ pub enum Fill {
     /// As `SubBlock`, but a read brings in only the granules that it asks for.
     Demand,
     /// As `SubBlock`, but a read brings in what a [`Footprint`] says, in blocks as
-    /// [`BlockSizes::cut_asked`] says, and a victim takes its neighbours' dirty granules along as
-    /// [`clean_with`] says.
+    /// [`BlockSizes::cut_asked`] says.
     Learned,
+}
+
+/// What is written back when a dirty victim goes; with [`Fill::Whole`] it is the whole block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteBack {
+    /// Its dirty granules.
+    Victim,
+    /// Besides, its neighbours' dirty granules, as [`clean_with`] says.
+    Runs,
 }
 
 /// What to simulate.
@@ -40,6 +48,8 @@ pub struct CacheModel {
     pub replace: TwoLevel,
     /// What comes.
     pub fill: Fill,
+    /// What is written back.
+    pub write_back: WriteBack,
     /// Costs of the devices.
     pub costs: Costs,
 }
@@ -72,6 +82,7 @@ pub struct Simulated {
     pub(super) writes: Vec<u64>,
     /// Room for blocks in hand.
     found: Vec<(BlockId, Span)>,
+    window: Vec<(BlockId, u64)>,
     victims: Vec<BlockId>,
 }
 
@@ -111,6 +122,7 @@ impl Simulated {
             fetches: Vec::new(),
             writes: Vec::new(),
             found: Vec::new(),
+            window: Vec::new(),
             victims: Vec::new(),
             model,
         }
@@ -364,15 +376,15 @@ impl Simulated {
         if dirty == 0 {
             return;
         }
-        match self.model.fill {
-            Fill::Whole => {
+        match (self.model.fill, self.model.write_back) {
+            (Fill::Whole, _) => {
                 self.states[id as usize].dirty = 0;
                 let bytes = self.model.sizes.block_bytes(self.table.class(id));
                 let read = self.read_victim(bytes);
                 let written = self.write_core(read, bytes);
                 self.clock.wait(written);
             }
-            Fill::SubBlock | Fill::Demand => {
+            (_, WriteBack::Victim) => {
                 self.states[id as usize].dirty = 0;
                 for (_, len) in runs(dirty) {
                     let bytes = u64::from(len) * self.granule_bytes;
@@ -380,24 +392,35 @@ impl Simulated {
                     self.write_core(read, bytes);
                 }
             }
-            Fill::Learned => self.write_back_with(id, dirty),
+            (_, WriteBack::Runs) => self.write_back_with(id, dirty),
         }
     }
 
-    /// Writes back a block and what of its region goes with it.
+    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region of
+    /// several block sizes, and several regions of one.
     fn write_back_with(&mut self, id: BlockId, dirty: u64) {
         let (volume, region, _) = self.table.address(id);
-        let mut blocks = std::mem::take(&mut self.found);
-        let found = blocks.len();
-        blocks.extend(self.table.find(volume, region));
-        let all = blocks[found..]
-            .iter()
-            .fold(0, |all, (id, _)| all | self.states[*id as usize].dirty);
-        for (first, len) in runs(clean_with(dirty, all)) {
+        let granules = self.model.sizes.region_bytes() / self.granule_bytes;
+        let regions = 64 / granules;
+        let first_region = region / regions * regions;
+        let mut blocks = std::mem::take(&mut self.window);
+        let mut all = 0;
+        for nth in 0..regions {
+            for (id, _) in self.table.find(volume, first_region + nth) {
+                let dirty = self.states[id as usize].dirty;
+                if dirty != 0 {
+                    let shift = nth * granules;
+                    all |= dirty << shift;
+                    blocks.push((id, shift));
+                }
+            }
+        }
+        let victim = dirty << ((region - first_region) * granules);
+        for (first, len) in runs(clean_with(victim, all)) {
             let run = bits(u64::from(first), u64::from(first + len));
             let mut read = self.clock.now();
-            for (id, _) in &blocks[found..] {
-                let piece = self.states[*id as usize].dirty & run;
+            for (id, shift) in &blocks {
+                let piece = self.states[*id as usize].dirty & (run >> shift);
                 if piece != 0 {
                     self.states[*id as usize].dirty &= !piece;
                     let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
@@ -406,8 +429,8 @@ impl Simulated {
             }
             self.write_core(read, u64::from(len) * self.granule_bytes);
         }
-        blocks.truncate(found);
-        self.found = blocks;
+        blocks.clear();
+        self.window = blocks;
     }
 
     fn read_victim(&mut self, bytes: u64) -> u64 {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_policy::{BlockSizes, TwoLevel};
-use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Simulated};
+use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Simulated, WriteBack};
 use forebay_trace::stats::{Stats, StatsOptions};
 use forebay_trace::{Format, Request};
 use serde_json::{Value, json};
@@ -215,6 +215,10 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             capacity_bytes,
             replace,
             fill,
+            write_back: match replace {
+                TwoLevel::Paper => WriteBack::Victim,
+                TwoLevel::Ours => WriteBack::Runs,
+            },
             costs: Costs::CLOUD,
         });
         rows.push(Row {
