@@ -58,11 +58,13 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
 fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
     let program = built_program(root, &["--package", "forebay-trace", "--example", "study"])?;
+    // What was built, whatever is edited meanwhile.
+    let commit = commit(root)?;
     let jobs = jobs::all(root, options.traces.as_deref(), options.quick)?;
     let traces = jobs::run(&program, jobs)?;
     let header = Header {
         machine: machine(),
-        commit: commit(root)?,
+        commit,
         date: run_for_output(date())?,
         command: command(options),
         minutes: began.elapsed().as_secs_f64() / 60.0,

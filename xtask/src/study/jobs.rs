@@ -141,7 +141,7 @@ fn generated(requests: u64, seed: u64, origin: Origin) -> Vec<Job> {
             title: format!("{set} {name}, generated"),
             set,
             origin,
-            job: json!({"generated": preset, "percents": [PERCENT]}),
+            job: json!({"generated": preset, "percents": [PERCENT], "few": true}),
         }
     };
     volumes.map(job).collect()
@@ -212,7 +212,7 @@ fn selection(files: &[PathBuf]) -> Outcome<Vec<Job>> {
     for (set, names) in SELECTION {
         for name in names {
             let lower = name.to_ascii_lowercase();
-            let mut job = json!({"percents": [PERCENT], "limit": REQUESTS});
+            let mut job = json!({"percents": [PERCENT], "limit": REQUESTS, "few": true});
             let found = match set {
                 "msr" => matching(&|stem| stem == lower),
                 "systor" => {
