@@ -7,6 +7,7 @@ mod fio;
 mod loops;
 mod nbd;
 mod others;
+mod policy;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub(crate) enum Bench {
     Nbd(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
+    /// What blocks of several sizes cost beside blocks of one, and the simulator beside libCacheSim
+    Policy(policy::Options),
     /// What a hit costs in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -58,6 +61,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
             .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Engine { json } => {
             engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
+        }
+        Bench::Policy(options) => {
+            policy::run(root, options).and_then(|report| conclude(&report, options.json.as_deref()))
         }
         Bench::Amplification(options) => match loops::unavailable() {
             Some(reason) => {

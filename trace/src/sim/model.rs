@@ -71,6 +71,9 @@ pub(super) struct State {
 pub struct Simulated {
     pub(super) model: CacheModel,
     pub(super) granule_bytes: u64,
+    /// Binary logarithms: sizes are powers of two, and a division takes long.
+    pub(super) granule_shift: u32,
+    region_shift: u32,
     pub(super) table: BlockTable,
     /// Only of [`Fill::Learned`].
     footprint: Option<Footprint>,
@@ -114,6 +117,8 @@ impl Simulated {
         });
         Self {
             granule_bytes,
+            granule_shift: granule_bytes.ilog2(),
+            region_shift: sizes.region_bytes().ilog2(),
             table: BlockTable::new(sizes, groups),
             footprint,
             states: Vec::new(),
@@ -148,7 +153,7 @@ impl Simulated {
             Some(footprint) => (3, footprint.memory_bytes()),
             None => (2, 0),
         };
-        let maps = self.table.cached_bytes() / self.granule_bytes * bits / 8;
+        let maps = (self.table.cached_bytes() >> self.granule_shift) * bits / 8;
         (self.table.memory_bytes() + 20 * self.table.len() + learned) as u64 + maps
     }
 
@@ -160,8 +165,8 @@ impl Simulated {
             Op::Flush | Op::Discard => return,
         };
         self.clock.begin();
-        let first = request.offset_bytes / self.granule_bytes;
-        let last = request.end_bytes().div_ceil(self.granule_bytes);
+        let first = request.offset_bytes >> self.granule_shift;
+        let last = (request.end_bytes() + self.granule_bytes - 1) >> self.granule_shift;
         let hit = !write && self.hit_in_one_block(request, first, last);
         let hit_bytes = match hit {
             true => u64::from(request.len_bytes),
@@ -181,27 +186,24 @@ impl Simulated {
         if self.model.fill == Fill::Whole {
             return false;
         }
-        let (volume, region_bytes) = (request.volume as u16, self.model.sizes.region_bytes());
-        let region = request.offset_bytes / region_bytes;
-        let base = region * (region_bytes / self.granule_bytes);
-        if last - base > region_bytes / self.granule_bytes {
+        let volume = request.volume as u16;
+        let region = request.offset_bytes >> self.region_shift;
+        let base = region << (self.region_shift - self.granule_shift);
+        if last - base > 1 << (self.region_shift - self.granule_shift) {
             return false;
         }
+        let start = request.offset_bytes - (region << self.region_shift);
         let asked = bits(first - base, last - base);
         let holds = |(id, _): &(BlockId, Span)| asked & !self.states[*id as usize].valid == 0;
-        let Some(id) = self
-            .table
-            .find(volume, region)
-            .find(holds)
-            .map(|(id, _)| id)
-        else {
+        let unit = 1 << (start >> self.model.sizes.unit_shift());
+        let found = self.table.find_near(volume, region, unit).find(holds);
+        let Some((id, _)) = found else {
             return false;
         };
         if let Some(footprint) = &mut self.footprint {
             footprint.used(volume, region, asked, false);
         }
         self.note_use(id, asked);
-        let start = request.offset_bytes - region * region_bytes;
         let end = start + u64::from(request.len_bytes);
         self.read_granules(id, asked, start, end);
         true
@@ -224,8 +226,8 @@ impl Simulated {
         let (mut at, end) = (wanted.0 * granule, wanted.1 * granule);
         let mut hit_bytes = 0;
         while at < end {
-            let region = at / region_bytes;
-            let base = region * region_bytes;
+            let region = at >> self.region_shift;
+            let base = region << self.region_shift;
             let to = end.min(base + region_bytes);
             let inside = |bytes: u64| bytes.clamp(base, base + region_bytes) - base;
             hit_bytes += self.part(Part {
@@ -233,7 +235,10 @@ impl Simulated {
                 region,
                 start: inside(request.offset_bytes),
                 end: inside(request.end_bytes()),
-                wanted: bits((at - base) / granule, (to - base) / granule),
+                wanted: bits(
+                    (at - base) >> self.granule_shift,
+                    (to - base) >> self.granule_shift,
+                ),
                 write,
             });
             at = to;
@@ -255,7 +260,8 @@ impl Simulated {
         let Some(footprint) = &mut self.footprint else {
             return (first, last);
         };
-        let per = self.model.sizes.region_bytes() / self.granule_bytes;
+        let shift = self.region_shift - self.granule_shift;
+        let per = 1 << shift;
         let cached = |region: u64| -> u64 {
             let blocks = self.table.find(volume, region);
             blocks.fold(0, |mask, (id, _)| mask | self.states[id as usize].valid)
@@ -263,8 +269,8 @@ impl Simulated {
         let mut missing = None;
         let mut at = first;
         while at < last {
-            let region = at / per;
-            let (base, to) = (region * per, last.min((region + 1) * per));
+            let region = at >> shift;
+            let (base, to) = (region << shift, last.min((region << shift) + per));
             let asked = bits(at - base, to - base);
             footprint.used(volume, region, asked, write);
             let absent = if write { 0 } else { asked & !cached(region) };
@@ -285,13 +291,13 @@ impl Simulated {
     /// Serves a part; returns how many of its bytes were in the cache.
     fn part(&mut self, part: Part) -> u64 {
         let sizes = self.model.sizes;
-        let granules = sizes.unit_bytes() / self.granule_bytes;
+        let granules = sizes.unit_shift() - self.granule_shift;
         let asked = match part.start < part.end {
             true => sizes.touched(part.start, part.end),
             false => 0,
         };
-        let first = u64::from(part.wanted.trailing_zeros()) / granules;
-        let last = (63 - u64::from(part.wanted.leading_zeros())) / granules;
+        let first = u64::from(part.wanted.trailing_zeros() >> granules);
+        let last = u64::from((63 - part.wanted.leading_zeros()) >> granules);
         let wanted = bits(first, last + 1);
         let mut missing = wanted;
         let mut found = std::mem::take(&mut self.found);
@@ -400,7 +406,7 @@ impl Simulated {
     /// several block sizes, and several regions of one.
     fn write_back_with(&mut self, id: BlockId, dirty: u64) {
         let (volume, region, _) = self.table.address(id);
-        let granules = self.model.sizes.region_bytes() / self.granule_bytes;
+        let granules = 1 << (self.region_shift - self.granule_shift);
         let regions = 64 / granules;
         let first_region = region / regions * regions;
         let mut blocks = std::mem::take(&mut self.window);
@@ -445,17 +451,20 @@ impl Simulated {
     }
 
     /// The granules of a block.
-    fn granules(&self, span: Span) -> u64 {
-        let unit = self.model.sizes.unit_bytes() / self.granule_bytes;
-        let first = u64::from(span.first) * unit;
-        bits(first, first + u64::from(span.units()) * unit)
+    pub(super) fn granules(&self, span: Span) -> u64 {
+        let shift = self.model.sizes.unit_shift() - self.granule_shift;
+        let first = u64::from(span.first) << shift;
+        bits(first, first + (u64::from(span.units()) << shift))
     }
 
     /// The granules of a block that a part asks for.
     pub(super) fn touched(&self, part: Part, span: Span) -> u64 {
-        let granule = self.granule_bytes;
+        let shift = self.granule_shift;
         let asked = match part.start < part.end {
-            true => bits(part.start / granule, part.end.div_ceil(granule)),
+            true => bits(
+                part.start >> shift,
+                (part.end + self.granule_bytes - 1) >> shift,
+            ),
             false => 0,
         };
         asked & self.granules(span)

@@ -115,7 +115,7 @@ pub(super) fn render(header: &Header, report: &Report<Trace>, speed: &str) -> St
     match speed.is_empty() {
         true => section(
             SPEED.trim_start_matches("## "),
-            "Not measured here yet: `cargo xtask bench policy --write`.",
+            "Not measured here yet: `cargo xtask bench policy --page`.",
         ),
         false => text += &format!("\n{speed}"),
     }
