@@ -31,6 +31,9 @@ pub(crate) struct Options {
     /// anywhere below it; in place of generated ones
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
+    /// Requests of each volume of the paper's selection; the paper takes 10 million
+    #[arg(long, value_name = "NUMBER", default_value_t = jobs::REQUESTS)]
+    requests: u64,
     /// Fewer requests of the long traces, in about two minutes, and not into docs: for a look
     #[arg(long)]
     quick: bool,
@@ -60,7 +63,12 @@ fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
     let program = built_program(root, &["--package", "forebay-trace", "--example", "study"])?;
     // What was built, whatever is edited meanwhile.
     let commit = commit(root)?;
-    let jobs = jobs::all(root, options.traces.as_deref(), options.quick)?;
+    let jobs = jobs::all(
+        root,
+        options.traces.as_deref(),
+        options.requests,
+        options.quick,
+    )?;
     let traces = jobs::run(&program, jobs)?;
     let header = Header {
         machine: machine(),
@@ -117,6 +125,9 @@ fn command(options: &Options) -> String {
     let mut command = "cargo xtask study adacache".to_owned();
     if options.traces.is_some() {
         command += " --traces DIR";
+    }
+    if options.requests != jobs::REQUESTS {
+        command += &format!(" --requests {}", options.requests);
     }
     if options.quick {
         command += " --quick";

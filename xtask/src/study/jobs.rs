@@ -11,7 +11,7 @@ use super::simulation::{Origin, PERCENT, Trace};
 use crate::bench::{Outcome, json_of, run_for_output};
 
 /// Requests that the paper takes of a volume.
-const REQUESTS: u64 = 10_000_000;
+pub(super) const REQUESTS: u64 = 10_000_000;
 const OTHER_SEED_REQUESTS: u64 = 1_000_000;
 const QUICK_REQUESTS: u64 = 200_000;
 
@@ -98,18 +98,23 @@ pub(super) struct Job {
     job: Value,
 }
 
-/// All jobs, the long ones first.
-pub(super) fn all(root: &Path, public: Option<&Path>, quick: bool) -> Outcome<Vec<Job>> {
+/// All jobs, the long ones first; `requests` are those of each volume of the paper's selection.
+pub(super) fn all(
+    root: &Path,
+    public: Option<&Path>,
+    requests: u64,
+    quick: bool,
+) -> Outcome<Vec<Job>> {
     let mut jobs = Vec::new();
     match public {
         Some(folder) => {
             let mut files = Vec::new();
             collect(folder, 4, &mut files)?;
             files.sort();
-            jobs.extend(selection(&files)?);
+            jobs.extend(selection(&files, requests)?);
         }
         None => {
-            let requests = if quick { QUICK_REQUESTS } else { REQUESTS };
+            let requests = if quick { QUICK_REQUESTS } else { requests };
             jobs.extend(generated(requests, 1, Origin::TableTwo));
         }
     }
@@ -190,10 +195,10 @@ fn collect(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) -> Outcome<()> {
     Ok(())
 }
 
-/// The paper's selection among these files, as they are published: MSR as `prn_1.csv.gz`; SYSTOR as a
+/// The paper's selection among these files, the first requests of each volume, as they are published: MSR as `prn_1.csv.gz`; SYSTOR as a
 /// file for each hour and LUN, `2016022207-LUN0.csv.gz`; Alibaba as one `io_traces.csv` or a file
 /// for each volume, `2.csv`.
-fn selection(files: &[PathBuf]) -> Outcome<Vec<Job>> {
+fn selection(files: &[PathBuf], requests: u64) -> Outcome<Vec<Job>> {
     let stem = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let plain = [".gz", ".xz", ".zst", ".bz2"]
@@ -212,7 +217,7 @@ fn selection(files: &[PathBuf]) -> Outcome<Vec<Job>> {
     for (set, names) in SELECTION {
         for name in names {
             let lower = name.to_ascii_lowercase();
-            let mut job = json!({"percents": [PERCENT], "limit": REQUESTS, "few": true});
+            let mut job = json!({"percents": [PERCENT], "limit": requests, "few": true});
             let found = match set {
                 "msr" => matching(&|stem| stem == lower),
                 "systor" => {
@@ -297,7 +302,7 @@ mod tests {
 
     fn titles(names: &[&str]) -> Vec<(String, Value)> {
         let files: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
-        let jobs = selection(&files).expect("some are there");
+        let jobs = selection(&files, 5).expect("some are there");
         jobs.into_iter().map(|job| (job.title, job.job)).collect()
     }
 
@@ -328,12 +333,12 @@ mod tests {
         assert_eq!(found[5].1["files"], json!(["a/MSR-Cambridge/usr_1.csv.gz"]));
         let hours = ["a/2016022207-LUN4.csv.gz", "b/2016022208-LUN4.csv.gz"];
         assert_eq!(found[6].1["files"], json!(hours));
-        assert_eq!(found[6].1["limit"], 10_000_000);
+        assert_eq!(found[6].1["limit"], 5);
     }
 
     #[test]
     fn a_folder_without_any_is_refused() {
-        assert!(selection(&[PathBuf::from("notes.csv")]).is_err());
+        assert!(selection(&[PathBuf::from("notes.csv")], 5).is_err());
     }
 
     #[test]

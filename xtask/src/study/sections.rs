@@ -431,9 +431,9 @@ const TABLE_TWO: [(&str, [f64; 4]); 3] = [
 
 pub(super) fn selection(traces: &[&Trace], public: bool) -> String {
     let mut text = match public {
-        true => "The first 10 million requests of each volume.\n\n",
+        true => "The first requests of each volume; the paper takes 10 million.\n\n",
         false => {
-            "**Generated, not recorded**: the public traces are not here (`--traces DIR` takes them). The numbers of reads, writes and bytes of each set are those of the paper's Table II at 10 million requests a volume, and request sizes have the features that it describes; how volumes share them, \
+            "**Generated, not recorded**: the public traces are not here (`--traces DIR` takes them). The numbers of reads, writes and bytes of each set are those of the paper's Table II, in proportion where there are fewer than its 10 million requests a volume, and request sizes have the features that it describes; how volumes share them, \
              locality and arrivals are ours, so that hit ratios say nothing about the real ones.\n\n"
         }
     }
