@@ -14,7 +14,7 @@ use forebay_device::mem::MemDevice;
 use forebay_io::sim::Rng;
 use forebay_io::{Engine, Reactor, rt};
 use forebay_policy::{Decision, TwoLevel, take_decisions};
-use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated};
+use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
 use forebay_trace::{Op, Request};
 
 const K: u64 = 1 << 10;
@@ -64,6 +64,7 @@ fn compare(
             capacity_bytes: cache.stats().blocks * sizes.unit_bytes(),
             replace,
             fill: Fill::Learned,
+            write_back: WriteBack::Runs,
             costs: Costs::CLOUD,
         });
         let mut same = Same::default();

@@ -7,6 +7,7 @@ mod fio;
 mod loops;
 mod nbd;
 mod others;
+mod policy;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use serde_json::Value;
 use crate::claims::{Report, machine};
 
 /// What goes wrong in a benchmark ends it, and is told to whoever started it.
-type Outcome<T> = Result<T, String>;
+pub(crate) type Outcome<T> = Result<T, String>;
 
 /// Benchmarks, each beside its peers or its bar.
 #[derive(Debug, Subcommand)]
@@ -28,6 +29,8 @@ pub(crate) enum Bench {
     Nbd(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
+    /// What blocks of several sizes cost beside blocks of one, and the simulator beside libCacheSim
+    Policy(policy::Options),
     /// What a hit costs in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -59,6 +62,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
         Bench::Engine { json } => {
             engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
         }
+        Bench::Policy(options) => {
+            policy::run(root, options).and_then(|report| conclude(&report, options.json.as_deref()))
+        }
         Bench::Amplification(options) => match loops::unavailable() {
             Some(reason) => {
                 println!("SKIPPED: bench amplification: {reason}");
@@ -80,7 +86,7 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
 }
 
 /// Prints and writes what came out; whether every claim holds.
-fn conclude<R: Serialize>(report: &Report<R>, json: Option<&Path>) -> Outcome<bool> {
+pub(crate) fn conclude<R: Serialize>(report: &Report<R>, json: Option<&Path>) -> Outcome<bool> {
     println!();
     report.print_claims();
     println!("\nmachine: {}", machine());
@@ -106,34 +112,29 @@ fn program(root: &Path, options: &Options) -> Outcome<PathBuf> {
         let found = binary.canonicalize();
         return found.map_err(|error| format!("{}: {error}", binary.display()));
     }
+    built_program(root, &["--package", "forebay"])
+}
+
+/// Builds for release what these arguments of cargo choose; where its program is.
+pub(crate) fn built_program(root: &Path, chosen: &[&str]) -> Outcome<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    eprintln!("building the release binary");
-    let mut build = Command::new(&cargo);
+    eprintln!("building {}", chosen.join(" "));
+    let mut build = Command::new(cargo);
     build.current_dir(root);
-    build.args([
-        "build",
-        "--release",
-        "--locked",
-        "--quiet",
-        "--package",
-        "forebay",
-    ]);
-    let status = build.status();
-    let status = status.map_err(|error| format!("cannot start {cargo}: {error}"))?;
-    if !status.success() {
-        return Err("the release binary does not build".into());
-    }
-    let mut metadata = Command::new(&cargo);
-    metadata.current_dir(root);
-    metadata.args(["metadata", "--format-version=1", "--no-deps"]);
-    let metadata: Value = json_of(&run_for_output(metadata)?)?;
-    let target = metadata["target_directory"].as_str();
-    let target = target.ok_or("cargo metadata names no target directory")?;
-    Ok(Path::new(target).join("release/forebay"))
+    build.args(["build", "--release", "--locked", "--quiet"]);
+    build.arg("--message-format=json").args(chosen);
+    let messages = run_for_output(build)?;
+    let mut programs = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    programs
+        .next_back()
+        .ok_or_else(|| format!("cargo built no program from {}", chosen.join(" ")))
 }
 
 /// Runs a command to its end; its standard output.
-fn run_for_output(mut command: Command) -> Outcome<String> {
+pub(crate) fn run_for_output(mut command: Command) -> Outcome<String> {
     let shown = format!("{command:?}");
     let output = command.output();
     let output = output.map_err(|error| format!("cannot start {shown}: {error}"))?;
@@ -149,7 +150,7 @@ fn run_for_output(mut command: Command) -> Outcome<String> {
     Ok(text(&output.stdout))
 }
 
-fn json_of(text: &str) -> Outcome<Value> {
+pub(crate) fn json_of(text: &str) -> Outcome<Value> {
     let start = text
         .find('{')
         .ok_or_else(|| format!("no JSON in {text:?}"))?;

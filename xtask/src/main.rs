@@ -3,6 +3,7 @@
 mod bench;
 mod claims;
 mod soak;
+mod study;
 mod tidy;
 
 use std::path::PathBuf;
@@ -25,6 +26,9 @@ enum Command {
     /// Measures Forebay beside its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// What the papers claim, on traces, with the baselines in the same run.
+    #[command(subcommand)]
+    Study(study::Study),
     /// Tries to lose data, or to make it stand still, for longer than CI does.
     #[command(subcommand)]
     Soak(soak::Soak),
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Tidy => tidy::run(&root),
         Command::Bench(which) => bench::run(&root, &which),
+        Command::Study(which) => study::run(&root, &which),
         Command::Soak(which) => soak::run(&root, &which),
     }
 }

@@ -15,10 +15,11 @@ use std::time::Duration;
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, WaitList};
-use forebay_policy::{BlockId, Span, clean_with};
+use forebay_policy::{BlockId, clean_with};
 
 use crate::bring::Spread;
 use crate::engine::{Attached, Engine};
+use crate::geometry::Block;
 use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN, Slot};
 use crate::options::Cleaning;
 use crate::plant::{Fault, planted};
@@ -64,6 +65,14 @@ impl Cleaner {
         self.is_wanted.set(true);
         self.kick.wake_all();
     }
+}
+
+/// Granules of a block that are written back.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    slot: BlockId,
+    block: Block,
+    granules: u64,
 }
 
 /// How a write-back of one block ended.
@@ -216,8 +225,8 @@ impl Engine {
         width: usize,
     ) -> Result<()> {
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
-        let regions = self.by_region(slots);
-        for chunk in regions.chunks(width) {
+        let windows = self.by_window(slots);
+        for chunk in windows.chunks(width) {
             let started: Vec<_> = chunk
                 .iter()
                 .filter_map(|slots| self.start_write_back(slots))
@@ -247,18 +256,18 @@ impl Engine {
         error.map_or(Ok(()), Err)
     }
 
-    /// Blocks in backing order, region by region.
-    fn by_region(&self, slots: &[BlockId]) -> Vec<Vec<BlockId>> {
+    /// Blocks in backing order, window by window.
+    fn by_window(&self, slots: &[BlockId]) -> Vec<Vec<BlockId>> {
         let map = self.map.borrow();
-        let region = |slot: &BlockId| {
+        let window = |slot: &BlockId| {
             let (volume, region, _) = map.table().address(*slot);
-            (volume, region)
+            (volume, region / self.geometry.window_regions())
         };
-        let regions = slots.chunk_by(|one, next| region(one) == region(next));
-        regions.map(<[BlockId]>::to_vec).collect()
+        let windows = slots.chunk_by(|one, next| window(one) == window(next));
+        windows.map(<[BlockId]>::to_vec).collect()
     }
 
-    /// Begins to write blocks of a region back, with what goes along (`clean_with`); none if there is nothing
+    /// Begins to write blocks of a window back, with what goes along (`clean_with`); none if there is nothing
     /// to be done: they are not dirty, or somebody is at them.
     fn start_write_back(
         self: &Rc<Self>,
@@ -267,17 +276,27 @@ impl Engine {
         let geometry = self.geometry;
         let (id, region, _) = self.map.borrow().table().address(*slots.first()?);
         let volume = self.volume_by_id(id)?;
+        let regions = geometry.window_regions();
+        let first = region / regions * regions;
         let (mut wanted, mut all) = (0, 0);
-        let mut dirty: Vec<(BlockId, Span, u64)> = Vec::new();
+        let mut dirty: Vec<Part> = Vec::new();
         {
             let map = self.map.borrow();
-            for (slot, span) in map.overlapping(id, region, u64::MAX) {
-                let entry = map.slot(slot);
-                if self.can_be_cleaned(&entry) {
-                    let granules = geometry.spread(entry.dirty, span, Spread::Any);
-                    all |= granules;
-                    wanted |= if slots.contains(&slot) { granules } else { 0 };
-                    dirty.push((slot, span, entry.dirty));
+            for region in first..first + regions {
+                let shift = (region - first) * geometry.region_granule_count();
+                for (slot, span) in map.overlapping(id, region, u64::MAX) {
+                    let entry = map.slot(slot);
+                    if self.can_be_cleaned(&entry) {
+                        let granules = geometry.spread(entry.dirty, span, Spread::Any) << shift;
+                        all |= granules;
+                        wanted |= if slots.contains(&slot) { granules } else { 0 };
+                        let block = geometry.block_in(region, span);
+                        dirty.push(Part {
+                            slot,
+                            block,
+                            granules: entry.dirty,
+                        });
+                    }
                 }
             }
         }
@@ -287,12 +306,17 @@ impl Engine {
         }
         let chosen = clean_with(wanted, all);
         let mut parts = Vec::new();
-        for (slot, span, dirty) in dirty {
-            let granules = dirty & geometry.gather(chosen, span);
+        for part in dirty {
+            let (span, region) = (
+                geometry.span(part.block),
+                geometry.region_of(part.block.unit),
+            );
+            let shift = (region - first) * geometry.region_granule_count();
+            let granules = part.granules & geometry.gather(chosen >> shift, span);
             if granules != 0 {
-                map.clear_flags(slot, REWRITTEN);
-                map.add_flags(slot, CLEANING);
-                parts.push((slot, span, granules));
+                map.clear_flags(part.slot, REWRITTEN);
+                map.add_flags(part.slot, CLEANING);
+                parts.push(Part { granules, ..part });
             }
         }
         if parts.is_empty() {
@@ -300,49 +324,40 @@ impl Engine {
         }
         let engine = Rc::clone(self);
         Some(async move {
-            let result = engine.write_back_parts(&volume, region, &parts).await;
-            let written = parts.into_iter().map(|(slot, _, granules)| WrittenBack {
-                slot,
+            let result = engine.write_back_parts(&volume, &parts).await;
+            let written = parts.into_iter().map(|part| WrittenBack {
+                slot: part.slot,
                 volume: volume.id,
-                granules,
+                granules: part.granules,
                 result: result.clone(),
             });
             written.collect()
         })
     }
 
-    /// Writes granules of blocks of a region back; runs that touch each other, whichever blocks hold them, are
-    /// one write.
-    async fn write_back_parts(
-        &self,
-        volume: &Attached,
-        region: u64,
-        parts: &[(BlockId, Span, u64)],
-    ) -> Result<()> {
+    /// Writes granules of blocks back; runs that touch each other, whichever blocks hold them, are one write.
+    async fn write_back_parts(&self, volume: &Attached, parts: &[Part]) -> Result<()> {
         volume.backing.check()?;
         let geometry = self.geometry;
-        let mut runs: Vec<(BlockId, u32, Range<u32>)> = Vec::new();
-        for (slot, span, granules) in parts {
-            let limit = volume.limit(geometry, geometry.block_in(region, *span));
-            let of_block = geometry.runs(span.class, *granules, 0..limit);
-            runs.extend(of_block.map(|run| (*slot, geometry.block_start(*span), run)));
-        }
-        runs.sort_unstable_by_key(|(_, base, run)| base + run.start);
-        let touch = |one: &(BlockId, u32, Range<u32>), next: &(BlockId, u32, Range<u32>)| {
-            one.1 + one.2.end == next.1 + next.2.start
-        };
-        for joined in runs.chunk_by(touch) {
-            let (first, last) = (&joined[0], &joined[joined.len() - 1]);
-            let (start, end) = (first.1 + first.2.start, last.1 + last.2.end);
-            let buf = Buf::scratch((end - start) as usize);
-            for (slot, base, run) in joined {
-                let at = (base + run.start - start) as usize;
-                let part = buf.slice(at..at + run.len());
-                self.read_slot(*slot, run.start, part).await?;
+        // Slot, where in it, and where on the backing device.
+        let mut runs: Vec<(BlockId, u32, Range<u64>)> = Vec::new();
+        for part in parts {
+            let limit = volume.limit(geometry, part.block);
+            for run in geometry.runs(part.block.class, part.granules, 0..limit) {
+                let at = geometry.backing_offset(part.block, run.start);
+                runs.push((part.slot, run.start, at..at + run.len() as u64));
             }
-            let offset = region * geometry.sizes().region_bytes() + u64::from(start);
-            volume.backing.write(offset, buf, false).await?;
-            self.stats.write_back_bytes.add(u64::from(end - start));
+        }
+        runs.sort_unstable_by_key(|(_, _, at)| at.start);
+        for joined in runs.chunk_by(|one, next| one.2.end == next.2.start) {
+            let (start, end) = (joined[0].2.start, joined[joined.len() - 1].2.end);
+            let buf = Buf::scratch((end - start) as usize);
+            for (slot, from, at) in joined {
+                let piece = (at.start - start) as usize..(at.end - start) as usize;
+                self.read_slot(*slot, *from, buf.slice(piece)).await?;
+            }
+            volume.backing.write(start, buf, false).await?;
+            self.stats.write_back_bytes.add(end - start);
         }
         Ok(())
     }

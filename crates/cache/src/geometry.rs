@@ -107,6 +107,16 @@ impl Geometry {
         1 << self.region_granule_shift()
     }
 
+    /// Granules of a region: up to 64.
+    pub(crate) const fn region_granule_count(&self) -> u64 {
+        self.sizes.region_bytes() >> self.region_granule_shift()
+    }
+
+    /// Regions of a *window*, which has 64 granules: neighbours that are written back together.
+    pub(crate) const fn window_regions(&self) -> u64 {
+        64 / self.region_granule_count()
+    }
+
     /// Granules of its region that a part touches.
     #[inline]
     pub(crate) const fn region_granules(&self, part: &Stretch) -> u64 {

@@ -332,7 +332,7 @@ impl Map {
         units: u64,
     ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
         self.table
-            .find(volume, region)
+            .find_near(volume, region, units)
             .filter(move |(_, span)| span.mask() & units != 0)
     }
 

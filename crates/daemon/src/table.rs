@@ -69,7 +69,7 @@ impl Table {
             let kind = if number == 0 { "th" } else { "td" };
             html.push_str("<tr>");
             for (cell, right) in row.iter().zip(&self.right) {
-                let class = if *right { " class=n" } else { "" };
+                let class = if *right { " class=\"n\"" } else { "" };
                 let _ = write!(html, "<{kind}{class}>{}</{kind}>", escape(cell));
             }
             html.push_str("</tr>");
@@ -99,9 +99,9 @@ mod tests {
         let expected = "  name      bytes  what\n  a             5  x\n  longer  1234567  y z\n";
         assert_eq!(table.render(2), expected);
         let html = table.html();
-        assert!(html.starts_with("<table><tr><th>name</th><th class=n>bytes</th>"));
+        assert!(html.starts_with("<table><tr><th>name</th><th class=\"n\">bytes</th>"));
         assert!(
-            html.contains("<td class=n>1234567</td><td>y z</td>"),
+            html.contains("<td class=\"n\">1234567</td><td>y z</td>"),
             "{html}"
         );
     }

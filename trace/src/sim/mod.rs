@@ -7,7 +7,7 @@ mod serve;
 mod volumes;
 
 pub use cost::{Costs, DeviceCosts, WayCosts};
-pub use model::{CacheModel, Fill, Simulated};
+pub use model::{CacheModel, Fill, Simulated, WriteBack};
 pub use volumes::{Counts, IoVolumes, Requests, Volume};
 
 #[cfg(test)]

@@ -25,8 +25,17 @@ pub enum Fill {
     Demand,
     /// As the engine does: a read brings in what a [`Footprint`] says, in blocks as
     /// [`BlockSizes::cut_asked`] says; room is made ahead of need as [`Ahead`] says, of blocks that are
-    /// clean, and those that are not are written back with their neighbours as [`clean_with`] says.
+    /// clean, and those that are not are written back.
     Learned,
+}
+
+/// What is written back when a dirty victim goes; with [`Fill::Whole`] it is the whole block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteBack {
+    /// Its dirty granules.
+    Victim,
+    /// Besides, its neighbours' dirty granules, as [`clean_with`] says.
+    Runs,
 }
 
 /// What to simulate.
@@ -40,6 +49,8 @@ pub struct CacheModel {
     pub replace: TwoLevel,
     /// What comes.
     pub fill: Fill,
+    /// What is written back.
+    pub write_back: WriteBack,
     /// Costs of the devices.
     pub costs: Costs,
 }
@@ -61,6 +72,9 @@ pub(super) struct State {
 pub struct Simulated {
     pub(super) model: CacheModel,
     pub(super) granule_bytes: u64,
+    /// Binary logarithms: sizes are powers of two, and a division takes long.
+    pub(super) granule_shift: u32,
+    region_shift: u32,
     pub(super) table: BlockTable,
     /// Only of [`Fill::Learned`].
     footprint: Option<Footprint>,
@@ -73,6 +87,7 @@ pub struct Simulated {
     pub(super) writes: Vec<u64>,
     /// Room for blocks in hand.
     found: Vec<(BlockId, Span)>,
+    window: Vec<(BlockId, u64)>,
     victims: Vec<BlockId>,
 }
 
@@ -104,6 +119,8 @@ impl Simulated {
         });
         Self {
             granule_bytes,
+            granule_shift: granule_bytes.ilog2(),
+            region_shift: sizes.region_bytes().ilog2(),
             table: BlockTable::new(sizes, groups),
             footprint,
             ahead: Ahead::new(sizes, units),
@@ -113,6 +130,7 @@ impl Simulated {
             fetches: Vec::new(),
             writes: Vec::new(),
             found: Vec::new(),
+            window: Vec::new(),
             victims: Vec::new(),
             model,
         }
@@ -138,7 +156,7 @@ impl Simulated {
             Some(footprint) => (3, footprint.memory_bytes()),
             None => (2, 0),
         };
-        let maps = self.table.cached_bytes() / self.granule_bytes * bits / 8;
+        let maps = (self.table.cached_bytes() >> self.granule_shift) * bits / 8;
         (self.table.memory_bytes() + 7 * self.table.len() + learned) as u64 + maps
     }
 
@@ -150,8 +168,8 @@ impl Simulated {
             Op::Flush | Op::Discard => return,
         };
         self.clock.begin();
-        let first = request.offset_bytes / self.granule_bytes;
-        let last = request.end_bytes().div_ceil(self.granule_bytes);
+        let first = request.offset_bytes >> self.granule_shift;
+        let last = (request.end_bytes() + self.granule_bytes - 1) >> self.granule_shift;
         let hit = !write && self.hit_in_one_block(request, first, last);
         let hit_bytes = match hit {
             true => u64::from(request.len_bytes),
@@ -176,27 +194,24 @@ impl Simulated {
         if self.model.fill == Fill::Whole {
             return false;
         }
-        let (volume, region_bytes) = (request.volume as u16, self.model.sizes.region_bytes());
-        let region = request.offset_bytes / region_bytes;
-        let base = region * (region_bytes / self.granule_bytes);
-        if last - base > region_bytes / self.granule_bytes {
+        let volume = request.volume as u16;
+        let region = request.offset_bytes >> self.region_shift;
+        let base = region << (self.region_shift - self.granule_shift);
+        if last - base > 1 << (self.region_shift - self.granule_shift) {
             return false;
         }
+        let start = request.offset_bytes - (region << self.region_shift);
         let asked = bits(first - base, last - base);
         let holds = |(id, _): &(BlockId, Span)| asked & !self.states[*id as usize].valid == 0;
-        let Some(id) = self
-            .table
-            .find(volume, region)
-            .find(holds)
-            .map(|(id, _)| id)
-        else {
+        let unit = 1 << (start >> self.model.sizes.unit_shift());
+        let found = self.table.find_near(volume, region, unit).find(holds);
+        let Some((id, _)) = found else {
             return false;
         };
         if let Some(footprint) = &mut self.footprint {
             footprint.used(volume, region, asked, false);
         }
         self.note_use(id, asked);
-        let start = request.offset_bytes - region * region_bytes;
         let end = start + u64::from(request.len_bytes);
         self.read_granules(id, asked, start, end);
         true
@@ -219,8 +234,8 @@ impl Simulated {
         let (mut at, end) = (wanted.0 * granule, wanted.1 * granule);
         let mut hit_bytes = 0;
         while at < end {
-            let region = at / region_bytes;
-            let base = region * region_bytes;
+            let region = at >> self.region_shift;
+            let base = region << self.region_shift;
             let to = end.min(base + region_bytes);
             let inside = |bytes: u64| bytes.clamp(base, base + region_bytes) - base;
             hit_bytes += self.part(Part {
@@ -228,7 +243,10 @@ impl Simulated {
                 region,
                 start: inside(request.offset_bytes),
                 end: inside(request.end_bytes()),
-                wanted: bits((at - base) / granule, (to - base) / granule),
+                wanted: bits(
+                    (at - base) >> self.granule_shift,
+                    (to - base) >> self.granule_shift,
+                ),
                 write,
             });
             at = to;
@@ -250,7 +268,8 @@ impl Simulated {
         let Some(footprint) = &mut self.footprint else {
             return (first, last);
         };
-        let per = self.model.sizes.region_bytes() / self.granule_bytes;
+        let shift = self.region_shift - self.granule_shift;
+        let per = 1 << shift;
         let cached = |region: u64| -> u64 {
             let blocks = self.table.find(volume, region);
             blocks.fold(0, |mask, (id, _)| mask | self.states[id as usize].valid)
@@ -258,8 +277,8 @@ impl Simulated {
         let mut missing = None;
         let mut at = first;
         while at < last {
-            let region = at / per;
-            let (base, to) = (region * per, last.min((region + 1) * per));
+            let region = at >> shift;
+            let (base, to) = (region << shift, last.min((region << shift) + per));
             let asked = bits(at - base, to - base);
             footprint.used(volume, region, asked, write);
             let absent = if write { 0 } else { asked & !cached(region) };
@@ -280,13 +299,13 @@ impl Simulated {
     /// Serves a part; returns how many of its bytes were in the cache.
     fn part(&mut self, part: Part) -> u64 {
         let sizes = self.model.sizes;
-        let granules = sizes.unit_bytes() / self.granule_bytes;
+        let granules = sizes.unit_shift() - self.granule_shift;
         let asked = match part.start < part.end {
             true => sizes.touched(part.start, part.end),
             false => 0,
         };
-        let first = u64::from(part.wanted.trailing_zeros()) / granules;
-        let last = (63 - u64::from(part.wanted.leading_zeros())) / granules;
+        let first = u64::from(part.wanted.trailing_zeros() >> granules);
+        let last = u64::from((63 - part.wanted.leading_zeros()) >> granules);
         let wanted = bits(first, last + 1);
         let mut missing = wanted;
         let mut found = std::mem::take(&mut self.found);
@@ -402,15 +421,15 @@ impl Simulated {
         if dirty == 0 {
             return;
         }
-        match self.model.fill {
-            Fill::Whole => {
+        match (self.model.fill, self.model.write_back) {
+            (Fill::Whole, _) => {
                 self.states[id as usize].dirty = 0;
                 let bytes = self.model.sizes.block_bytes(self.table.class(id));
                 let read = self.read_victim(bytes);
                 let written = self.write_core(read, bytes);
                 self.clock.wait(written);
             }
-            Fill::SubBlock | Fill::Demand => {
+            (_, WriteBack::Victim) => {
                 self.states[id as usize].dirty = 0;
                 for (_, len) in runs(dirty) {
                     let bytes = u64::from(len) * self.granule_bytes;
@@ -418,24 +437,35 @@ impl Simulated {
                     self.write_core(read, bytes);
                 }
             }
-            Fill::Learned => self.write_back_with(id, dirty),
+            (_, WriteBack::Runs) => self.write_back_with(id, dirty),
         }
     }
 
-    /// Writes back a block and what of its region goes with it.
+    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region of
+    /// several block sizes, and several regions of one.
     fn write_back_with(&mut self, id: BlockId, dirty: u64) {
         let (volume, region, _) = self.table.address(id);
-        let mut blocks = std::mem::take(&mut self.found);
-        let found = blocks.len();
-        blocks.extend(self.table.find(volume, region));
-        let all = blocks[found..]
-            .iter()
-            .fold(0, |all, (id, _)| all | self.states[*id as usize].dirty);
-        for (first, len) in runs(clean_with(dirty, all)) {
+        let granules = 1 << (self.region_shift - self.granule_shift);
+        let regions = 64 / granules;
+        let first_region = region / regions * regions;
+        let mut blocks = std::mem::take(&mut self.window);
+        let mut all = 0;
+        for nth in 0..regions {
+            for (id, _) in self.table.find(volume, first_region + nth) {
+                let dirty = self.states[id as usize].dirty;
+                if dirty != 0 {
+                    let shift = nth * granules;
+                    all |= dirty << shift;
+                    blocks.push((id, shift));
+                }
+            }
+        }
+        let victim = dirty << ((region - first_region) * granules);
+        for (first, len) in runs(clean_with(victim, all)) {
             let run = bits(u64::from(first), u64::from(first + len));
             let mut read = self.clock.now();
-            for (id, _) in &blocks[found..] {
-                let piece = self.states[*id as usize].dirty & run;
+            for (id, shift) in &blocks {
+                let piece = self.states[*id as usize].dirty & (run >> shift);
                 if piece != 0 {
                     self.states[*id as usize].dirty &= !piece;
                     let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
@@ -444,8 +474,8 @@ impl Simulated {
             }
             self.write_core(read, u64::from(len) * self.granule_bytes);
         }
-        blocks.truncate(found);
-        self.found = blocks;
+        blocks.clear();
+        self.window = blocks;
     }
 
     fn read_victim(&mut self, bytes: u64) -> u64 {
@@ -460,17 +490,20 @@ impl Simulated {
     }
 
     /// The granules of a block.
-    fn granules(&self, span: Span) -> u64 {
-        let unit = self.model.sizes.unit_bytes() / self.granule_bytes;
-        let first = u64::from(span.first) * unit;
-        bits(first, first + u64::from(span.units()) * unit)
+    pub(super) fn granules(&self, span: Span) -> u64 {
+        let shift = self.model.sizes.unit_shift() - self.granule_shift;
+        let first = u64::from(span.first) << shift;
+        bits(first, first + (u64::from(span.units()) << shift))
     }
 
     /// The granules of a block that a part asks for.
     pub(super) fn touched(&self, part: Part, span: Span) -> u64 {
-        let granule = self.granule_bytes;
+        let shift = self.granule_shift;
         let asked = match part.start < part.end {
-            true => bits(part.start / granule, part.end.div_ceil(granule)),
+            true => bits(
+                part.start >> shift,
+                (part.end + self.granule_bytes - 1) >> shift,
+            ),
             false => 0,
         };
         asked & self.granules(span)

@@ -44,10 +44,7 @@ impl Simulated {
         if part.write {
             return self.write_granules(part, id, touched, start, end);
         }
-        let absent = bits(
-            base / self.granule_bytes,
-            (base + size) / self.granule_bytes,
-        ) & !self.states[id as usize].valid;
+        let absent = self.granules(span) & !self.states[id as usize].valid;
         let bring = match self.model.fill {
             Fill::Learned => part.wanted & absent,
             Fill::Demand => touched & absent,
@@ -123,7 +120,11 @@ impl Simulated {
         self.bring(
             part,
             id,
-            absent & !bits(start.div_ceil(granule), end / granule),
+            absent
+                & !bits(
+                    (start + granule - 1) >> self.granule_shift,
+                    end >> self.granule_shift,
+                ),
         );
         let state = &mut self.states[id as usize];
         state.valid |= touched;

@@ -18,6 +18,10 @@ fn model(sizes: &[u64], fill: Fill, replace: TwoLevel, capacity_bytes: u64) -> C
         capacity_bytes,
         replace,
         fill,
+        write_back: match replace {
+            TwoLevel::Paper => WriteBack::Victim,
+            TwoLevel::Ours => WriteBack::Runs,
+        },
         costs: Costs::CLOUD,
     }
 }
@@ -125,18 +129,27 @@ fn a_request_waits_for_data_that_another_has_asked_for() {
 
 #[test]
 fn dirty_neighbours_are_written_back_in_one_operation() {
-    let ops = |fill: Fill, replace: TwoLevel| {
-        let mut cache = Simulated::new(model(&[32, 64, 128, 256], fill, replace, 2 << 20));
-        for unit in 0..8 {
+    let ops = |sizes: &[u64], fill: Fill, write_back: WriteBack| {
+        let model = CacheModel {
+            write_back,
+            ..model(sizes, fill, TwoLevel::Paper, 2 << 20)
+        };
+        let mut cache = Simulated::new(model);
+        for unit in 0..9 {
             cache.request(&request(Op::Write, unit * 32 * K, 32 * K as u32));
         }
         cache.write_back_all();
         let written = cache.counts().io.write_to_core;
-        assert_eq!(written.bytes, 256 * K);
+        assert_eq!(written.bytes, 288 * K);
         written.ios
     };
-    assert_eq!(ops(Fill::SubBlock, TwoLevel::Paper), 8);
-    assert_eq!(ops(Fill::Learned, TwoLevel::Ours), 1);
+    let several = [32, 64, 128, 256];
+    assert_eq!(ops(&several, Fill::SubBlock, WriteBack::Victim), 9);
+    assert_eq!(ops(&several, Fill::Learned, WriteBack::Runs), 2);
+    // Blocks of one size have the same window.
+    assert_eq!(ops(&[32], Fill::SubBlock, WriteBack::Victim), 9);
+    assert_eq!(ops(&[32], Fill::SubBlock, WriteBack::Runs), 2);
+    assert_eq!(ops(&[256], Fill::SubBlock, WriteBack::Victim), 2);
 }
 
 /// Streams of 4 KiB reads among random ones over a large range: each improvement on the paper's rule

@@ -36,6 +36,18 @@ pub(super) const fn ones(count: u32) -> u64 {
     }
 }
 
+/// By class: units at which blocks of it begin.
+const ALIGNED: [u64; 7] = {
+    let mut aligned = [u64::MAX; 7];
+    let mut class = 1;
+    while class < aligned.len() {
+        // Of the starts of the class below, every second one.
+        aligned[class] = aligned[class - 1] / ((1_u64 << (1 << (class - 1))) + 1);
+        class += 1;
+    }
+    aligned
+};
+
 /// A set of block sizes: powers of two, the largest at most 64 times the smallest.
 ///
 /// A *unit* is the smallest size, a *region* an aligned stretch of a volume as long as the largest.
@@ -173,6 +185,22 @@ impl BlockSizes {
             ((end - 1) >> self.unit_shift) as u32,
         );
         ones(last + 1) & !ones(first)
+    }
+
+    /// First units that blocks may have which cover any of these units.
+    #[must_use]
+    pub const fn starts(self, units: u64) -> u64 {
+        let (mut class, mut covering, mut starts) = (0, units, 0);
+        // Of `covering`, a bit says whether any unit of a block of `class` from there on is one of them.
+        while class <= self.top() {
+            if self.has(class) {
+                starts |= covering & ALIGNED[class as usize];
+            }
+            // By less than 64, of which a block has at most so many.
+            covering |= covering >> ((1 << class) & 63);
+            class += 1;
+        }
+        starts
     }
 
     /// Cuts missing units of a region into blocks: from the first on, always the largest that is
@@ -315,6 +343,30 @@ mod tests {
                 covered |= span.mask();
             }
             assert_eq!(covered, missing);
+        }
+    }
+
+    #[test]
+    fn starts_are_those_of_all_blocks_that_touch() {
+        for some in [&[32][..], &[32, 64, 128, 256], &[4, 256], &[4, 16, 64]] {
+            let bytes: Vec<u64> = some.iter().map(|size| size * K).collect();
+            let sizes = BlockSizes::new(&bytes).expect("right");
+            for first in 0..sizes.region_units() {
+                for last in first..sizes.region_units() {
+                    let units = ones(last + 1) & !ones(first);
+                    let mut expected = 0;
+                    for class in sizes.classes() {
+                        for start in (0..sizes.region_units()).step_by(1 << class) {
+                            let span = Span {
+                                first: start as u8,
+                                class,
+                            };
+                            expected |= u64::from(span.mask() & units != 0) << start;
+                        }
+                    }
+                    assert_eq!(sizes.starts(units), expected, "{sizes}, {first}..={last}");
+                }
+            }
         }
     }
 

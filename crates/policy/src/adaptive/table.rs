@@ -5,6 +5,9 @@
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
 //! are filled before another group is opened.
 //!
+//! A region's blocks are found through a line of heads, one for each unit that a block may begin at: so few blocks are
+//! looked at that do not touch what is asked for, and those that are do not wait for each other.
+//!
 //! Memory: 32 bytes a block, 32 a group, and the index's heads, two bytes a unit of the cache.
 
 mod restore;
@@ -14,7 +17,7 @@ pub use restore::Misplaced;
 use super::decisions::{Decision, note};
 use super::list::{Link, List, NONE};
 use super::recency::Segment;
-use super::sizes::{BlockSizes, Span};
+use super::sizes::{BlockSizes, Span, ones};
 use crate::BlockKey;
 
 /// A cached block's number; numbers are used again.
@@ -122,6 +125,7 @@ pub struct BlockTable {
     /// Free groups, chained through `first`.
     free_groups: u32,
     free_group_count: u32,
+    /// Lines of as many as a region has units; a region's line is chosen by hash.
     heads: Vec<u32>,
     /// By segment, by class.
     pub(super) recency: [[List; 8]; 2],
@@ -167,6 +171,7 @@ impl BlockTable {
             live: 0,
         };
         let blocks = usize::try_from(units).expect("fits memory");
+        let lines = (units >> sizes.top()).div_ceil(2).max(1);
         Self {
             sizes,
             units,
@@ -181,7 +186,7 @@ impl BlockTable {
             groups: (0..groups).map(group).collect(),
             free_groups: if groups == 0 { NONE } else { 0 },
             free_group_count: groups,
-            heads: vec![NONE; blocks.div_ceil(2).max(1)],
+            heads: vec![NONE; (lines as usize) << sizes.top()],
             recency: [[List::EMPTY; 8]; 2],
             group_recency: List::EMPTY,
             holes: [List::EMPTY; 8],
@@ -309,33 +314,62 @@ impl BlockTable {
         }
     }
 
+    /// Where the heads of a region begin.
     #[inline]
-    fn bucket(&self, volume: u16, region: u64) -> usize {
+    fn line(&self, volume: u16, region: u64) -> usize {
         let hash = BlockKey::new(volume, region).hash();
-        let heads = self.heads.len() as u64;
+        let lines = self.heads.len() as u64 >> self.sizes.top();
         #[expect(clippy::cast_possible_truncation, reason = "less than the heads")]
-        let bucket = ((u128::from(hash) * u128::from(heads)) >> 64) as usize;
-        bucket
+        let line = ((u128::from(hash) * u128::from(lines)) >> 64) as usize;
+        line << self.sizes.top()
+    }
+
+    /// The head of the chain that has a block.
+    fn bucket(&self, block: &Block) -> usize {
+        let region = block.unit() >> self.sizes.top();
+        self.line(block.volume(), region) + usize::from(self.span(block).first)
     }
 
     /// The blocks of a region, in no order.
     #[inline]
     pub fn find(&self, volume: u16, region: u64) -> impl Iterator<Item = (BlockId, Span)> + '_ {
-        let mut at = self.heads[self.bucket(volume, region)];
+        self.find_near(volume, region, u64::MAX)
+    }
+
+    /// The blocks of a region that touch these units, and some others of it, in no order.
+    #[inline]
+    pub fn find_near(
+        &self,
+        volume: u16,
+        region: u64,
+        units: u64,
+    ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
         let top = u32::from(self.sizes.top());
         // Volume and region alone.
         let wanted = u64::from(volume) << 48 | region << top;
         let mask = !(7 << CLASS_SHIFT | PROTECTED | LEAVING | ((1 << top) - 1));
+        let line = self.line(volume, region);
+        let heads = &self.heads[line..line + (1 << top)];
+        let mut starts = self.sizes.starts(units) & ones(1 << top);
+        let mut at = NONE;
         std::iter::from_fn(move || {
-            while at != NONE {
-                let id = at;
-                let block = &self.blocks[id as usize];
-                at = block.next;
-                if block.address() & mask == wanted {
-                    return Some((id, self.span(block)));
+            loop {
+                while at != NONE {
+                    let id = at;
+                    let block = &self.blocks[id as usize];
+                    at = block.next;
+                    if block.address() & mask == wanted {
+                        return Some((id, self.span(block)));
+                    }
                 }
+                if starts == 0 {
+                    return None;
+                }
+                // From the last, where the smallest blocks begin that hold what is asked for.
+                let start = starts.ilog2();
+                at = heads[start as usize];
+                starts ^= 1 << start;
             }
-            None
         })
     }
 
@@ -384,7 +418,7 @@ impl BlockTable {
         let id = self.new_block();
         let unit = (region << self.sizes.top()) | u64::from(span.first);
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
-        let bucket = self.bucket(volume, region);
+        let bucket = self.line(volume, region) + usize::from(span.first);
         #[expect(clippy::cast_possible_truncation, reason = "cut into halves")]
         let address = [address as u32, (address >> 32) as u32];
         self.blocks[id as usize] = Block {
@@ -493,7 +527,7 @@ impl BlockTable {
     pub fn retire(&mut self, id: BlockId) {
         let block = self.blocks[id as usize];
         let group = self.group_of(id);
-        let bucket = self.bucket(block.volume(), block.unit() >> self.sizes.top());
+        let bucket = self.bucket(&block);
         let blocks = &mut self.blocks;
         unchain(&mut self.heads[bucket], blocks, id, |block| &mut block.next);
         let entry = &mut self.groups[group as usize];

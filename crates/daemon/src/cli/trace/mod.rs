@@ -4,6 +4,7 @@ mod convert;
 mod generate;
 mod input;
 pub(super) mod mrc;
+mod report;
 pub(super) mod simulate;
 mod stats;
 

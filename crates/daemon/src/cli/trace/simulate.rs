@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_policy::{BlockSizes, TwoLevel};
-use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Simulated};
+use forebay_trace::mrc::{Sampling, Shards, sizes};
+use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Requests, Simulated, WriteBack};
 use forebay_trace::stats::{Stats, StatsOptions};
 use forebay_trace::{Format, Request};
 use serde_json::{Value, json};
 
 use super::super::out;
 use super::input::{Input, ReadArguments, names};
+use super::report;
 use crate::config::size::{Size, human_bytes};
 use crate::table::Table;
 
@@ -19,6 +21,9 @@ use crate::table::Table;
 const MAX_OFFSET_BYTES: u64 = 1 << 56;
 /// What the working set may take in memory while it is measured.
 const WORKING_SET_MEMORY_BYTES: usize = 1 << 30;
+/// Blocks that the sample of the miss-ratio curve keeps, and points of the curve.
+const CURVE_SAMPLE_BLOCKS: usize = 32 << 10;
+const CURVE_POINTS: usize = 24;
 
 /// Which cache a trace would need, before it is bought: hit ratios, I/O volumes, memory, modelled latency
 ///
@@ -48,6 +53,10 @@ pub(in crate::cli) struct Arguments {
     /// Besides, the fixed sizes 32K, 64K, 128K and 256K and AdaCache's own rules
     #[arg(long)]
     compare: bool,
+    /// Write a page with plots to this file, in one piece that needs no network: hit ratios, I/O volumes, memory,
+    /// latency, block and request sizes, and the trace's miss-ratio curve
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
@@ -115,11 +124,55 @@ impl FromStr for Blocks {
 }
 
 /// A simulated cache and what to call it.
-struct Row {
-    name: &'static str,
-    blocks: BlockSizes,
-    capacity_bytes: u64,
-    cache: Simulated,
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) blocks: BlockSizes,
+    pub(super) capacity_bytes: u64,
+    /// Whether the command line names it; else it is there for comparison.
+    pub(super) asked_for: bool,
+    pub(super) cache: Simulated,
+}
+
+/// What the page shows of the trace itself.
+struct Looks {
+    stats: Stats,
+    curve: Shards,
+}
+
+impl Looks {
+    fn new() -> Self {
+        Self {
+            stats: stats(),
+            curve: Shards::new(Sampling::Blocks(CURVE_SAMPLE_BLOCKS), 1),
+        }
+    }
+
+    fn add(&mut self, batch: &[Request]) {
+        self.stats.add(batch);
+        for request in batch {
+            self.curve.request(request, report::CURVE_BLOCK_BYTES);
+        }
+    }
+
+    /// The page.
+    fn page(&self, title: &str, rows: &[Row], input: &Input) -> String {
+        let block_bytes = u64::from(report::CURVE_BLOCK_BYTES);
+        let unique = self.curve.unique_blocks().max(1);
+        let mut points = sizes((unique / 1000).max(1), unique, CURVE_POINTS);
+        for row in rows {
+            let blocks = row.capacity_bytes / block_bytes;
+            points.extend([blocks, 2 * blocks]);
+        }
+        points.sort_unstable();
+        points.dedup();
+        report::render(&report::Content {
+            title,
+            summary: &self.stats.summary(input.volumes()),
+            rows,
+            curve: &self.curve.curve(&points),
+            remarks: &input.remarks(),
+        })
+    }
 }
 
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
@@ -143,6 +196,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
         rows_of(arguments, capacity_bytes, &mut rows)?;
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
+    let mut looks = arguments.html.as_ref().map(|_| Looks::new());
     let mut batch: Vec<Request> = Vec::new();
     while input.fill(&mut batch)? {
         if let Some(far) = batch
@@ -159,6 +213,9 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
                 ),
             ));
         }
+        if let Some(looks) = &mut looks {
+            looks.add(&batch);
+        }
         for row in &mut rows {
             for request in &batch {
                 row.cache.request(request);
@@ -167,6 +224,12 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     }
     for row in &mut rows {
         row.cache.write_back_all();
+    }
+    if let (Some(path), Some(looks)) = (&arguments.html, &looks) {
+        let files = arguments.files.iter().filter_map(|path| path.file_name());
+        let files: Vec<_> = files.map(|name| name.to_string_lossy()).collect();
+        let page = looks.page(&files.join(", "), &rows, &input);
+        std::fs::write(path, page).context(|| format!("cannot write {}", path.display()))?;
     }
     if arguments.json {
         let all = json!({
@@ -187,10 +250,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
 /// Bytes of the working set, in pages of 4 KiB.
 fn working_set(arguments: &Arguments) -> Result<u64> {
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
-    let mut stats = Stats::new(StatsOptions {
-        page_bytes: 4096,
-        max_memory_bytes: WORKING_SET_MEMORY_BYTES,
-    });
+    let mut stats = stats();
     let mut batch = Vec::new();
     while input.fill(&mut batch)? {
         stats.add(&batch);
@@ -198,8 +258,15 @@ fn working_set(arguments: &Arguments) -> Result<u64> {
     Ok(stats.summary(input.volumes()).working_set_bytes())
 }
 
+fn stats() -> Stats {
+    Stats::new(StatsOptions {
+        page_bytes: 4096,
+        max_memory_bytes: WORKING_SET_MEMORY_BYTES,
+    })
+}
+
 fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> Result<()> {
-    let mut add = |name, blocks: BlockSizes, replace, fill| {
+    let mut add = |name, blocks: BlockSizes, replace, fill, asked_for| {
         let groups = capacity_bytes / blocks.region_bytes();
         if groups == 0 || groups > u64::from(u32::MAX) / u64::from(blocks.region_units()) {
             return Err(Error::new(
@@ -215,12 +282,17 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             capacity_bytes,
             replace,
             fill,
+            write_back: match replace {
+                TwoLevel::Paper => WriteBack::Victim,
+                TwoLevel::Ours => WriteBack::Runs,
+            },
             costs: Costs::CLOUD,
         });
         rows.push(Row {
             name,
             blocks,
             capacity_bytes,
+            asked_for,
             cache,
         });
         Ok(())
@@ -229,7 +301,7 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
         for (name, fill) in [("paper's fill", Fill::Whole), ("sub-block", Fill::SubBlock)] {
             for kib in [32, 64, 128, 256] {
                 let fixed = BlockSizes::new(&[kib << 10]).expect("one size");
-                add(name, fixed, TwoLevel::Paper, fill)?;
+                add(name, fixed, TwoLevel::Paper, fill, false)?;
             }
         }
         let several = BlockSizes::new(&[32, 64, 128, 256].map(|kib| kib << 10));
@@ -239,18 +311,20 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             several,
             TwoLevel::Paper,
             Fill::Whole,
+            false,
         )?;
         add(
             "AdaCache, sub-block",
             several,
             TwoLevel::Paper,
             Fill::SubBlock,
+            false,
         )?;
     }
     for Blocks(blocks) in &arguments.blocks {
         match arguments.policy {
-            Policy::Forebay => add("Forebay", *blocks, TwoLevel::Ours, Fill::Learned)?,
-            Policy::Paper => add("paper's fill", *blocks, TwoLevel::Paper, Fill::Whole)?,
+            Policy::Forebay => add("Forebay", *blocks, TwoLevel::Ours, Fill::Learned, true)?,
+            Policy::Paper => add("paper's fill", *blocks, TwoLevel::Paper, Fill::Whole, true)?,
         }
     }
     Ok(())
@@ -261,9 +335,24 @@ fn percent(ratio: f64) -> String {
 }
 
 /// Mean latency over all requests, microseconds. Modelled.
-fn latency_us(counts: &Counts) -> f64 {
+pub(super) fn latency_us(counts: &Counts) -> f64 {
     let requests = counts.reads.count + counts.writes.count;
     counts.latency_sum_ns as f64 / 1000.0 / requests.max(1) as f64
+}
+
+/// A latency for a person.
+pub(super) fn latency_words(us: f64) -> String {
+    match us {
+        short if short < 1000.0 => format!("{short:.0} us"),
+        long => format!("{:.2} ms", long / 1000.0),
+    }
+}
+
+/// Mean size of the requests that were no hits.
+pub(super) fn mean_missed_bytes(counts: &Counts) -> f64 {
+    let bytes = counts.reads.missed_request_bytes + counts.writes.missed_request_bytes;
+    let of = |requests: &Requests| requests.count - requests.hits;
+    bytes as f64 / (of(&counts.reads) + of(&counts.writes)).max(1) as f64
 }
 
 fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
@@ -272,6 +361,12 @@ fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
         text += &format!("; working set {}", human_bytes(bytes));
     }
     text += "\n\n";
+    text += &table(rows).render(2);
+    text
+}
+
+/// All figures, a row a cache.
+pub(super) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "cache",
         "blocks",
@@ -283,6 +378,7 @@ fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
         ">from cache",
         ">to cache",
         ">mean block",
+        ">mean miss",
         ">memory",
         ">latency, modelled",
     ]);
@@ -300,17 +396,17 @@ fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
             human_bytes(counts.io.read_from_cache.bytes),
             human_bytes(counts.io.write_to_cache.bytes),
             human_bytes(mean),
+            human_bytes(mean_missed_bytes(counts) as u64),
             human_bytes(counts.memory_max_bytes),
-            format!("{:.0} us", latency_us(counts)),
+            latency_words(latency_us(counts)),
         ]);
     }
-    text += &table.render(2);
-    text
+    table
 }
 
-fn as_json(row: &Row) -> Value {
+pub(super) fn as_json(row: &Row) -> Value {
     let counts = row.cache.counts();
-    let requests = |requests: &forebay_trace::sim::Requests| {
+    let requests = |requests: &Requests| {
         json!({
             "count": requests.count,
             "hits": requests.hits,
@@ -334,6 +430,7 @@ fn as_json(row: &Row) -> Value {
         "allocated_bytes": counts.allocated_bytes,
         "evicted_blocks": counts.evicted_blocks,
         "evicted_groups": counts.evicted_groups,
+        "missed_request_mean_bytes": mean_missed_bytes(counts),
         "memory_max_bytes": counts.memory_max_bytes,
         "latency_modelled_us": latency_us(counts),
     })

@@ -84,6 +84,40 @@ fn a_load_of_ones_own() {
     assert_eq!(requests(&out).0, 1_000);
 }
 
+/// A pipe can be read once only.
+#[test]
+fn several_caches_and_the_page_take_one_pass() {
+    let folder = Folder::new("pipe");
+    let (trace, pipe, page) = (
+        folder.path("a.csv"),
+        folder.path("pipe"),
+        folder.path("report.html"),
+    );
+    command(&format!(
+        "forebay trace generate {trace} --requests 20000 --to alibaba --sequential 20"
+    ))
+    .unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let source = std::thread::spawn({
+        let (trace, pipe) = (trace.clone(), pipe.clone());
+        move || std::fs::copy(trace, pipe)
+    });
+    command(&format!(
+        "forebay simulate {pipe} --cache 16M --cache 64M --compare --html {page}"
+    ))
+    .unwrap();
+    source.join().unwrap().unwrap();
+    let html = std::fs::read_to_string(&page).unwrap();
+    // Two sizes of eleven caches, in each of the drawings that have one bar a cache.
+    assert_eq!(html.matches("<rect class=\"s1\"").count(), 2 * 11 * 5);
+    // The page is not read back, nor anything else written.
+    let both = "--cache 10%wss --html";
+    command(&format!("forebay simulate {trace} {both} {page}")).unwrap();
+    let said = command(&format!("forebay simulate {trace} {both} {page}/x")).unwrap_err();
+    assert!(said.contains("cannot write"), "{said}");
+}
+
 #[test]
 fn what_is_wrong_is_said_with_the_remedy() {
     let folder = Folder::new("wrong");

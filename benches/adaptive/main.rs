@@ -1,0 +1,121 @@
+//! `cargo bench --bench adaptive`: what blocks of several sizes cost beside blocks of one: deciding about a request, simulating
+//! it, and memory. One thread, whose processor time is counted, so that other programs disturb less.
+//!
+//! `--json` prints one object. `--trace FILE` names the trace that the simulator is run on, in libCacheSim's oracleGeneral
+//! format; it is made if it is not there, so that others can be run on the same.
+
+mod decide;
+mod simulator;
+
+use std::path::PathBuf;
+
+use forebay_policy::{BlockSizes, TwoLevel};
+use serde_json::{Value, json};
+
+const KIB: u64 = 1 << 10;
+
+/// Rules that are measured beside each other.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    name: &'static str,
+    sizes_kib: &'static [u64],
+    replace: TwoLevel,
+    learned: bool,
+}
+
+const RULES: [Rules; 3] = [
+    Rules {
+        name: "fixed 32K",
+        sizes_kib: &[32],
+        replace: TwoLevel::Paper,
+        learned: false,
+    },
+    Rules {
+        name: "AdaCache's",
+        sizes_kib: &[32, 64, 128, 256],
+        replace: TwoLevel::Paper,
+        learned: false,
+    },
+    Rules {
+        name: "ours",
+        sizes_kib: &[32, 64, 128, 256],
+        replace: TwoLevel::Ours,
+        learned: true,
+    },
+];
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (mut as_json, mut trace) = (false, None);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--json" => as_json = true,
+            "--trace" => trace = arguments.next().map(PathBuf::from),
+            // Cargo's own.
+            _ => {}
+        }
+    }
+    let decisions: Vec<Value> = RULES.iter().map(decide::measure).collect();
+    let (references, simulated) = simulator::measure(trace.as_deref());
+    let all = json!({
+        "decisions": decisions,
+        "references": references,
+        "simulator": simulated,
+    });
+    if as_json {
+        println!("{all}");
+    } else {
+        print(&all);
+    }
+}
+
+fn print(all: &Value) {
+    println!("deciding about a request, ns, by its size:");
+    for row in all["decisions"].as_array().into_iter().flatten() {
+        print!("{:<11}", row["name"].as_str().unwrap_or_default());
+        for case in row["cases"].as_array().into_iter().flatten() {
+            print!(
+                " {} {:.0}",
+                case["sizes"].as_str().unwrap_or_default(),
+                case["ns"].as_f64().unwrap_or_default()
+            );
+        }
+        println!(
+            "; {:.1} bytes of table a block",
+            row["bytes_a_block"].as_f64().unwrap_or_default()
+        );
+    }
+    println!("\nsimulating, the trace's decoding included:");
+    for row in all["simulator"].as_array().into_iter().flatten() {
+        println!(
+            "{:<32} {:.2} million requests a second, {:.0} bytes a cached block",
+            row["name"].as_str().unwrap_or_default(),
+            row["requests_per_s"].as_f64().unwrap_or_default() / 1e6,
+            row["bytes_a_block"].as_f64().unwrap_or_default()
+        );
+    }
+}
+
+fn sizes(kib: &[u64]) -> BlockSizes {
+    let sizes: Vec<u64> = kib.iter().map(|kib| kib * KIB).collect();
+    BlockSizes::new(&sizes).expect("powers of two")
+}
+
+/// What this thread has used so far.
+fn processor_time_ns() -> i64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes to the struct that it is given, which outlives it.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(failed, 0, "a thread has a clock");
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// Bytes that the program has allocated and not given back.
+fn allocated_bytes() -> u64 {
+    // SAFETY: takes nothing and returns a struct of numbers.
+    let info = unsafe { libc::mallinfo2() };
+    (info.uordblks + info.hblkhd) as u64
+}

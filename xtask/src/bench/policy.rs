@@ -1,0 +1,253 @@
+//! `cargo xtask bench policy`: what deciding about a request costs with blocks of several sizes, beside a cache of 32K blocks;
+//! how fast the simulator is, beside libCacheSim on the same file; and memory. All by processor time of one thread, the
+//! fastest of several passes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::engine::build;
+use super::{Outcome, json_of, run_for_output};
+use crate::claims::{Claim, Kind, Report, machine};
+use crate::study::page::{SPEED, with_section};
+
+/// What deciding may cost on average, and of what a fixed 32K cache's costs, at most.
+const MOST_NS: f64 = 500.0;
+const MOST_OF_FIXED: f64 = 1.3;
+/// The simulator with ours, of plain LRU in libCacheSim, at least.
+const LEAST_OF_THEIRS: f64 = 0.5;
+/// As the interop test of the replacement policies takes it.
+const PACKAGE: &str = "libcachesim==0.3.5";
+const PASSES: &str = "5";
+
+/// What the benchmark takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Put the result into docs/results/adacache.md, as its section on speed
+    #[arg(long)]
+    page: bool,
+    /// Write claims and rows to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// What a kind of request costs, ns.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Case {
+    sizes: String,
+    ns: f64,
+}
+
+/// One of the rules.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Decisions {
+    name: String,
+    cases: Vec<Case>,
+    bytes_a_block: f64,
+}
+
+impl Decisions {
+    fn ns(&self, sizes: &str) -> f64 {
+        let case = self.cases.iter().find(|case| case.sizes == sizes);
+        case.map_or(f64::NAN, |case| case.ns)
+    }
+}
+
+/// One simulator.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Simulator {
+    name: String,
+    requests_per_s: f64,
+    misses: u64,
+    #[serde(default)]
+    capacity_bytes: u64,
+    /// Not known of others.
+    bytes_a_block: Option<f64>,
+}
+
+/// What the benchmark prints.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Rows {
+    decisions: Vec<Decisions>,
+    references: u64,
+    simulator: Vec<Simulator>,
+}
+
+pub(super) fn run(root: &Path, options: &Options) -> Outcome<Report<Rows>> {
+    let program = build(root, "adaptive")?;
+    let folder = program.parent().ok_or("the benchmark has no folder")?;
+    let trace = folder.join("speed.oracleGeneral");
+    let mut bench = Command::new(&program);
+    bench.current_dir(root.join("benches"));
+    bench.args(["--json", "--trace"]).arg(&trace);
+    let rows = serde_json::from_value(json_of(&run_for_output(bench)?)?);
+    let mut rows: Rows = rows.map_err(|error| format!("what the benchmark printed: {error}"))?;
+    match theirs(root, folder, &trace, &rows) {
+        Ok(theirs) => rows.simulator.push(theirs),
+        Err(reason) => println!("SKIPPED: libCacheSim: {reason}"),
+    }
+    let report = Report {
+        quick: false,
+        claims: claims(&rows),
+        rows: vec![rows],
+    };
+    let text = section(&report);
+    println!("{text}");
+    if options.page {
+        let page = root.join("docs/results/adacache.md");
+        std::fs::write(&page, with_section(&page, SPEED, &text))
+            .map_err(|error| format!("{}: {error}", page.display()))?;
+    }
+    Ok(report)
+}
+
+/// libCacheSim on the same file, in a virtual environment beside the benchmark.
+fn theirs(root: &Path, folder: &Path, trace: &Path, rows: &Rows) -> Outcome<Simulator> {
+    let environment = folder.join("libcachesim");
+    let python = environment.join("bin/python3");
+    let command = |program: &Path, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command
+    };
+    if run_for_output(command(&python, &["-c", "import libcachesim"])).is_err() {
+        let place = environment.to_str().ok_or("its path is not UTF-8")?;
+        run_for_output(command(Path::new("python3"), &["-m", "venv", place]))?;
+        let install = ["-m", "pip", "install", "--quiet", "--timeout=20", PACKAGE];
+        run_for_output(command(&python, &install))?;
+    }
+    let ours = rows.simulator.first().ok_or("we were not measured")?;
+    let mut speed = command(&python, &[]);
+    speed.arg(root.join("trace/tests/libcachesim/speed.py"));
+    speed.arg(trace);
+    speed.arg(ours.capacity_bytes.to_string());
+    speed.args([&rows.references.to_string(), PASSES]);
+    let printed = run_for_output(speed)?;
+    let passes = printed.lines().filter_map(|line| {
+        let (seconds, misses) = line.split_once(' ')?;
+        Some((seconds.parse::<f64>().ok()?, misses.parse::<u64>().ok()?))
+    });
+    let fastest = passes.min_by(|one, other| one.0.total_cmp(&other.0));
+    let (seconds, misses) = fastest.ok_or_else(|| format!("it printed {printed:?}"))?;
+    Ok(Simulator {
+        name: "libCacheSim's LRU".into(),
+        requests_per_s: rows.references as f64 / seconds,
+        misses,
+        capacity_bytes: ours.capacity_bytes,
+        bytes_a_block: None,
+    })
+}
+
+fn claims(rows: &Rows) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    let mut add = |name: &str, peer: Option<f64>, ours: f64, unit: &str, bar: String, holds| {
+        claims.push(Claim {
+            name: name.into(),
+            paper_or_peer: peer,
+            ours,
+            unit: unit.into(),
+            kind: Kind::Measured,
+            bar,
+            holds,
+        });
+    };
+    let of = |name: &str| rows.decisions.iter().find(|row| row.name == name);
+    if let (Some(fixed), Some(ours)) = (of("fixed 32K"), of("ours")) {
+        for sizes in ["mean", "mix"] {
+            let (ns, fixed) = (ours.ns(sizes), fixed.ns(sizes));
+            let name = format!("decision/{sizes}");
+            add(
+                &name,
+                None,
+                ns,
+                "ns",
+                format!("less than {MOST_NS}"),
+                ns < MOST_NS,
+            );
+            add(
+                &format!("{name}, of fixed 32K"),
+                Some(fixed),
+                ns / fixed,
+                "times",
+                format!("at most {MOST_OF_FIXED}"),
+                ns / fixed <= MOST_OF_FIXED,
+            );
+        }
+    }
+    if let [lru, unit, ours, theirs] = &rows.simulator[..] {
+        let peer = theirs.requests_per_s;
+        for (row, least) in [(lru, 1.0), (unit, 1.0), (ours, LEAST_OF_THEIRS)] {
+            let times = row.requests_per_s / peer;
+            add(
+                &format!("simulator/{}", row.name),
+                Some(peer),
+                row.requests_per_s,
+                "requests/s",
+                format!("at least {least} of libCacheSim's"),
+                times >= least,
+            );
+        }
+    }
+    claims
+}
+
+/// The page's section.
+fn section(report: &Report<Rows>) -> String {
+    let mut text = format!(
+        "{SPEED}\n\nBy `cargo xtask bench policy --page`, on {}: processor time of one thread, the fastest of several passes. Not quiet: whoever shares the machine's caches adds to the figures.\n\n\
+         Deciding about a request (what is found, what else comes, what goes; no data), ns, by the request's size; a cache of 2 GiB, Zipf 0.95 over 20 GiB, 70% reads. *Mix* is mostly small, like Alibaba's.\n\n",
+        machine()
+    );
+    for rows in &report.rows {
+        let cases = rows.decisions.first().map(|row| row.cases.clone());
+        let titles = cases.unwrap_or_default();
+        let titles: Vec<&str> = titles.iter().map(|case| case.sizes.as_str()).collect();
+        text += &format!(
+            "| rules | {} | table, bytes a block |\n",
+            titles.join(" | ")
+        );
+        text += &format!("|---|{}\n", "---:|".repeat(titles.len() + 1));
+        for row in &rows.decisions {
+            let cells: Vec<String> = row
+                .cases
+                .iter()
+                .map(|case| format!("{:.0}", case.ns))
+                .collect();
+            text += &format!(
+                "| {} | {} | {:.1} |\n",
+                row.name,
+                cells.join(" | "),
+                row.bytes_a_block
+            );
+        }
+        text += &format!(
+            "\nThe simulator, from a file of {} references in libCacheSim's oracleGeneral format to the counts, decoding included, {} MiB of cache. *With devices* counts the I/O volumes and models latency, which libCacheSim does not.\n\n| simulator | million requests a second | misses | bytes a cached block |\n|---|---:|---:|---:|\n",
+            rows.references,
+            rows.simulator.first().map_or(0, |row| row.capacity_bytes) >> 20,
+        );
+        for row in &rows.simulator {
+            let bytes = row.bytes_a_block;
+            text += &format!(
+                "| {} | {:.1} | {} | {} |\n",
+                row.name,
+                row.requests_per_s / 1e6,
+                row.misses,
+                bytes.map_or_else(|| "-".into(), |bytes| format!("{bytes:.0}"))
+            );
+        }
+    }
+    text += "\n| claim | figure | bar | |\n|---|---:|---:|---|\n";
+    for claim in &report.claims {
+        let verdict = if claim.holds { "holds" } else { "**fails**" };
+        text += &format!(
+            "| {} | {} {} | {} | {verdict} |\n",
+            claim.name,
+            crate::claims::figure(claim.ours),
+            claim.unit,
+            claim.bar
+        );
+    }
+    text
+}

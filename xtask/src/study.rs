@@ -1,0 +1,136 @@
+//! `cargo xtask study`: what the papers claim, on traces.
+
+mod claims;
+mod jobs;
+pub(crate) mod page;
+mod sections;
+mod simulation;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+
+use crate::bench::{Outcome, built_program, conclude, run_for_output};
+use crate::claims::{Report, machine};
+use page::Header;
+
+/// Studies, each with its baselines in the same run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Study {
+    /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
+    Adacache(Options),
+}
+
+/// What a study takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// A folder with the public traces of Alibaba, MSR Cambridge and SYSTOR '17 under their usual names,
+    /// anywhere below it; in place of generated ones
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    /// Requests of each volume of the paper's selection; the paper takes 10 million
+    #[arg(long, value_name = "NUMBER", default_value_t = jobs::REQUESTS)]
+    requests: u64,
+    /// Fewer requests of the long traces, in about two minutes, and not into docs: for a look
+    #[arg(long)]
+    quick: bool,
+    /// Where the page goes
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write claims and rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs a study. Fails when it could not be run or a claim of ours does not hold.
+pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
+    let Study::Adacache(options) = study;
+    match adacache(root, options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("study: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
+    let began = Instant::now();
+    let program = built_program(root, &["--package", "forebay-trace", "--example", "study"])?;
+    // What was built, whatever is edited meanwhile.
+    let commit = commit(root)?;
+    let jobs = jobs::all(
+        root,
+        options.traces.as_deref(),
+        options.requests,
+        options.quick,
+    )?;
+    let traces = jobs::run(&program, jobs)?;
+    let header = Header {
+        machine: machine(),
+        commit,
+        date: run_for_output(date())?,
+        command: command(options),
+        minutes: began.elapsed().as_secs_f64() / 60.0,
+    };
+    let report = Report {
+        quick: options.quick,
+        claims: claims::ours(&traces),
+        rows: traces,
+    };
+    let out = options.out.clone().unwrap_or_else(|| match options.quick {
+        true => program.with_file_name("adacache-quick.md"),
+        false => root.join("docs/results/adacache.md"),
+    });
+    let speed = page::kept_section(&out, page::SPEED);
+    let text = page::render(&header, &report, &speed);
+    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
+    println!("written: {}", out.display());
+    conclude(&report, options.json.as_deref())
+}
+
+fn date() -> Command {
+    let mut date = Command::new("date");
+    date.args(["-u", "+%Y-%m-%d"]);
+    date
+}
+
+/// The commit that is measured, and whether files differ from it.
+fn commit(root: &Path) -> Outcome<String> {
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        run_for_output({
+            git.current_dir(root).args(arguments);
+            git
+        })
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let changed: Vec<&str> = changed
+        .lines()
+        .filter(|line| !line.contains("docs/results/"))
+        .collect();
+    Ok(match changed[..] {
+        [] => commit,
+        _ => format!("{commit} with changes"),
+    })
+}
+
+/// As it was given, less what says where results go.
+fn command(options: &Options) -> String {
+    let mut command = "cargo xtask study adacache".to_owned();
+    if options.traces.is_some() {
+        command += " --traces DIR";
+    }
+    if options.requests != jobs::REQUESTS {
+        command += &format!(" --requests {}", options.requests);
+    }
+    if options.quick {
+        command += " --quick";
+    }
+    command
+}
