@@ -100,11 +100,8 @@ fn facts(html: &mut String, content: &Content<'_>) {
         span => human_duration(span),
     };
     let amount = |totals: forebay_trace::stats::Totals| {
-        format!(
-            "{} in {} requests",
-            human_bytes(totals.bytes),
-            totals.requests
-        )
+        let requests = human_count(totals.requests, "request");
+        format!("{} in {requests}", human_bytes(totals.bytes))
     };
     html.push_str("<ul class=\"facts\">");
     for (what, value) in [
