@@ -50,6 +50,7 @@ pub struct Executor {
     clock: Clock,
     order: Order,
     remote: Arc<wake::Shared>,
+    turns: Cell<u64>,
     /// Memory for the next work that other threads queue.
     spare: Cell<Vec<wake::Work>>,
 }
@@ -125,6 +126,7 @@ impl Executor {
             clock,
             order,
             remote,
+            turns: Cell::new(0),
             spare: Cell::default(),
         })
     }
@@ -163,6 +165,7 @@ impl Executor {
     /// Takes work that other threads queued, and fires the timers that are due. Whether any task
     /// is ready to run after that.
     pub fn collect(&self) -> bool {
+        self.turns.set(self.turns.get().wrapping_add(1));
         if self.remote.pending() {
             let mut work = self.remote.take(self.spare.take());
             for work in work.drain(..) {
@@ -301,6 +304,16 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
 #[must_use]
 pub fn now() -> Duration {
     with_current(Executor::now)
+}
+
+/// How many turns this thread's executor has begun. What happens within one turn happens at the same
+/// time, as far as the reactor can tell.
+///
+/// # Panics
+/// On a thread that runs none.
+#[must_use]
+pub fn turns() -> u64 {
+    with_current(|executor| executor.turns.get())
 }
 
 /// Waits for `duration`.
