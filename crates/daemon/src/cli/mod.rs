@@ -96,7 +96,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
         Command::Bench(arguments) => bench::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments, control),
         Command::Simulate(arguments) => trace::simulate::run(&arguments),
         Command::Mrc(arguments) => trace::mrc::run(&arguments),
     };

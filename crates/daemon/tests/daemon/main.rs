@@ -3,6 +3,7 @@
 mod checked;
 mod operator;
 mod support;
+mod traces;
 
 use support::nbd::Nbd;
 use support::{Place, text};

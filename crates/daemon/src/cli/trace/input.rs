@@ -141,6 +141,12 @@ impl Input {
                 counts.cut_bytes
             ));
         }
+        if counts.lost > 0 {
+            remarks.push(format!(
+                "{} more requests were served and not recorded: the recorder could not keep up",
+                counts.lost
+            ));
+        }
         if counts.before_zero > 0 {
             remarks.push(format!(
                 "{} requests are earlier than the trace's beginning: their time is zero",
