@@ -6,6 +6,7 @@
 //!
 //! In simulation the clock is virtual and the next task is drawn from the ready ones by a seed.
 
+pub mod meter;
 mod task;
 mod timer;
 mod wake;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use meter::Meter;
 use task::Tasks;
 pub use timer::Sleep;
 use timer::Timers;
@@ -51,6 +53,7 @@ pub struct Executor {
     order: Order,
     remote: Arc<wake::Shared>,
     turns: Cell<u64>,
+    meter: Meter,
     /// Memory for the next work that other threads queue.
     spare: Cell<Vec<wake::Work>>,
 }
@@ -127,6 +130,7 @@ impl Executor {
             order,
             remote,
             turns: Cell::new(0),
+            meter: Meter::default(),
             spare: Cell::default(),
         })
     }
@@ -149,7 +153,8 @@ impl Executor {
 
     /// Adds a task; it runs at a later [`Executor::run_ready`].
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        let index = self.tasks.borrow_mut().insert(future);
+        let account = self.meter.account();
+        let index = self.tasks.borrow_mut().insert(future, account);
         self.ready.borrow_mut().push_back(index);
     }
 
@@ -197,7 +202,13 @@ impl Executor {
                 continue;
             };
             let waker = wake::waker(data);
-            let done = future.poll(&mut Context::from_waker(&waker)).is_ready();
+            let mut poll = || future.poll(&mut Context::from_waker(&waker)).is_ready();
+            let done = if self.meter.is_on() {
+                let account = self.tasks.borrow().account(index);
+                self.meter.within(account, poll)
+            } else {
+                poll()
+            };
             let finished = self.tasks.borrow_mut().end(index, future, done);
             // Dropped here, when nothing is borrowed: a future's drop may spawn or wake.
             drop(finished);
