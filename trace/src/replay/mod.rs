@@ -38,6 +38,8 @@ use verify::Written;
 const BURST: u32 = 16;
 /// A request that starts later than this after its time is late.
 const LATE: Duration = Duration::from_millis(1);
+/// How long nobody is asked whether to stop, where requests are far apart.
+const NAP: Duration = Duration::from_millis(200);
 
 /// What is read from and written to.
 #[derive(Clone)]
@@ -270,7 +272,9 @@ impl Issuer<'_> {
                     }
                     _ => {}
                 }
-                self.wait_for_its_time(request.time_ns).await;
+                if !self.wait_for_its_time(request.time_ns, stop).await {
+                    return Ok(());
+                }
                 let target = request.volume as usize;
                 let device = Rc::clone(&self.targets[target].device);
                 let mut left = self.fits[target]
@@ -289,13 +293,17 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    async fn wait_for_its_time(&self, time_ns: u64) {
+    /// False if it was told to stop meanwhile.
+    async fn wait_for_its_time(&self, time_ns: u64, stop: &impl Fn() -> bool) -> bool {
         let Pace::Recorded(speed) = self.options.pace else {
-            return;
+            return true;
         };
         let due = self.began + Duration::from_nanos(time_ns).div_f64(speed);
-        if rt::now() < due {
-            rt::Sleep::until(due).await;
+        while rt::now() < due {
+            rt::Sleep::until(due.min(rt::now() + NAP)).await;
+            if stop() {
+                return false;
+            }
         }
         // Late starts are those that wait for a place, too.
         self.shared.places.acquire(1).await;
@@ -305,6 +313,7 @@ impl Issuer<'_> {
             late.requests += u64::from(by > LATE);
             late.by.record(by);
         }
+        true
     }
 
     async fn issue(&mut self, op: Op, target: usize, device: &Rc<dyn BlockDevice>, piece: Piece) {

@@ -46,6 +46,7 @@ enum Command {
     Trace(trace::Arguments),
     Simulate(trace::simulate::Arguments),
     Mrc(trace::mrc::Arguments),
+    Replay(trace::replay::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -99,6 +100,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Trace(arguments) => trace::run(&arguments, control),
         Command::Simulate(arguments) => trace::simulate::run(&arguments),
         Command::Mrc(arguments) => trace::mrc::run(&arguments),
+        Command::Replay(arguments) => trace::replay::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -155,7 +155,8 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-const fn io_engine(config: &Config) -> IoEngine {
+/// What carries out the I/O.
+pub(crate) const fn io_engine(config: &Config) -> IoEngine {
     match config.server.io {
         Io::Auto => IoEngine::Auto,
         Io::Uring => IoEngine::Uring,

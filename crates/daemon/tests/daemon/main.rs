@@ -2,6 +2,7 @@
 
 mod checked;
 mod operator;
+mod replays;
 mod support;
 mod traces;
 

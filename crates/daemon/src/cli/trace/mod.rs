@@ -1,10 +1,11 @@
-//! What reads block I/O traces, one file a command: `forebay trace`, `simulate`, `mrc`.
+//! What reads block I/O traces, one file a command: `forebay trace`, `simulate`, `mrc`, `replay`.
 
 mod convert;
 mod generate;
 mod input;
 pub(super) mod mrc;
 mod record;
+pub(super) mod replay;
 pub(super) mod simulate;
 mod stats;
 
