@@ -57,6 +57,22 @@ impl Latencies {
         self.max = self.max.max(time);
     }
 
+    /// These and others.
+    #[must_use]
+    pub fn with(&self, others: &Self) -> Self {
+        Self {
+            counts: self
+                .counts
+                .iter()
+                .zip(&others.counts)
+                .map(|(a, b)| a + b)
+                .collect(),
+            count: self.count + others.count,
+            sum: self.sum + others.sum,
+            max: self.max.max(others.max),
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub const fn count(&self) -> u64 {
@@ -136,6 +152,9 @@ mod tests {
                 "{share}: {found}"
             );
         }
+        let both = latencies.with(&latencies);
+        assert_eq!((both.count(), both.mean()), (20_000, latencies.mean()));
+        assert_eq!(both.quantile(0.9), latencies.quantile(0.9));
         latencies.record(Duration::from_secs(1000));
         assert_eq!(latencies.quantile(1.0), Duration::from_secs(1000));
     }

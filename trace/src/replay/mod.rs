@@ -83,13 +83,11 @@ pub struct ReplayOptions {
     pub pace: Pace,
     /// Requests in flight at most, over all targets.
     pub depth: usize,
-    /// Requests of the trace that are replayed at most.
-    pub limit: u64,
     /// What becomes of requests that reach past the end of their target.
     pub past_end: PastEnd,
     /// What becomes of writes.
     pub writes: Writes,
-    /// Whether what was written is read back at the end.
+    /// Whether to remember what was written, to verify it at the end.
     pub verify: bool,
 }
 
@@ -134,8 +132,9 @@ pub struct Report {
     pub late: Option<Late>,
     /// From the first request's issue to the last one's completion.
     pub elapsed: Duration,
-    /// What was read back; none if that was not asked for.
+    /// What was read back; see [`Report::verify`].
     pub verified: Option<Verified>,
+    written: Option<Written>,
     /// What ended the replay before the trace's end.
     pub failed: Option<Error>,
 }
@@ -150,6 +149,18 @@ impl Report {
             ("flush", &self.flush),
             ("discard", &self.discard),
         ]
+    }
+
+    /// Reads back what was written, if that was remembered ([`ReplayOptions::verify`]) and nothing has
+    /// failed so far.
+    pub async fn verify(&mut self, targets: &[Target], depth: usize) {
+        let Some(written) = self.written.take().filter(|_| self.failed.is_none()) else {
+            return;
+        };
+        match verify::verify(targets, &written, depth).await {
+            Ok(verified) => self.verified = Some(verified),
+            Err(error) => self.failed = Some(error.context("what was written cannot be read back")),
+        }
     }
 
     const fn op(&mut self, op: Op) -> &mut OpReport {
@@ -219,16 +230,11 @@ pub async fn replay(
     if let Err(error) = ended {
         report.failed.get_or_insert(error);
     }
-    if let Some(written) = &shared.written
-        && report.failed.is_none()
-    {
-        match verify::verify(targets, &written.borrow(), options.depth).await {
-            Ok(verified) => report.verified = Some(verified),
-            Err(error) => {
-                report.failed = Some(error.context("what was written cannot be read back"))
-            }
-        }
-    }
+    drop(issuer);
+    // The requests in flight have ended, and nobody else has it.
+    report.written = Rc::into_inner(shared)
+        .and_then(|shared| shared.written)
+        .map(RefCell::into_inner);
     report
 }
 
@@ -257,7 +263,7 @@ impl Issuer<'_> {
                 self.began = rt::now();
             }
             for request in &batch {
-                if requests == self.options.limit || stop() {
+                if stop() {
                     return Ok(());
                 }
                 let writes = matches!(request.op, Op::Write | Op::Discard);
@@ -277,10 +283,10 @@ impl Issuer<'_> {
                 }
                 let target = request.volume as usize;
                 let device = Rc::clone(&self.targets[target].device);
-                let mut left = self.fits[target]
+                let pieces = self.fits[target]
                     .fit(request)
                     .context(|| format!("target {}", self.targets[target].name))?;
-                while let Some(piece) = left.next() {
+                for piece in pieces {
                     self.issue(request.op, target, &device, piece).await;
                     if self.shared.report.borrow().failed.is_some() {
                         return Ok(());

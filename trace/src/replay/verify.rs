@@ -29,7 +29,7 @@ pub struct Verified {
 }
 
 /// The last write of every sector, and the writes in flight.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Written {
     /// By target and page: the number of each sector's last write; zero where that is not known.
     pages: HashMap<(u16, u64), [u32; PAGE_SECTORS]>,

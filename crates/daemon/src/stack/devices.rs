@@ -103,6 +103,7 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
             write_latency,
             flush_latency,
             bandwidth_bytes_per_s,
+            iops,
             queue_depth,
         } => {
             let (inner, what, faults) = open_stack(config, on)?;
@@ -112,6 +113,7 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
                 write_latency_us: us(write_latency),
                 flush_latency_us: us(flush_latency),
                 bandwidth_bytes_per_s: bandwidth_bytes_per_s.unwrap_or(0),
+                iops: iops.unwrap_or(0),
                 queue_depth: queue_depth.unwrap_or(0),
             };
             Ok((

@@ -53,9 +53,6 @@ pub(in crate::cli) struct Arguments {
     /// Requests in flight at most, over all volumes
     #[arg(long, value_name = "NUMBER", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(super) depth: u16,
-    /// Replay so many requests at most
-    #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
-    pub(super) limit: u64,
     /// Requests that reach past the end of their volume: fold (modulo its size, and say how many),
     /// skip, or refuse
     #[arg(long, value_name = "WHAT", default_value = "fold", value_parser = parse_past_end)]
@@ -134,7 +131,6 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     let options = ReplayOptions {
         pace: arguments.speed,
         depth: usize::from(arguments.depth),
-        limit: arguments.limit,
         past_end: arguments.past_end,
         writes: match (arguments.destroy_data, arguments.skip_writes) {
             (true, _) => Writes::Replay,
@@ -176,8 +172,9 @@ async fn measure(
     let begin = opened.look();
     let next = async || feed.next().await;
     let stopped = || stop.load(Ordering::Relaxed);
-    let report = replay(&opened.targets, options, next, stopped).await;
+    let mut report = replay(&opened.targets, options, next, stopped).await;
     let engine = begin.map(|begin| opened.since(&begin, report.requests));
+    report.verify(&opened.targets, options.depth).await;
     let (routes, remarks) = feed.end();
     Ok(Measured {
         report,

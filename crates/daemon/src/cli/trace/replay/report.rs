@@ -85,6 +85,7 @@ pub(super) fn json(measured: &Measured, interrupted: bool) -> Value {
         "requests": report.requests,
         "elapsed_us": us(report.elapsed),
         "depth": measured.depth,
+        "read_and_write": latencies(&report.read.latency.with(&report.write.latency)),
         "operations": ops.into_iter().collect::<serde_json::Map<_, _>>(),
         "late": report.late.as_ref().map(|late| json!({
             "requests": late.requests,

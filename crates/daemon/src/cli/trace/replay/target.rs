@@ -13,7 +13,6 @@ use forebay_io::rt::meter::{self, Account, Spent};
 use forebay_trace::replay::Target;
 use tokio::sync::oneshot;
 
-use super::super::super::out;
 use crate::config::Config;
 use crate::control::status::{DeviceStatus, Status};
 use crate::serve::{self, guard};
@@ -34,9 +33,6 @@ impl On {
         match texts {
             [config] if !config.contains("://") => {
                 let config = Config::load(Path::new(config))?;
-                for warning in &config.warnings {
-                    out::note(warning);
-                }
                 guard::check(&config)?;
                 config.check_machine(true, None)?;
                 Ok(Self::Config(Box::new(config)))
