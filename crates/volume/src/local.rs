@@ -123,6 +123,9 @@ impl Volume {
     /// Records every request that is taken from now on as one of the volume with this number, in place
     /// of whatever recorded before; nothing any more with none.
     pub fn record(&self, recorder: Option<(Rc<Recorder>, u16)>) {
+        if let Some((recorder, _)) = &recorder {
+            recorder.begin();
+        }
         self.local.recorded.set(recorder.is_some());
         self.local.recorder.replace(recorder);
     }

@@ -49,7 +49,7 @@ impl RecordedOp {
 /// One recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When it arrived, nanoseconds since the recorder was made.
+    /// When it arrived, nanoseconds since the recorder was given to a volume.
     pub time_ns: u64,
     /// First byte.
     pub offset_bytes: u64,
@@ -104,10 +104,7 @@ impl Ring {
 }
 
 /// A ring for `capacity` requests (rounded up to a power of two, at least two), empty: the side that
-/// records, which belongs to the calling reactor, and the side that may go to another thread.
-///
-/// # Panics
-/// On a thread that runs no reactor.
+/// records, for the engine reactor, and the side that takes entries out, for any thread.
 #[must_use]
 pub fn ring(capacity: usize) -> (Recorder, Drain) {
     let slots = (0..capacity.max(2).next_power_of_two()).map(|_| Default::default());
@@ -122,7 +119,7 @@ pub fn ring(capacity: usize) -> (Recorder, Drain) {
         ring: Arc::clone(&ring),
         head: Cell::new(0),
         full_at: Cell::new(ring.slots.len() as u64),
-        began: rt::now(),
+        began: Cell::new(None),
         now_ns: Cell::new(0),
         turn: Cell::new(0),
         looks: Cell::new(0),
@@ -138,7 +135,8 @@ pub struct Recorder {
     head: Cell<u64>,
     /// There is room below this.
     full_at: Cell<u64>,
-    began: Duration,
+    /// When it was given to a volume first.
+    began: Cell<Option<Duration>>,
     now_ns: Cell<u64>,
     turn: Cell<u64>,
     /// Requests until the next look at the clock.
@@ -146,6 +144,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// Time begins, unless it has.
+    pub(crate) fn begin(&self) {
+        self.began.set(self.began.get().or_else(|| Some(rt::now())));
+    }
+
     /// Records a request that arrives now; false if nobody takes entries out any more.
     pub(crate) fn record(&self, volume: u16, request: &Request) -> bool {
         let time_ns = self.now_ns();
@@ -175,7 +178,8 @@ impl Recorder {
         if looks == 0 || self.turn.get() != turn {
             self.turn.set(turn);
             self.looks.set(CLOCK_STRIDE - 1);
-            let passed = rt::now().saturating_sub(self.began);
+            let now = rt::now();
+            let passed = now.saturating_sub(self.began.get().unwrap_or(now));
             self.now_ns
                 .set(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
         } else {
@@ -269,6 +273,7 @@ mod tests {
     fn entries_come_out_as_they_went_in() {
         block_on_simulated(1, async {
             let (recorder, mut drain) = ring(8);
+            recorder.begin();
             let requests = [
                 Request::read(4096, Buf::zeroed(512)),
                 Request::write(8192, Buf::zeroed(4096), true),

@@ -311,7 +311,7 @@ fn addresses_that_clash_are_named_where_they_stand() {
     let tcp = "volume = \"db\"\nnbd = \"127.0.0.1:10809\"";
     let report = broken("io = \"threads\"", "metrics = \"127.0.0.1:10809\"");
     assert!(
-        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 34"),
+        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 35"),
         "{report}"
     );
     // The default is the configuration's as well.

@@ -8,7 +8,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::system::wall_clock;
 use forebay_trace::write::{WriteOptions, Writer};
 use forebay_trace::{Format, Op, Request, Volumes};
-use forebay_volume::record::{Drain, Entry, RecordedOp};
+use forebay_volume::record::{Drain, Entry, RecordedOp, ring};
 use tokio::sync::{Semaphore, watch};
 
 use super::engine::Handle;
@@ -60,11 +60,12 @@ impl Recordings {
             let what = "a recording is in progress already: one at a time is made";
             return Err(Error::new(ErrorKind::Busy, what));
         };
+        let (recorder, drain) = ring(RING_REQUESTS);
         let begun = engine.ask(move |engine| async move {
-            let (names, drain) = engine.stack.record(&names, RING_REQUESTS)?;
-            Ok::<_, Error>((names, drain, wall_clock()))
+            let names = engine.stack.record(&names, recorder)?;
+            Ok::<_, Error>((names, wall_clock()))
         });
-        let (names, drain, zero) = begun.await??;
+        let (names, zero) = begun.await??;
         tracing::info!("recording {}", names.join(", "));
         let mut recording = Recording::new(names, drain, zero, max_bytes)?;
         let why = recording
@@ -74,7 +75,7 @@ impl Recordings {
             .ask(|engine| async move { engine.stack.end_recording() })
             .await?;
         // What came in since the last look.
-        while recording.piece(&caller).await? {}
+        while recording.piece(&caller).await? > 0 {}
         let done = recording.in_words(why);
         tracing::info!("{done}");
         Ok(done)
@@ -118,14 +119,13 @@ impl Recording {
         }
         let mut writer = Writer::new(Vec::new(), Format::Native, &options)?;
         writer.write(&[], &volumes)?;
-        let begun_bytes = writer.get_mut().len() as u64;
         Ok(Self {
             writer,
             volumes,
             drain,
             entries: Vec::new(),
             requests: Vec::new(),
-            left_bytes: max_bytes.unwrap_or(u64::MAX).saturating_sub(begun_bytes),
+            left_bytes: max_bytes.unwrap_or(u64::MAX),
             total: Recorded::default(),
         })
     }
@@ -146,11 +146,16 @@ impl Recording {
                 () = tokio::time::sleep(TICK) => {}
             }
             let ended = self.drain.ended();
+            // What comes in meanwhile is for the next tick.
             loop {
-                match self.piece(caller).await {
-                    Ok(true) => silent = 0,
-                    Ok(false) => break,
-                    Err(_) => return "nobody takes it",
+                let Ok(requests) = self.piece(caller).await else {
+                    return "nobody takes it";
+                };
+                if requests > 0 {
+                    silent = 0;
+                }
+                if requests < PIECE_REQUESTS {
+                    break;
                 }
             }
             if ended {
@@ -170,9 +175,11 @@ impl Recording {
         }
     }
 
-    /// Sends a piece; false if there is none.
-    async fn piece(&mut self, caller: &Caller) -> Result<bool> {
-        let room = self.left_bytes.saturating_sub(PIECE_BYTES) / RECORD_BYTES;
+    /// Sends a piece, if there is one; how many requests are in it.
+    async fn piece(&mut self, caller: &Caller) -> Result<usize> {
+        // The first one has the file's header.
+        let besides_bytes = self.writer.get_mut().len() as u64 + PIECE_BYTES;
+        let room = self.left_bytes.saturating_sub(besides_bytes) / RECORD_BYTES;
         let limit = PIECE_REQUESTS.min(usize::try_from(room).unwrap_or(PIECE_REQUESTS));
         self.entries.clear();
         self.drain.take(&mut self.entries, limit);
@@ -181,7 +188,7 @@ impl Recording {
         self.requests.extend(self.entries.iter().map(request));
         if self.requests.is_empty() && (lost == 0 || room == 0) && self.writer.get_mut().is_empty()
         {
-            return Ok(false);
+            return Ok(0);
         }
         if !self.requests.is_empty() {
             self.writer.write(&self.requests, &self.volumes)?;
@@ -199,7 +206,7 @@ impl Recording {
         self.total.lost += recorded.lost;
         let sent = caller.parts.send(Part::Trace(recorded, bytes)).await;
         sent.map_err(|_| Error::new(ErrorKind::Disconnected, "the client has left"))?;
-        Ok(true)
+        Ok(self.requests.len())
     }
 
     fn in_words(&self, why: &str) -> String {

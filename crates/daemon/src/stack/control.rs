@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
 
-use forebay_volume::record::Drain;
+use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
 use super::{Served, Stack};
@@ -166,25 +166,24 @@ impl Stack {
         ))
     }
 
-    /// Records what is asked from now on of the volumes that are named, or of all, in a ring with room for
-    /// so many requests. Returns the volumes by their numbers in the recording, and the ring's other side.
+    /// Records what is asked from now on of the volumes that are named, or of all. Returns the volumes by
+    /// their numbers in the recording.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume.
-    pub fn record(&self, names: &[String], capacity: usize) -> Result<(Vec<String>, Drain)> {
+    pub fn record(&self, names: &[String], recorder: Recorder) -> Result<Vec<String>> {
         let named = names.iter().map(|name| self.served(name));
         let mut recorded = named.collect::<Result<Vec<_>>>()?;
         if recorded.is_empty() {
             recorded.clone_from(&self.volumes.borrow());
         }
-        let (recorder, drain) = forebay_volume::record::ring(capacity);
         let recorder = Rc::new(recorder);
         for (number, served) in (0..).zip(&recorded) {
             let to = Some((Rc::clone(&recorder), number));
             served.volume.record(to);
         }
         let names = recorded.iter().map(|served| served.config.name.clone());
-        Ok((names.collect(), drain))
+        Ok(names.collect())
     }
 
     /// Records nothing any more.

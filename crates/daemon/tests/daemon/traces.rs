@@ -136,7 +136,7 @@ fn a_recording_ends_at_its_size() {
     }
     recorder.ok();
     let size = std::fs::metadata(&out).expect("it is there").len();
-    assert!((4800..=5000).contains(&size), "{size}");
+    assert!((4900..=5000).contains(&size), "{size}");
     let (requests, counts) = read(&out);
     assert!(requests.len() > 150, "{}", requests.len());
     assert_eq!(counts, Counts::default());

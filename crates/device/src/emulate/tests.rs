@@ -206,7 +206,9 @@ fn it_says_what_it_emulates() {
     };
     assert_eq!(
         words(odd).as_deref(),
-        Some("emulated: 80 us read, 1.5 ms write, 2345 us flush, 3.2 GB/s, 500 IOPS, queue depth 8")
+        Some(
+            "emulated: 80 us read, 1.5 ms write, 2345 us flush, 3.2 GB/s, 500 IOPS, queue depth 8"
+        )
     );
     let outer = EmulateDevice::new(EmulateDevice::new(memory(), odd), remote);
     let text = outer.info().emulated.expect("says so");

@@ -43,8 +43,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, required = true, value_name = "CONFIG|URI")]
     pub(super) on: Vec<String>,
     /// Replay this volume of the trace on that volume of the configuration (or export); may be given
-    /// several times. A volume without it goes to the one of its name if there is one for each, else
-    /// the first to the first and so on, and round again
+    /// several times. A volume without it goes to the one of its name, else the first to the first, the
+    /// second to the second and so on, and round again
     #[arg(long, value_name = "FROM=TO")]
     pub(super) map: Vec<Mapping>,
     /// max: as fast as requests are answered; a number: at the recorded times, so many times as fast
