@@ -44,14 +44,14 @@ metrics = "127.0.0.1:0"
 state = "state"
 "#;
 
-struct Daemon {
+pub(crate) struct Daemon {
     program: PathBuf,
     folder: PathBuf,
     child: Option<Child>,
 }
 
 impl Daemon {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let unique = format!("forebay-interop-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(unique);
         std::fs::create_dir(&folder).expect("a folder of our own");
@@ -96,7 +96,7 @@ impl Daemon {
     }
 
     /// SIGTERM, which must end it in order.
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let mut child = self.child.take().expect("it runs");
         run("kill", &["-TERM", &child.id().to_string()]);
         let begin = Instant::now();
@@ -110,15 +110,15 @@ impl Daemon {
         assert!(status.success(), "{status}: {}", self.log());
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    fn uri(&self) -> String {
+    pub(crate) fn uri(&self) -> String {
         let socket = self.path("nbd.sock");
         format!("nbd+unix:///disk?socket={}", text(&socket))
     }

@@ -10,3 +10,4 @@ mod programs;
 mod protocol;
 mod raw;
 mod server;
+mod traces;

@@ -7,6 +7,7 @@ pub mod generate;
 pub mod mrc;
 pub mod native;
 pub mod read;
+pub mod replay;
 mod request;
 pub mod sim;
 pub mod stats;

@@ -16,8 +16,8 @@
 //!
 //! | at | bytes | what |
 //! |---|---|---|
-//! | 0 | 4 | kind: 1 volumes, 2 requests |
-//! | 4 | 4 | number of volumes or requests |
+//! | 0 | 4 | kind: 1 volumes, 2 requests, 3 lost |
+//! | 4 | 4 | number of volumes, of requests, or of requests lost |
 //! | 8 | 4 | bytes of the payload, at most 512 KiB |
 //! | 12 | 4 | CRC32C of the 12 bytes before and the payload |
 //!
@@ -32,6 +32,9 @@
 //! | 20 | 2 | volume |
 //! | 22 | 1 | operation: 0 read, 1 write, 2 flush, 3 discard |
 //! | 23 | 1 | zero |
+//!
+//! A frame of lost requests says how many the recorder had to let go between the frames before and after
+//! it; it has no payload.
 //!
 //! A volume is named before the first request for it. What follows the last whole frame is no
 //! damage but a recording that was cut off, and a recorder that goes on writes over it.
@@ -55,6 +58,7 @@ pub(crate) const MAX_PAYLOAD_BYTES: usize = 512 << 10;
 pub(crate) enum Kind {
     Volumes = 1,
     Requests = 2,
+    Lost = 3,
 }
 
 /// The header of a frame.
@@ -120,7 +124,12 @@ pub(crate) fn decode_frame(bytes: &[u8; FRAME_BYTES]) -> Result<Frame, &'static 
     let kind = match u32_at(bytes, 0) {
         1 => Kind::Volumes,
         2 => Kind::Requests,
-        _ => return Err("it is neither of volumes nor of requests"),
+        3 => Kind::Lost,
+        _ => {
+            return Err(
+                "it is neither of volumes nor of requests, nor does it say how many are lost",
+            );
+        }
     };
     let payload_bytes = u32_at(bytes, 8) as usize;
     if payload_bytes > MAX_PAYLOAD_BYTES {
@@ -143,6 +152,7 @@ impl Frame {
         let fits = match self.kind {
             Kind::Requests => self.count as usize * RECORD_BYTES == payload.len(),
             Kind::Volumes => names(payload).count() == self.count as usize,
+            Kind::Lost => payload.is_empty(),
         };
         if fits {
             Ok(())

@@ -8,6 +8,7 @@ mod loops;
 mod nbd;
 mod others;
 mod policy;
+mod replay;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +32,13 @@ pub(crate) enum Bench {
     Amplification(Options),
     /// What blocks of several sizes cost beside blocks of one, and the simulator beside libCacheSim
     Policy(policy::Options),
+    /// Adaptive cache blocks against fixed ones: real I/O of traces, with an emulated backing device
+    Replay {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        replay: replay::Arguments,
+    },
     /// What a hit costs in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -58,6 +66,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
     let outcome = match bench {
         Bench::Nbd(options) => program(root, options)
             .and_then(|binary| nbd::run(&binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Replay { options, replay } => program(root, options)
+            .and_then(|binary| replay::run(&binary, replay, options.quick))
             .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Engine { json } => {
             engine::run(root).and_then(|report| conclude(&report, json.as_deref()))

@@ -8,7 +8,6 @@ use serde::Serialize;
 /// How a figure came about.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(dead_code, reason = "the kinds are one list for every command")]
 pub(crate) enum Kind {
     /// On real hardware, by a clock.
     Measured,

@@ -3,12 +3,12 @@
 //! The model, for a request that is served alone:
 //!
 //! ```text
-//! time = latency of the operation + length / bandwidth        (read, write)
-//! time = write latency                                        (discard, write-zeroes: no data travels)
+//! time = latency of the operation + max(length / bandwidth, 1 / IOPS)     (read, write)
+//! time = write latency + 1 / IOPS                             (discard, write-zeroes: no data travels)
 //! time = flush latency                                        (flush)
 //! ```
 //!
-//! Requests that overlap overlap their latencies and share the bandwidth: transfers queue for one
+//! Requests that overlap overlap their latencies and share bandwidth and IOPS: transfers queue for one
 //! link, in order of arrival, reads and writes alike. An idle link saves nothing up. At most
 //! `queue_depth` requests are served at a time; the rest wait in order of arrival, and their time
 //! starts when they are served. A request goes to the inner device when it is served, and completes
@@ -42,6 +42,8 @@ pub struct Profile {
     pub flush_latency_us: u64,
     /// Bandwidth that reads and writes share, bytes a second.
     pub bandwidth_bytes_per_s: u64,
+    /// Reads, writes, discards and write-zeroes a second, together.
+    pub iops: u32,
     /// Requests served at a time.
     pub queue_depth: u32,
 }
@@ -57,11 +59,14 @@ impl Profile {
 
     /// How long the link is taken by a request.
     fn transfer(&self, request: &Request) -> Duration {
-        if self.bandwidth_bytes_per_s == 0 || request.buf.is_none() {
+        if matches!(request.op, Op::Flush) {
             return Duration::ZERO;
         }
-        let nanos =
-            u128::from(request.len) * 1_000_000_000 / u128::from(self.bandwidth_bytes_per_s);
+        let bytes = request.buf.as_ref().map_or(0, |_| request.len);
+        let nanos = u128::from(bytes) * 1_000_000_000;
+        let by_bytes = nanos.checked_div(u128::from(self.bandwidth_bytes_per_s));
+        let by_number = 1_000_000_000_u128.checked_div(u128::from(self.iops));
+        let nanos = by_bytes.max(by_number).unwrap_or(0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
@@ -91,6 +96,9 @@ impl fmt::Display for Profile {
             part(f, format_args!("{} GB/s", (bandwidth / 1e7).round() / 1e2))?;
         } else if bandwidth > 0.0 {
             part(f, format_args!("{} MB/s", (bandwidth / 1e4).round() / 1e2))?;
+        }
+        if self.iops > 0 {
+            part(f, format_args!("{} IOPS", self.iops))?;
         }
         if self.queue_depth > 0 {
             part(f, format_args!("queue depth {}", self.queue_depth))?;

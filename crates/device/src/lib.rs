@@ -4,10 +4,14 @@
 //! - [`mem`]: DRAM, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts what another device is asked to do.
+//! - [`nbd`]: an export of an NBD server.
+//! - [`metered`]: takes the time that another device's own code takes.
 //! - [`signature`]: recognises what a device holds before it is formatted.
 
 pub mod counted;
 pub mod emulate;
 pub mod file;
 pub mod mem;
+pub mod metered;
+pub mod nbd;
 pub mod signature;

@@ -23,6 +23,7 @@ mod handle;
 mod histogram;
 mod local;
 mod mailbox;
+pub mod record;
 mod stats;
 
 pub use handle::VolumeHandle;

@@ -18,6 +18,7 @@ use forebay_io::sync::WaitList;
 use crate::forward::{Answer, Ask};
 use crate::handle::{Shared, VolumeHandle};
 use crate::mailbox::Mailbox;
+use crate::record::Recorder;
 use crate::stats::{Counters, OpKind};
 
 thread_local! {
@@ -50,6 +51,9 @@ struct Local {
     device_fua: bool,
     draining: Cell<bool>,
     idle: WaitList,
+    /// Whether there is a recorder: what each request has to look at.
+    recorded: Cell<bool>,
+    recorder: RefCell<Option<(Rc<Recorder>, u16)>>,
 }
 
 /// A volume on the reactor of its device. Dropping it ends the volume: handles stay valid, and
@@ -94,6 +98,8 @@ impl Volume {
             device_fua,
             draining: Cell::new(false),
             idle: WaitList::new(),
+            recorded: Cell::new(false),
+            recorder: RefCell::new(None),
         });
         VOLUMES.with_borrow_mut(|volumes| volumes.push(Rc::clone(&local)));
         Self { local }
@@ -112,6 +118,16 @@ impl Volume {
         self.local.draining.set(true);
         let counters = &self.local.shared.counters;
         self.local.idle.until(|| counters.in_flight() == 0).await;
+    }
+
+    /// Records every request that is taken from now on as one of the volume with this number, in place
+    /// of whatever recorded before; nothing any more with none.
+    pub fn record(&self, recorder: Option<(Rc<Recorder>, u16)>) {
+        if let Some((recorder, _)) = &recorder {
+            recorder.begin();
+        }
+        self.local.recorded.set(recorder.is_some());
+        self.local.recorder.replace(recorder);
     }
 
     /// Takes over the device's present size, for a device that has grown. Returns the size, bytes.
@@ -185,6 +201,9 @@ impl Local {
             answer.give(Err(refused));
             return;
         }
+        if self.recorded.get() {
+            self.record(&request);
+        }
         let started = self.shared.counters.start(kind).then(rt::now);
         let then_flush = !self.device_fua && strip_fua(&mut request.op);
         let mut io = self.device.start(request);
@@ -204,6 +223,18 @@ impl Local {
             }
             this.finish(kind, len, started, outcome, answer);
         });
+    }
+
+    #[cold]
+    fn record(&self, request: &Request) {
+        let mut recorder = self.recorder.borrow_mut();
+        let open = recorder
+            .as_ref()
+            .is_some_and(|(to, volume)| to.record(*volume, request));
+        if !open {
+            *recorder = None;
+            self.recorded.set(false);
+        }
     }
 
     fn finish(

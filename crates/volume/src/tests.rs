@@ -11,7 +11,7 @@ use forebay_block::{
 use forebay_io::rt::{self, Executor};
 use forebay_io::sync::Promise;
 
-use crate::{Volume, VolumeHandle};
+use crate::{Volume, VolumeHandle, record};
 
 const SIZE_BYTES: u64 = 1 << 20;
 
@@ -414,5 +414,51 @@ fn a_foreign_thread_waits_for_its_request() {
     run(&Arc::default(), async move {
         let late = handle.open().flush().await;
         assert_eq!(kind(late), Some(ErrorKind::ShuttingDown));
+    });
+}
+
+#[test]
+fn what_is_taken_is_recorded_and_what_is_refused_is_not() {
+    rt::block_on_simulated(1, async {
+        let volume = Volume::new("v", Fake::new(), false);
+        let device = volume.handle().open();
+        let (recorder, mut drain) = record::ring(16);
+        device.flush().await.expect("before the recording");
+        volume.record(Some((Rc::new(recorder), 3)));
+        let buf = Buf::zeroed(4096);
+        device.write(8192, buf.clone()).await.expect("a write");
+        let refused = device.read(SIZE_BYTES, buf.clone()).await;
+        assert_eq!(kind(refused), Some(ErrorKind::OutOfRange));
+        device.read(4096, buf).await.expect("a read");
+        volume.record(None);
+        device.flush().await.expect("after the recording");
+        let mut entries = Vec::new();
+        drain.take(&mut entries, 16);
+        let seen: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.op, entry.offset_bytes, entry.len_bytes, entry.volume))
+            .collect();
+        let expected = [
+            (record::RecordedOp::Write, 8192, 4096, 3),
+            (record::RecordedOp::Read, 4096, 4096, 3),
+        ];
+        assert_eq!(seen, expected);
+        assert!(drain.ended());
+    });
+}
+
+#[test]
+fn a_volume_lets_go_of_a_recorder_that_nobody_listens_to() {
+    rt::block_on_simulated(1, async {
+        let volume = Volume::new("v", Fake::new(), false);
+        let device = volume.handle().open();
+        let (recorder, drain) = record::ring(4);
+        let recorder = Rc::new(recorder);
+        volume.record(Some((Rc::clone(&recorder), 0)));
+        drop(drain);
+        for _ in 0..10 {
+            device.flush().await.expect("served as ever");
+        }
+        assert_eq!(Rc::strong_count(&recorder), 1);
     });
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Completion, DeviceInfo, Request};
 use forebay_io::rt;
-use forebay_volume::Volume;
+use forebay_volume::{Volume, record};
 
 struct Counting;
 
@@ -50,9 +50,11 @@ impl BlockDevice for Nothing {
 
 #[test]
 fn requests_allocate_nothing() {
-    for later in [false, true] {
+    for (later, recorded) in [(false, false), (true, false), (false, true), (true, true)] {
         let allocated = rt::block_on_simulated(1, async move {
             let volume = Volume::new("v", Rc::new(Nothing { later }), false);
+            let (recorder, _drain) = record::ring(256);
+            volume.record(recorded.then(|| (Rc::new(recorder), 0)));
             let device = volume.handle().open();
             let buf = Buf::zeroed(4096);
             let round = async |count: u64| {
@@ -66,6 +68,9 @@ fn requests_allocate_nothing() {
             round(1000).await;
             ALLOCATIONS.load(Ordering::Relaxed) - before
         });
-        assert_eq!(allocated, 0, "completing later: {later}");
+        assert_eq!(
+            allocated, 0,
+            "completing later: {later}, recorded: {recorded}"
+        );
     }
 }

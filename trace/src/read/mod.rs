@@ -48,6 +48,8 @@ pub struct Counts {
     pub ignored: u64,
     /// Bytes at the end of a native file whose recorder was cut off.
     pub cut_bytes: u64,
+    /// Requests that a recorder had to let go: they were served, and are not in the trace.
+    pub lost: u64,
     /// Requests earlier than the one that was delivered before them.
     pub out_of_order: u64,
     /// Requests earlier than time zero, which is the earliest of the first requests of the trace:
@@ -60,6 +62,7 @@ impl Counts {
         self.bad += other.bad;
         self.ignored += other.ignored;
         self.cut_bytes += other.cut_bytes;
+        self.lost += other.lost;
         self.out_of_order += other.out_of_order;
         self.before_zero += other.before_zero;
     }

@@ -95,7 +95,7 @@ impl NativeReader {
                 return Ok(false);
             };
             if let Err(why) = frame.check(&header, payload) {
-                if frame.kind == Kind::Volumes || !self.skip_bad {
+                if frame.kind != Kind::Requests || !self.skip_bad {
                     return Err(self.damaged(offset, why));
                 }
                 self.counts.bad += u64::from(frame.count);
@@ -106,6 +106,11 @@ impl NativeReader {
                 self.input.consume(FRAME_BYTES);
                 self.checked_bytes = frame.payload_bytes;
                 return Ok(true);
+            }
+            if frame.kind == Kind::Lost {
+                self.counts.lost += u64::from(frame.count);
+                self.input.consume(whole_bytes);
+                continue;
             }
             let before = self.numbers.len();
             let numbers = names(payload).map_while(|name| self.volumes.number(name));

@@ -59,7 +59,7 @@ pub struct Written {
 }
 
 /// How requests become bytes.
-trait Encode {
+trait Encode: Send {
     /// Appends what the file begins with.
     fn begin(&mut self, bytes: &mut Vec<u8>) {
         let _ = bytes;
@@ -73,6 +73,11 @@ trait Encode {
         bytes: &mut Vec<u8>,
         written: &mut Written,
     ) -> Result<()>;
+
+    /// Appends that so many requests are missing here; most formats cannot say it.
+    fn lost(&mut self, count: u64, bytes: &mut Vec<u8>) {
+        let _ = (count, bytes);
+    }
 
     /// Writes what the file ends with.
     fn end(&mut self, out: &mut dyn Write) -> Result<()> {
@@ -132,6 +137,21 @@ impl<W: Write> Writer<W> {
         self.encode
             .encode(requests, volumes, &mut self.bytes, &mut self.written)?;
         self.put()
+    }
+
+    /// Notes that `count` requests were served here that are not in the trace, where the format can
+    /// say that.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn lost(&mut self, count: u64) -> Result<()> {
+        self.encode.lost(count, &mut self.bytes);
+        self.put()
+    }
+
+    /// Where it writes to.
+    pub const fn get_mut(&mut self) -> &mut W {
+        &mut self.out
     }
 
     /// Writes the end. Returns `out`, which has everything but may still hold it back.

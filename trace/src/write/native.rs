@@ -43,6 +43,10 @@ impl Encode for Native {
         written.requests += requests.len() as u64;
         Ok(())
     }
+
+    fn lost(&mut self, count: u64, bytes: &mut Vec<u8>) {
+        self.frames.lost(count, bytes);
+    }
 }
 
 /// Makes frames.
@@ -70,6 +74,14 @@ impl Frames {
         }
     }
 
+    fn lost(&mut self, mut count: u64, bytes: &mut Vec<u8>) {
+        while count > 0 {
+            let some = u32::try_from(count).unwrap_or(u32::MAX);
+            bytes.extend_from_slice(&encode_frame(Kind::Lost, some, &[]));
+            count -= u64::from(some);
+        }
+    }
+
     fn frame(&mut self, kind: Kind, count: usize, bytes: &mut Vec<u8>) {
         let count = u32::try_from(count).expect("a frame is small");
         bytes.extend_from_slice(&encode_frame(kind, count, &self.payload));
@@ -86,6 +98,8 @@ pub struct Recorded {
     pub volumes: Volumes,
     /// The requests of whole frames.
     pub requests: u64,
+    /// Requests that the recorder had to let go.
+    pub lost: u64,
     /// Bytes behind the last whole frame, which are gone.
     pub cut_bytes: u64,
 }
@@ -157,6 +171,18 @@ impl Appender {
             .context(|| "cannot write the trace")
     }
 
+    /// Notes that `count` requests were served here that are not in the trace.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn lost(&mut self, count: u64) -> Result<()> {
+        self.bytes.clear();
+        self.frames.lost(count, &mut self.bytes);
+        self.file
+            .write_all(&self.bytes)
+            .context(|| "cannot write the trace")
+    }
+
     /// Makes what was appended durable.
     ///
     /// # Errors
@@ -192,6 +218,7 @@ fn scan(mut file: impl Read) -> Result<(Recorded, u64)> {
         frame.check(&header, &payload).map_err(damaged)?;
         match frame.kind {
             Kind::Requests => recorded.requests += u64::from(frame.count),
+            Kind::Lost => recorded.lost += u64::from(frame.count),
             Kind::Volumes => {
                 let mut numbers = names(&payload).map(|name| recorded.volumes.number(name));
                 if !numbers.all(|number| number.is_some()) {

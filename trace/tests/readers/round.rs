@@ -282,6 +282,42 @@ fn a_recorder_goes_on_wherever_it_was_cut_off() {
 }
 
 #[test]
+fn a_recording_says_what_it_lost() {
+    let mut volumes = Volumes::new();
+    volumes.number("a").unwrap();
+    let options = WriteOptions::default();
+    for format in [Format::Native, Format::Alibaba] {
+        let mut writer = Writer::new(Vec::new(), format, &options).unwrap();
+        writer.lost(0).unwrap();
+        for number in [3, (1 << 33) + 1] {
+            let request = request(1_000, Op::Read, 0, 512, 0);
+            writer.write(&[request], &volumes).unwrap();
+            writer.lost(number).unwrap();
+        }
+        let bytes = std::mem::take(writer.get_mut());
+        let found = read(&bytes, Some(format));
+        let lost = if format == Format::Native {
+            (1 << 33) + 4
+        } else {
+            0
+        };
+        assert_eq!(
+            (found.requests.len(), found.counts.lost),
+            (2, lost),
+            "{format}"
+        );
+    }
+    let folder = folder("lost");
+    let path = folder.0.join("recorded");
+    let mut appender = Appender::create(&path, 5).unwrap();
+    appender.lost(7).unwrap();
+    drop(appender);
+    let (_, recorded) = Appender::open(&path).unwrap();
+    assert_eq!((recorded.lost, recorded.requests), (7, 0));
+    assert_eq!(read(&std::fs::read(&path).unwrap(), None).counts.lost, 7);
+}
+
+#[test]
 fn an_output_is_whole_or_not_there() {
     let folder = folder("output");
     let mut volumes = Volumes::new();

@@ -11,7 +11,7 @@ const RULE: &str = "layers";
 const FLOORS: [(&str, u8); 15] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
-    ("forebay-wire", 2),
+    ("forebay-wire", 1),
     ("forebay-device", 2),
     ("forebay-policy", 3),
     ("forebay-metadata", 3),
@@ -170,7 +170,7 @@ mod tests {
             1
         );
         assert_eq!(
-            messages("forebay-device", &[("forebay-wire", None)]).len(),
+            messages("forebay-trace", &[("forebay-frontend", None)]).len(),
             1
         );
         assert_eq!(

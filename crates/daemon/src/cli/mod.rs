@@ -46,6 +46,7 @@ enum Command {
     Trace(trace::Arguments),
     Simulate(trace::simulate::Arguments),
     Mrc(trace::mrc::Arguments),
+    Replay(trace::replay::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -96,9 +97,10 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
         Command::Bench(arguments) => bench::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments, control),
         Command::Simulate(arguments) => trace::simulate::run(&arguments),
         Command::Mrc(arguments) => trace::mrc::run(&arguments),
+        Command::Replay(arguments) => trace::replay::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -43,6 +43,10 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay trace generate --preset alibaba out --requests 1000 --seed 2",
         "forebay trace generate --volumes 2 --requests 1000000 --reads 70 --sizes 4K:60,64K:40 \
          --working-set 10G --zipf 0.9 --sequential 20 --rate 1000 --seed 1 out",
+        "forebay trace record out.fbt --volume db --duration 60s --max-size 1G --force --control c.sock",
+        "forebay replay a.fbt b.fbt --on forebay.toml --map a=db --destroy-data --verify --depth 8",
+        "forebay replay a --on nbd://127.0.0.1:10809/db --on nbd://h/e --skip-writes --speed 0.5",
+        "forebay replay a --on c.toml --speed max --past-end skip --limit 1000 --volume v --json",
     ] {
         parse(line).expect(line);
     }
@@ -58,6 +62,8 @@ fn the_help_of_a_command_says_all_there_is_to_say() {
         ("check", "3 if the cache has damage"),
         ("format", "--discard-dirty is given too"),
         ("grow", "smaller is refused"),
+        ("replay", "REPLACES THE DATA OF THE VOLUME"),
+        ("replay", "forebay replay monday.fbt --on forebay.toml"),
     ] {
         let found = command.find_subcommand_mut(name).expect("there is one");
         let help = found.render_long_help().to_string();
@@ -107,6 +113,12 @@ fn what_is_wrong_is_said_with_the_remedy() {
         let said = refused(&format!("forebay bench --seconds={wrong}"));
         assert!(said.contains("from 0.01 to 3600"), "{said}");
     }
+    assert!(refused("forebay replay t --on c --speed fast").contains("write max, or a number"));
+    assert!(refused("forebay replay t --on c --map db").contains("host0.1=db"));
+    assert!(
+        refused("forebay replay t --on c --past-end wrap").contains("write fold, skip or refuse")
+    );
+    assert!(refused("forebay replay t --on c --verify --skip-writes").contains("cannot be used"));
     assert!(refused("forebay").contains("Usage"));
 }
 

@@ -49,6 +49,8 @@ pub enum DeviceKind {
         flush_latency: Duration,
         /// Bytes a second over all operations; none for no limit.
         bandwidth_bytes_per_s: Option<u64>,
+        /// Operations a second; none where there is no limit.
+        iops: Option<u32>,
         /// Operations that it works on at once; none for no limit.
         queue_depth: Option<u32>,
     },
@@ -87,6 +89,7 @@ pub(super) struct RawDevice {
     write_latency: Option<Spanned<Interval>>,
     flush_latency: Option<Spanned<Interval>>,
     bandwidth: Option<Spanned<Rate>>,
+    iops: Option<Spanned<u32>>,
     queue_depth: Option<Spanned<u32>>,
 }
 
@@ -155,6 +158,13 @@ impl RawDevice {
                         "write 1 or more, or leave `queue_depth` out where there is no limit",
                     );
                 }
+                if let Some(iops) = self.iops.as_ref().filter(|iops| *iops.get_ref() == 0) {
+                    problems.add(
+                        &iops.span(),
+                        format!("device {name:?} with no operations a second does nothing"),
+                        "write 1 or more, or leave `iops` out where there is no limit",
+                    );
+                }
                 let latency = self
                     .latency
                     .as_ref()
@@ -168,6 +178,7 @@ impl RawDevice {
                     write_latency: or(&self.write_latency),
                     flush_latency: or(&self.flush_latency),
                     bandwidth_bytes_per_s: self.bandwidth.as_ref().map(|b| b.get_ref().0),
+                    iops: self.iops.as_ref().map(|iops| *iops.get_ref()),
                     queue_depth: self.queue_depth.as_ref().map(|depth| *depth.get_ref()),
                 }
             }
@@ -203,6 +214,7 @@ impl RawDevice {
                 Kind::Emulate,
             ),
             ("bandwidth", span(self.bandwidth.as_ref()), Kind::Emulate),
+            ("iops", span(self.iops.as_ref()), Kind::Emulate),
             (
                 "queue_depth",
                 span(self.queue_depth.as_ref()),

@@ -21,6 +21,7 @@ on = "disk"
 latency = "1ms"
 flush_latency = "2ms"
 bandwidth = "100MB/s"
+iops = 3000
 
 [cache]
 data = "ssd"
@@ -83,6 +84,7 @@ fn a_good_file_means_what_it_says() {
         read_latency,
         flush_latency,
         bandwidth_bytes_per_s,
+        iops,
         ..
     } = &config.device("slow").kind
     else {
@@ -91,6 +93,7 @@ fn a_good_file_means_what_it_says() {
     assert_eq!(read_latency.as_millis(), 1);
     assert_eq!(flush_latency.as_millis(), 2);
     assert_eq!(*bandwidth_bytes_per_s, Some(100_000_000));
+    assert_eq!(*iops, Some(3000));
     let leaf = config.stack("slow")[1];
     assert_eq!(
         leaf.kind,
@@ -308,7 +311,7 @@ fn addresses_that_clash_are_named_where_they_stand() {
     let tcp = "volume = \"db\"\nnbd = \"127.0.0.1:10809\"";
     let report = broken("io = \"threads\"", "metrics = \"127.0.0.1:10809\"");
     assert!(
-        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 34"),
+        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 35"),
         "{report}"
     );
     // The default is the configuration's as well.

@@ -79,7 +79,7 @@ impl Client {
 }
 
 /// The kind by its name; `Io` for one that this version does not know.
-fn kind_of(name: &str) -> ErrorKind {
+pub(crate) fn kind_of(name: &str) -> ErrorKind {
     use ErrorKind as K;
     [
         K::InvalidInput,

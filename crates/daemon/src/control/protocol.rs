@@ -7,6 +7,11 @@
 //! ```
 //!
 //! A request has any number of `progress` replies, then one of `done`, `status` and `error`.
+//!
+//! `record` has `recorded` replies besides. Behind the line of each come as many bytes as it says; all of
+//! them together are a trace in the native format, each reply a whole number of its frames. It goes on
+//! until the client sends something or ends its side of the connection, and then has the last of it and
+//! `done`.
 
 use forebay_block::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
@@ -45,6 +50,14 @@ pub enum Request {
         /// The volume.
         volume: String,
     },
+    /// Send a trace of what clients ask from now on.
+    Record {
+        /// The volumes; none for all.
+        #[serde(default)]
+        volumes: Vec<String>,
+        /// The most bytes that the trace may have.
+        max_bytes: Option<u64>,
+    },
 }
 
 /// What the daemon answers.
@@ -53,6 +66,8 @@ pub enum Request {
 pub enum Reply {
     /// It goes on; how far it is.
     Progress(String),
+    /// A piece of a trace follows this line.
+    Recorded(Recorded),
     /// It is done; what was done, in words.
     Done(String),
     /// The state of everything.
@@ -64,6 +79,17 @@ pub enum Reply {
         /// What happened and what to do, for people.
         message: String,
     },
+}
+
+/// What a piece of a trace has.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// Its length, bytes; zero where nothing was asked for a while.
+    pub bytes: u64,
+    /// Requests that are in it.
+    pub requests: u64,
+    /// Requests that were served and are not in it, since the ring was full.
+    pub lost: u64,
 }
 
 impl Reply {
@@ -79,7 +105,7 @@ impl Reply {
     /// Whether another reply follows.
     #[must_use]
     pub const fn is_last(&self) -> bool {
-        !matches!(self, Self::Progress(_))
+        !matches!(self, Self::Progress(_) | Self::Recorded(_))
     }
 }
 
@@ -129,6 +155,20 @@ mod tests {
                 r#"{"command":"grow","volume":"db"}"#,
                 Request::Grow {
                     volume: "db".into(),
+                },
+            ),
+            (
+                r#"{"command":"record"}"#,
+                Request::Record {
+                    volumes: Vec::new(),
+                    max_bytes: None,
+                },
+            ),
+            (
+                r#"{"command":"record","volumes":["db"],"max_bytes":4096}"#,
+                Request::Record {
+                    volumes: vec!["db".into()],
+                    max_bytes: Some(4096),
                 },
             ),
         ];

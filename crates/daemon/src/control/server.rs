@@ -10,17 +10,47 @@ use std::sync::Arc;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 
-use super::protocol::{LINE_BYTES, Reply, Request, line, parse_request};
+use super::protocol::{LINE_BYTES, Recorded, Reply, Request, line, parse_request};
 
-/// What becomes of a request: a future that ends with the last reply. Progress goes to the sender.
+/// What becomes of a request: a future that ends with the last reply.
 pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
 /// Answers requests.
-pub type Handler = Arc<dyn Fn(Request, mpsc::Sender<String>) -> Answer + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Request, Caller) -> Answer + Send + Sync>;
+
+/// Who asked.
+#[derive(Debug)]
+pub struct Caller {
+    /// Takes what comes before the last reply.
+    pub parts: mpsc::Sender<Part>,
+    /// True once the caller has said more, or has left.
+    pub heard: watch::Receiver<bool>,
+}
+
+/// What comes before the last reply.
+#[derive(Debug)]
+pub enum Part {
+    /// How far it is.
+    Progress(String),
+    /// A piece of a trace.
+    Trace(Recorded, Vec<u8>),
+}
+
+impl Part {
+    async fn send(self, write: &mut OwnedWriteHalf) -> std::io::Result<()> {
+        match self {
+            Self::Progress(text) => write.write_all(&line(&Reply::Progress(text))).await,
+            Self::Trace(recorded, bytes) => {
+                write.write_all(&line(&Reply::Recorded(recorded))).await?;
+                write.write_all(&bytes).await
+            }
+        }
+    }
+}
 
 /// Clients that are served at once; more wait.
 const CLIENTS: usize = 64;
@@ -148,33 +178,36 @@ async fn client(stream: UnixStream, handler: Handler) -> std::io::Result<()> {
             return write.write_all(&line(&Reply::error(&error))).await;
         }
         match parse_request(&request) {
-            Ok(request) => answer(request, &handler, &mut write).await?,
+            Ok(request) => answer(request, &handler, &mut read, &mut write).await?,
             Err(error) => write.write_all(&line(&Reply::error(&error))).await?,
         }
     }
 }
 
-/// Passes progress on while the work goes on. The work itself goes on to its end even when the
+/// Passes on what there is while the work goes on. The work itself goes on to its end even when the
 /// client leaves: the handler gave it to the engine's reactor.
 async fn answer(
     request: Request,
     handler: &Handler,
+    read: &mut BufReader<OwnedReadHalf>,
     write: &mut OwnedWriteHalf,
 ) -> std::io::Result<()> {
-    let (progress, mut told) = mpsc::channel(4);
-    let mut work = handler(request, progress);
+    let (parts, mut told) = mpsc::channel(4);
+    let (say, heard) = watch::channel(false);
+    let mut work = handler(request, Caller { parts, heard });
     loop {
+        let silent = !*say.borrow();
         tokio::select! {
             biased;
-            Some(text) = told.recv() => {
-                write.write_all(&line(&Reply::Progress(text))).await?;
-            }
+            Some(part) = told.recv() => part.send(write).await?,
             last = &mut work => {
-                while let Ok(text) = told.try_recv() {
-                    write.write_all(&line(&Reply::Progress(text))).await?;
+                while let Ok(part) = told.try_recv() {
+                    part.send(write).await?;
                 }
                 return write.write_all(&line(&last)).await;
             }
+            // What it is is looked at when this is answered.
+            _ = read.fill_buf(), if silent => { say.send_replace(true); }
         }
     }
 }
@@ -187,15 +220,16 @@ mod tests {
 
     /// A daemon that flushes in two steps and knows nothing else.
     fn handler() -> Handler {
-        Arc::new(|request, progress| {
+        Arc::new(|request, caller| {
             Box::pin(async move {
                 let Request::Flush { volume } = request else {
                     let error = Error::new(ErrorKind::Unsupported, "only flush");
                     return Reply::error(&error);
                 };
                 for left in ["2 left", "1 left"] {
-                    progress
-                        .send(left.into())
+                    caller
+                        .parts
+                        .send(Part::Progress(left.into()))
                         .await
                         .expect("the client listens");
                 }

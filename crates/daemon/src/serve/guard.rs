@@ -35,6 +35,13 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// The export, of a daemon that listens on these places (in its status's words), that `path` lies on, if
+/// that can be seen.
+pub(crate) fn export_with(path: &Path, listening: &[String]) -> Option<String> {
+    let path = std::path::absolute(path).ok()?;
+    Served::at(listening).holds(&path, Path::new("/sys"), 0)
+}
+
 /// Where the volumes appear.
 struct Served {
     directories: Vec<PathBuf>,
@@ -58,6 +65,30 @@ impl Served {
                     served.addresses.push(address.port().to_string());
                 }
                 Protocol::Nbd(Listen::Tcp(_)) => {}
+            }
+        }
+        served
+    }
+
+    /// From what a daemon says about where it listens.
+    fn at(listening: &[String]) -> Self {
+        let mut served = Self {
+            directories: Vec::new(),
+            addresses: Vec::new(),
+        };
+        for place in listening {
+            if let Some((_, file)) = place.split_once(" is the file ") {
+                served
+                    .directories
+                    .extend(Path::new(file).parent().map(Path::to_path_buf));
+            } else if let Some((_, socket)) = place.split_once("?socket=") {
+                served.addresses.push(socket.to_owned());
+            } else if let Some(address) = place.strip_prefix("NBD: nbd://") {
+                let port = address
+                    .split('/')
+                    .next()
+                    .and_then(|at| at.rsplit(':').next());
+                served.addresses.extend(port.map(str::to_owned));
             }
         }
         served
@@ -189,6 +220,19 @@ mod tests {
         assert!(on("/run/forebay/db/cache.img").is_some_and(|what| what.contains("FUSE")));
         assert_eq!(on("/run/forebay/dbx"), None);
         assert_eq!(on("/"), None);
+    }
+
+    #[test]
+    fn what_a_daemon_says_names_its_exports() {
+        let listening = [
+            "NBD: nbd+unix:///db?socket=/run/forebay/db.sock",
+            "NBD: nbd://[::1]:10809/db",
+            "FUSE: volume \"db\" is the file /run/forebay/db/db",
+            "control on /run/forebay/control.sock",
+        ];
+        let at = Served::at(&listening.map(str::to_owned));
+        assert_eq!(at.directories, served().directories);
+        assert_eq!(at.addresses, served().addresses);
     }
 
     #[test]

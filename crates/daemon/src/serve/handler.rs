@@ -8,20 +8,22 @@ use tokio::sync::mpsc;
 
 use super::engine::Handle;
 use super::exports::Shared;
+use super::record::Recordings;
 use crate::config::size::human_bytes;
 use crate::control::http::Source;
 use crate::control::protocol::{Reply, Request};
-use crate::control::server::Handler;
+use crate::control::server::{Caller, Handler, Part};
 
 /// How often progress is told.
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// What the control socket's server calls.
-pub(super) fn new(engine: Handle, exports: Arc<Shared>) -> Handler {
-    Arc::new(move |request, progress| {
+pub(super) fn new(engine: Handle, exports: Arc<Shared>, recordings: Arc<Recordings>) -> Handler {
+    Arc::new(move |request, caller| {
         let (engine, exports) = (engine.clone(), Arc::clone(&exports));
+        let recordings = Arc::clone(&recordings);
         Box::pin(async move {
-            let answer = answer(request, &engine, exports, progress).await;
+            let answer = answer(request, &engine, exports, &recordings, caller).await;
             answer.unwrap_or_else(|error| Reply::error(&error))
         })
     })
@@ -45,8 +47,10 @@ async fn answer(
     request: Request,
     engine: &Handle,
     exports: Arc<Shared>,
-    progress: mpsc::Sender<String>,
+    recordings: &Recordings,
+    caller: Caller,
 ) -> Result<Reply> {
+    let progress = &caller.parts;
     if !matches!(request, Request::Status {}) {
         let open = engine.ask(|engine| async move { engine.check_open() });
         open.await??;
@@ -63,7 +67,7 @@ async fn answer(
                 tracing::info!("flush asked for: {whose}");
                 engine.stack.write_back(name.as_deref()).await
             });
-            with_progress(work, engine, volume, &progress).await??
+            with_progress(work, engine, volume, progress).await??
         }
         Request::Mode { volume, mode } => {
             let work = engine.ask(move |engine| async move {
@@ -97,7 +101,7 @@ async fn answer(
                 }
                 done
             });
-            with_progress(work, engine, Some(volume), &progress).await??
+            with_progress(work, engine, Some(volume), progress).await??
         }
         Request::Grow { volume } => {
             let work = engine.ask(move |engine| async move {
@@ -109,6 +113,9 @@ async fn answer(
             });
             work.await??
         }
+        Request::Record { volumes, max_bytes } => {
+            recordings.run(engine, volumes, max_bytes, caller).await?
+        }
     };
     Ok(Reply::Done(done))
 }
@@ -118,7 +125,7 @@ async fn with_progress<T>(
     work: impl Future<Output = T>,
     engine: &Handle,
     volume: Option<String>,
-    progress: &mpsc::Sender<String>,
+    progress: &mpsc::Sender<Part>,
 ) -> T {
     let mut work = std::pin::pin!(work);
     loop {
@@ -132,7 +139,7 @@ async fn with_progress<T>(
                 if let Ok(left) = left {
                     let text = format!("{} left to write back", human_bytes(left));
                     // Nobody may listen any more; the work goes on.
-                    let _ = progress.try_send(text);
+                    let _ = progress.try_send(Part::Progress(text));
                 }
             }
         }

@@ -9,6 +9,7 @@ mod exports;
 pub(crate) mod guard;
 mod handler;
 mod logging;
+mod record;
 mod shutdown;
 mod watch;
 
@@ -27,6 +28,7 @@ use crate::control;
 use crate::stack::Wishes;
 use engine::Engine;
 use exports::{Reactors, Running};
+use record::Recordings;
 
 /// Memory that is taken for requests in flight where a volume is a file of this machine's: what FUSE
 /// admits (32 MiB), rounded up to powers of two, and as much again on free lists.
@@ -80,6 +82,7 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
         let (engine, thread) = Engine::start(config.clone(), wishes.clone()).await?;
         let mut running = Running::new(engine.clone());
         let mut watch = watch::Watch::default();
+        let recordings = Arc::new(Recordings::default());
         let started = running.start(&config).await;
         let result = match started {
             Ok(()) => {
@@ -92,7 +95,8 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
                     system::reserve_memory(RESERVE_BYTES);
                 }
                 announce(&engine, listening, running.reactors()).await?;
-                let handler = handler::new(engine.clone(), running.shared());
+                let handler =
+                    handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
                 let source = handler::source(engine.clone());
                 let control =
                     tokio::spawn(control::server::serve(control_socket, Arc::clone(&handler)));
@@ -108,7 +112,7 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
             Err(error) => Err(error),
         };
         watch.look(&engine).await;
-        let ended = shutdown::run(&engine, running, &mut signals).await;
+        let ended = shutdown::run(&engine, running, &recordings, &mut signals).await;
         if ended.is_ok() {
             // It ended its last task; what is left is the thread's own end.
             let _ = thread.join();
@@ -151,7 +155,8 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-const fn io_engine(config: &Config) -> IoEngine {
+/// What carries out the I/O.
+pub(crate) const fn io_engine(config: &Config) -> IoEngine {
     match config.server.io {
         Io::Auto => IoEngine::Auto,
         Io::Uring => IoEngine::Uring,

@@ -10,6 +10,7 @@ use sd_notify::NotifyState;
 use super::Signals;
 use super::engine::Handle;
 use super::exports::Running;
+use super::record::Recordings;
 use crate::config::size::{human_count, human_duration};
 
 /// Time that unmounting may take: the kernel writes back what it has.
@@ -20,7 +21,12 @@ const DRAIN: Duration = Duration::from_secs(60);
 const CLOSE: Duration = Duration::from_secs(120);
 
 /// Stops taking I/O, makes durable what was acknowledged, and marks the cache as cleanly shut down.
-pub(super) async fn run(engine: &Handle, running: Running, signals: &mut Signals) -> Result<()> {
+pub(super) async fn run(
+    engine: &Handle,
+    running: Running,
+    recordings: &Recordings,
+    signals: &mut Signals,
+) -> Result<()> {
     let begin = Instant::now();
     super::notify(&[NotifyState::Stopping]);
     let begun = engine.ask(|engine| async move { engine.shutting_down.set(true) });
@@ -46,6 +52,7 @@ pub(super) async fn run(engine: &Handle, running: Running, signals: &mut Signals
         signals,
     )
     .await?;
+    recordings.end().await;
     running.stop();
     let close = engine.ask(|engine| async move {
         let closed = engine.stack.close().await;

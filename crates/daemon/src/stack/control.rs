@@ -4,6 +4,8 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
 
+use forebay_volume::record::Recorder;
+
 use super::cache::OpenCache;
 use super::{Served, Stack};
 use crate::config::Mode;
@@ -162,6 +164,33 @@ impl Stack {
             human_bytes(before),
             human_bytes(after)
         ))
+    }
+
+    /// Records what is asked from now on of the volumes that are named, or of all. Returns the volumes by
+    /// their numbers in the recording.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume.
+    pub fn record(&self, names: &[String], recorder: Recorder) -> Result<Vec<String>> {
+        let named = names.iter().map(|name| self.served(name));
+        let mut recorded = named.collect::<Result<Vec<_>>>()?;
+        if recorded.is_empty() {
+            recorded.clone_from(&self.volumes.borrow());
+        }
+        let recorder = Rc::new(recorder);
+        for (number, served) in (0..).zip(&recorded) {
+            let to = Some((Rc::clone(&recorder), number));
+            served.volume.record(to);
+        }
+        let names = recorded.iter().map(|served| served.config.name.clone());
+        Ok(names.collect())
+    }
+
+    /// Records nothing any more.
+    pub fn end_recording(&self) {
+        for served in self.volumes.borrow().iter() {
+            served.volume.record(None);
+        }
     }
 
     /// Takes no more requests on any volume and waits for those that have begun.

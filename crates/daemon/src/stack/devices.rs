@@ -9,7 +9,9 @@ use forebay_device::counted::{Counted, Counters};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
+use forebay_device::metered::Metered;
 use forebay_io::file::Faults;
+use forebay_io::rt::meter::{self, Account};
 
 use crate::config::{Config, DeviceKind};
 use crate::control::status::DeviceStatus;
@@ -59,7 +61,10 @@ impl Watched {
 /// # Errors
 /// What the device says, with the place in the configuration.
 pub(super) fn open(config: &Config, name: &str, role: &'static str) -> Result<Watched> {
-    let (device, what, faults) = open_stack(config, name)?;
+    let (mut device, what, faults) = open_stack(config, name)?;
+    if meter::is_on() {
+        device = Metered::new(device, Account::Device);
+    }
     let (device, counters) = Counted::new(device);
     Ok(Watched {
         name: name.to_owned(),
@@ -98,6 +103,7 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
             write_latency,
             flush_latency,
             bandwidth_bytes_per_s,
+            iops,
             queue_depth,
         } => {
             let (inner, what, faults) = open_stack(config, on)?;
@@ -107,6 +113,7 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
                 write_latency_us: us(write_latency),
                 flush_latency_us: us(flush_latency),
                 bandwidth_bytes_per_s: bandwidth_bytes_per_s.unwrap_or(0),
+                iops: iops.unwrap_or(0),
                 queue_depth: queue_depth.unwrap_or(0),
             };
             Ok((

@@ -2,7 +2,9 @@
 
 mod checked;
 mod operator;
+mod replays;
 mod support;
+mod traces;
 
 use support::nbd::Nbd;
 use support::{Place, text};

@@ -35,7 +35,7 @@ fn each_operation_takes_what_is_declared() {
         write_latency_us: 2000,
         flush_latency_us: 5000,
         bandwidth_bytes_per_s: 100_000_000,
-        queue_depth: 0,
+        ..Profile::default()
     };
     let transfer = Duration::from_nanos(40_960);
     let time = |request: fn() -> Request| {
@@ -78,6 +78,39 @@ fn overlapping_requests_overlap_latency_and_share_bandwidth() {
         time <= expected && expected - time < Duration::from_nanos(32),
         "{time:?}"
     );
+}
+
+#[test]
+fn a_limit_of_operations_binds_small_requests_and_one_of_bytes_large_ones() {
+    let profile = Profile {
+        read_latency_us: 1000,
+        write_latency_us: 1000,
+        bandwidth_bytes_per_s: 1 << 20,
+        iops: 100,
+        ..Profile::default()
+    };
+    let time = |requests: fn() -> Vec<Request>| {
+        virtual_time(profile, async move |device| {
+            all(requests()
+                .into_iter()
+                .map(|request| device.start(request))
+                .collect())
+            .await;
+        })
+    };
+    let small = || {
+        (0..5)
+            .map(|_| Request::read(0, Buf::scratch(512)))
+            .collect()
+    };
+    assert_eq!(time(small), MS + 5 * 10 * MS);
+    let large = || vec![Request::write(0, Buf::zeroed(1 << 20), false); 2];
+    assert_eq!(time(large), MS + Duration::from_secs(2));
+    assert_eq!(
+        time(|| vec![Request::discard(0, 1 << 20); 3]),
+        MS + 3 * 10 * MS
+    );
+    assert_eq!(time(|| vec![Request::flush(); 3]), Duration::ZERO);
 }
 
 #[test]
@@ -168,11 +201,14 @@ fn it_says_what_it_emulates() {
         write_latency_us: 1500,
         flush_latency_us: 2345,
         bandwidth_bytes_per_s: 3_200_000_000,
+        iops: 500,
         queue_depth: 8,
     };
     assert_eq!(
         words(odd).as_deref(),
-        Some("emulated: 80 us read, 1.5 ms write, 2345 us flush, 3.2 GB/s, queue depth 8")
+        Some(
+            "emulated: 80 us read, 1.5 ms write, 2345 us flush, 3.2 GB/s, 500 IOPS, queue depth 8"
+        )
     );
     let outer = EmulateDevice::new(EmulateDevice::new(memory(), odd), remote);
     let text = outer.info().emulated.expect("says so");

@@ -6,6 +6,7 @@
 //!
 //! In simulation the clock is virtual and the next task is drawn from the ready ones by a seed.
 
+pub mod meter;
 mod task;
 mod timer;
 mod wake;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use meter::Meter;
 use task::Tasks;
 pub use timer::Sleep;
 use timer::Timers;
@@ -50,6 +52,8 @@ pub struct Executor {
     clock: Clock,
     order: Order,
     remote: Arc<wake::Shared>,
+    turns: Cell<u64>,
+    meter: Meter,
     /// Memory for the next work that other threads queue.
     spare: Cell<Vec<wake::Work>>,
 }
@@ -125,6 +129,8 @@ impl Executor {
             clock,
             order,
             remote,
+            turns: Cell::new(0),
+            meter: Meter::default(),
             spare: Cell::default(),
         })
     }
@@ -147,7 +153,8 @@ impl Executor {
 
     /// Adds a task; it runs at a later [`Executor::run_ready`].
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        let index = self.tasks.borrow_mut().insert(future);
+        let account = self.meter.account();
+        let index = self.tasks.borrow_mut().insert(future, account);
         self.ready.borrow_mut().push_back(index);
     }
 
@@ -163,6 +170,7 @@ impl Executor {
     /// Takes work that other threads queued, and fires the timers that are due. Whether any task
     /// is ready to run after that.
     pub fn collect(&self) -> bool {
+        self.turns.set(self.turns.get().wrapping_add(1));
         if self.remote.pending() {
             let mut work = self.remote.take(self.spare.take());
             for work in work.drain(..) {
@@ -194,7 +202,13 @@ impl Executor {
                 continue;
             };
             let waker = wake::waker(data);
-            let done = future.poll(&mut Context::from_waker(&waker)).is_ready();
+            let mut poll = || future.poll(&mut Context::from_waker(&waker)).is_ready();
+            let done = if self.meter.is_on() {
+                let account = self.tasks.borrow().account(index);
+                self.meter.within(account, poll)
+            } else {
+                poll()
+            };
             let finished = self.tasks.borrow_mut().end(index, future, done);
             // Dropped here, when nothing is borrowed: a future's drop may spawn or wake.
             drop(finished);
@@ -301,6 +315,16 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
 #[must_use]
 pub fn now() -> Duration {
     with_current(Executor::now)
+}
+
+/// How many turns this thread's executor has begun. What happens within one turn happens at the same
+/// time, as far as the reactor can tell.
+///
+/// # Panics
+/// On a thread that runs none.
+#[must_use]
+pub fn turns() -> u64 {
+    with_current(|executor| executor.turns.get())
 }
 
 /// Waits for `duration`.

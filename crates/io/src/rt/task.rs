@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
 use super::Polled;
+use super::meter::Account;
 use super::wake::{Data, INDEX_BITS};
 
 /// Block sizes are `64 << class` bytes, up to 64 KiB.
@@ -120,6 +121,7 @@ enum State {
 struct Slot {
     generation: u32,
     queued: bool,
+    account: Account,
     state: State,
 }
 
@@ -137,12 +139,17 @@ impl Tasks {
     }
 
     /// Stores a task as queued; the caller puts its index on the ready queue.
-    pub(super) fn insert(&mut self, future: impl Future<Output = ()> + 'static) -> u32 {
+    pub(super) fn insert(
+        &mut self,
+        future: impl Future<Output = ()> + 'static,
+        account: Account,
+    ) -> u32 {
         let stored = store(future);
         self.live += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.queued = true;
+            slot.account = account;
             slot.state = State::Live(Some(stored));
             return index;
         }
@@ -151,9 +158,15 @@ impl Tasks {
         self.slots.push(Slot {
             generation: 0,
             queued: true,
+            account,
             state: State::Live(Some(stored)),
         });
         index
+    }
+
+    /// On whose account a task runs.
+    pub(super) fn account(&self, index: u32) -> Account {
+        self.slots[index as usize].account
     }
 
     /// Takes a task's future for polling. None if it has ended meanwhile.

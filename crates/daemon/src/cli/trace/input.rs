@@ -20,6 +20,9 @@ pub(in crate::cli) struct ReadArguments {
     /// Only this volume; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(super) volume: Vec<String>,
+    /// Only so many requests, the first ones
+    #[arg(long, value_name = "REQUESTS", default_value_t = u64::MAX, hide_default_value = true)]
+    pub(super) limit: u64,
 }
 
 /// A trace that is read for a command.
@@ -29,6 +32,8 @@ pub(super) struct Input {
     /// For each volume of the trace its number among those wanted.
     numbers: Vec<Option<u32>>,
     volumes: Volumes,
+    /// Requests that may still come.
+    left: u64,
     bar: ProgressBar,
 }
 
@@ -50,6 +55,7 @@ impl Input {
             wanted: arguments.volume.clone(),
             numbers: Vec::new(),
             volumes: Volumes::new(),
+            left: arguments.limit,
             bar,
         })
     }
@@ -57,15 +63,21 @@ impl Input {
     /// The next requests of the volumes that count; false at the end.
     pub(super) fn fill(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
         loop {
+            if self.left == 0 {
+                batch.clear();
+                self.bar.finish_and_clear();
+                return Ok(false);
+            }
             if !self.trace.fill(batch)? {
                 self.bar.finish_and_clear();
                 return self.check_wanted().map(|()| false);
             }
             self.bar.set_position(self.trace.progress().read_bytes());
-            if self.wanted.is_empty() {
-                return Ok(true);
+            if !self.wanted.is_empty() {
+                self.select(batch);
             }
-            self.select(batch);
+            batch.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+            self.left -= batch.len() as u64;
             if !batch.is_empty() {
                 return Ok(true);
             }
@@ -139,6 +151,12 @@ impl Input {
             remarks.push(format!(
                 "the recording was cut off: its last {} bytes are no whole frame",
                 counts.cut_bytes
+            ));
+        }
+        if counts.lost > 0 {
+            remarks.push(format!(
+                "{} more requests were served and not recorded: the recorder could not keep up",
+                counts.lost
             ));
         }
         if counts.before_zero > 0 {

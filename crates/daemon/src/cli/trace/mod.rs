@@ -1,17 +1,21 @@
-//! What reads block I/O traces, one file a command: `forebay trace`, `simulate`, `mrc`.
+//! What reads block I/O traces, one file a command: `forebay trace`, `simulate`, `mrc`, `replay`.
 
 mod convert;
 mod generate;
 mod input;
 pub(super) mod mrc;
 mod report;
+mod record;
+pub(super) mod replay;
 pub(super) mod simulate;
 mod stats;
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use forebay_block::Result;
 
-/// Look at, convert and make block I/O traces
+/// Record, look at, convert and make block I/O traces
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -20,13 +24,15 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Record(record::Arguments),
     Stats(stats::Arguments),
     Convert(convert::Arguments),
     Generate(generate::Arguments),
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &Arguments, control: impl FnOnce() -> PathBuf) -> Result<()> {
     match &arguments.command {
+        Command::Record(arguments) => record::run(arguments, &control()),
         Command::Stats(arguments) => stats::run(arguments),
         Command::Convert(arguments) => convert::run(arguments),
         Command::Generate(arguments) => generate::run(arguments),

@@ -243,6 +243,7 @@ fn as_json(summary: &Summary, input: &Input) -> Value {
         "skipped_bad": counts.bad,
         "ignored": counts.ignored,
         "cut_bytes": counts.cut_bytes,
+        "lost": counts.lost,
         "before_zero": counts.before_zero,
         "volumes": summary.volumes.iter().map(volume).collect::<Vec<_>>(),
     })

@@ -1,0 +1,264 @@
+//! `forebay trace record`: what a running daemon serves, as a trace.
+
+use std::fs::File;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::super::out;
+use crate::config::size::{Interval, Size, human_bytes, human_count};
+use crate::control::client::{Client, kind_of};
+use crate::control::protocol::{LINE_BYTES, Recorded, Reply, Request, line};
+use crate::serve::guard;
+
+/// Smallest size that a recording may be held to, bytes.
+const SMALLEST_BYTES: u64 = 4096;
+/// A daemon that records gives a sign of life every second; one that is silent for so long is gone.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Record what clients ask of a running daemon
+///
+/// Every request that the daemon takes is recorded with its volume, operation, offset, length and time of
+/// arrival (writes of zeroes as discards), not its data. Clients do not wait for it: what cannot be
+/// written down in time is counted, and the file says so. It goes on until Ctrl-C, --duration,
+/// --max-size or the daemon's end; a recorder that is killed leaves a file that can be read up to there.
+///
+/// The file has Forebay's own format, which all of `forebay trace`, `simulate`, `mrc` and `replay` read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  forebay trace record monday.fbt --duration 1h
+  forebay trace record db.fbt --volume db --max-size 1G --control /run/forebay/control.sock")]
+pub(super) struct Arguments {
+    /// The file to write
+    pub(super) out: PathBuf,
+    /// Only this volume; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(super) volume: Vec<String>,
+    /// End after this time, such as 60s or 30m
+    #[arg(long, value_name = "TIME")]
+    pub(super) duration: Option<Interval>,
+    /// End before the file is larger than this
+    #[arg(long, value_name = "SIZE")]
+    pub(super) max_size: Option<Size>,
+    /// Write over an existing file
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+pub(super) fn run(arguments: &Arguments, control: &Path) -> Result<()> {
+    let path = &arguments.out;
+    let max_bytes = arguments.max_size.map(|size| size.0);
+    if max_bytes.is_some_and(|max| max < SMALLEST_BYTES) {
+        let what = "nothing fits into so little: give --max-size at least 4K";
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    check_place(path, control)?;
+    let what = || format!("cannot record into {}", path.display());
+    let file = match arguments.force {
+        true => File::create(path).context(what)?,
+        false => File::create_new(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{} exists: name another file, or write over it with --force",
+                    path.display()
+                ),
+            ),
+            _ => Error::from(error).context(what()),
+        })?,
+    };
+    let request = Request::Record {
+        volumes: arguments.volume.clone(),
+        max_bytes,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(what)?;
+    let (total, ended) = runtime.block_on(async {
+        let mut recording = Recording::begin(control, &request, file).await?;
+        let duration = arguments.duration.map(|duration| duration.0);
+        let ended = recording.run(duration).await;
+        recording.shown.finish_and_clear();
+        Ok::<_, Error>((recording.total, ended))
+    })?;
+    if total.bytes == 0 {
+        // Nothing was begun, as for a volume that is not there.
+        let _ = std::fs::remove_file(path);
+    }
+    let written = format!("{} in {}", human_bytes(total.bytes), path.display());
+    match ended {
+        Ok(done) => out::print(&format!("{done}; {written}\n")),
+        Err(error) if total.bytes > 0 => Err(error.context(format!(
+            "the recording broke off; what there was until then can be read: {}, {written}",
+            human_count(total.requests, "request")
+        ))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses a file on a volume of the very daemon that is to be recorded: each piece of the recording
+/// would be recorded.
+fn check_place(path: &Path, control: &Path) -> Result<()> {
+    let reply = Client::connect(control)?.call(&Request::Status {}, |_| ())?;
+    let Reply::Status(status) = reply else {
+        return Ok(());
+    };
+    let Some(export) = guard::export_with(path, &status.listening) else {
+        return Ok(());
+    };
+    let what = format!(
+        "{} lies on a volume that the daemon serves ({export}): the recording would record itself; \
+         name a file on another file system",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
+
+struct Recording {
+    read: BufReader<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+    file: File,
+    total: Recorded,
+    shown: ProgressBar,
+}
+
+impl Recording {
+    async fn begin(control: &Path, request: &Request, file: File) -> Result<Self> {
+        let what = || format!("control socket {}", control.display());
+        let stream = UnixStream::connect(control).await.context(what)?;
+        let (read, mut write) = stream.into_split();
+        write.write_all(&line(request)).await.context(what)?;
+        let shown = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new_spinner(),
+            false => ProgressBar::hidden(),
+        };
+        let style = ProgressStyle::with_template("recording for {elapsed}: {msg} (Ctrl-C ends it)");
+        shown.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        Ok(Self {
+            read: BufReader::with_capacity(256 << 10, read),
+            write,
+            file,
+            total: Recorded::default(),
+            shown,
+        })
+    }
+
+    /// Writes what comes until the end. Returns the daemon's last words.
+    async fn run(&mut self, duration: Option<Duration>) -> Result<String> {
+        let of = |kind| signal(kind).context(|| "signal handler");
+        let mut interrupt = of(SignalKind::interrupt())?;
+        let mut terminate = of(SignalKind::terminate())?;
+        let end = duration.map(|duration| Instant::now() + duration);
+        let mut asked = false;
+        let mut text = Vec::new();
+        loop {
+            let ask = wish_to_end(&mut interrupt, &mut terminate, end.filter(|_| !asked));
+            tokio::select! {
+                // Kept in `text` if the other is first.
+                read = read_line(&mut self.read, &mut text) => read?,
+                () = ask => {
+                    if asked {
+                        let what = "interrupted again before the daemon had sent the rest";
+                        return Err(Error::new(ErrorKind::Disconnected, what));
+                    }
+                    asked = true;
+                    // The daemon sees it and sends the rest.
+                    self.write.shutdown().await.context(|| "control socket")?;
+                    continue;
+                }
+            }
+            if let Some(done) = self.take(&text).await? {
+                self.file
+                    .sync_data()
+                    .context(|| "cannot make the trace durable")?;
+                return Ok(done);
+            }
+            text.clear();
+        }
+    }
+
+    /// Takes a reply and what belongs to it. Returns the last one's words.
+    async fn take(&mut self, text: &[u8]) -> Result<Option<String>> {
+        let reply: Reply = serde_json::from_slice(text).map_err(|error| {
+            let what = "the daemon's answer makes no sense; is it of another version?";
+            Error::with_source(ErrorKind::Disconnected, what, error)
+        })?;
+        match reply {
+            Reply::Recorded(recorded) => {
+                let mut left = recorded.bytes;
+                while left > 0 {
+                    let read = tokio::time::timeout(SILENCE, self.read.fill_buf()).await;
+                    let have = read.map_err(|_| silent())?.context(|| "control socket")?;
+                    if have.is_empty() {
+                        return Err(gone());
+                    }
+                    let some = have.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    let written = self.file.write_all(&have[..some]);
+                    written.context(|| "cannot write the trace")?;
+                    self.read.consume(some);
+                    left -= some as u64;
+                }
+                self.total.bytes += recorded.bytes;
+                self.total.requests += recorded.requests;
+                self.total.lost += recorded.lost;
+                let Recorded {
+                    bytes,
+                    requests,
+                    lost,
+                } = self.total;
+                let size = human_bytes(bytes);
+                self.shown
+                    .set_message(format!("{requests} requests, {lost} lost, {size}"));
+                Ok(None)
+            }
+            Reply::Done(done) => Ok(Some(done)),
+            Reply::Error { kind, message } => Err(Error::with_source(kind_of(&kind), "", message)),
+            Reply::Progress(_) | Reply::Status(_) => Ok(None),
+        }
+    }
+}
+
+/// Reads on until the end of a line. What was read stays in `text` if it is dropped before.
+async fn read_line(read: &mut BufReader<OwnedReadHalf>, text: &mut Vec<u8>) -> Result<()> {
+    let limit = (16 * LINE_BYTES).saturating_sub(text.len()) as u64;
+    let mut read = read.take(limit);
+    let read = tokio::time::timeout(SILENCE, read.read_until(b'\n', text)).await;
+    read.map_err(|_| silent())?.context(|| "control socket")?;
+    match text.last() {
+        Some(b'\n') => Ok(()),
+        _ => Err(gone()),
+    }
+}
+
+fn gone() -> Error {
+    let what = "the daemon ended without a last word; its log says more";
+    Error::new(ErrorKind::Disconnected, what)
+}
+
+fn silent() -> Error {
+    let what = "the daemon has not answered for a minute; its log says more";
+    Error::new(ErrorKind::TimedOut, what)
+}
+
+/// Waits for a signal, or for the moment.
+async fn wish_to_end(interrupt: &mut Signal, terminate: &mut Signal, end: Option<Instant>) {
+    let time = async {
+        match end {
+            Some(end) => tokio::time::sleep_until(end.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        () = time => {}
+    }
+}

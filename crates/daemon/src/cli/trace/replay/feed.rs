@@ -1,0 +1,171 @@
+//! Reads the trace on a thread of its own, so that the reactor does nothing but I/O, and says which
+//! target each request is for.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_trace::Request;
+use tokio::sync::mpsc;
+
+use super::super::input::Input;
+use super::Mapping;
+
+/// Batches that are read ahead.
+const AHEAD: usize = 8;
+
+/// The requests of a trace, with targets in place of volumes.
+pub(super) struct Feed {
+    batches: mpsc::Receiver<Result<Vec<Request>>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What there is to say about the trace.
+#[derive(Default)]
+struct Seen {
+    /// Volumes of the trace and their targets.
+    routes: Vec<(String, String)>,
+    remarks: Vec<String>,
+}
+
+impl Feed {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// `NotFound` if a volume is mapped to a target that is not there.
+    pub(super) fn start(input: Input, targets: Vec<String>, map: Vec<Mapping>) -> Result<Self> {
+        if let Some(wrong) = map.iter().find(|mapping| !targets.contains(&mapping.to)) {
+            let what = format!(
+                "--map {}={}: there is no volume {:?} to replay on; there are: {}",
+                wrong.from,
+                wrong.to,
+                wrong.to,
+                targets.join(", ")
+            );
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let (tell, batches) = mpsc::channel(AHEAD);
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let told = Arc::clone(&seen);
+        let routes = Routes {
+            targets,
+            map,
+            numbers: Vec::new(),
+        };
+        let thread = std::thread::Builder::new().name("trace".into());
+        thread
+            .spawn(move || read(input, routes, &tell, &told))
+            .context(|| "cannot start a thread to read the trace")?;
+        Ok(Self { batches, seen })
+    }
+
+    /// The next requests; none at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<Request>>> {
+        self.batches.recv().await.transpose()
+    }
+
+    /// Which volumes of the trace went where, and what to say about the trace.
+    pub(super) fn end(self) -> (Vec<(String, String)>, Vec<String>) {
+        drop(self.batches);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        (
+            std::mem::take(&mut seen.routes),
+            std::mem::take(&mut seen.remarks),
+        )
+    }
+}
+
+fn read(
+    mut input: Input,
+    mut routes: Routes,
+    tell: &mpsc::Sender<Result<Vec<Request>>>,
+    seen: &Mutex<Seen>,
+) {
+    loop {
+        let mut batch = Vec::new();
+        let filled = input.fill(&mut batch).and_then(|more| {
+            let names = input.volumes().names();
+            routes.extend(names)?;
+            for request in &mut batch {
+                request.volume = routes.numbers[request.volume as usize];
+            }
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.remarks = input.remarks();
+            let target = |number: &u32| routes.targets[*number as usize].clone();
+            let new = names.iter().zip(&routes.numbers).skip(seen.routes.len());
+            seen.routes
+                .extend(new.map(|(name, number)| (name.clone(), target(number))));
+            Ok(more)
+        });
+        let last = match filled {
+            Ok(true) => None,
+            Ok(false) => break,
+            Err(error) => Some(error),
+        };
+        let ends = last.is_some();
+        // Whoever replays may have had enough.
+        if tell.blocking_send(last.map_or(Ok(batch), Err)).is_err() || ends {
+            break;
+        }
+    }
+}
+
+/// Which target each volume of the trace is for.
+struct Routes {
+    targets: Vec<String>,
+    map: Vec<Mapping>,
+    /// By the volume's number.
+    numbers: Vec<u32>,
+}
+
+impl Routes {
+    /// Volumes that have not been seen before.
+    fn extend(&mut self, names: &[String]) -> Result<()> {
+        for (number, name) in names.iter().enumerate().skip(self.numbers.len()) {
+            let mapped = self.map.iter().find(|mapping| mapping.from == *name);
+            let wanted = mapped.map_or(name, |mapping| &mapping.to);
+            let target = self.targets.iter().position(|target| target == wanted);
+            let target = target.unwrap_or(number % self.targets.len());
+            let target = u32::try_from(target).map_err(|_| ErrorKind::InvalidInput)?;
+            self.numbers.push(target);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routed(names: &[&str], targets: &[&str], map: &[&str]) -> Vec<u32> {
+        let own = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let mut routes = Routes {
+            targets: own(targets),
+            map: map
+                .iter()
+                .map(|text| text.parse().expect("a mapping"))
+                .collect(),
+            numbers: Vec::new(),
+        };
+        let names = own(names);
+        // As they appear, not all at once.
+        routes.extend(&names[..names.len() / 2]).expect("few");
+        routes.extend(&names).expect("few");
+        routes.numbers
+    }
+
+    #[test]
+    fn volumes_go_where_they_are_mapped_or_called_or_in_turn() {
+        assert_eq!(routed(&["a", "b", "c"], &["x", "y"], &[]), [0, 1, 0]);
+        assert_eq!(routed(&["b", "a"], &["a", "b"], &[]), [1, 0]);
+        assert_eq!(
+            routed(&["a=1", "b"], &["x", "y"], &["a=1=y", "b=x"]),
+            [1, 0]
+        );
+        assert!("a".parse::<Mapping>().is_err() && "a=".parse::<Mapping>().is_err());
+    }
+}

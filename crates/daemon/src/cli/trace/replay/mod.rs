@@ -1,0 +1,233 @@
+//! `forebay replay`: real I/O as a trace says.
+
+mod feed;
+mod report;
+mod target;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::{Engine as IoEngine, Reactor};
+use forebay_trace::Format;
+use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Report, Writes, replay};
+
+use super::super::out;
+use super::input::{Input, ReadArguments, names};
+use feed::Feed;
+use report::Measured;
+use target::{On, Opened};
+
+/// Do the I/O of a trace, on the volumes of a configuration or over NBD
+///
+/// With --on CONFIG the cache and its volumes are opened in this process, as `forebay serve` would open
+/// them, without exports: nothing else may use them meanwhile. Besides latencies it then says what the
+/// engine's own code took for a request, how many requests hit, and what went to and from the cache and
+/// the backing devices.
+///
+/// WHAT A TRACE WRITES REPLACES THE DATA OF THE VOLUME. A trace with writes is refused without
+/// --destroy-data; --skip-writes replays the rest of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  forebay replay monday.fbt --on forebay.toml --destroy-data --verify
+  forebay replay a.csv.gz b.csv.gz --on forebay.toml --map host0.1=db --map host0.2=logs --speed 10 --destroy-data
+  forebay replay db.fbt --on 'nbd+unix:///db?socket=/run/forebay/db.sock' --skip-writes --depth 8 --json")]
+pub(in crate::cli) struct Arguments {
+    /// The files of the trace; the volumes of several are used at the same time
+    #[arg(required = true, value_name = "TRACE")]
+    pub(super) files: Vec<PathBuf>,
+    /// Where: a configuration file, or nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, which
+    /// may be given several times
+    #[arg(long, required = true, value_name = "CONFIG|URI")]
+    pub(super) on: Vec<String>,
+    /// Replay this volume of the trace on that volume of the configuration (or export); may be given
+    /// several times. A volume without it goes to the one of its name, else the first to the first, the
+    /// second to the second and so on, and round again
+    #[arg(long, value_name = "FROM=TO")]
+    pub(super) map: Vec<Mapping>,
+    /// max: as fast as requests are answered; a number: at the recorded times, so many times as fast
+    #[arg(long, default_value = "max", value_parser = parse_speed)]
+    pub(super) speed: Pace,
+    /// Requests in flight at most, over all volumes
+    #[arg(long, value_name = "NUMBER", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(super) depth: u16,
+    /// Requests that reach past the end of their volume: fold (modulo its size, and say how many),
+    /// skip, or refuse
+    #[arg(long, value_name = "WHAT", default_value = "fold", value_parser = parse_past_end)]
+    pub(super) past_end: PastEnd,
+    /// Overwrite the data of the volumes
+    #[arg(long, conflicts_with = "skip_writes")]
+    pub(super) destroy_data: bool,
+    /// Leave writes and discards out
+    #[arg(long)]
+    pub(super) skip_writes: bool,
+    /// At the end, read back what was written, and fail if it is not there. Writes to the same 4 KiB then
+    /// wait for each other; about 60 bytes of memory for each 4 KiB that are written
+    #[arg(long, conflicts_with = "skip_writes")]
+    pub(super) verify: bool,
+    /// The format of the trace, where it cannot be told (see `forebay trace stats --help`)
+    #[arg(long)]
+    pub(super) format: Option<Format>,
+    #[command(flatten)]
+    pub(super) read: ReadArguments,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A volume of the trace and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) from: String,
+    pub(super) to: String,
+}
+
+impl FromStr for Mapping {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A volume of ours has no equals sign in its name; one of a trace may.
+        let parts = text.rsplit_once('=').filter(|(_, to)| !to.is_empty());
+        let (from, to) =
+            parts.ok_or("write a volume of the trace, =, and where it goes: host0.1=db")?;
+        Ok(Self {
+            from: from.to_owned(),
+            to: to.to_owned(),
+        })
+    }
+}
+
+fn parse_speed(text: &str) -> Result<Pace, &'static str> {
+    if text == "max" {
+        return Ok(Pace::Max);
+    }
+    let speed: Option<f64> = text.parse().ok();
+    speed
+        .filter(|speed| (1e-3..=1e6).contains(speed))
+        .map(Pace::Recorded)
+        .ok_or("write max, or a number from 0.001 to 1000000: 1 for the recorded times, 10 for ten times as fast")
+}
+
+fn parse_past_end(text: &str) -> Result<PastEnd, &'static str> {
+    match text {
+        "fold" => Ok(PastEnd::Fold),
+        "skip" => Ok(PastEnd::Skip),
+        "refuse" => Ok(PastEnd::Refuse),
+        _ => Err("write fold, skip or refuse"),
+    }
+}
+
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+    let on = On::parse(&arguments.on)?;
+    let input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
+    let title = format!(
+        "{} ({}) on {}",
+        names(&arguments.files),
+        input.format(),
+        arguments.on.join(", ")
+    );
+    let options = ReplayOptions {
+        pace: arguments.speed,
+        depth: usize::from(arguments.depth),
+        past_end: arguments.past_end,
+        writes: match (arguments.destroy_data, arguments.skip_writes) {
+            (true, _) => Writes::Replay,
+            (_, true) => Writes::Skip,
+            (false, false) => Writes::Refuse,
+        },
+        verify: arguments.verify,
+    };
+    let reactor = Reactor::new(on.io_engine().unwrap_or(IoEngine::Auto))?;
+    let interrupted = watch_for_interrupt();
+    let stop = Arc::clone(&interrupted);
+    let map = arguments.map.clone();
+    let measured = reactor.run(async move {
+        let opened = on.open().await?;
+        let measured = measure(&opened, input, map, &options, &stop).await;
+        // Closed whatever happened; what happened is said first.
+        let closed = opened.close().await;
+        let measured = measured?;
+        closed.map(|()| measured)
+    })?;
+    let interrupted = interrupted.load(Ordering::Relaxed);
+    if arguments.json {
+        out::print(&format!("{}\n", report::json(&measured, interrupted)))?;
+    } else {
+        out::print(&report::text(&title, &measured, interrupted))?;
+    }
+    conclude(measured.report)
+}
+
+async fn measure(
+    opened: &Opened,
+    input: Input,
+    map: Vec<Mapping>,
+    options: &ReplayOptions,
+    stop: &AtomicBool,
+) -> Result<Measured> {
+    let names = opened.targets.iter().map(|target| target.name.clone());
+    let mut feed = Feed::start(input, names.collect(), map)?;
+    let begin = opened.look();
+    let next = async || feed.next().await;
+    let stopped = || stop.load(Ordering::Relaxed);
+    let mut report = replay(&opened.targets, options, next, stopped).await;
+    let engine = begin.map(|begin| opened.since(&begin, report.requests));
+    report.verify(&opened.targets, options.depth).await;
+    let (routes, remarks) = feed.end();
+    Ok(Measured {
+        report,
+        engine,
+        routes,
+        remarks,
+        depth: options.depth,
+    })
+}
+
+/// Whether it went well.
+fn conclude(report: Report) -> Result<()> {
+    if let Some(failed) = report.failed {
+        return Err(match failed.kind() {
+            ErrorKind::ReadOnly if report.write.requests == 0 => failed.context(
+                "give --destroy-data to overwrite what the volumes hold, or --skip-writes to leave writes out",
+            ),
+            ErrorKind::OutOfRange => {
+                failed.context("give --past-end fold or skip, or make the volume larger")
+            }
+            _ => failed.context("the replay broke off"),
+        });
+    }
+    let wrong = report.verified.filter(|verified| verified.wrong > 0);
+    wrong.map_or(Ok(()), |verified| {
+        let first = verified.first_wrong.unwrap_or_default();
+        let what = format!(
+            "{} of the {} sectors that were written DO NOT HAVE WHAT WAS WRITTEN: {first}",
+            verified.wrong, verified.sectors
+        );
+        Err(Error::new(ErrorKind::Corrupt, what))
+    })
+}
+
+/// Set by the first Ctrl-C; the second ends the process as ever.
+fn watch_for_interrupt() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    // Where it cannot be watched for, Ctrl-C ends the process; the next start recovers.
+    let _ = std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            if let Ok(runtime) = runtime {
+                runtime.block_on(async {
+                    let _ = tokio::signal::ctrl_c().await;
+                    set.store(true, Ordering::Relaxed);
+                    let _ = tokio::signal::ctrl_c().await;
+                    std::process::exit(128 + libc::SIGINT);
+                });
+            }
+        });
+    flag
+}

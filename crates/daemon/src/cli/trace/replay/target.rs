@@ -1,0 +1,235 @@
+//! What a trace is replayed on: the volumes of a configuration, opened in this process, or NBD exports.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice as _, Error, ErrorKind, Result};
+use forebay_device::metered::Metered;
+use forebay_device::nbd::{NbdDevice, Uri};
+use forebay_io::Engine as IoEngine;
+use forebay_io::rt;
+use forebay_io::rt::meter::{self, Account, Spent};
+use forebay_trace::replay::Target;
+use tokio::sync::oneshot;
+
+use crate::config::Config;
+use crate::control::status::{DeviceStatus, Status};
+use crate::serve::{self, guard};
+use crate::stack::{Stack, Wishes};
+
+/// Where to replay, before anything is opened.
+pub(super) enum On {
+    Config(Box<Config>),
+    Nbd(Vec<Uri>),
+}
+
+impl On {
+    /// From the command line.
+    ///
+    /// # Errors
+    /// What a configuration's reader says; `InvalidInput` for what is no URI, or a mixture.
+    pub(super) fn parse(texts: &[String]) -> Result<Self> {
+        match texts {
+            [config] if !config.contains("://") => {
+                let config = Config::load(Path::new(config))?;
+                guard::check(&config)?;
+                config.check_machine(true, None)?;
+                Ok(Self::Config(Box::new(config)))
+            }
+            _ if texts.iter().all(|text| text.contains("://")) => {
+                let uris = texts.iter().map(|text| text.parse());
+                Ok(Self::Nbd(uris.collect::<Result<_>>()?))
+            }
+            _ => {
+                let what = "a trace is replayed on one configuration, or on NBD exports: give --on CONFIG \
+                            once, or --on URI as often as there are exports";
+                Err(Error::new(ErrorKind::InvalidInput, what))
+            }
+        }
+    }
+
+    /// What the configuration asks for.
+    pub(super) fn io_engine(&self) -> Option<IoEngine> {
+        match self {
+            Self::Config(config) => Some(serve::io_engine(config)),
+            Self::Nbd(_) => None,
+        }
+    }
+
+    /// Opens the stack, or connects.
+    ///
+    /// # Errors
+    /// What is in the way, as `forebay serve` would say it.
+    pub(super) async fn open(self) -> Result<Opened> {
+        match self {
+            Self::Config(config) => {
+                meter::start();
+                let stack = engine(async move { Stack::open(&config, &Wishes::default()).await });
+                let stack = stack.await?;
+                let targets = stack.volumes().into_iter().map(|volume| Target {
+                    name: volume.name().to_owned(),
+                    device: Metered::new(volume.open(), Account::Engine),
+                });
+                let targets = targets.collect();
+                Ok(Opened {
+                    targets,
+                    stack: Some(Rc::new(stack)),
+                })
+            }
+            Self::Nbd(uris) => {
+                let mut targets: Vec<Target> = Vec::new();
+                for uri in uris {
+                    let device = NbdDevice::connect(&uri).await?;
+                    let taken = targets.iter().any(|target| target.name == uri.export);
+                    let name = match taken || uri.export.is_empty() {
+                        true => device.info().name,
+                        false => uri.export,
+                    };
+                    targets.push(Target { name, device });
+                }
+                Ok(Opened {
+                    targets,
+                    stack: None,
+                })
+            }
+        }
+    }
+}
+
+/// Runs `work` as the engine's, with all that it spawns.
+async fn engine<T: 'static>(work: impl Future<Output = T> + 'static) -> T {
+    let (tell, told) = oneshot::channel();
+    meter::within(Account::Engine, || {
+        rt::spawn(async move {
+            let _ = tell.send(work.await);
+        });
+    });
+    told.await.expect("a task runs to its end")
+}
+
+/// Open targets.
+pub(super) struct Opened {
+    pub(super) targets: Vec<Target>,
+    stack: Option<Rc<Stack>>,
+}
+
+/// The engine's counters at one moment.
+pub(super) struct Look(Status);
+
+/// Bytes and operations that went one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) bytes: u64,
+    pub(super) ios: u64,
+}
+
+/// What the engine did during a replay.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EngineReport {
+    pub(super) read_hits: u64,
+    pub(super) read_misses: u64,
+    pub(super) write_hits: u64,
+    pub(super) write_misses: u64,
+    pub(super) read_from_core: Way,
+    pub(super) write_to_core: Way,
+    pub(super) read_from_cache: Way,
+    pub(super) write_to_cache: Way,
+    /// Of what was written to the cache, metadata.
+    pub(super) metadata_bytes: u64,
+    /// At the end, not yet on the backing devices.
+    pub(super) dirty_bytes: u64,
+    /// Memory of the map at the end.
+    pub(super) memory_bytes: u64,
+    /// Devices whose speed is not their own, in words.
+    pub(super) emulated: Vec<String>,
+    pub(super) spent: Spent,
+    /// Of the engine's code, for each request.
+    pub(super) processing: Duration,
+}
+
+impl Opened {
+    /// Looks at the counters before a replay; none over NBD.
+    pub(super) fn look(&self) -> Option<Look> {
+        let stack = self.stack.as_ref()?;
+        let look = Look(stack.status());
+        meter::reset();
+        Some(look)
+    }
+
+    /// What was done since.
+    pub(super) fn since(&self, begin: &Look, requests: u64) -> EngineReport {
+        let spent = meter::spent();
+        let Some(stack) = &self.stack else {
+            return EngineReport::default();
+        };
+        let end = stack.status();
+        let volumes = |status: &Status, count: fn(&crate::control::status::VolumeStatus) -> u64| {
+            status.volumes.iter().map(count).sum::<u64>()
+        };
+        let counted = |count| volumes(&end, count) - volumes(&begin.0, count);
+        let devices = |status: &Status, core: bool, ways: fn(&DeviceStatus) -> Way| {
+            let of_role = status
+                .devices
+                .iter()
+                .filter(|d| (d.role == "backing") == core);
+            of_role.map(ways).fold(Way::default(), |sum, way| Way {
+                bytes: sum.bytes + way.bytes,
+                ios: sum.ios + way.ios,
+            })
+        };
+        let way = |core, ways| {
+            let (before, after) = (devices(&begin.0, core, ways), devices(&end, core, ways));
+            Way {
+                bytes: after.bytes - before.bytes,
+                ios: after.ios - before.ios,
+            }
+        };
+        let read = |device: &DeviceStatus| Way {
+            bytes: device.read_bytes,
+            ios: device.reads,
+        };
+        let write = |device: &DeviceStatus| Way {
+            bytes: device.write_bytes,
+            ios: device.writes,
+        };
+        let cache = |status: &Status, count: fn(&crate::control::status::CacheStatus) -> u64| {
+            status.cache.as_ref().map_or(0, count)
+        };
+        let written = |status: &Status| cache(status, |cache| cache.metadata_written_bytes);
+        let emulated = end
+            .devices
+            .iter()
+            .filter(|device| device.what.contains("emulated"));
+        EngineReport {
+            read_hits: counted(|volume| volume.read_hits),
+            read_misses: counted(|volume| volume.read_misses),
+            write_hits: counted(|volume| volume.write_hits),
+            write_misses: counted(|volume| volume.write_misses),
+            read_from_core: way(true, read),
+            write_to_core: way(true, write),
+            read_from_cache: way(false, read),
+            write_to_cache: way(false, write),
+            metadata_bytes: written(&end) - written(&begin.0),
+            dirty_bytes: cache(&end, |cache| cache.dirty_bytes),
+            memory_bytes: cache(&end, |cache| cache.memory_bytes),
+            emulated: emulated
+                .map(|d| format!("device {:?} is {}", d.name, d.what))
+                .collect(),
+            spent,
+            processing: spent.engine.div_f64(requests.max(1) as f64),
+        }
+    }
+
+    /// Closes the stack, as at the end of `forebay serve`.
+    ///
+    /// # Errors
+    /// Its own; nothing that was acknowledged is lost then.
+    pub(super) async fn close(self) -> Result<()> {
+        drop(self.targets);
+        match self.stack {
+            Some(stack) => engine(async move { stack.close().await }).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Recording: from the engine's ring to whoever asked, as a trace. The control plane's thread empties the
+//! ring; if it or the client is too slow, the ring runs full and requests are counted as lost, but none
+//! ever waits.
+
+use std::time::Duration;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::system::wall_clock;
+use forebay_trace::write::{WriteOptions, Writer};
+use forebay_trace::{Format, Op, Request, Volumes};
+use forebay_volume::record::{Drain, Entry, RecordedOp, ring};
+use tokio::sync::{Semaphore, watch};
+
+use super::engine::Handle;
+use crate::config::size::human_count;
+use crate::control::protocol::Recorded;
+use crate::control::server::{Caller, Part};
+
+/// Requests that the ring holds: 3 MiB, a tenth of a second at more than a million a second.
+const RING_REQUESTS: usize = 1 << 17;
+/// How often the ring is emptied.
+const TICK: Duration = Duration::from_millis(25);
+/// Ticks between two signs of life, where nothing is recorded.
+const SILENT_TICKS: u32 = 40;
+/// Requests of one piece: a frame of the native format holds about as many.
+const PIECE_REQUESTS: usize = 16 << 10;
+/// What a record takes, and what a piece takes besides, bytes (see the native format).
+const RECORD_BYTES: u64 = 24;
+const PIECE_BYTES: u64 = 32;
+/// How long the daemon's end waits for that of a recording.
+const END: Duration = Duration::from_secs(5);
+
+/// The recordings of a daemon, one at a time.
+#[derive(Debug)]
+pub(super) struct Recordings {
+    place: Semaphore,
+    stop: watch::Sender<bool>,
+}
+
+impl Default for Recordings {
+    fn default() -> Self {
+        Self {
+            place: Semaphore::new(1),
+            stop: watch::channel(false).0,
+        }
+    }
+}
+
+impl Recordings {
+    /// Records until the caller says otherwise, the daemon stops, or the trace has `max_bytes`. Returns
+    /// what was done, in words.
+    pub(super) async fn run(
+        &self,
+        engine: &Handle,
+        names: Vec<String>,
+        max_bytes: Option<u64>,
+        caller: Caller,
+    ) -> Result<String> {
+        let Ok(_place) = self.place.try_acquire() else {
+            let what = "a recording is in progress already: one at a time is made";
+            return Err(Error::new(ErrorKind::Busy, what));
+        };
+        let (recorder, drain) = ring(RING_REQUESTS);
+        let begun = engine.ask(move |engine| async move {
+            let names = engine.stack.record(&names, recorder)?;
+            Ok::<_, Error>((names, wall_clock()))
+        });
+        let (names, zero) = begun.await??;
+        tracing::info!("recording {}", names.join(", "));
+        let mut recording = Recording::new(names, drain, zero, max_bytes)?;
+        let why = recording
+            .until_its_end(&caller, self.stop.subscribe())
+            .await;
+        engine
+            .ask(|engine| async move { engine.stack.end_recording() })
+            .await?;
+        // What came in since the last look.
+        while recording.piece(&caller).await? > 0 {}
+        let done = recording.in_words(why);
+        tracing::info!("{done}");
+        Ok(done)
+    }
+
+    /// Ends a recording, and waits until it has: for so long as that may reasonably take.
+    pub(super) async fn end(&self) {
+        self.stop.send_replace(true);
+        let ended = tokio::time::timeout(END, self.place.acquire()).await;
+        if ended.is_err() {
+            tracing::warn!("the recording's client takes nothing: the recording lacks its end");
+        }
+    }
+}
+
+struct Recording {
+    writer: Writer<Vec<u8>>,
+    volumes: Volumes,
+    drain: Drain,
+    entries: Vec<Entry>,
+    requests: Vec<Request>,
+    left_bytes: u64,
+    total: Recorded,
+}
+
+impl Recording {
+    fn new(
+        names: Vec<String>,
+        drain: Drain,
+        zero: Duration,
+        max_bytes: Option<u64>,
+    ) -> Result<Self> {
+        let options = WriteOptions {
+            zero_unix_ns: u64::try_from(zero.as_nanos()).unwrap_or(0),
+            ..WriteOptions::default()
+        };
+        let mut volumes = Volumes::new();
+        if let Some(name) = names.iter().find(|name| volumes.number(name).is_none()) {
+            let what = format!("a trace cannot hold volume {name:?}: its name is too long");
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let mut writer = Writer::new(Vec::new(), Format::Native, &options)?;
+        writer.write(&[], &volumes)?;
+        Ok(Self {
+            writer,
+            volumes,
+            drain,
+            entries: Vec::new(),
+            requests: Vec::new(),
+            left_bytes: max_bytes.unwrap_or(u64::MAX),
+            total: Recorded::default(),
+        })
+    }
+
+    /// Sends what there is, again and again. Returns why it ends.
+    async fn until_its_end(
+        &mut self,
+        caller: &Caller,
+        mut stop: watch::Receiver<bool>,
+    ) -> &'static str {
+        let mut heard = caller.heard.clone();
+        let mut silent = SILENT_TICKS;
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return "the daemon stops",
+                _ = heard.wait_for(|heard| *heard) => return "as asked",
+                () = tokio::time::sleep(TICK) => {}
+            }
+            let ended = self.drain.ended();
+            // What comes in meanwhile is for the next tick.
+            loop {
+                let Ok(requests) = self.piece(caller).await else {
+                    return "nobody takes it";
+                };
+                if requests > 0 {
+                    silent = 0;
+                }
+                if requests < PIECE_REQUESTS {
+                    break;
+                }
+            }
+            if ended {
+                return "no recorded volume is served any more";
+            }
+            if self.left_bytes < PIECE_BYTES + RECORD_BYTES {
+                return "it has the size that it may have";
+            }
+            silent += 1;
+            if silent > SILENT_TICKS {
+                silent = 0;
+                let sign = Part::Trace(Recorded::default(), Vec::new());
+                if caller.parts.send(sign).await.is_err() {
+                    return "nobody takes it";
+                }
+            }
+        }
+    }
+
+    /// Sends a piece, if there is one; how many requests are in it.
+    async fn piece(&mut self, caller: &Caller) -> Result<usize> {
+        // The first one has the file's header.
+        let besides_bytes = self.writer.get_mut().len() as u64 + PIECE_BYTES;
+        let room = self.left_bytes.saturating_sub(besides_bytes) / RECORD_BYTES;
+        let limit = PIECE_REQUESTS.min(usize::try_from(room).unwrap_or(PIECE_REQUESTS));
+        self.entries.clear();
+        self.drain.take(&mut self.entries, limit);
+        let lost = self.drain.lost() - self.total.lost;
+        self.requests.clear();
+        self.requests.extend(self.entries.iter().map(request));
+        if self.requests.is_empty() && (lost == 0 || room == 0) && self.writer.get_mut().is_empty()
+        {
+            return Ok(0);
+        }
+        if !self.requests.is_empty() {
+            self.writer.write(&self.requests, &self.volumes)?;
+        }
+        self.writer.lost(lost)?;
+        let bytes = std::mem::take(self.writer.get_mut());
+        let recorded = Recorded {
+            bytes: bytes.len() as u64,
+            requests: self.requests.len() as u64,
+            lost,
+        };
+        self.left_bytes = self.left_bytes.saturating_sub(recorded.bytes);
+        self.total.bytes += recorded.bytes;
+        self.total.requests += recorded.requests;
+        self.total.lost += recorded.lost;
+        let sent = caller.parts.send(Part::Trace(recorded, bytes)).await;
+        sent.map_err(|_| Error::new(ErrorKind::Disconnected, "the client has left"))?;
+        Ok(self.requests.len())
+    }
+
+    fn in_words(&self, why: &str) -> String {
+        let lost = match self.total.lost {
+            0 => "none lost".to_owned(),
+            lost => format!(
+                "{} lost: the ring was full",
+                human_count(lost, "more request")
+            ),
+        };
+        format!(
+            "the recording has ended, {why}: {} of {}, {lost}",
+            human_count(self.total.requests, "request"),
+            human_count(self.volumes.names().len() as u64, "volume"),
+        )
+    }
+}
+
+fn request(entry: &Entry) -> Request {
+    Request {
+        time_ns: entry.time_ns,
+        offset_bytes: entry.offset_bytes,
+        len_bytes: entry.len_bytes,
+        volume: u32::from(entry.volume),
+        op: match entry.op {
+            RecordedOp::Read => Op::Read,
+            RecordedOp::Write => Op::Write,
+            RecordedOp::Flush => Op::Flush,
+            RecordedOp::Discard => Op::Discard,
+        },
+    }
+}

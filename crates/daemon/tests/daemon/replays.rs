@@ -1,0 +1,236 @@
+//! Replaying traces, on a configuration and over NBD.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::support::{Place, text};
+
+/// A trace of 2,000 requests to two volumes, half of them writes.
+fn generate(place: &Place) -> String {
+    let trace = text(&place.path("trace.fbt")).to_owned();
+    let load = "--volumes 2 --requests 1000 --reads 50 --sizes 4K:60,64K:40 --working-set 16M --rate 100000";
+    let mut arguments = vec!["trace", "generate", &trace];
+    arguments.extend(load.split_whitespace());
+    place.ok(&arguments);
+    trace
+}
+
+fn uri(place: &Place) -> String {
+    format!("nbd+unix:///db?socket={}", text(&place.path("nbd.sock")))
+}
+
+fn replayed(place: &Place, arguments: &[&str]) -> Value {
+    let mut all = vec!["replay", "--json"];
+    all.extend(arguments);
+    serde_json::from_str(&place.ok(&all)).expect("JSON")
+}
+
+fn number(value: &Value, place: &str) -> u64 {
+    let number = value.pointer(place).and_then(Value::as_u64);
+    number.unwrap_or_else(|| panic!("{place} in {value}"))
+}
+
+#[test]
+fn a_trace_is_replayed_on_a_configuration() {
+    let place = Place::new("replay", "wb");
+    let (trace, config) = (generate(&place), place.path("forebay.toml"));
+    let on = ["--on", text(&config)];
+    let said = place.refused(&["replay", &trace, on[0], on[1]]);
+    assert!(
+        said.contains("--destroy-data") && said.contains("--skip-writes"),
+        "{said}"
+    );
+    let done = replayed(
+        &place,
+        &[&trace, on[0], on[1], "--destroy-data", "--verify"],
+    );
+    assert_eq!(number(&done, "/requests"), 2000);
+    let (reads, writes) = (
+        number(&done, "/operations/read/requests"),
+        number(&done, "/operations/write/requests"),
+    );
+    assert_eq!(reads + writes, 2000);
+    assert!((800..1200).contains(&reads), "{done}");
+    assert_eq!(number(&done, "/verified/wrong"), 0);
+    assert!(number(&done, "/verified/sectors") > 10_000, "{done}");
+    assert!(
+        number(&done, "/engine/write_to_cache/bytes") >= number(&done, "/operations/write/bytes")
+    );
+    assert!(number(&done, "/engine/read_from_core/bytes") > 0, "{done}");
+    assert!(
+        done["engine"]["processing_us"].as_f64().expect("a number") > 0.1,
+        "{done}"
+    );
+    assert_eq!(done["volumes"][1]["to"], "db", "{done}");
+    // What was written is in the cache, and a second run finds it there: everything fits.
+    let again = replayed(
+        &place,
+        &[&trace, on[0], on[1], "--skip-writes", "--depth", "4"],
+    );
+    assert_eq!(number(&again, "/operations/write/requests"), 0);
+    assert_eq!(number(&again, "/skipped_writes"), writes);
+    assert_eq!(number(&again, "/engine/read_misses"), 0, "{again}");
+    assert_eq!(number(&again, "/engine/read_from_core/bytes"), 0, "{again}");
+    // At the recorded times: 2,000 requests at 200,000 a second, a fifth as fast.
+    let timed = replayed(
+        &place,
+        &[&trace, on[0], on[1], "--skip-writes", "--speed", "0.2"],
+    );
+    assert!(
+        timed["elapsed_us"].as_f64().expect("a number") > 30_000.0,
+        "{timed}"
+    );
+    assert!(timed["late"]["by"]["p50_us"].is_number(), "{timed}");
+    let said = place.ok(&[
+        "replay",
+        &trace,
+        on[0],
+        on[1],
+        "--skip-writes",
+        "--limit",
+        "100",
+    ]);
+    assert!(
+        said.contains("request processing:") && said.contains("read from core"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_trace_is_replayed_over_nbd_and_recorded_meanwhile() {
+    let place = Place::new("replay-nbd", "wb");
+    let (trace, uri, back) = (generate(&place), uri(&place), place.path("back.fbt"));
+    let daemon = place.serve(&[]);
+    let mut recorder = place.command(&["trace", "record", text(&back)]);
+    let mut recorder = recorder.stdout(Stdio::null()).spawn().expect("it runs");
+    place.wait_for_log("recording db");
+    let arguments = [
+        &*trace,
+        "--on",
+        &uri,
+        "--destroy-data",
+        "--verify",
+        "--depth",
+        "16",
+    ];
+    let done = replayed(&place, &arguments);
+    assert_eq!(number(&done, "/requests"), 2000);
+    assert_eq!(number(&done, "/verified/wrong"), 0);
+    assert_eq!(done["engine"], Value::Null);
+    daemon.terminate();
+    assert!(recorder.wait().expect("it ends").success());
+    // What the daemon saw is what was sent, and what was read back.
+    let seen: Value =
+        serde_json::from_str(&place.ok(&["trace", "stats", "--json", text(&back)])).expect("JSON");
+    let sent: Value =
+        serde_json::from_str(&place.ok(&["trace", "stats", "--json", &trace])).expect("JSON");
+    for of in ["/writes/requests", "/writes/bytes"] {
+        assert_eq!(number(&seen, of), number(&sent, of), "{seen}");
+    }
+    let verified = number(&seen, "/reads/bytes") - number(&sent, "/reads/bytes");
+    assert!(verified >= number(&done, "/verified/sectors") * 512);
+    assert_eq!(number(&seen, "/lost"), 0);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said_with_the_remedy() {
+    let place = Place::new("replay-no", "wb");
+    let (trace, uri) = (generate(&place), uri(&place));
+    let config = place.path("forebay.toml");
+    let refused = |more: &[&str]| {
+        let mut arguments = vec!["replay"];
+        arguments.extend(more);
+        place.refused(&arguments)
+    };
+    let said = refused(&[&trace, "--on", &uri]);
+    assert!(said.contains("NBD server") && said.contains(&uri), "{said}");
+    let said = refused(&["none.fbt", "--on", text(&config)]);
+    assert!(said.contains("none.fbt"), "{said}");
+    let said = refused(&[&trace, "--on", text(&config), "--on", &uri]);
+    assert!(
+        said.contains("one configuration, or on NBD exports"),
+        "{said}"
+    );
+    let said = refused(&[&trace, "--on", text(&config), "--map", "a=logs"]);
+    assert!(
+        said.contains("no volume \"logs\"") && said.contains("there are: db"),
+        "{said}"
+    );
+    std::fs::write(
+        place.path("bad.csv"),
+        "0,R,0,4096,1\n0,R,4096,4096,2\nnonsense\n0,R,4096,4096,4\n",
+    )
+    .expect("written");
+    let bad = place.path("bad.csv");
+    let bad = [text(&bad), "--format", "alibaba", "--on", text(&config)];
+    let said = refused(&bad);
+    assert!(
+        said.contains("bad.csv, line 3") && said.contains("--skip-bad"),
+        "{said}"
+    );
+    let mut skipping = vec!["replay", "--skip-bad"];
+    skipping.extend(bad);
+    let said = place.ok(&skipping);
+    assert!(
+        said.contains("3 requests") && said.contains("made no sense"),
+        "{said}"
+    );
+    std::fs::write(place.path("far.csv"), "0,R,104857600,4096,1\n").expect("written");
+    let far = place.path("far.csv");
+    let far = [text(&far), "--format", "alibaba", "--on", text(&config)];
+    let mut refuse = vec!["--past-end", "refuse"];
+    refuse.extend(far);
+    let said = refused(&refuse);
+    assert!(
+        said.contains("reaches past its end at 67108864") && said.contains("--past-end"),
+        "{said}"
+    );
+    let mut fold = vec!["replay"];
+    fold.extend(far);
+    assert!(place.ok(&fold).contains("1 request reached past the end"));
+    let daemon = place.serve(&[]);
+    let said = refused(&[&trace, "--on", text(&config)]);
+    assert!(
+        said.contains("a daemon answers on the control socket"),
+        "{said}"
+    );
+    daemon.terminate();
+}
+
+#[test]
+fn a_server_that_vanishes_ends_the_replay_with_its_name() {
+    let place = Place::new("replay-gone", "wb");
+    let (trace, uri) = (generate(&place), uri(&place));
+    let daemon = place.serve(&[]);
+    // Ten seconds of requests.
+    let mut command = place.command(&["replay", &trace, "--on", &uri, "--skip-writes"]);
+    let command = command.args(["--speed", "0.001"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    place.wait_until(|status| status["volumes"][0]["operations"][0]["count"].as_u64() > Some(3));
+    daemon.kill();
+    let begin = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if begin.elapsed() > Duration::from_secs(20) {
+            let _ = child.kill();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().expect("it ended");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the replay broke off") && said.contains(&uri),
+        "{said}"
+    );
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        printed.contains("p99 us"),
+        "what was measured is printed: {printed}"
+    );
+}

@@ -1,0 +1,362 @@
+//! An export of an NBD server as a device: the initiator's side of the protocol in
+//! [`forebay_wire::nbd`].
+//!
+//! Fixed newstyle with `GO`, simple replies, one connection. Requests go out together, as many as wait
+//! while the last send is under way, and are answered in any order. A connection that breaks is not made
+//! again: what waits for an answer, and all that is asked later, ends with `Disconnected` and the server's
+//! name. Dropping the device ends the connection.
+
+mod handshake;
+mod receive;
+mod uri;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request,
+    Result,
+};
+use forebay_io::net::Stream;
+use forebay_io::rt;
+use forebay_wire::nbd::MAX_PAYLOAD_BYTES;
+use forebay_wire::nbd::handshake::export;
+use forebay_wire::nbd::transmission::{self as wire, command, flag};
+
+pub use uri::Uri;
+
+/// Requests in one send.
+const BATCH: usize = 64;
+/// Longest discard or write of zeroes, bytes; longer ones are several. A whole number of any blocks.
+const LONGEST_BYTES: u64 = 1 << 30;
+/// Piece of a write of zeroes, bytes, where the server has no such command.
+const ZEROES_BYTES: u64 = 1 << 20;
+
+/// An export, connected. It belongs to the reactor that it was connected on.
+pub struct NbdDevice {
+    session: Rc<Open>,
+    info: DeviceInfo,
+    read_only: bool,
+    write_zeroes: bool,
+    max_payload_bytes: u64,
+}
+
+/// A session that ends with its last device; the tasks that send and receive do not keep it.
+struct Open(Rc<Session>);
+
+impl std::ops::Deref for Open {
+    type Target = Rc<Session>;
+
+    fn deref(&self) -> &Rc<Session> {
+        &self.0
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.stream.shutdown();
+    }
+}
+
+/// What the device shares with the tasks that send and receive.
+struct Session {
+    stream: Rc<Stream>,
+    server: String,
+    waiting: RefCell<Waiting>,
+    outbox: RefCell<Vec<(wire::Request, Option<Buf>)>>,
+    sending: Cell<bool>,
+    /// Why there is no connection any more.
+    broken: RefCell<Option<Error>>,
+}
+
+/// Requests without an answer, by the lower half of their cookies.
+#[derive(Default)]
+struct Waiting {
+    slots: Vec<Option<Asked>>,
+    free: Vec<u32>,
+    next: u32,
+}
+
+/// A request that waits for its answer.
+struct Asked {
+    cookie: u64,
+    /// Where the data of a read goes.
+    into: Option<Buf>,
+    done: Completion,
+}
+
+impl Waiting {
+    fn insert(&mut self, into: Option<Buf>, done: Completion) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests")
+        });
+        self.next = self.next.wrapping_add(1);
+        // The upper half tells a late answer from one to the request that has the place now.
+        let cookie = u64::from(self.next) << 32 | u64::from(index);
+        self.slots[index as usize] = Some(Asked { cookie, into, done });
+        cookie
+    }
+
+    fn take(&mut self, cookie: u64) -> Option<Asked> {
+        let index = cookie as u32;
+        let slot = self.slots.get_mut(index as usize)?;
+        let asked = slot.take_if(|asked| asked.cookie == cookie)?;
+        self.free.push(index);
+        Some(asked)
+    }
+}
+
+impl NbdDevice {
+    /// Connects to the export that `uri` names.
+    ///
+    /// # Errors
+    /// `Disconnected` if nobody answers; `NotFound` if the server has no such export; `Unsupported` or
+    /// `InvalidInput` for a server that does not speak the protocol as we do.
+    ///
+    /// # Panics
+    /// On a thread that runs no reactor.
+    pub async fn connect(uri: &Uri) -> Result<Rc<Self>> {
+        let greeted = handshake::connect(uri).await;
+        let (stream, offer) = greeted.map_err(|error| {
+            let what = format!("NBD server {uri}: start it, or name another one");
+            error.context(what)
+        })?;
+        let offers = |bit: u16| offer.flags & bit != 0;
+        let block = offer.minimum_bytes;
+        let info = DeviceInfo {
+            logical_block_bytes: block,
+            physical_block_bytes: offer.preferred_bytes.max(block),
+            volatile_cache: offers(export::SEND_FLUSH),
+            fua: offers(export::SEND_FUA),
+            discard: offers(export::SEND_TRIM),
+            ..DeviceInfo::new(
+                uri.to_string(),
+                offer.size_bytes / u64::from(block) * u64::from(block),
+            )
+        };
+        let session = Rc::new(Session {
+            stream,
+            server: uri.to_string(),
+            waiting: RefCell::default(),
+            outbox: RefCell::default(),
+            sending: Cell::new(false),
+            broken: RefCell::default(),
+        });
+        rt::spawn(receive::receive(Rc::clone(&session)));
+        let most = offer.maximum_bytes.min(MAX_PAYLOAD_BYTES) / block * block;
+        Ok(Rc::new(Self {
+            session: Rc::new(Open(session)),
+            info,
+            read_only: offers(export::READ_ONLY),
+            write_zeroes: offers(export::SEND_WRITE_ZEROES),
+            max_payload_bytes: u64::from(most.max(block)),
+        }))
+    }
+
+    /// Whether the server takes no writes.
+    #[must_use]
+    pub const fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The device for the tasks that its longer requests need.
+    fn part(&self) -> Self {
+        Self {
+            session: Rc::clone(&self.session),
+            info: self.info.clone(),
+            ..*self
+        }
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        if let Some(broken) = &*self.session.broken.borrow() {
+            return Err(broken.clone());
+        }
+        self.info.check(request)?;
+        if self.read_only && !matches!(request.op, Op::Read | Op::Flush) {
+            return Err(ErrorKind::ReadOnly.into());
+        }
+        let fua = matches!(
+            request.op,
+            Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. }
+        );
+        if fua && !self.info.fua {
+            let what = format!("{} has no FUA: flush after the write", self.session.server);
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(())
+    }
+
+    /// Longest request of this kind, bytes.
+    fn longest(&self, op: Op) -> u64 {
+        match op {
+            Op::Read | Op::Write { .. } => self.max_payload_bytes,
+            Op::WriteZeroes { .. } if !self.write_zeroes => 0,
+            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => LONGEST_BYTES,
+        }
+    }
+
+    /// A request that is too long for one, or that the server has another way for.
+    async fn in_pieces(self, request: Request) -> Result<()> {
+        let longest = match self.longest(request.op) {
+            0 => ZEROES_BYTES.min(self.max_payload_bytes),
+            longest => longest,
+        };
+        let mut at = 0;
+        while at < request.len {
+            let len = longest.min(request.len - at);
+            let (from, to) = (usize_of(at), usize_of(at + len));
+            let op = match request.op {
+                Op::WriteZeroes { fua, .. } if !self.write_zeroes => Op::Write { fua },
+                op => op,
+            };
+            let buf = match (&request.buf, op) {
+                (Some(buf), _) => Some(buf.slice(from..to)),
+                (None, Op::Write { .. }) => Some(Buf::zeroed(usize_of(len))),
+                (None, _) => None,
+            };
+            let offset = request.offset + at;
+            self.start(Request {
+                op,
+                offset,
+                len,
+                buf,
+            })
+            .await?;
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+fn usize_of(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("as long as a buffer")
+}
+
+impl BlockDevice for NbdDevice {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        if let Err(refused) = self.check(&request) {
+            return done.complete(Err(refused));
+        }
+        let nothing_to_do = match request.op {
+            Op::Flush => !self.info.volatile_cache,
+            Op::Discard => !self.info.discard,
+            _ => false,
+        };
+        if nothing_to_do {
+            return done.complete(Ok(()));
+        }
+        if request.len > self.longest(request.op) {
+            let this = self.part();
+            rt::spawn(async move { done.complete(this.in_pieces(request).await) });
+            return;
+        }
+        self.session.ask(request, done);
+    }
+}
+
+impl std::fmt::Debug for NbdDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NbdDevice")
+            .field("server", &self.session.server)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    fn ask(self: &Rc<Self>, request: Request, done: Completion) {
+        let fua = |fua: bool| if fua { flag::FUA } else { 0 };
+        let (command, flags) = match request.op {
+            Op::Read => (command::READ, 0),
+            Op::Write { fua: set } => (command::WRITE, fua(set)),
+            Op::Flush => (command::FLUSH, 0),
+            Op::Discard => (command::TRIM, 0),
+            Op::WriteZeroes { fua: set, unmap } => {
+                let no_hole = if unmap { 0 } else { flag::NO_HOLE };
+                (command::WRITE_ZEROES, fua(set) | no_hole)
+            }
+        };
+        let (into, payload) = match request.op {
+            Op::Read => (request.buf, None),
+            _ => (None, request.buf),
+        };
+        let asked = wire::Request {
+            flags,
+            command,
+            cookie: self.waiting.borrow_mut().insert(into, done),
+            offset: request.offset,
+            length: u32::try_from(request.len).expect("at most 1 GiB"),
+        };
+        self.outbox.borrow_mut().push((asked, payload));
+        if !self.sending.replace(true) {
+            rt::spawn(Rc::clone(self).send());
+        }
+    }
+
+    /// Sends what is in the outbox until it is empty.
+    async fn send(self: Rc<Self>) {
+        let headers = Buf::scratch(BATCH * wire::REQUEST_BYTES);
+        let (mut batch, mut parts) = (Vec::new(), Vec::new());
+        loop {
+            {
+                let mut outbox = self.outbox.borrow_mut();
+                let some = outbox.len().min(BATCH);
+                batch.extend(outbox.drain(..some));
+            }
+            if batch.is_empty() {
+                break self.sending.set(false);
+            }
+            // Headers that follow each other without data between them are one part.
+            let (mut from, mut to) = (0, 0);
+            for (request, payload) in batch.drain(..) {
+                headers.copy_from(to, &request.encode());
+                to += wire::REQUEST_BYTES;
+                if let Some(payload) = payload {
+                    parts.push(headers.slice(from..to));
+                    parts.push(payload);
+                    from = to;
+                }
+            }
+            if from < to {
+                parts.push(headers.slice(from..to));
+            }
+            let sent = self.stream.send(&parts).await;
+            parts.clear();
+            if let Err(error) = sent {
+                // The task that receives sees the end as well.
+                self.break_off(error);
+                break;
+            }
+        }
+    }
+
+    /// The connection is over: all that waits, and all that comes, is told why.
+    fn break_off(&self, why: Error) {
+        self.stream.shutdown();
+        let why = {
+            let mut broken = self.broken.borrow_mut();
+            let what = || format!("the connection to NBD server {} is lost", self.server);
+            broken
+                .get_or_insert_with(|| match why.kind() {
+                    ErrorKind::InvalidInput => {
+                        Error::with_source(ErrorKind::Disconnected, what(), why)
+                    }
+                    _ => why.context(what()),
+                })
+                .clone()
+        };
+        self.outbox.borrow_mut().clear();
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        for asked in waiting.slots.into_iter().flatten() {
+            asked.done.complete(Err(why.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

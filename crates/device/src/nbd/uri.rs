@@ -1,0 +1,131 @@
+//! NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), without TLS and vsock.
+
+use std::fmt;
+use std::net::ToSocketAddrs as _;
+use std::str::FromStr;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::net::Address;
+
+/// The port where none is named.
+const PORT: u16 = 10_809;
+
+/// Where an export is: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    /// The server.
+    pub address: Address,
+    /// The export; empty for the server's default one.
+    pub export: String,
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Tcp(address) => write!(f, "nbd://{address}/{}", self.export),
+            Address::Unix(path) => {
+                write!(f, "nbd+unix:///{}?socket={}", self.export, path.display())
+            }
+        }
+    }
+}
+
+impl FromStr for Uri {
+    type Err = Error;
+
+    /// Reads a URI. A host's name is looked up, which may take a while.
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = |why: &str| {
+            let what = format!(
+                "{text:?} is no NBD URI: {why}; write nbd://HOST:PORT/EXPORT or \
+                 nbd+unix:///EXPORT?socket=PATH"
+            );
+            Error::new(ErrorKind::InvalidInput, what)
+        };
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| invalid("it has no ://"))?;
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (host, export) = place.split_once('/').unwrap_or((place, ""));
+        let export = decoded(export).ok_or_else(|| invalid("the export's name is no text"))?;
+        let address = match scheme {
+            "nbd+unix" if host.is_empty() => {
+                let socket = query
+                    .split('&')
+                    .find_map(|part| part.strip_prefix("socket="));
+                let socket = socket.and_then(decoded).filter(|socket| !socket.is_empty());
+                Address::Unix(socket.ok_or_else(|| invalid("it names no socket"))?.into())
+            }
+            "nbd+unix" => return Err(invalid("a Unix socket has no host")),
+            "nbd" => Address::Tcp(looked_up(host).ok_or_else(|| invalid("there is no such host"))?),
+            _ => return Err(invalid("this kind is not spoken")),
+        };
+        Ok(Self { address, export })
+    }
+}
+
+fn looked_up(host: &str) -> Option<std::net::SocketAddr> {
+    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    let addresses = match after.contains(':') {
+        true => host.to_socket_addrs(),
+        false => format!("{host}:{PORT}").to_socket_addrs(),
+    };
+    addresses.ok()?.next()
+}
+
+/// Without the percent signs of RFC 3986.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let (high, low) = (digit()?, digit()?);
+                u8::try_from(high << 4 | low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_name_servers_and_exports() {
+        for (text, shown) in [
+            ("nbd://127.0.0.1:9/db", "nbd://127.0.0.1:9/db"),
+            ("nbd://127.0.0.1", "nbd://127.0.0.1:10809/"),
+            ("nbd://[::1]/a%20b/c", "nbd://[::1]:10809/a b/c"),
+            ("nbd+unix:///?socket=/run/x", "nbd+unix:///?socket=/run/x"),
+            (
+                "nbd+unix:///db?tls=no&socket=/a%2fb",
+                "nbd+unix:///db?socket=/a/b",
+            ),
+        ] {
+            let uri: Uri = text.parse().expect(text);
+            assert_eq!(uri.to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_uri_is_refused_with_the_way_to_write_one() {
+        for text in [
+            "db",
+            "/run/nbd.sock",
+            "http://x/y",
+            "nbds://localhost/x",
+            "nbd://127.0.0.1:99999/x",
+            "nbd+unix://host/x?socket=/y",
+            "nbd+unix:///x",
+            "nbd+unix:///x?socket=",
+            "nbd+unix:///%ff?socket=/y",
+        ] {
+            let error = text.parse::<Uri>().expect_err(text);
+            assert!(error.report().contains("nbd://HOST:PORT/EXPORT"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Whose code a reactor runs, and for how long: the engine's own time apart from that of devices and of
+//! whoever asks.
+//!
+//! Time is charged to an [`Account`]: that of the task that runs (its spawner's, when it was spawned), or
+//! of the innermost [`within`]. What a task waits for costs it nothing. All is by the clock, less what
+//! looking at the clock takes; a stretch that is longer than any code of ours takes at a time is the
+//! processor's absence, and is counted apart. A meter that is off costs a branch for each task that runs.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use super::{try_with_current, with_current};
+
+/// A stretch longer than this is not charged: the processor was somewhere else.
+const TAKEN_AWAY: Duration = Duration::from_micros(300);
+/// Looks at the clock from which their cost is taken.
+const LOOKS: u32 = 1000;
+
+/// On whose behalf code runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Account {
+    /// None of the others': whoever asks for I/O, and the reactor itself.
+    #[default]
+    Other,
+    /// The engine's.
+    Engine,
+    /// The devices' under the engine.
+    Device,
+}
+
+const ACCOUNTS: usize = 3;
+
+/// What was charged since the meter was started or reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// The engine's own code.
+    pub engine: Duration,
+    /// Code of devices.
+    pub device: Duration,
+    /// What was charged to none of the two, as too long.
+    pub taken_away: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    on: Cell<bool>,
+    account: Cell<Account>,
+    since: Cell<Option<Instant>>,
+    spent: [Cell<Duration>; ACCOUNTS],
+    taken_away: Cell<Duration>,
+    look: Cell<Duration>,
+}
+
+impl Meter {
+    pub(super) fn is_on(&self) -> bool {
+        self.on.get()
+    }
+
+    pub(super) fn account(&self) -> Account {
+        self.account.get()
+    }
+
+    /// Charges what has passed since the last look.
+    fn charge(&self) {
+        let now = Instant::now();
+        let Some(since) = self.since.replace(Some(now)) else {
+            return;
+        };
+        let passed = (now - since).saturating_sub(self.look.get());
+        let account = self.account.get();
+        let to = match passed > TAKEN_AWAY && account != Account::Other {
+            true => &self.taken_away,
+            false => &self.spent[account as usize],
+        };
+        to.set(to.get() + passed);
+    }
+
+    pub(super) fn within<T>(&self, account: Account, run: impl FnOnce() -> T) -> T {
+        self.charge();
+        let before = self.account.replace(account);
+        let value = run();
+        self.charge();
+        self.account.set(before);
+        value
+    }
+}
+
+/// Starts to meter this thread's executor. Tasks that there are already run on [`Account::Other`].
+///
+/// # Panics
+/// On a thread that runs none.
+pub fn start() {
+    let begin = Instant::now();
+    let last = (0..LOOKS).fold(begin, |_, _| Instant::now());
+    with_current(|executor| {
+        let meter = &executor.meter;
+        meter.look.set((last - begin) / LOOKS);
+        meter.on.set(true);
+    });
+    reset();
+}
+
+/// Forgets what was charged so far.
+///
+/// # Panics
+/// On a thread that runs no executor.
+pub fn reset() {
+    with_current(|executor| {
+        let meter = &executor.meter;
+        meter.since.set(Some(Instant::now()));
+        for spent in meter.spent.iter().chain([&meter.taken_away]) {
+            spent.set(Duration::ZERO);
+        }
+    });
+}
+
+/// What was charged so far.
+///
+/// # Panics
+/// On a thread that runs no executor.
+#[must_use]
+pub fn spent() -> Spent {
+    with_current(|executor| {
+        let meter = &executor.meter;
+        Spent {
+            engine: meter.spent[Account::Engine as usize].get(),
+            device: meter.spent[Account::Device as usize].get(),
+            taken_away: meter.taken_away.get(),
+        }
+    })
+}
+
+/// Whether this thread's executor is metered.
+#[must_use]
+pub fn is_on() -> bool {
+    try_with_current(|executor| executor.meter.is_on()).unwrap_or(false)
+}
+
+/// Runs `run` on an account, and what it spawns.
+pub fn within<T>(account: Account, run: impl FnOnce() -> T) -> T {
+    let mut run = Some(run);
+    let metered = try_with_current(|executor| {
+        let meter = &executor.meter;
+        let run = run.take_if(|_| meter.is_on())?;
+        Some(meter.within(account, run))
+    });
+    match (metered.flatten(), run) {
+        (Some(value), _) => value,
+        (None, Some(run)) => run(),
+        (None, None) => unreachable!("what was run gave a value"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::{block_on_simulated, sleep, spawn, yield_now};
+    use crate::sync::Promise;
+
+    /// Keeps the processor busy.
+    fn work(time: Duration) {
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    const PIECE: Duration = Duration::from_micros(100);
+
+    #[test]
+    fn time_goes_to_whose_code_runs() {
+        // The machine may take the processor away at any moment; not in every attempt, though.
+        let right = (0..20).any(|attempt| {
+            block_on_simulated(attempt, async {
+                start();
+                assert!(is_on());
+                let done = Promise::new();
+                let told = done.clone();
+                work(PIECE);
+                within(Account::Engine, || {
+                    work(PIECE);
+                    spawn(async move {
+                        work(PIECE);
+                        yield_now().await;
+                        within(Account::Device, || work(PIECE));
+                        sleep(Duration::from_secs(3)).await;
+                        work(PIECE);
+                        told.set(());
+                    });
+                });
+                work(PIECE);
+                done.get().await;
+                let spent = spent();
+                let near = |time: Duration, pieces: u32| {
+                    time >= PIECE * pieces && time < PIECE * pieces + PIECE / 2
+                };
+                spent.taken_away.is_zero() && near(spent.engine, 3) && near(spent.device, 1)
+            })
+        });
+        assert!(right, "in no attempt");
+    }
+
+    #[test]
+    fn what_is_too_long_is_the_processors_absence() {
+        block_on_simulated(1, async {
+            start();
+            within(Account::Engine, || work(TAKEN_AWAY * 2));
+            let spent = spent();
+            assert!(spent.taken_away > TAKEN_AWAY, "{spent:?}");
+            assert!(spent.engine < TAKEN_AWAY, "{spent:?}");
+            reset();
+            assert_eq!(super::spent().taken_away, Duration::ZERO);
+        });
+    }
+
+    #[test]
+    fn a_meter_that_is_off_charges_nothing() {
+        block_on_simulated(1, async {
+            assert_eq!(within(Account::Engine, || 7), 7);
+            assert!(!is_on());
+            assert_eq!(spent(), Spent::default());
+        });
+    }
+}

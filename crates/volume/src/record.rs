@@ -1,0 +1,387 @@
+//! What clients ask of volumes, recorded: a ring between the engine reactor, which puts each request
+//! into it, and whoever writes them down on another thread.
+//!
+//! The reactor never waits for the other side, asks the allocator for nothing and makes no system call: a
+//! request that finds the ring full is counted and not recorded. Requests that arrive in one turn of the
+//! reactor, at most [`CLOCK_STRIDE`] of them, share one look at the clock, which would cost more than
+//! all the rest.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_block::{Op, Request};
+use forebay_io::rt;
+
+/// Requests that share a look at the clock at most.
+pub const CLOCK_STRIDE: u32 = 16;
+
+/// Stands for the tail when nobody takes entries out any more.
+const CLOSED: u64 = u64::MAX;
+
+/// What was asked, as far as it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordedOp {
+    /// A read.
+    Read,
+    /// A write, with and without FUA.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard or a write of zeroes, with which no data travels.
+    Discard,
+}
+
+impl RecordedOp {
+    const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Discard];
+
+    const fn of(op: Op) -> Self {
+        match op {
+            Op::Read => Self::Read,
+            Op::Write { .. } => Self::Write,
+            Op::Flush => Self::Flush,
+            Op::Discard | Op::WriteZeroes { .. } => Self::Discard,
+        }
+    }
+}
+
+/// One recorded request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When it arrived, nanoseconds since the recorder was given to a volume.
+    pub time_ns: u64,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Length, bytes. Longer requests are several entries.
+    pub len_bytes: u32,
+    /// The number that the volume was given.
+    pub volume: u16,
+    /// What was asked.
+    pub op: RecordedOp,
+}
+
+impl Entry {
+    fn pack(self) -> [u64; 3] {
+        let rest =
+            u64::from(self.len_bytes) | u64::from(self.volume) << 32 | (self.op as u64) << 48;
+        [self.time_ns, self.offset_bytes, rest]
+    }
+
+    fn unpack([time_ns, offset_bytes, rest]: [u64; 3]) -> Self {
+        Self {
+            time_ns,
+            offset_bytes,
+            len_bytes: rest as u32,
+            volume: (rest >> 32) as u16,
+            op: RecordedOp::ALL[(rest >> 48) as usize & 3],
+        }
+    }
+}
+
+/// Each index in a cache line of its own, so that the two sides do not take it from each other.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Index(AtomicU64);
+
+#[derive(Debug)]
+struct Ring {
+    slots: Box<[[AtomicU64; 3]]>,
+    /// Where the next entry goes; the recorder's.
+    head: Index,
+    /// The next entry to take out, or [`CLOSED`]; the drain's.
+    tail: Index,
+    /// Requests that found no room.
+    lost: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Ring {
+    fn slot(&self, at: u64) -> &[AtomicU64; 3] {
+        // The length is a power of two.
+        &self.slots[at as usize & (self.slots.len() - 1)]
+    }
+}
+
+/// A ring for `capacity` requests (rounded up to a power of two, at least two), empty: the side that
+/// records, for the engine reactor, and the side that takes entries out, for any thread.
+#[must_use]
+pub fn ring(capacity: usize) -> (Recorder, Drain) {
+    let slots = (0..capacity.max(2).next_power_of_two()).map(|_| Default::default());
+    let ring = Arc::new(Ring {
+        slots: slots.collect(),
+        head: Index::default(),
+        tail: Index::default(),
+        lost: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+    });
+    let recorder = Recorder {
+        ring: Arc::clone(&ring),
+        head: Cell::new(0),
+        full_at: Cell::new(ring.slots.len() as u64),
+        began: Cell::new(None),
+        now_ns: Cell::new(0),
+        turn: Cell::new(0),
+        looks: Cell::new(0),
+    };
+    (recorder, Drain { ring, tail: 0 })
+}
+
+/// The reactor's side of a ring; see [`Volume::record`](crate::Volume::record). Dropping it ends the
+/// recording.
+#[derive(Debug)]
+pub struct Recorder {
+    ring: Arc<Ring>,
+    head: Cell<u64>,
+    /// There is room below this.
+    full_at: Cell<u64>,
+    /// When it was given to a volume first.
+    began: Cell<Option<Duration>>,
+    now_ns: Cell<u64>,
+    turn: Cell<u64>,
+    /// Requests until the next look at the clock.
+    looks: Cell<u32>,
+}
+
+impl Recorder {
+    /// Time begins, unless it has.
+    pub(crate) fn begin(&self) {
+        self.began.set(self.began.get().or_else(|| Some(rt::now())));
+    }
+
+    /// Records a request that arrives now; false if nobody takes entries out any more.
+    pub(crate) fn record(&self, volume: u16, request: &Request) -> bool {
+        let time_ns = self.now_ns();
+        let op = RecordedOp::of(request.op);
+        let (mut offset_bytes, mut left) = (request.offset, request.len);
+        loop {
+            // As much of it as an entry holds, in whole blocks.
+            let len_bytes = u32::try_from(left).unwrap_or(1 << 31);
+            let open = self.push(Entry {
+                time_ns,
+                offset_bytes,
+                len_bytes,
+                volume,
+                op,
+            });
+            left -= u64::from(len_bytes);
+            offset_bytes += u64::from(len_bytes);
+            if left == 0 || !open {
+                return open;
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        let turn = rt::turns();
+        let looks = self.looks.get();
+        if looks == 0 || self.turn.get() != turn {
+            self.turn.set(turn);
+            self.looks.set(CLOCK_STRIDE - 1);
+            let now = rt::now();
+            let passed = now.saturating_sub(self.began.get().unwrap_or(now));
+            self.now_ns
+                .set(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+        } else {
+            self.looks.set(looks - 1);
+        }
+        self.now_ns.get()
+    }
+
+    fn push(&self, entry: Entry) -> bool {
+        let (ring, head) = (&*self.ring, self.head.get());
+        if head == self.full_at.get() {
+            let tail = ring.tail.0.load(Ordering::Acquire);
+            if tail == CLOSED {
+                return false;
+            }
+            self.full_at.set(tail + ring.slots.len() as u64);
+            if head == self.full_at.get() {
+                let lost = ring.lost.load(Ordering::Relaxed);
+                ring.lost.store(lost + 1, Ordering::Relaxed);
+                return true;
+            }
+        }
+        for (slot, word) in ring.slot(head).iter().zip(entry.pack()) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        self.head.set(head + 1);
+        ring.head.0.store(head + 1, Ordering::Release);
+        true
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.ring.ended.store(true, Ordering::Release);
+    }
+}
+
+/// The other side of a ring. Dropping it ends the recording: the reactor notices when the ring would be
+/// full.
+#[derive(Debug)]
+pub struct Drain {
+    ring: Arc<Ring>,
+    tail: u64,
+}
+
+impl Drain {
+    /// Appends what is in the ring, at most `limit` entries, in order of arrival.
+    pub fn take(&mut self, entries: &mut Vec<Entry>, limit: usize) {
+        let head = self.ring.head.0.load(Ordering::Acquire);
+        let end = head.min(self.tail + limit as u64);
+        entries.extend((self.tail..end).map(|at| {
+            let slot = self.ring.slot(at);
+            Entry::unpack(slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
+        }));
+        self.tail = end;
+        self.ring.tail.0.store(end, Ordering::Release);
+    }
+
+    /// Entries that found the ring full so far.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.ring.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether no more will come than is in the ring now.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.ring.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        self.ring.tail.0.store(CLOSED, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_block::Buf;
+    use forebay_io::rt::block_on_simulated;
+
+    fn taken(drain: &mut Drain) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        drain.take(&mut entries, usize::MAX >> 1);
+        entries
+    }
+
+    #[test]
+    fn entries_come_out_as_they_went_in() {
+        block_on_simulated(1, async {
+            let (recorder, mut drain) = ring(8);
+            recorder.begin();
+            let requests = [
+                Request::read(4096, Buf::zeroed(512)),
+                Request::write(8192, Buf::zeroed(4096), true),
+                Request::flush(),
+                Request::discard(0, 1 << 20),
+                Request::write_zeroes(u64::MAX - 4095, 4095, false, true),
+            ];
+            for request in &requests {
+                assert!(recorder.record(65_535, request));
+                rt::sleep(Duration::from_micros(3)).await;
+            }
+            let entries = taken(&mut drain);
+            let ops = [0, 1, 2, 3, 3].map(|number| RecordedOp::ALL[number]);
+            for (at, (entry, request)) in entries.iter().zip(&requests).enumerate() {
+                let expected = Entry {
+                    time_ns: 3000 * at as u64,
+                    offset_bytes: request.offset,
+                    len_bytes: u32::try_from(request.len).expect("short"),
+                    volume: 65_535,
+                    op: ops[at],
+                };
+                assert_eq!(*entry, expected);
+            }
+            assert_eq!((entries.len(), drain.lost()), (5, 0));
+        });
+    }
+
+    #[test]
+    fn a_request_that_is_longer_than_an_entry_is_several() {
+        block_on_simulated(1, async {
+            let (recorder, mut drain) = ring(8);
+            recorder.record(0, &Request::discard(4096, 5 << 30));
+            let entries = taken(&mut drain);
+            let ranges = entries
+                .iter()
+                .map(|e| (e.offset_bytes, u64::from(e.len_bytes)));
+            let expected = [(4096, 1 << 31), (4096 + (1 << 31), 3 << 30)];
+            assert_eq!(ranges.collect::<Vec<_>>(), expected);
+        });
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_the_rest_goes_on() {
+        block_on_simulated(1, async {
+            let (recorder, mut drain) = ring(4);
+            for number in 0..10 {
+                assert!(recorder.record(0, &Request::discard(number * 512, 512)));
+            }
+            let firsts = |entries: Vec<Entry>| -> Vec<_> {
+                entries
+                    .iter()
+                    .map(|entry| entry.offset_bytes / 512)
+                    .collect()
+            };
+            assert_eq!(firsts(taken(&mut drain)), [0, 1, 2, 3]);
+            assert_eq!(drain.lost(), 6);
+            assert!(recorder.record(0, &Request::discard(99 * 512, 512)));
+            assert_eq!(firsts(taken(&mut drain)), [99]);
+            assert!(!drain.ended());
+            drop(recorder);
+            assert!(drain.ended());
+        });
+    }
+
+    #[test]
+    fn the_recorder_notices_that_nobody_takes_entries_out() {
+        block_on_simulated(1, async {
+            let (recorder, drain) = ring(4);
+            drop(drain);
+            let recorded = (0..10).take_while(|_| recorder.record(0, &Request::flush()));
+            assert_eq!(recorded.count(), 4);
+        });
+    }
+
+    #[test]
+    fn two_threads_lose_nothing_and_mix_nothing_up() {
+        const REQUESTS: u64 = 200_000;
+        let (tell, told) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let mut drain: Drain = told.recv().expect("the ring");
+            let (mut entries, mut next) = (Vec::new(), 0);
+            loop {
+                let ended = drain.ended();
+                drain.take(&mut entries, 1000);
+                for entry in entries.drain(..) {
+                    let number = entry.offset_bytes / 512;
+                    assert!(number >= next, "in order");
+                    assert_eq!(
+                        entry.len_bytes,
+                        u32::try_from(number % 1000).expect("small") * 512 + 512
+                    );
+                    next = number + 1;
+                }
+                if ended && drain.tail == drain.ring.head.0.load(Ordering::Acquire) {
+                    return drain.tail + drain.lost();
+                }
+            }
+        });
+        block_on_simulated(1, async move {
+            let (recorder, drain) = ring(512);
+            tell.send(drain).expect("the reader lives");
+            for number in 0..REQUESTS {
+                recorder.record(
+                    0,
+                    &Request::discard(number * 512, number % 1000 * 512 + 512),
+                );
+            }
+        });
+        assert_eq!(reader.join().expect("no panic"), REQUESTS);
+    }
+}
