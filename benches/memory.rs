@@ -1,6 +1,7 @@
 //! `cargo bench --bench memory`: DRAM that the engine takes for a cached block, all told: what the allocator
 //! has given out when every block is cached and dirty, less what it had before the cache was opened. The
-//! devices keep no data, and the memory of log and process journal is there before.
+//! devices keep no data, and the memory of log and process journal is there before. With one block size, and with
+//! several, filled by small and by large requests.
 
 use std::rc::Rc;
 
@@ -9,31 +10,38 @@ use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
 use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, Mode, VolumeOptions};
 use forebay_io::{Engine, Reactor, rt};
 
-/// Cache block, bytes.
-const BLOCK_BYTES: u32 = 32 << 10;
-/// Blocks of the cache that is measured, and of the one before, after which the pools of buffers are as large as
+/// The smallest cache block, bytes.
+const BLOCK_BYTES: u64 = 32 << 10;
+/// Smallest blocks of the cache that is measured, and of the one before, after which the pools of buffers are as large as
 /// they get.
 const BLOCKS: u64 = 1 << 20;
 const WARM: u64 = 1 << 16;
 
 fn main() -> Result<()> {
     Reactor::new(Engine::Threads)?.run(async {
-        fill(WARM).await?;
-        let (bytes, blocks, told) = fill(BLOCKS).await?;
-        println!(
-            "{:.1} bytes of DRAM a cached block of {} KiB ({blocks} blocks, by the allocator; the engine's own account: {:.1})",
-            bytes as f64 / blocks as f64,
-            BLOCK_BYTES >> 10,
-            told as f64 / blocks as f64,
-        );
+        let one = &[BLOCK_BYTES][..];
+        let several = &[BLOCK_BYTES, 2 * BLOCK_BYTES, 4 * BLOCK_BYTES, 8 * BLOCK_BYTES];
+        fill(one, WARM, BLOCK_BYTES).await?;
+        for (sizes, name) in [(one, "32K"), (several, "32K..256K")] {
+            for request_bytes in [BLOCK_BYTES, 8 * BLOCK_BYTES] {
+                let (bytes, blocks, told) = fill(sizes, BLOCKS, request_bytes).await?;
+                println!(
+                    "{name}, filled by {} KiB requests: {:.1} bytes of DRAM a cached block, {:.1} for each 32 KiB of data ({blocks} blocks, by the allocator; the engine's own account: {:.1} a block)",
+                    request_bytes >> 10,
+                    bytes as f64 / blocks as f64,
+                    bytes as f64 / BLOCKS as f64,
+                    told as f64 / blocks as f64,
+                );
+            }
+        }
         Ok(())
     })
 }
 
-/// Fills a cache. Returns how much was allocated for it, how many blocks are cached, and what the engine
+/// Fills a cache with blocks of these sizes by requests of this length. Returns how much was allocated for it, how many blocks are cached, and what the engine
 /// says that it takes.
-async fn fill(blocks: u64) -> Result<(u64, u64, u64)> {
-    let block_bytes = u64::from(BLOCK_BYTES);
+async fn fill(sizes: &[u64], blocks: u64, request_bytes: u64) -> Result<(u64, u64, u64)> {
+    let block_bytes = BLOCK_BYTES;
     let devices = Devices {
         data: Hollow::new(
             "cache",
@@ -43,7 +51,7 @@ async fn fill(blocks: u64) -> Result<(u64, u64, u64)> {
         metadata: None,
     };
     // Formatting writes the whole log, so that its memory is there.
-    forebay_cache::format(&devices, &FormatOptions::new(BLOCK_BYTES, [7; 16])).await?;
+    forebay_cache::format(&devices, &FormatOptions::sizes(sizes, [7; 16])).await?;
     let journal = Buf::zeroed(4 << 20);
     let before = allocated_bytes();
     let options = CacheOptions {
@@ -55,7 +63,7 @@ async fn fill(blocks: u64) -> Result<(u64, u64, u64)> {
     let backing = Hollow::new("backing", blocks * block_bytes, 0);
     let options = VolumeOptions::new(Mode::WriteBack);
     let volume: Rc<dyn BlockDevice> = cache.attach("bench", backing, options).await?;
-    let buf = Buf::zeroed(1 << 20);
+    let buf = Buf::zeroed(request_bytes as usize);
     for offset in (0..blocks * block_bytes).step_by(buf.len()) {
         volume.write(offset, buf.clone()).await?;
         // The engine's other tasks get their turn, as with a device that takes its time.

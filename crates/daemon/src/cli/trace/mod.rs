@@ -4,9 +4,9 @@ mod convert;
 mod generate;
 mod input;
 pub(super) mod mrc;
-mod report;
 mod record;
 pub(super) mod replay;
+mod report;
 pub(super) mod simulate;
 mod stats;
 
