@@ -15,6 +15,9 @@ pub(super) const REQUESTS: u64 = 10_000_000;
 const OTHER_SEED_REQUESTS: u64 = 1_000_000;
 const QUICK_REQUESTS: u64 = 200_000;
 
+/// Its blocks are a database's pages, where the format has sectors.
+const OLTP: &str = "arc/OLTP.lis";
+
 /// Traces beside the repository, and whether our constants were chosen on them.
 const SHARED: [(&str, &str, Origin); 14] = [
     (
@@ -27,7 +30,7 @@ const SHARED: [(&str, &str, Origin); 14] = [
         "cloudphysics/w106.u32le.bin",
         Origin::Tuned,
     ),
-    ("ARC OLTP", "arc/OLTP.lis", Origin::Tuned),
+    ("ARC OLTP, pages of 4 KiB", OLTP, Origin::Tuned),
     ("ARC P3", "arc/P3.lis", Origin::Tuned),
     ("ARC P6", "arc/P6.lis", Origin::Tuned),
     (
@@ -170,6 +173,9 @@ fn shared(root: &Path, quick: bool) -> Vec<Job> {
         let mut job = json!({"files": [file], "percents": [PERCENT, 5, 20]});
         if quick {
             job["limit"] = json!(QUICK_REQUESTS);
+        }
+        if path == OLTP {
+            job["scale"] = json!(8);
         }
         jobs.push(Job {
             title: title.to_owned(),

@@ -207,12 +207,27 @@ impl Footprint {
         let (first_at, last_at) = ((first % per) as u32, (last % per) as u32);
         let here = cached(region);
         let there = if other == region { here } else { cached(other) };
-        let far = if region == 0 { 0 } else { cached(region - 1) };
-        let below = u128::from(here) << self.region | u128::from(far);
-        let below = below << (128 - self.region - first_at);
-        let above = u128::from(cached(other + 1)) << self.region | u128::from(there);
-        let above = above >> last_at >> 1;
-        let (before, after) = (below.leading_ones(), above.trailing_ones());
+        let granules = self.region;
+        // What lies behind and before, from the miss on, at the top of one word and at the bottom of the other; the
+        // regions next to these are looked up only where a run of cached granules, or what is chosen, reaches them.
+        let far = |region: u64| if region == 0 { 0 } else { cached(region - 1) };
+        let below = |far: u64| {
+            let both = u128::from(here) << granules | u128::from(far);
+            both << (128 - granules - first_at)
+        };
+        let above = |next: u64| {
+            let both = u128::from(next) << granules | u128::from(there);
+            both >> last_at >> 1
+        };
+        let to_end = granules - 1 - last_at;
+        let before = match below(0).leading_ones() {
+            all if all >= first_at => below(far(region)).leading_ones(),
+            some => some,
+        };
+        let after = match above(0).trailing_ones() {
+            all if all >= to_end => above(cached(other + 1)).trailing_ones(),
+            some => some,
+        };
         let length = match asked.end - asked.start {
             0..=1 => 0,
             2..=7 => 1,
@@ -234,8 +249,15 @@ impl Footprint {
         };
         self.begin(volume, region, context, first_at..ends_at + 1, here);
         let (back, forward) = self.choose(context, (first_at, last_at), asked.end - asked.start);
-        let back = u64::from(back.min(below.leading_zeros())).min(first);
-        let forward = forward.min(above.trailing_zeros());
+        let back = match back {
+            within if within <= first_at => within.min(below(0).leading_zeros()),
+            beyond => beyond.min(below(far(region)).leading_zeros()),
+        };
+        let back = u64::from(back).min(first);
+        let forward = match forward {
+            within if within <= to_end => within.min(above(0).trailing_zeros()),
+            beyond => beyond.min(above(cached(other + 1)).trailing_zeros()),
+        };
         let bring = first - back..last + 1 + u64::from(forward);
         note(|| Decision::Bring {
             volume,
