@@ -2,6 +2,7 @@
 //!
 //! - [`mod@file`]: a regular file or a raw block device.
 //! - [`mem`]: DRAM, completes inline.
+//! - [`pmem`]: byte-addressable media, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts what another device is asked to do.
 //! - [`signature`]: recognises what a device holds before it is formatted.
@@ -10,4 +11,5 @@ pub mod counted;
 pub mod emulate;
 pub mod file;
 pub mod mem;
+pub mod pmem;
 pub mod signature;
