@@ -5,8 +5,9 @@ use forebay_io::pmem::Pmem;
 
 use crate::layout::{
     ARENA_MAX_BYTES, ARENA_MIN_BYTES, FLOG_PAIR_BYTES, FREE_BLOCKS, Flog, InfoBlock, MapEntry,
-    PAGE_BYTES, State, Version,
+    NoInfo, PAGE_BYTES, State, Version,
 };
+use crate::open::read_info;
 
 /// The most that is zeroed at once, bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
@@ -125,16 +126,20 @@ fn arenas(size_bytes: u64, options: &FormatOptions) -> Vec<(u64, InfoBlock)> {
     arenas
 }
 
-/// Makes every info block unreadable that a table of either version can have had here.
+/// Makes every info block unreadable that a table of either version has here. What is none stays until the
+/// old table is gone: it may be that table's data.
 fn forget<P: Pmem>(memory: &P, arena_max_bytes: u64) {
-    let page = Buf::zeroed(PAGE_BYTES as usize);
+    let zeroes = Buf::zeroed(PAGE_BYTES as usize);
     let size = memory.size_bytes();
     for version in Version::ALL {
         let mut start = version.start_bytes();
         while start < size {
             let end = size.min(start + arena_max_bytes);
-            memory.stream(start, &page);
-            memory.stream(end - end % PAGE_BYTES - PAGE_BYTES, &page);
+            for at in [start, end - end % PAGE_BYTES - PAGE_BYTES] {
+                if read_info(memory, at) != Err(NoInfo::Absent) {
+                    memory.stream(at, &zeroes);
+                }
+            }
             start = end;
         }
     }

@@ -89,7 +89,7 @@ impl<P: Pmem> Btt<P> {
 }
 
 /// Reads the info block at `at`; one that the medium cannot give is damaged.
-fn read_info<P: Pmem>(memory: &P, at: u64) -> Result<InfoBlock, NoInfo> {
+pub(crate) fn read_info<P: Pmem>(memory: &P, at: u64) -> Result<InfoBlock, NoInfo> {
     if at
         .checked_add(PAGE_BYTES)
         .is_none_or(|end| end > memory.size_bytes())

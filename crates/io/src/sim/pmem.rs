@@ -244,7 +244,7 @@ impl SimPmem {
                 Survival::All => newest,
                 Survival::Only(one) => newest * usize::from(one == index),
                 Survival::AllBut(one) => newest * usize::from(one != index),
-                Survival::Random(_) if rng.chance(eighths, 8) => rng.index(newest + 1),
+                Survival::Random(_) if rng.chance(eighths, 8) => 1 + rng.index(newest),
                 Survival::Random(_) => 0,
             };
             if let Some(value) = kept.checked_sub(1).map(|last| word.values[last]) {
