@@ -218,6 +218,43 @@ fn a_cache_in_memory_holds_no_only_copy() {
     assert_eq!(through.memory_cache(), Some(false));
 }
 
+/// GOOD with the cache on a table over mapped memory.
+const ON_TABLE: &str =
+    "kind = \"btt\"\non = \"pm\"\n\n[[device]]\nname = \"pm\"\nkind = \"pmem\"\npath = \"pm\"";
+
+#[test]
+fn blocks_on_byte_addressable_media_need_a_table() {
+    let file = "kind = \"file\"\npath = \"/dev/nvme0n1\"";
+    let good = GOOD.replace(file, ON_TABLE);
+    let config = parse(&good).expect("a table over memory");
+    assert_eq!(config.warnings, Vec::<String>::new());
+    let stack = config.stack("ssd");
+    assert_eq!(stack[0].kind, DeviceKind::Btt { on: "pm".into() });
+    let path = PathBuf::from("/etc/pm");
+    assert_eq!(stack[1].kind, DeviceKind::Pmem { path });
+    assert_eq!(config.file_of("ssd"), Some(Path::new("/etc/pm")));
+
+    let bare = broken(file, "kind = \"pmem\"\npath = \"/dev/dax0.0\"");
+    assert!(bare.contains("a power loss tears blocks"), "{bare}");
+    assert!(bare.contains("forebay format --btt"), "{bare}");
+    let slower = good.replace("kind = \"btt\"", "kind = \"emulate\"");
+    let report = parse(&slower).expect_err("emulated, and torn").report();
+    assert!(report.contains("device \"pm\" of kind pmem"), "{report}");
+    let on_file = good.replace("kind = \"pmem\"", "kind = \"file\"");
+    let report = parse(&on_file).expect_err("a table on a file").report();
+    assert!(
+        report.contains("of kind btt lies on device \"pm\" of kind file"),
+        "{report}"
+    );
+
+    let foreign = "kind = \"btt\"\non = \"disk\"\nlatency = \"1ms\"";
+    assert!(broken(file, foreign).contains("belongs to kind = \"emulate\""));
+    let foreign = "kind = \"pmem\"\npath = \"/dev/dax0.0\"\non = \"disk\"";
+    assert!(broken(file, foreign).contains("belongs to kind = \"emulate\" or \"btt\""));
+    assert!(broken(file, "kind = \"pmem\"").contains("has no `path`"));
+    assert!(broken(file, "kind = \"btt\"").contains("has no `on`"));
+}
+
 #[test]
 fn all_problems_are_told_at_once() {
     let text = GOOD
