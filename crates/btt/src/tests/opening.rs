@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_block::{Buf, ErrorKind};
 use forebay_io::pmem::Pmem as _;
-use forebay_io::sim::{SimPmem, Survival};
+use forebay_io::sim::{Rng, SimPmem, Survival};
 
 use super::{SIZE, formatted, holds, open, options, read, stamp};
 use crate::layout::{Flog, InfoBlock, MapEntry, State, Version};
@@ -210,4 +210,67 @@ fn the_older_layout_is_found_behind_its_page_and_not_under_the_newer() {
     assert_eq!(open(&memory).version(), Version::V2_0);
     crate::format(&*memory, &old).expect("large enough");
     assert_eq!(open(&memory).version(), Version::V1_1);
+}
+
+/// An info block that verifies, with fields of which some are anything.
+fn anything(rng: &Rng, good: &InfoBlock) -> InfoBlock {
+    let mut info = good.clone();
+    let small = |old: u32| match rng.below(4) {
+        0 => rng.draw() as u32,
+        1 => old.wrapping_add(rng.below(3) as u32).wrapping_sub(1),
+        _ => old,
+    };
+    info.block_bytes = small(info.block_bytes);
+    info.blocks = small(info.blocks);
+    info.internal_block_bytes = small(info.internal_block_bytes);
+    info.internal_blocks = small(info.internal_blocks);
+    info.free_blocks = small(info.free_blocks);
+    let large = |old: u64| match rng.below(6) {
+        0 => rng.draw(),
+        1 => rng.below(2 * SIZE) & !4095,
+        2 => old.wrapping_add(4096 * rng.below(5)).wrapping_sub(8192),
+        _ => old,
+    };
+    info.next_offset = large(info.next_offset);
+    info.data_offset = large(info.data_offset);
+    info.map_offset = large(info.map_offset);
+    info.flog_offset = large(info.flog_offset);
+    info.copy_offset = large(info.copy_offset);
+    info
+}
+
+#[test]
+fn whatever_is_on_the_medium_is_opened_or_refused() {
+    let options = options(4096);
+    let good = info(&options);
+    let formatted = formatted(SIZE, &options);
+    let (mut opened, mut refused) = (0, 0);
+    for seed in 0..3000 {
+        let rng = Rng::new(seed);
+        let memory = formatted.crash(Survival::None);
+        if rng.chance(1, 2) {
+            let info = anything(&rng, &good);
+            memory.stream(0, &Buf::copied(&info.encode()));
+            // Else the copy is right, and heals it.
+            memory.stream(good.copy_offset, &Buf::copied(&info.encode()));
+        }
+        for _ in 0..rng.below(4) {
+            let area = [good.map_offset, good.flog_offset][rng.index(2)];
+            memory.store_u64(area + 8 * rng.below(2048), rng.draw());
+        }
+        let Ok(table) = Btt::open(memory) else {
+            refused += 1;
+            continue;
+        };
+        opened += 1;
+        let _ = table.check();
+        let buf = Buf::zeroed(table.block_bytes() as usize);
+        for _ in 0..20 {
+            let block = rng.below(table.blocks());
+            let _ = table.read(block, &buf);
+            let _ = table.write(block, &buf);
+            let _ = table.zero(block, 1);
+        }
+    }
+    assert!(opened > 300 && refused > 300, "{opened} and {refused}");
 }

@@ -73,7 +73,7 @@ fn values_are_parsed_with_their_units() {
     let Command::Format(format) = arguments.command else {
         panic!("it is format");
     };
-    assert_eq!(format.block_size.0, 64 << 10);
+    assert_eq!(format.block_size.map(|size| size.0), Some(64 << 10));
     let arguments = parse("forebay mode db wo --control c").expect("right");
     assert_eq!(arguments.control, Some("c".into()));
     let Command::Mode(mode) = arguments.command else {

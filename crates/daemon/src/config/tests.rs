@@ -234,25 +234,30 @@ fn blocks_on_byte_addressable_media_need_a_table() {
     assert_eq!(stack[1].kind, DeviceKind::Pmem { path });
     assert_eq!(config.file_of("ssd"), Some(Path::new("/etc/pm")));
 
-    let bare = broken(file, "kind = \"pmem\"\npath = \"/dev/dax0.0\"");
+    let said = |kind: &str| {
+        let refused = parse(&GOOD.replacen(file, kind, 1));
+        refused.expect_err(kind).report()
+    };
+    let bare = said("kind = \"pmem\"\npath = \"/dev/dax0.0\"");
+    assert!(bare.starts_with("/etc/forebay.toml:22: "), "{bare}");
     assert!(bare.contains("a power loss tears blocks"), "{bare}");
     assert!(bare.contains("forebay format --btt"), "{bare}");
-    let slower = good.replace("kind = \"btt\"", "kind = \"emulate\"");
-    let report = parse(&slower).expect_err("emulated, and torn").report();
-    assert!(report.contains("device \"pm\" of kind pmem"), "{report}");
-    let on_file = good.replace("kind = \"pmem\"", "kind = \"file\"");
-    let report = parse(&on_file).expect_err("a table on a file").report();
-    assert!(
-        report.contains("of kind btt lies on device \"pm\" of kind file"),
-        "{report}"
-    );
+    let slower = said(&ON_TABLE.replace("\"btt\"", "\"emulate\""));
+    assert!(slower.contains("device \"pm\" of kind pmem"), "{slower}");
+    let on_file = said(&ON_TABLE.replace("\"pmem\"", "\"file\""));
+    let what = "of kind btt lies on device \"pm\" of kind file";
+    assert!(on_file.contains(what), "{on_file}");
 
-    let foreign = "kind = \"btt\"\non = \"disk\"\nlatency = \"1ms\"";
-    assert!(broken(file, foreign).contains("belongs to kind = \"emulate\""));
-    let foreign = "kind = \"pmem\"\npath = \"/dev/dax0.0\"\non = \"disk\"";
-    assert!(broken(file, foreign).contains("belongs to kind = \"emulate\" or \"btt\""));
-    assert!(broken(file, "kind = \"pmem\"").contains("has no `path`"));
-    assert!(broken(file, "kind = \"btt\"").contains("has no `on`"));
+    let foreign = said("kind = \"btt\"\non = \"disk\"\nlatency = \"1ms\"");
+    assert!(
+        foreign.contains("belongs to kind = \"emulate\""),
+        "{foreign}"
+    );
+    let foreign = said("kind = \"pmem\"\npath = \"/dev/dax0.0\"\non = \"disk\"");
+    let what = "belongs to kind = \"emulate\" or \"btt\"";
+    assert!(foreign.contains(what), "{foreign}");
+    assert!(said("kind = \"pmem\"").contains("has no `path`"));
+    assert!(said("kind = \"btt\"").contains("has no `on`"));
 }
 
 #[test]
