@@ -23,16 +23,19 @@ trap 'rm -rf "$work"' EXIT
 bytes=$((64 << 20))
 "$here/image.sh" "$work/initramfs"
 sum() { "$image" dump "$work/$1" | md5sum | cut -d' ' -f1; }
-guest() { # IMAGE SCRIPT [SECONDS]: the script's output
+script() { # WHAT: is what the guest does
     {
         echo 'set -e'
         echo 'for module in nfit nd_pmem nd_btt; do modprobe $module; done'
         # The device appears when the namespace was looked at.
         echo 'appear() { for i in $(seq 100); do [ -b $1 ] && return 0; sleep 0.1; done; echo "no $1"; return 1; }'
         echo 'sum() { dd if=/dev/pmem0s bs=64k iflag=direct status=none 2>/dev/null | md5sum | cut -d" " -f1; }'
-        echo "$2"
+        echo "$1"
     } >"$work/script"
-    "$here/boot.sh" -i "$work/initramfs" -n "$work/$1" -t "${3:-300}" "$work/script"
+}
+guest() { # IMAGE WHAT: what the guest says
+    script "$2"
+    "$here/boot.sh" -i "$work/initramfs" -n "$work/$1" -t 300 "$work/script"
 }
 failed=0
 holds() { # WHAT FOUND EXPECTED
@@ -75,11 +78,22 @@ holds "and is whole" "$("$image" check "$work/theirs" >/dev/null && echo whole)"
 before=$(sum theirs)
 holds "what is written to it here is read there" "$(guest theirs 'appear /dev/pmem0s; sum')" "$before"
 
-# The machine is killed a moment after the mark.
-guest theirs 'appear /dev/pmem0s
+# Killed a moment after four writers have begun.
+script 'appear /dev/pmem0s
 for i in $(seq 4); do (while :; do dd if=/dev/urandom of=/dev/pmem0s bs=4k count=50 seek=$((RANDOM % 900)) oflag=direct status=none; done) & done
-sleep 120' 25 >/dev/null 2>&1 || true
+echo WRITING
+sleep 250'
+"$here/boot.sh" -i "$work/initramfs" -n "$work/theirs" -t 300 "$work/script" >"$work/said" 2>&1 &
+machine=$!
+for _ in $(seq 1200); do
+    ! grep -q WRITING "$work/said" || break
+    sleep 0.1
+done
+sleep 3
+kill "$machine"
+wait "$machine" 2>/dev/null || true
 holds "killed while the kernel writes, it opens here and is whole" "$("$image" check "$work/theirs" >/dev/null && echo whole)" whole
+holds "and was written to" "$([ "$(sum theirs)" != "$before" ] && echo written)" written
 before=$(sum theirs)
 holds "and there, with the same in it" "$(guest theirs 'appear /dev/pmem0s; sum')" "$before"
 

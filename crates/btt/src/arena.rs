@@ -1,6 +1,6 @@
 //! One arena: the steps of a read, a write and a zeroing, and their order.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::pmem::{LINE_BYTES, Pmem};
@@ -69,8 +69,8 @@ impl Arena {
     /// The map's line of a block has no other writer while this lives.
     fn lock(&self, premap: u32) -> MutexGuard<'_, ()> {
         let lock = (premap / ENTRIES_OF_LINE) as usize % self.map_locks.len();
-        let lock = self.map_locks[lock].0.lock();
-        lock.unwrap_or_else(PoisonError::into_inner)
+        let line = self.map_locks[lock].0.lock();
+        line.expect("no change of this line of the map panicked")
     }
 
     /// What the map says of a block, with its internal block.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// A lane's free block of one arena, and the flog entry that its next write goes to.
@@ -89,16 +89,13 @@ impl Lanes {
         let home = home() % self.slots.len();
         for step in 0..self.slots.len() {
             let index = (home + step) % self.slots.len();
-            let free = match self.slots[index].free.try_lock() {
-                Ok(free) => free,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => continue,
-            };
-            return Lane {
-                lanes: self,
-                index,
-                free,
-            };
+            if let Ok(free) = self.slots[index].free.try_lock() {
+                return Lane {
+                    lanes: self,
+                    index,
+                    free,
+                };
+            }
         }
         self.take_this(home)
     }
@@ -109,7 +106,8 @@ impl Lanes {
         Lane {
             lanes: self,
             index,
-            free: free.unwrap_or_else(PoisonError::into_inner),
+            // A thread that panicked in a write may have published a block that the lane still calls free.
+            free: free.expect("no write on this lane panicked"),
         }
     }
 }
