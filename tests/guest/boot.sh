@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# boot.sh -i IMAGE [-d DISK]... [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
+# boot.sh -i IMAGE [-d DISK]... [-n NVDIMM [-l]] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
 # six seconds), runs SCRIPT in it, prints what it says as it says it, and exits with its code. The disks are raw files:
-# /dev/d0, /dev/d1... inside. The host's 127.0.0.1 is 10.0.2.2 inside.
+# /dev/d0, /dev/d1... inside, and NVDIMM, a file of whole MiB, is persistent memory, with -l its last 128 KiB labels. The
+# host's 127.0.0.1 is 10.0.2.2 inside. With -k the machine is killed two seconds after the script has said MARK.
 set -euo pipefail
 # shellcheck source=tests/guest/kernel.sh
 . "$(dirname "$0")/kernel.sh"
-image='' memory=1024 patience=600 disks=()
-while getopts i:d:m:t: option; do
+image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark=''
+while getopts i:d:n:lk:m:t: option; do
     case $option in
     i) image=$OPTARG ;;
     d) disks+=("$OPTARG") ;;
+    n) nvdimm=$OPTARG ;;
+    l) labels=,label-size=128K ;;
+    k) mark=$OPTARG ;;
     m) memory=$OPTARG ;;
     t) patience=$OPTARG ;;
     *) exit 2 ;;
@@ -43,14 +47,27 @@ for index in "${!disks[@]}"; do
     drive "d$index" "${disks[$index]}"
 done
 
+hardware=(-machine pc -m "$memory")
+if [ -n "$nvdimm" ]; then
+    hardware=(-machine "pc,nvdimm=on" -m "$memory,slots=2,maxmem=8G"
+        -object "memory-backend-file,id=n0mem,share=on,mem-path=$nvdimm,size=$(stat -c %s "$nvdimm")"
+        -device "nvdimm,id=nvdimm0,memdev=n0mem$labels")
+fi
+
 : >"$work/console"
-qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" -machine pc -nographic -no-reboot -monitor none \
+qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 "${hardware[@]}" -nographic -no-reboot -monitor none \
     -kernel "/boot/vmlinuz-$kernel" -initrd "$image" -append 'console=ttyS0 panic=-1 mitigations=off quiet' \
     -netdev user,id=n0 -device virtio-net-pci,netdev=n0,romfile= "${drives[@]}" \
     -serial "file:$work/console" </dev/null >"$work/qemu" 2>&1 &
 machine=$!
 (sleep "$patience" && kill -9 "$machine") >/dev/null 2>&1 &
 watchdog=$!
+if [ -n "$mark" ]; then
+    (until grep -q "^$mark" "$work/console"; do
+        kill -0 "$machine" || exit
+        sleep 0.2
+    done && sleep 2 && kill -9 "$machine") >/dev/null 2>&1 &
+fi
 tail -n +1 -f --pid="$machine" "$work/console" | sed -u -n -e 's|\r$||' -e '/^=====BEGIN/,/^=====END/{/^=====/!p}'
 wait "$machine" 2>/dev/null || true
 machine=''

@@ -25,6 +25,10 @@ pub struct DeviceInfo {
     pub logical_block_bytes: u32,
     /// Unit that the medium writes without reading first, bytes; at least the logical block.
     pub physical_block_bytes: u32,
+    /// What power loss (or the end of the process) leaves wholly old or wholly new, bytes: each piece
+    /// of a write that is aligned to this size. The logical block on most devices; less on raw
+    /// byte-addressable media, which tear blocks.
+    pub atomic_write_bytes: u32,
     /// Whether acknowledged writes may sit in a cache that power loss empties, so that only a flush
     /// or FUA makes them durable.
     pub volatile_cache: bool,
@@ -53,6 +57,7 @@ impl DeviceInfo {
             size_bytes,
             logical_block_bytes: 512,
             physical_block_bytes: 512,
+            atomic_write_bytes: 512,
             volatile_cache: true,
             fua: true,
             byte_addressable: false,
@@ -200,7 +205,8 @@ impl Request {
 ///   the same thread. Requests may complete in any order; overlapping requests in flight at once have
 ///   no defined order between them.
 /// - Completion of a write is not durability, unless it has FUA or the device has no volatile cache.
-/// - A logical block is written wholly or not at all, on every medium.
+/// - Each aligned piece of [`DeviceInfo::atomic_write_bytes`] is written wholly or not at all. Layers that
+///   keep data need a logical block of it; only raw byte-addressable media have less.
 /// - The device holds the request's buffer until it completes.
 pub trait BlockDevice {
     /// What this device is. Constant while the device is open, but for the size, which may grow.

@@ -34,6 +34,7 @@ impl BlockDevice for CachedVolume {
             physical_block_bytes: u32::try_from(self.engine.geometry.granule_bytes(0))
                 .unwrap_or(4096)
                 .max(backing.physical_block_bytes.min(4096)),
+            atomic_write_bytes: self.volume.logical_block,
             volatile_cache: !self.engine.sync_durability(),
             fua: true,
             byte_addressable: false,

@@ -178,6 +178,8 @@ impl Shared {
 impl BlockDevice for EmulateDevice {
     fn info(&self) -> DeviceInfo {
         let mut info = self.shared.inner.info();
+        // Loads and stores would go round the delays.
+        info.byte_addressable = false;
         let words = self.shared.profile.to_string();
         info.emulated = Some(match info.emulated {
             Some(inner) => format!("{words}; over {inner}"),

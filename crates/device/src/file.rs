@@ -75,6 +75,7 @@ impl FileDevice {
         let info = DeviceInfo {
             logical_block_bytes: geometry.logical_block_bytes,
             physical_block_bytes: geometry.physical_block_bytes,
+            atomic_write_bytes: geometry.logical_block_bytes,
             discard: geometry.discard,
             identity: geometry.identity,
             persistence: persistence(path),

@@ -2,6 +2,7 @@
 //!
 //! - [`mod@file`]: a regular file or a raw block device.
 //! - [`mem`]: DRAM, completes inline.
+//! - [`pmem`]: byte-addressable media, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts what another device is asked to do.
 //! - [`nbd`]: an export of an NBD server.
@@ -14,4 +15,5 @@ pub mod file;
 pub mod mem;
 pub mod metered;
 pub mod nbd;
+pub mod pmem;
 pub mod signature;

@@ -117,7 +117,7 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
 
 /// Gives every page its memory now, so that a full file system is an error here and not a signal
 /// later.
-fn allocate(file: &std::fs::File, size_bytes: usize) -> io::Result<()> {
+pub(crate) fn allocate(file: &std::fs::File, size_bytes: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
     // SAFETY: the descriptor is open.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {

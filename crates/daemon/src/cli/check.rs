@@ -17,7 +17,7 @@ use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{check_block_sizes, odd_end, unreadable};
+use crate::stack::{check_block_sizes, odd_end, open_path, unreadable};
 use crate::state::hex;
 use crate::table::Table;
 
@@ -209,7 +209,7 @@ async fn inspect(place: Place) -> Result<Inspection> {
     };
     let what = place.data.display().to_string();
     let failed = || format!("cannot check the cache on {what}");
-    let open = |path: &Path| FileDevice::open(path, options.clone());
+    let open = |path: &Path| open_path(path, options.clone());
     let devices = Devices {
         data: open(&place.data).context(failed)?,
         metadata: match &place.metadata {

@@ -1,4 +1,6 @@
-//! `forebay format`: makes an empty cache, and destroys nothing in silence.
+//! `forebay format`: makes an empty cache or block translation table, and destroys nothing in silence.
+
+mod btt;
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -7,7 +9,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, FormatOptions, Inspection};
-use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_device::file::FileDeviceOptions;
 use forebay_device::signature::{self, Found};
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
@@ -15,32 +17,34 @@ use forebay_metadata::superblock::Superblock;
 use super::out;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
 use crate::config::{Medium, loop_on};
-use crate::stack::journal;
+use crate::stack::{journal, open_path};
 use crate::state::hex;
 
-/// Make an empty cache on a device or file
+/// Make an empty cache on a device or file, or a block translation table on byte-addressable media
 ///
-/// A device that holds anything is refused, unless --force is given. A cache with data that its
+/// What has a block translation table (--btt) is formatted through that. A device that holds anything is refused, unless --force is given. A cache with data that its
 /// backing devices do not have is refused even then, unless --discard-dirty is given too; what is lost
 /// is then listed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The device or file for cached data
-    #[arg(long, value_name = "PATH")]
-    pub(super) cache: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "btt")]
+    pub(super) cache: Option<PathBuf>,
     /// A device or file of its own for metadata
     #[arg(long, value_name = "PATH")]
     pub(super) metadata: Option<PathBuf>,
-    /// The size of a cache block, 4K to 1M; several, as in 32K,64K,128K,256K, where each missed range is to
-    /// have the largest blocks that fit
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "32K",
-        value_delimiter = ','
-    )]
+    /// Make a block translation table on this DAX device or file, in place of a cache: blocks that a power
+    /// loss does not tear, in the layout that Linux calls sector mode
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["cache", "metadata"])]
+    pub(super) btt: Option<PathBuf>,
+    /// With --btt: the version of the layout. Linux expects 1.1 in a namespace without a label
+    #[arg(long, value_name = "VERSION", requires = "btt", default_value = "2.0")]
+    pub(super) btt_version: String,
+    /// The size of a cache block, 4K to 1M [default: 32K]; several, as in 32K,64K,128K,256K, where each missed
+    /// range is to have the largest blocks that fit. Or the size of a table's block, 512 or 4K [default: 4K]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(super) block_size: Vec<Size>,
-    /// Make the file for cached data with this size, if it does not exist; one that does must have it
+    /// Make the file with this size, if it does not exist; one that does must have it
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
     /// Format even if the device holds something
@@ -52,10 +56,17 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let sizes = block_sizes(&arguments.block_size)
+    let Some(cache) = arguments.cache.clone() else {
+        return btt::run(arguments);
+    };
+    let wanted = match &arguments.block_size[..] {
+        [] => &[Size(32 << 10)],
+        sizes => sizes,
+    };
+    let sizes = block_sizes(wanted)
         .map_err(|what| Error::new(ErrorKind::InvalidInput, format!("--block-size: {what}")))?;
     let reactor = Reactor::new(Engine::Auto)?;
-    let cache = arguments.cache.clone();
+    let what = cache.display().to_string();
     let metadata = arguments.metadata.clone();
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let create = arguments.create.map(|size| size.0);
@@ -93,8 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         out::print(&format!("LOST, as --discard-dirty says: {lost}\n"))?;
     }
     out::print(&format!(
-        "{}: cache {} with room for {} in blocks of {}\n",
-        arguments.cache.display(),
+        "{what}: cache {} with room for {} in blocks of {}\n",
         hex(&made.uuid),
         human_bytes(u64::from(made.blocks) * u64::from(made.block_size_bytes)),
         block_sizes_in_words(u64::from(made.block_size_bytes), &made.block_sizes),
@@ -212,7 +222,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
         create_bytes,
         ..FileDeviceOptions::default()
     };
-    FileDevice::open(path, options).map_err(|error| match error.kind() {
+    open_path(path, options).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
             format!(

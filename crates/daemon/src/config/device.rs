@@ -37,6 +37,16 @@ pub enum DeviceKind {
         /// Whether the user accepts that acknowledged writes go with the process.
         volatile: bool,
     },
+    /// Byte-addressable media: a DAX character device, or a file that is mapped.
+    Pmem {
+        /// Where it is; absolute.
+        path: PathBuf,
+    },
+    /// A block translation table over byte-addressable media.
+    Btt {
+        /// The name of the device under it, of kind `pmem`.
+        on: String,
+    },
     /// Another device with declared latency and bandwidth.
     Emulate {
         /// The name of the device under it.
@@ -58,17 +68,21 @@ pub enum DeviceKind {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+pub(super) enum Kind {
     File,
     Mem,
+    Pmem,
+    Btt,
     Emulate,
 }
 
 impl Kind {
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
             Self::Mem => "mem",
+            Self::Pmem => "pmem",
+            Self::Btt => "btt",
             Self::Emulate => "emulate",
         }
     }
@@ -98,11 +112,15 @@ fn span<T>(value: Option<&Spanned<T>>) -> Option<Span> {
 }
 
 impl RawDevice {
+    /// What it is.
+    pub(super) fn kind(&self) -> Kind {
+        *self.kind.get_ref()
+    }
+
     /// The name of the device under this one.
     pub(super) fn under(&self) -> Option<&Spanned<String>> {
-        self.on
-            .as_ref()
-            .filter(|_| *self.kind.get_ref() == Kind::Emulate)
+        let layer = matches!(self.kind(), Kind::Btt | Kind::Emulate);
+        self.on.as_ref().filter(|_| layer)
     }
 
     /// Checks the keys against the kind. None where something needed is missing.
@@ -144,6 +162,24 @@ impl RawDevice {
                 DeviceKind::Mem {
                     size_bytes: size.get_ref().0,
                     volatile: self.volatile.as_ref().is_some_and(|v| *v.get_ref()),
+                }
+            }
+            Kind::Pmem => {
+                let Some(path) = &self.path else {
+                    missing("path", "\"/dev/dax0.0\", or the path of a file");
+                    return None;
+                };
+                DeviceKind::Pmem {
+                    path: problems.base().join(path.get_ref()),
+                }
+            }
+            Kind::Btt => {
+                let Some(on) = &self.on else {
+                    missing("on", "the name of a device of kind pmem");
+                    return None;
+                };
+                DeviceKind::Btt {
+                    on: on.get_ref().clone(),
                 }
             }
             Kind::Emulate => {
@@ -191,41 +227,30 @@ impl RawDevice {
     }
 
     fn refuse_foreign_keys(&self, problems: &mut Problems<'_>) {
-        let keys = [
-            ("path", span(self.path.as_ref()), Kind::File),
-            ("direct", span(self.direct.as_ref()), Kind::File),
-            ("size", span(self.size.as_ref()), Kind::Mem),
-            ("volatile", span(self.volatile.as_ref()), Kind::Mem),
-            ("on", span(self.on.as_ref()), Kind::Emulate),
-            ("latency", span(self.latency.as_ref()), Kind::Emulate),
-            (
-                "read_latency",
-                span(self.read_latency.as_ref()),
-                Kind::Emulate,
-            ),
-            (
-                "write_latency",
-                span(self.write_latency.as_ref()),
-                Kind::Emulate,
-            ),
-            (
-                "flush_latency",
-                span(self.flush_latency.as_ref()),
-                Kind::Emulate,
-            ),
-            ("bandwidth", span(self.bandwidth.as_ref()), Kind::Emulate),
-            ("iops", span(self.iops.as_ref()), Kind::Emulate),
-            (
-                "queue_depth",
-                span(self.queue_depth.as_ref()),
-                Kind::Emulate,
-            ),
+        const EMULATE: &[Kind] = &[Kind::Emulate];
+        let keys: [(&str, Option<Span>, &[Kind]); 12] = [
+            ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
+            ("direct", span(self.direct.as_ref()), &[Kind::File]),
+            ("size", span(self.size.as_ref()), &[Kind::Mem]),
+            ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),
+            ("on", span(self.on.as_ref()), &[Kind::Emulate, Kind::Btt]),
+            ("latency", span(self.latency.as_ref()), EMULATE),
+            ("read_latency", span(self.read_latency.as_ref()), EMULATE),
+            ("write_latency", span(self.write_latency.as_ref()), EMULATE),
+            ("flush_latency", span(self.flush_latency.as_ref()), EMULATE),
+            ("bandwidth", span(self.bandwidth.as_ref()), EMULATE),
+            ("iops", span(self.iops.as_ref()), EMULATE),
+            ("queue_depth", span(self.queue_depth.as_ref()), EMULATE),
         ];
         let kind = *self.kind.get_ref();
         for (key, span, of) in keys {
-            let Some(span) = span.filter(|_| of != kind) else {
+            let Some(span) = span.filter(|_| !of.contains(&kind)) else {
                 continue;
             };
+            let of: Vec<_> = of
+                .iter()
+                .map(|kind| format!("{:?}", kind.as_str()))
+                .collect();
             problems.add(
                 &span,
                 format!(
@@ -233,7 +258,7 @@ impl RawDevice {
                     self.name.get_ref(),
                     kind.as_str()
                 ),
-                format!("remove it; it belongs to kind = {:?}", of.as_str()),
+                format!("remove it; it belongs to kind = {}", of.join(" or ")),
             );
         }
     }

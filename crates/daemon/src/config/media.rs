@@ -42,6 +42,7 @@ impl Use<'_> {
 /// What makes two paths the same medium: a block device's number, or a file's place.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
+    Character(u64),
     Block(u64),
     File(u64, u64),
 }
@@ -49,6 +50,9 @@ pub(crate) enum Medium {
 impl Medium {
     /// A loop device is the file under it.
     pub(crate) fn of(found: &Metadata) -> Self {
+        if found.file_type().is_char_device() {
+            return Self::Character(found.rdev());
+        }
         if !found.file_type().is_block_device() {
             return Self::File(found.dev(), found.ino());
         }
@@ -92,10 +96,12 @@ impl Config {
         for (name, used) in self.uses(cached) {
             let stack = self.stack(name);
             let leaf = stack[stack.len() - 1];
-            let DeviceKind::File { path, .. } = &leaf.kind else {
-                continue;
+            let (path, looked) = match &leaf.kind {
+                DeviceKind::File { path, .. } => (path, look(path, used)),
+                DeviceKind::Pmem { path } => (path, look_at_memory(path)),
+                _ => continue,
             };
-            let found = match look(path, used) {
+            let found = match looked {
                 Ok(found) => found,
                 Err((what, help)) => {
                     let what = format!("device {:?}: {} {what}", leaf.name, path.display());
@@ -202,6 +208,37 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
     if found.len() < 512 {
         let what = format!("has {} bytes, less than a block", found.len());
         return Err((what, used.help(path)));
+    }
+    Ok(found)
+}
+
+/// As [`look`], for what is going to be mapped.
+fn look_at_memory(path: &Path) -> Result<Metadata, (String, String)> {
+    let found = std::fs::metadata(path).map_err(|error| {
+        let help = "correct `path`, or make a file with a table with `forebay format --create SIZE --btt PATH`";
+        match error.kind() {
+            IoKind::NotFound => ("does not exist".to_owned(), help.to_owned()),
+            _ => (
+                format!("cannot be looked at: {error}"),
+                "correct `path`, or run as a user that may reach it".to_owned(),
+            ),
+        }
+    })?;
+    let kind = found.file_type();
+    if !kind.is_char_device() && !kind.is_file() {
+        let help = "let `path` name a DAX character device (/dev/dax0.0) or a regular file, best on a file \
+                    system mounted with -o dax";
+        return Err((
+            "is neither of the two that can be mapped".into(),
+            help.into(),
+        ));
+    }
+    if let Err(error) = OpenOptions::new().read(true).write(true).open(path) {
+        let help = "run as a user that may read and write it, or correct `path`";
+        return Err((
+            format!("cannot be opened for writing: {error}"),
+            help.into(),
+        ));
     }
     Ok(found)
 }

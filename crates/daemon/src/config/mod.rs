@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod device;
 pub mod export;
+mod kinds;
 mod media;
 pub(crate) mod places;
 mod problem;
@@ -122,6 +123,7 @@ impl Config {
         }
         file.check_names(&mut problems);
         file.check_uses(&mut problems);
+        file.check_kinds(&mut problems);
         config.check_exports(&file, &mut problems);
         config.check_addresses(&mut problems);
         config.check_paths(&file, &mut problems);
@@ -149,17 +151,20 @@ impl Config {
     #[must_use]
     pub fn stack(&self, name: &str) -> Vec<&Device> {
         let mut stack = vec![self.device(name)];
-        while let DeviceKind::Emulate { on, .. } = &stack[stack.len() - 1].kind {
+        while let DeviceKind::Emulate { on, .. } | DeviceKind::Btt { on } =
+            &stack[stack.len() - 1].kind
+        {
             stack.push(self.device(on));
         }
         stack
     }
 
-    /// The file or block device at the bottom of the device called `name`; none where that is memory.
+    /// The file or device node at the bottom of the device called `name`; none where that is memory of the
+    /// process.
     #[must_use]
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         match &self.stack(name).last()?.kind {
-            DeviceKind::File { path, .. } => Some(path),
+            DeviceKind::File { path, .. } | DeviceKind::Pmem { path } => Some(path),
             _ => None,
         }
     }
@@ -215,7 +220,7 @@ impl Config {
     fn check_paths(&self, file: &File, problems: &mut Problems<'_>) {
         let mut seen: Vec<(&Path, &str)> = Vec::new();
         for device in &self.devices {
-            let DeviceKind::File { path, .. } = &device.kind else {
+            let (DeviceKind::File { path, .. } | DeviceKind::Pmem { path }) = &device.kind else {
                 continue;
             };
             match seen.iter().find(|(other, _)| other == path) {
@@ -404,7 +409,7 @@ impl File {
                 problems.add(
                     &on.span(),
                     format!("device {:?} lies on itself", device.name.get_ref()),
-                    "let `on` lead to a device of kind file or mem",
+                    "let `on` lead to a device of kind file, mem or pmem",
                 );
                 return;
             }

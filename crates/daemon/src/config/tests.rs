@@ -221,6 +221,48 @@ fn a_cache_in_memory_holds_no_only_copy() {
     assert_eq!(through.memory_cache(), Some(false));
 }
 
+/// GOOD with the cache on a table over mapped memory.
+const ON_TABLE: &str =
+    "kind = \"btt\"\non = \"pm\"\n\n[[device]]\nname = \"pm\"\nkind = \"pmem\"\npath = \"pm\"";
+
+#[test]
+fn blocks_on_byte_addressable_media_need_a_table() {
+    let file = "kind = \"file\"\npath = \"/dev/nvme0n1\"";
+    let good = GOOD.replace(file, ON_TABLE);
+    let config = parse(&good).expect("a table over memory");
+    assert_eq!(config.warnings, Vec::<String>::new());
+    let stack = config.stack("ssd");
+    assert_eq!(stack[0].kind, DeviceKind::Btt { on: "pm".into() });
+    let path = PathBuf::from("/etc/pm");
+    assert_eq!(stack[1].kind, DeviceKind::Pmem { path });
+    assert_eq!(config.file_of("ssd"), Some(Path::new("/etc/pm")));
+
+    let said = |kind: &str| {
+        let refused = parse(&GOOD.replacen(file, kind, 1));
+        refused.expect_err(kind).report()
+    };
+    let bare = said("kind = \"pmem\"\npath = \"/dev/dax0.0\"");
+    assert!(bare.starts_with("/etc/forebay.toml:22: "), "{bare}");
+    assert!(bare.contains("a power loss tears blocks"), "{bare}");
+    assert!(bare.contains("forebay format --btt"), "{bare}");
+    let slower = said(&ON_TABLE.replace("\"btt\"", "\"emulate\""));
+    assert!(slower.contains("device \"pm\" of kind pmem"), "{slower}");
+    let on_file = said(&ON_TABLE.replace("\"pmem\"", "\"file\""));
+    let what = "of kind btt lies on device \"pm\" of kind file";
+    assert!(on_file.contains(what), "{on_file}");
+
+    let foreign = said("kind = \"btt\"\non = \"disk\"\nlatency = \"1ms\"");
+    assert!(
+        foreign.contains("belongs to kind = \"emulate\""),
+        "{foreign}"
+    );
+    let foreign = said("kind = \"pmem\"\npath = \"/dev/dax0.0\"\non = \"disk\"");
+    let what = "belongs to kind = \"emulate\" or \"btt\"";
+    assert!(foreign.contains(what), "{foreign}");
+    assert!(said("kind = \"pmem\"").contains("has no `path`"));
+    assert!(said("kind = \"btt\"").contains("has no `on`"));
+}
+
 #[test]
 fn all_problems_are_told_at_once() {
     let text = GOOD

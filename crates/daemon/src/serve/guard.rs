@@ -176,7 +176,7 @@ fn own_paths(config: &Config) -> Vec<(String, PathBuf)> {
         ),
     ];
     for device in &config.devices {
-        if let DeviceKind::File { path, .. } = &device.kind {
+        if let DeviceKind::File { path, .. } | DeviceKind::Pmem { path } = &device.kind {
             paths.push((format!("device {:?},", device.name), path.clone()));
         }
     }

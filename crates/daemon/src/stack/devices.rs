@@ -1,16 +1,23 @@
 //! From the configuration's devices to open ones.
 
 use std::fs::Metadata;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Context as _, ErrorKind, Result};
+use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Persistence, Result};
+use forebay_btt::layout::{InfoBlock, NoInfo, PAGE_BYTES, Version};
+use forebay_btt::{Btt, BttDevice};
 use forebay_device::counted::{Counted, Counters};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
 use forebay_device::metered::Metered;
+use forebay_device::pmem::{self, PmemDevice};
 use forebay_io::file::Faults;
+use forebay_io::pmem::PmemMapping;
 use forebay_io::rt::meter::{self, Account};
 
 use crate::config::{Config, DeviceKind};
@@ -97,6 +104,20 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
             let device = MemDevice::new(name, *size_bytes);
             Ok((device, "memory".to_owned(), Rc::default()))
         }
+        DeviceKind::Pmem { .. } => {
+            let (device, what) = open_memory(config, name)?;
+            Ok((device, what, Rc::default()))
+        }
+        DeviceKind::Btt { on } => {
+            let (memory, what) = open_memory(config, on)?;
+            let table = Btt::open(memory.memory()).context(|| {
+                let place = config.place(entry.line);
+                format!("{place}: device {name:?}: the block translation table on device {on:?}")
+            })?;
+            let device = BttDevice::new(Arc::new(table), name, &memory.info());
+            let what = format!("block translation table on {what}");
+            Ok((Rc::new(device), what, Rc::default()))
+        }
         DeviceKind::Emulate {
             on,
             read_latency,
@@ -123,6 +144,57 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
             ))
         }
     }
+}
+
+/// The byte-addressable device called `name`, and what it is in words.
+fn open_memory(config: &Config, name: &str) -> Result<(Rc<PmemDevice<PmemMapping>>, String)> {
+    let entry = config.device(name);
+    let DeviceKind::Pmem { path } = &entry.kind else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("device {name:?} is not byte-addressable: name one of kind pmem"),
+        ));
+    };
+    let device = PmemDevice::open(path, name)
+        .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
+    let what = format!("{}, {}", path.display(), pmem::describe(&device.memory()));
+    if device.info().persistence != Persistence::Media {
+        tracing::warn!("device {name:?} ({what}): what it holds does not survive a power loss");
+    }
+    Ok((device, what))
+}
+
+/// Opens what is at `path`, through the block translation table on it if there is one; that is opened for
+/// writing, since it may have a write to finish.
+pub(crate) fn open_path(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
+    if !has_table(path) {
+        return FileDevice::open(path, options);
+    }
+    let memory = PmemDevice::open(path, &options.name)?;
+    let info = memory.info();
+    let table = Btt::open(memory.memory())
+        .context(|| format!("the block translation table on {}", path.display()))?;
+    Ok(Rc::new(BttDevice::new(
+        Arc::new(table),
+        info.name.clone(),
+        &info,
+    )))
+}
+
+/// Whether a file begins like a table; what can only be mapped must have one.
+fn has_table(path: &Path) -> bool {
+    let Ok(file) = std::fs::File::open(path) else {
+        return false;
+    };
+    let kind = file.metadata().map(|found| found.file_type());
+    if kind.is_ok_and(|kind| kind.is_char_device()) {
+        return true;
+    }
+    Version::ALL.into_iter().any(|version| {
+        let mut page = [0; PAGE_BYTES as usize];
+        file.read_exact_at(&mut page, version.start_bytes()).is_ok()
+            && InfoBlock::decode(&page) != Err(NoInfo::Absent)
+    })
 }
 
 /// What of a volume's file cannot be used because its size is no whole number of blocks, with the

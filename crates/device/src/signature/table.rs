@@ -4,6 +4,7 @@
 use super::{Media, Signature};
 
 pub(super) const FOREBAY: &str = "Forebay cache";
+const BTT: &str = "Block Translation Table";
 
 /// A format that is known by fixed bytes at a fixed place.
 pub(super) struct Magic {
@@ -46,6 +47,9 @@ pub(super) const MAGICS: &[Magic] = &[
     magic(32, &2_126_579_579_u64.to_le_bytes(), "dm-era metadata"),
     // drivers/md/dm-writecache.c, MEMORY_SUPERBLOCK_MAGIC.
     magic(0, &0x2348_9321_u32.to_le_bytes(), "dm-writecache cache"),
+    // UEFI specification, "Block Translation Table (BTT) Layout": version 2.0 here, 1.1 a page later.
+    magic(0, b"BTT_ARENA_INFO\0\0", BTT),
+    magic(4096, b"BTT_ARENA_INFO\0\0", BTT),
     // drivers/md/dm-integrity.c, SB_MAGIC.
     magic(0, b"integrt\0", "dm-integrity device"),
     // cryptsetup lib/verity/verity.c, VERITY_SIGNATURE.

@@ -9,7 +9,7 @@ use std::path::Path;
 /// A number that stays with the medium: of a block device from what the kernel knows of it (a world-wide
 /// name, a serial number, the file under a loop device), of a file from its file system and inode. None
 /// where nothing is known that would outlive a restart.
-pub(super) fn identity(fd: BorrowedFd<'_>, metadata: &Metadata) -> Option<u64> {
+pub(crate) fn identity(fd: BorrowedFd<'_>, metadata: &Metadata) -> Option<u64> {
     let text = if metadata.file_type().is_block_device() {
         let device = metadata.rdev();
         let (major, minor) = (libc::major(device), libc::minor(device));

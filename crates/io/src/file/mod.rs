@@ -2,7 +2,7 @@
 
 mod faults;
 mod geometry;
-mod identity;
+pub(crate) mod identity;
 mod operation;
 
 use std::cell::{Cell, RefCell};
@@ -306,7 +306,7 @@ fn open_descriptor(
     })
 }
 
-fn lock(file: &std::fs::File) -> Result<()> {
+pub(crate) fn lock(file: &std::fs::File) -> Result<()> {
     loop {
         // SAFETY: the descriptor is open.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -327,7 +327,7 @@ fn lock(file: &std::fs::File) -> Result<()> {
 }
 
 /// Gives a new file its size, and makes its name durable.
-fn create(file: &std::fs::File, path: &Path, size_bytes: u64) -> Result<()> {
+pub(crate) fn create(file: &std::fs::File, path: &Path, size_bytes: u64) -> Result<()> {
     file.set_len(size_bytes)
         .and_then(|()| file.sync_all())
         .context(|| format!("making it {size_bytes} bytes long"))?;

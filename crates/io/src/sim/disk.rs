@@ -164,6 +164,7 @@ impl SimDisk {
             size_bytes: config.size_bytes,
             logical_block_bytes: config.logical_block_bytes,
             physical_block_bytes: config.physical_block_bytes,
+            atomic_write_bytes: config.logical_block_bytes,
             volatile_cache: config.volatile_cache,
             fua: config.fua,
             byte_addressable: false,

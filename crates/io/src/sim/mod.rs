@@ -35,6 +35,10 @@
 //! completion), or before any step of any task. What a task still does between the stop and its next
 //! wait goes nowhere; see [`Stopper::is_stopped`].
 //!
+//! A [`SimPmem`] keeps what [`Pmem`](crate::pmem::Pmem) promises, and nothing more: its contract stands at the
+//! top of [`crate::pmem`]. It is apart from [`World`]: loads and stores take no time and no task waits for
+//! them.
+//!
 //! What is *not* simulated: misdirected and lost writes that are reported as done, reads that return
 //! old data once, and a device that goes away.
 //!
@@ -42,11 +46,13 @@
 
 mod disk;
 mod media;
+mod pmem;
 mod rng;
 mod store;
 mod world;
 
 pub use disk::{Counters, DiskConfig, FaultPlan, OpClass, SimDisk};
+pub use pmem::{PmemCounts, PmemSite, PmemStep, SimPmem, Survival};
 pub use rng::Rng;
 pub use world::{Keep, Outcome, Stop, Stopper, World};
 

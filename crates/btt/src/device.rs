@@ -1,0 +1,68 @@
+//! A table as a block device.
+
+use std::sync::Arc;
+
+use forebay_block::{BlockDevice, Completion, Context, DeviceInfo, ErrorKind, Op, Request, Result};
+use forebay_io::pmem::Pmem;
+
+use crate::Btt;
+
+/// A table as a block device: its blocks are atomic, and durable when a write completes. Completes inline.
+#[derive(Debug)]
+pub struct BttDevice<P: Pmem> {
+    table: Arc<Btt<P>>,
+    info: DeviceInfo,
+}
+
+impl<P: Pmem> BttDevice<P> {
+    /// `under` is what the device is on which the table lies.
+    #[must_use]
+    pub fn new(table: Arc<Btt<P>>, name: impl Into<String>, under: &DeviceInfo) -> Self {
+        let block_bytes = table.block_bytes();
+        let info = DeviceInfo {
+            name: name.into(),
+            size_bytes: table.blocks() * u64::from(block_bytes),
+            logical_block_bytes: block_bytes,
+            physical_block_bytes: block_bytes,
+            atomic_write_bytes: block_bytes,
+            volatile_cache: false,
+            fua: true,
+            byte_addressable: false,
+            discard: true,
+            ..under.clone()
+        };
+        Self { table, info }
+    }
+
+    fn run(&self, request: &Request) -> Result<()> {
+        self.info.check(request)?;
+        let block_bytes = u64::from(self.info.logical_block_bytes);
+        let first = request.offset / block_bytes;
+        match request.op {
+            // A completed write is durable.
+            Op::Flush => Ok(()),
+            Op::Read | Op::Write { .. } => {
+                let buf = request.buf.as_ref().ok_or(ErrorKind::InvalidInput)?;
+                match request.op {
+                    Op::Read => self.table.read(first, buf),
+                    _ => self.table.write(first, buf),
+                }
+            }
+            Op::Discard | Op::WriteZeroes { .. } => {
+                self.table.zero(first, request.len / block_bytes)
+            }
+        }
+    }
+}
+
+impl<P: Pmem> BlockDevice for BttDevice<P> {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    #[inline]
+    fn submit(&self, request: Request, done: Completion) {
+        let result = self.run(&request);
+        done.complete(result.context(|| format!("block translation table {}", self.info.name)));
+    }
+}

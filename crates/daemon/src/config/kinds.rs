@@ -1,0 +1,81 @@
+//! What kinds of device may lie on each other, and under a cache or volume.
+
+use toml::Spanned;
+
+use super::File;
+use super::device::{Kind, RawDevice};
+use super::problem::Problems;
+
+impl File {
+    fn raw(&self, name: &str) -> Option<&RawDevice> {
+        self.device.iter().find(|raw| raw.name.get_ref() == name)
+    }
+
+    /// A block translation table needs byte-addressable media, and whatever is used for data needs a table
+    /// over them: without it a power loss tears blocks. Names that lead nowhere are told of elsewhere.
+    pub(super) fn check_kinds(&self, problems: &mut Problems<'_>) {
+        for device in self.device.iter().filter(|raw| raw.kind() == Kind::Btt) {
+            let Some(on) = device.under() else { continue };
+            let Some(under) = self.raw(on.get_ref()) else {
+                continue;
+            };
+            if under.kind() != Kind::Pmem {
+                problems.add(
+                    &on.span(),
+                    format!(
+                        "device {:?} of kind btt lies on device {:?} of kind {}",
+                        device.name.get_ref(),
+                        on.get_ref(),
+                        under.kind().as_str()
+                    ),
+                    "let `on` name a device of kind pmem; other kinds need no table: their blocks are \
+                     atomic",
+                );
+            }
+        }
+        for (name, user) in self.data_uses() {
+            if let Some(raw) = self.torn(name.get_ref()) {
+                problems.add(
+                    &name.span(),
+                    format!(
+                        "{user} would lie on device {raw:?} of kind pmem, which is atomic by 8 bytes: a power \
+                         loss tears blocks"
+                    ),
+                    format!(
+                        "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; make it with \
+                         `forebay format --btt PATH`), and use that"
+                    ),
+                );
+            }
+        }
+    }
+
+    fn data_uses(&self) -> Vec<(&Spanned<String>, String)> {
+        let mut uses: Vec<(&Spanned<String>, String)> = Vec::new();
+        if let Some(cache) = &self.cache {
+            uses.push((&cache.data, "the cache's data".into()));
+            let metadata = cache.metadata.as_ref();
+            uses.extend(metadata.map(|name| (name, "the cache's metadata".into())));
+        }
+        for volume in &self.volume {
+            let user = format!("volume {:?}", volume.name.get_ref());
+            uses.push((&volume.backing, user));
+        }
+        uses
+    }
+
+    /// The byte-addressable device at the bottom of `name`, if no table lies between.
+    fn torn<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        let mut name = name;
+        // No more steps than devices, should they lie on each other in a circle.
+        for _ in 0..self.device.len() {
+            let raw = self.raw(name)?;
+            match raw.kind() {
+                Kind::Pmem => return Some(name),
+                Kind::Emulate => name = raw.under()?.get_ref(),
+                Kind::File | Kind::Mem | Kind::Btt => return None,
+            }
+        }
+        None
+    }
+}
