@@ -20,6 +20,7 @@ mod engine;
 mod fast;
 mod format;
 mod geometry;
+mod granules;
 mod identity;
 mod lock;
 mod map;

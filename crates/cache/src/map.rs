@@ -11,6 +11,7 @@ use forebay_policy::{Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Misplaced
 
 use crate::bring::Spread;
 use crate::geometry::{Block, Geometry};
+use crate::granules::Granules;
 
 /// No record in the ring.
 pub(crate) const NO_RECORD: u32 = u32::MAX;
@@ -64,87 +65,6 @@ impl Slot {
             unit: self.key.block(),
             class: self.class,
         }
-    }
-}
-
-/// The maps of all blocks, by place, three bits a granule: valid, dirty, and asked for by a client since
-/// the block was placed.
-#[derive(Debug)]
-struct Granules {
-    bytes: Vec<u8>,
-    /// Granules of a unit.
-    unit: usize,
-}
-
-impl Granules {
-    fn new(units: u32, granules: u32) -> Self {
-        let (units, unit) = (units as usize, granules as usize);
-        Self {
-            bytes: vec![0; (units * unit * 3).div_ceil(8)],
-            unit,
-        }
-    }
-
-    /// The `count` bits of one map; a power of two, and aligned to that.
-    #[inline]
-    fn bits(&self, at: usize, count: usize) -> u64 {
-        if count <= 8 {
-            let mask = u64::MAX >> (64 - count);
-            return u64::from(self.bytes[at / 8] >> (at % 8)) & mask;
-        }
-        let mut wide = [0; 8];
-        wide[..count / 8].copy_from_slice(&self.bytes[at / 8..(at + count) / 8]);
-        u64::from_le_bytes(wide)
-    }
-
-    fn set_bits(&mut self, at: usize, count: usize, bits: u64) {
-        debug_assert!(count == 64 || bits >> count == 0);
-        let bytes = bits.to_le_bytes();
-        if count < 8 {
-            let mask = !(u8::MAX >> (8 - count) << (at % 8));
-            let byte = &mut self.bytes[at / 8];
-            *byte = *byte & mask | bytes[0] << (at % 8);
-        } else {
-            self.bytes[at / 8..(at + count) / 8].copy_from_slice(&bytes[..count / 8]);
-        }
-    }
-
-    /// Valid and dirty of a block of so many granules.
-    #[inline(always)]
-    fn get(&self, place: u32, granules: u32) -> (u64, u64) {
-        if granules == 8 {
-            let at = place as usize * self.unit / 8 * 3;
-            let maps = &self.bytes[at..at + 2];
-            return (u64::from(maps[0]), u64::from(maps[1]));
-        }
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        (self.bits(at, count), self.bits(at + count, count))
-    }
-
-    /// Notes granules that are asked for. Returns whether one of them had been before.
-    #[inline(always)]
-    fn ask(&mut self, place: u32, granules: u32, asked: u64) -> bool {
-        if granules == 8 {
-            let map = &mut self.bytes[place as usize * self.unit / 8 * 3 + 2];
-            let before = *map;
-            *map |= asked as u8;
-            return u64::from(before) & asked != 0;
-        }
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        let before = self.bits(at + 2 * count, count);
-        self.set_bits(at + 2 * count, count, before | asked);
-        before & asked != 0
-    }
-
-    fn forget_asked(&mut self, place: u32, granules: u32) {
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        self.set_bits(at + 2 * count, count, 0);
-    }
-
-    fn set(&mut self, place: u32, granules: u32, valid: u64, dirty: u64) {
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        self.set_bits(at, count, valid);
-        self.set_bits(at + count, count, dirty);
     }
 }
 
@@ -306,7 +226,10 @@ impl Map {
     /// Bytes of memory that the cached blocks take.
     pub(crate) fn memory_bytes(&self) -> usize {
         let slot = size_of::<u32>() + size_of::<u16>();
-        self.table.memory_bytes() + self.len() * slot + self.len() / 8 + self.granules.bytes.len()
+        self.table.memory_bytes()
+            + self.len() * slot
+            + self.len() / 8
+            + self.granules.memory_bytes()
     }
 
     /// The block that a unit of a volume lies in.

@@ -1,6 +1,7 @@
 //! The simulator: a trace through caches that hold no data, on the engine's own decisions.
 
 mod cost;
+mod evict;
 mod maps;
 mod model;
 mod serve;

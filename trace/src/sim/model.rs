@@ -1,11 +1,11 @@
 //! A write-back cache without its data: what would be read and written where.
 
 use forebay_policy::{
-    Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth, clean_with,
+    Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth,
 };
 
-use super::cost::{Clock, Costs, Way};
-use super::maps::{bits, runs};
+use super::cost::{Clock, Costs};
+use super::maps::bits;
 use super::serve::Fetch;
 use super::volumes::Counts;
 use crate::request::{Op, Request};
@@ -34,7 +34,7 @@ pub enum Fill {
 pub enum WriteBack {
     /// Its dirty granules.
     Victim,
-    /// Besides, its neighbours' dirty granules, as [`clean_with`] says.
+    /// Besides, its neighbours' dirty granules, as `clean_with` says.
     Runs,
 }
 
@@ -74,11 +74,11 @@ pub struct Simulated {
     pub(super) granule_bytes: u64,
     /// Binary logarithms: sizes are powers of two, and a division takes long.
     pub(super) granule_shift: u32,
-    region_shift: u32,
+    pub(super) region_shift: u32,
     pub(super) table: BlockTable,
     /// Only of [`Fill::Learned`].
-    footprint: Option<Footprint>,
-    ahead: Ahead,
+    pub(super) footprint: Option<Footprint>,
+    pub(super) ahead: Ahead,
     pub(super) states: Vec<State>,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
@@ -87,8 +87,8 @@ pub struct Simulated {
     pub(super) writes: Vec<u64>,
     /// Room for blocks in hand.
     found: Vec<(BlockId, Span)>,
-    window: Vec<(BlockId, u64)>,
-    victims: Vec<BlockId>,
+    pub(super) window: Vec<(BlockId, u64)>,
+    pub(super) victims: Vec<BlockId>,
 }
 
 /// The part of a request that lies in one region, in bytes of the region: what is asked for, and the
@@ -380,113 +380,6 @@ impl Simulated {
         self.counts.cached_blocks_max = self.counts.cached_blocks_max.max(cached);
         self.counts.memory_max_bytes = self.counts.memory_max_bytes.max(self.memory_bytes());
         self.serve(part, id, span, true)
-    }
-
-    /// Makes room ahead of need. Returns whether anything came of it.
-    fn make_room(&mut self) -> bool {
-        let (mut victims, mut dirty) = (std::mem::take(&mut self.victims), Vec::new());
-        let states = &self.states;
-        self.ahead
-            .pick(self.model.replace, &mut self.table, |_, id| {
-                let clean = states[id as usize].dirty == 0;
-                if clean { &mut victims } else { &mut dirty }.push(id);
-                clean
-            });
-        let moved = !victims.is_empty() || !dirty.is_empty();
-        for id in victims.drain(..) {
-            self.evict(id);
-        }
-        self.victims = victims;
-        for id in dirty {
-            self.write_back(id);
-        }
-        moved
-    }
-
-    fn evict(&mut self, id: BlockId) {
-        self.write_back(id);
-        let (volume, region, span) = self.table.address(id);
-        let granules = self.granules(span);
-        if let Some(footprint) = &mut self.footprint {
-            footprint.evicted(volume, region, granules);
-        }
-        // Reads that are on their way to it have no place to go.
-        self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
-        self.table.remove(id);
-        self.counts.evicted_blocks += 1;
-    }
-
-    fn write_back(&mut self, id: BlockId) {
-        let dirty = self.states[id as usize].dirty;
-        if dirty == 0 {
-            return;
-        }
-        match (self.model.fill, self.model.write_back) {
-            (Fill::Whole, _) => {
-                self.states[id as usize].dirty = 0;
-                let bytes = self.model.sizes.block_bytes(self.table.class(id));
-                let read = self.read_victim(bytes);
-                let written = self.write_core(read, bytes);
-                self.clock.wait(written);
-            }
-            (_, WriteBack::Victim) => {
-                self.states[id as usize].dirty = 0;
-                for (_, len) in runs(dirty) {
-                    let bytes = u64::from(len) * self.granule_bytes;
-                    let read = self.read_victim(bytes);
-                    self.write_core(read, bytes);
-                }
-            }
-            (_, WriteBack::Runs) => self.write_back_with(id, dirty),
-        }
-    }
-
-    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region of
-    /// several block sizes, and several regions of one.
-    fn write_back_with(&mut self, id: BlockId, dirty: u64) {
-        let (volume, region, _) = self.table.address(id);
-        let granules = 1 << (self.region_shift - self.granule_shift);
-        let regions = 64 / granules;
-        let first_region = region / regions * regions;
-        let mut blocks = std::mem::take(&mut self.window);
-        let mut all = 0;
-        for nth in 0..regions {
-            for (id, _) in self.table.find(volume, first_region + nth) {
-                let dirty = self.states[id as usize].dirty;
-                if dirty != 0 {
-                    let shift = nth * granules;
-                    all |= dirty << shift;
-                    blocks.push((id, shift));
-                }
-            }
-        }
-        let victim = dirty << ((region - first_region) * granules);
-        for (first, len) in runs(clean_with(victim, all)) {
-            let run = bits(u64::from(first), u64::from(first + len));
-            let mut read = self.clock.now();
-            for (id, shift) in &blocks {
-                let piece = self.states[*id as usize].dirty & (run >> shift);
-                if piece != 0 {
-                    self.states[*id as usize].dirty &= !piece;
-                    let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
-                    read = read.max(self.read_victim(bytes));
-                }
-            }
-            self.write_core(read, u64::from(len) * self.granule_bytes);
-        }
-        blocks.clear();
-        self.window = blocks;
-    }
-
-    fn read_victim(&mut self, bytes: u64) -> u64 {
-        self.counts.io.read_from_cache.add(bytes);
-        let at = self.clock.now();
-        self.clock.cache(Way::Read, at, bytes)
-    }
-
-    fn write_core(&mut self, at_ns: u64, bytes: u64) -> u64 {
-        self.counts.io.write_to_core.add(bytes);
-        self.clock.core(Way::Write, at_ns, bytes)
     }
 
     /// The granules of a block.

@@ -1,0 +1,116 @@
+//! What goes, and what is written back for it.
+
+use forebay_policy::{BlockId, clean_with};
+
+use super::cost::Way;
+use super::maps::{bits, runs};
+use super::model::{Fill, Simulated, WriteBack};
+
+impl Simulated {
+    /// Makes room ahead of need. Returns whether anything came of it.
+    pub(super) fn make_room(&mut self) -> bool {
+        let (mut victims, mut dirty) = (std::mem::take(&mut self.victims), Vec::new());
+        let states = &self.states;
+        self.ahead
+            .pick(self.model.replace, &mut self.table, |_, id| {
+                let clean = states[id as usize].dirty == 0;
+                if clean { &mut victims } else { &mut dirty }.push(id);
+                clean
+            });
+        let moved = !victims.is_empty() || !dirty.is_empty();
+        for id in victims.drain(..) {
+            self.evict(id);
+        }
+        self.victims = victims;
+        for id in dirty {
+            self.write_back(id);
+        }
+        moved
+    }
+
+    pub(super) fn evict(&mut self, id: BlockId) {
+        self.write_back(id);
+        let (volume, region, span) = self.table.address(id);
+        let granules = self.granules(span);
+        if let Some(footprint) = &mut self.footprint {
+            footprint.evicted(volume, region, granules);
+        }
+        // Reads that are on their way to it have no place to go.
+        self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
+        self.table.remove(id);
+        self.counts.evicted_blocks += 1;
+    }
+
+    pub(super) fn write_back(&mut self, id: BlockId) {
+        let dirty = self.states[id as usize].dirty;
+        if dirty == 0 {
+            return;
+        }
+        match (self.model.fill, self.model.write_back) {
+            (Fill::Whole, _) => {
+                self.states[id as usize].dirty = 0;
+                let bytes = self.model.sizes.block_bytes(self.table.class(id));
+                let read = self.read_victim(bytes);
+                let written = self.write_core(read, bytes);
+                self.clock.wait(written);
+            }
+            (_, WriteBack::Victim) => {
+                self.states[id as usize].dirty = 0;
+                for (_, len) in runs(dirty) {
+                    let bytes = u64::from(len) * self.granule_bytes;
+                    let read = self.read_victim(bytes);
+                    self.write_core(read, bytes);
+                }
+            }
+            (_, WriteBack::Runs) => self.write_back_with(id, dirty),
+        }
+    }
+
+    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region of
+    /// several block sizes, and several regions of one.
+    fn write_back_with(&mut self, id: BlockId, dirty: u64) {
+        let (volume, region, _) = self.table.address(id);
+        let granules = 1 << (self.region_shift - self.granule_shift);
+        let regions = 64 / granules;
+        let first_region = region / regions * regions;
+        let mut blocks = std::mem::take(&mut self.window);
+        let mut all = 0;
+        for nth in 0..regions {
+            for (id, _) in self.table.find(volume, first_region + nth) {
+                let dirty = self.states[id as usize].dirty;
+                if dirty != 0 {
+                    let shift = nth * granules;
+                    all |= dirty << shift;
+                    blocks.push((id, shift));
+                }
+            }
+        }
+        let victim = dirty << ((region - first_region) * granules);
+        for (first, len) in runs(clean_with(victim, all)) {
+            let run = bits(u64::from(first), u64::from(first + len));
+            let mut read = self.clock.now();
+            for (id, shift) in &blocks {
+                let piece = self.states[*id as usize].dirty & (run >> shift);
+                if piece != 0 {
+                    self.states[*id as usize].dirty &= !piece;
+                    let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
+                    read = read.max(self.read_victim(bytes));
+                }
+            }
+            self.write_core(read, u64::from(len) * self.granule_bytes);
+        }
+        blocks.clear();
+        self.window = blocks;
+    }
+
+    fn read_victim(&mut self, bytes: u64) -> u64 {
+        self.counts.io.read_from_cache.add(bytes);
+        let at = self.clock.now();
+        self.clock.cache(Way::Read, at, bytes)
+    }
+
+    fn write_core(&mut self, at_ns: u64, bytes: u64) -> u64 {
+        self.counts.io.write_to_core.add(bytes);
+        self.clock.core(Way::Write, at_ns, bytes)
+    }
+}
