@@ -242,7 +242,7 @@ fn blocks_on_byte_addressable_media_need_a_table() {
         refused.expect_err(kind).report()
     };
     let bare = said("kind = \"pmem\"\npath = \"/dev/dax0.0\"");
-    assert!(bare.starts_with("/etc/forebay.toml:22: "), "{bare}");
+    assert!(bare.starts_with("/etc/forebay.toml:23: "), "{bare}");
     assert!(bare.contains("a power loss tears blocks"), "{bare}");
     assert!(bare.contains("forebay format --btt"), "{bare}");
     let slower = said(&ON_TABLE.replace("\"btt\"", "\"emulate\""));
