@@ -37,15 +37,15 @@ pub(super) fn answer(report: &Report<Trace>) -> String {
             (logs / all as f64).exp()
         };
         format!(
-            "- {what}, {all} that count: backend I/O holds on {} (mean {:.2} of the best fixed size), modelled latency on {} (mean {:.2}), memory on {} (mean {:.2} of 32K's; less than that of a 32K cache without groups on {}, mean {:.2}).\n",
+            "- {what}, {all} that count: backend I/O holds on {} (mean {:.2} of the best fixed size), modelled latency on {} (mean {:.2}), memory on {} (mean {:.2} of 32K's; less than that of the engine's own 32K cache on {}, mean {:.2}).\n",
             verdicts.iter().filter(|one| one.core_holds()).count(),
             mean(&|nth| verdicts[nth].core),
             verdicts.iter().filter(|one| one.latency_holds()).count(),
             mean(&|nth| verdicts[nth].latency),
             verdicts.iter().filter(|one| one.memory_holds()).count(),
             mean(&|nth| verdicts[nth].memory),
-            verdicts.iter().filter(|one| one.memory_lean < 1.0).count(),
-            mean(&|nth| verdicts[nth].memory_lean),
+            verdicts.iter().filter(|one| one.memory_alike < 1.0).count(),
+            mean(&|nth| verdicts[nth].memory_alike),
         )
     };
     let failed = report.claims.iter().filter(|claim| !claim.holds);
@@ -78,7 +78,7 @@ pub(super) fn verdicts(traces: &[&Trace]) -> String {
         "latency",
         "best fixed",
         "memory, of 32K",
-        "of 32K without groups",
+        "of our rules with 32K",
         "verdict",
         "merged: backend I/O",
         "merged: latency",
@@ -104,9 +104,9 @@ pub(super) fn verdicts(traces: &[&Trace]) -> String {
             ratio(verdict.latency),
             label(verdict.latency_best),
             ratio(verdict.memory),
-            match verdict.memory_lean < 1.0 {
-                true => ratio(verdict.memory_lean),
-                false => format!("**{:.3}**", verdict.memory_lean),
+            match verdict.memory_alike < 1.0 {
+                true => ratio(verdict.memory_alike),
+                false => format!("**{:.3}**", verdict.memory_alike),
             },
             words,
             ratio(merged.core),
