@@ -69,8 +69,8 @@ pub(crate) const AIMS: [Aim; 8] = [
         mode: Mode::WriteThrough,
         durability: Durability::Flush,
         script: &[
-            Read(0, 4),
-            Read(16, 4),
+            Write(0, 4),
+            Write(16, 4),
             Flush,
             Pause(1000),
             Write(0, 4),
