@@ -3,11 +3,12 @@
 //! devices keep no data, and the memory of log and process journal is there before. With one block size, and with
 //! several, filled by small and by large requests.
 
+use std::process::Command;
 use std::rc::Rc;
 
 use forebay_benches::Hollow;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
-use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, Mode, VolumeOptions};
+use forebay_cache::{BlockSizes, Cache, CacheOptions, Devices, FormatOptions, Mode, VolumeOptions};
 use forebay_io::{Engine, Reactor, rt};
 
 /// The smallest cache block, bytes.
@@ -17,23 +18,40 @@ const BLOCK_BYTES: u64 = 32 << 10;
 const BLOCKS: u64 = 1 << 20;
 const WARM: u64 = 1 << 16;
 
+/// What is measured: block sizes in smallest blocks, and the requests that fill the cache.
+const CASES: [(&[u64], u64); 3] = [
+    (&[1], BLOCK_BYTES),
+    (&[1, 2, 4, 8], BLOCK_BYTES),
+    (&[1, 2, 4, 8], 8 * BLOCK_BYTES),
+];
+
+/// Each case has a process of its own: what an allocator has kept for itself must not count for the next.
 fn main() -> Result<()> {
-    Reactor::new(Engine::Threads)?.run(async {
-        let one = &[BLOCK_BYTES][..];
-        let several = &[BLOCK_BYTES, 2 * BLOCK_BYTES, 4 * BLOCK_BYTES, 8 * BLOCK_BYTES];
-        fill(one, WARM, BLOCK_BYTES).await?;
-        for (sizes, name) in [(one, "32K"), (several, "32K..256K")] {
-            for request_bytes in [BLOCK_BYTES, 8 * BLOCK_BYTES] {
-                let (bytes, blocks, told) = fill(sizes, BLOCKS, request_bytes).await?;
-                println!(
-                    "{name}, filled by {} KiB requests: {:.1} bytes of DRAM a cached block, {:.1} for each 32 KiB of data ({blocks} blocks, by the allocator; the engine's own account: {:.1} a block)",
-                    request_bytes >> 10,
-                    bytes as f64 / blocks as f64,
-                    bytes as f64 / BLOCKS as f64,
-                    told as f64 / blocks as f64,
-                );
-            }
+    let case = std::env::args().find_map(|argument| argument.parse::<usize>().ok());
+    let Some(case) = case else {
+        for case in 0..CASES.len() {
+            let program = std::env::current_exe().expect("a program has a name");
+            let ended = Command::new(program).arg(case.to_string()).status();
+            assert!(
+                ended.is_ok_and(|status| status.success()),
+                "case {case} failed"
+            );
         }
+        return Ok(());
+    };
+    let (sizes, request_bytes) = CASES[case];
+    Reactor::new(Engine::Threads)?.run(async move {
+        let sizes: Vec<u64> = sizes.iter().map(|size| size * BLOCK_BYTES).collect();
+        fill(&sizes, WARM, request_bytes).await?;
+        let (bytes, blocks, told) = fill(&sizes, BLOCKS, request_bytes).await?;
+        println!(
+            "{:.1} bytes of DRAM a cached block, {:.1} for each 32 KiB of data: {}, filled by requests of {} KiB ({blocks} blocks, by the allocator; the engine's own account: {:.1} a block)",
+            bytes as f64 / blocks as f64,
+            bytes as f64 / BLOCKS as f64,
+            BlockSizes::new(&sizes).expect("right"),
+            request_bytes >> 10,
+            told as f64 / blocks as f64,
+        );
         Ok(())
     })
 }
