@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::rc::Rc;
 
-use forebay_benches::Hollow;
+use forebay_benches::{Hollow, allocated_bytes};
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
 use forebay_cache::{BlockSizes, Cache, CacheOptions, Devices, FormatOptions, Mode, VolumeOptions};
 use forebay_io::{Engine, Reactor, rt};
@@ -92,11 +92,4 @@ async fn fill(sizes: &[u64], blocks: u64, request_bytes: u64) -> Result<(u64, u6
     let grown = allocated_bytes().saturating_sub(before);
     cache.close().await?;
     Ok((grown, stats.cached_blocks, stats.memory_bytes))
-}
-
-/// Bytes that the program has allocated and not given back.
-fn allocated_bytes() -> u64 {
-    // SAFETY: takes nothing and returns a struct of numbers.
-    let info = unsafe { libc::mallinfo2() };
-    (info.uordblks + info.hblkhd) as u64
 }

@@ -4,6 +4,7 @@
 
 use std::hint::black_box;
 
+use forebay_benches::processor_time_ns;
 use forebay_policy::BlockKey;
 use forebay_policy::replacement::{BlockSet, Policy, Replacement};
 use forebay_testkit::traces;
@@ -100,18 +101,6 @@ fn passes(references: usize, mut pass: impl FnMut()) -> String {
     times.sort_unstable_by(f64::total_cmp);
     let range = format!("({:.1} to {:.1})", times[0], times[PASSES - 1]);
     format!("{:>14.1} {range:>16}", times[PASSES / 2])
-}
-
-/// What this thread has used so far.
-fn processor_time_ns() -> i64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes to the struct that it is given, which outlives it.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(failed, 0, "a thread has a clock");
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
 /// The processor: figures of another are others.

@@ -1,12 +1,13 @@
 //! What a cache decides about a request, without the request's data: what is found, what else comes, which blocks are placed
 //! and which go. The order of questions is that of `policy`'s documentation.
 
+use forebay_benches::processor_time_ns;
 use forebay_policy::{BlockId, BlockTable, Footprint, Span, Victim, Worth};
 use forebay_trace::Op;
 use forebay_trace::generate::{Arrivals, Generator, SizeCdf, VolumeLoad};
 use serde_json::{Value, json};
 
-use super::{KIB, RULES, Rules, processor_time_ns, sizes};
+use super::{KIB, RULES, Rules, sizes};
 
 /// A tenth of what requests go to, by the law and with the exponent that `forebay trace generate --preset alibaba` has.
 const CACHE_BYTES: u64 = 2 << 30;

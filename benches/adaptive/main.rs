@@ -100,22 +100,3 @@ fn sizes(kib: &[u64]) -> BlockSizes {
     let sizes: Vec<u64> = kib.iter().map(|kib| kib * KIB).collect();
     BlockSizes::new(&sizes).expect("powers of two")
 }
-
-/// What this thread has used so far.
-fn processor_time_ns() -> i64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes to the struct that it is given, which outlives it.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(failed, 0, "a thread has a clock");
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
-}
-
-/// Bytes that the program has allocated and not given back.
-fn allocated_bytes() -> u64 {
-    // SAFETY: takes nothing and returns a struct of numbers.
-    let info = unsafe { libc::mallinfo2() };
-    (info.uordblks + info.hblkhd) as u64
-}

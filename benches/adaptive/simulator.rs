@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
+use forebay_benches::{allocated_bytes, processor_time_ns};
 use forebay_policy::replacement::{BlockSet, Policy};
 use forebay_policy::{BlockKey, TwoLevel};
 use forebay_testkit::traces;
@@ -11,7 +12,7 @@ use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
 use forebay_trace::{Format, OpenOptions, Request, Trace};
 use serde_json::{Value, json};
 
-use super::{allocated_bytes, processor_time_ns, sizes};
+use super::sizes;
 
 const BLOCK_BYTES: u64 = 4096;
 /// Blocks of the cache.

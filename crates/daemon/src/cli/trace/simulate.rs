@@ -28,9 +28,9 @@ const CURVE_POINTS: usize = 24;
 /// Which cache a trace would need, before it is bought: hit ratios, I/O volumes, memory, modelled latency
 ///
 /// Write-back caches are simulated, several in one pass. The latency is modelled, of a general-purpose cloud
-/// volume (1 ms, 3,000 operations and 125 MiB a second) behind an NVMe cache, never measured. Caches of
-/// several block sizes, and what is learned, are simulated with the decisions that the engine is going to use;
-/// today's engine has one block size.
+/// volume (1 ms, 3,000 operations and 125 MiB a second) behind an NVMe cache, never measured. Blocks of
+/// several sizes, what is learned and what goes are decided by the engine's own code, as `forebay format
+/// --block-size` would have it.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Arguments {
     /// The files of the trace
