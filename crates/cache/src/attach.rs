@@ -297,11 +297,11 @@ impl Engine {
                 ),
             );
         }
-        for (_, at, len) in &stale {
+        for Range { start, end } in self.dirty_ranges(stale.iter().map(|(slot, ..)| *slot)) {
             tracing::warn!(
                 volume = known.name,
-                offset = at,
-                len,
+                offset = start,
+                len = end - start,
                 "stale dirty data is discarded"
             );
         }
@@ -318,6 +318,27 @@ impl Engine {
             }
         }
         self.kill(known.id, killed).await
+    }
+
+    /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.
+    fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
+        let map = self.map.borrow();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for entry in slots.map(|slot| map.slot(slot)) {
+            let whole = 0..u32::MAX;
+            let runs = self.geometry.runs(entry.class, entry.dirty, whole);
+            let at = |byte: u32| self.geometry.backing_offset(entry.block(), byte);
+            ranges.extend(runs.map(|run| at(run.start)..at(run.end)));
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, range| {
+            let joins = next.start == range.end;
+            if joins {
+                range.end = next.end;
+            }
+            joins
+        });
+        ranges
     }
 
     /// The slots of a volume with their blocks: a slot may hold another block after the next wait.

@@ -84,6 +84,8 @@ pub struct InspectedVolume {
     pub epoch: u64,
     /// Size of the backing device then, bytes.
     pub size_bytes: u64,
+    /// What named the backing device then; zero if nothing did.
+    pub identity: u64,
     /// Bytes of the blocks of it that are cached.
     pub cached_bytes: u64,
     /// Bytes that the backing device may lack, in granules.
@@ -207,6 +209,7 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
                 name: volume.name.clone(),
                 epoch: volume.epoch,
                 size_bytes: volume.size_bytes,
+                identity: volume.identity,
                 cached_bytes: 0,
                 dirty_bytes: 0,
             };

@@ -7,7 +7,47 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::superblock::VolumeEntry;
 
 use crate::engine::Engine;
+use crate::format::Inspection;
 use crate::options::VolumeOptions;
+
+fn another_device(name: &str, dirty_bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "volume {name:?} has another backing device than before, and the cache holds {dirty_bytes} bytes of dirty data for the one that it had: give it that one back, or start with --adopt {name} if this is the same data in another place"
+        ),
+    )
+}
+
+fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "the backing device of volume {name:?} was served as volume {former:?}, and the cache holds {dirty_bytes} bytes of dirty data for it: serve it under that name, or detach {former:?} first (`forebay detach {former}`, while it is served)"
+        ),
+    )
+}
+
+impl Inspection {
+    /// Whether a volume of this name could be attached with the backing device that `identity` names; zero
+    /// for one that has none.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is dirty data of another backing device under this name, or of this one under
+    /// another name.
+    pub fn check_identity(&self, name: &str, identity: u64) -> Result<()> {
+        let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
+        for known in dirty.filter(|_| identity != 0) {
+            if known.name == name && known.identity != 0 && known.identity != identity {
+                return Err(another_device(name, known.dirty_bytes));
+            }
+            if known.name != name && known.identity == identity {
+                return Err(another_name(name, &known.name, known.dirty_bytes));
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Engine {
     /// Rule 6: what is cached of another backing device, under this volume's name, or of this backing
@@ -30,12 +70,7 @@ impl Engine {
         {
             let dirty = self.dirty_bytes(known.id);
             if dirty > 0 {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!(
-                        "volume {name:?} has another backing device than before, and the cache holds {dirty} bytes of dirty data for the one that it had: give it that one back, or start with --adopt {name} if this is the same data in another place"
-                    ),
-                ));
+                return Err(another_device(name, dirty));
             }
             tracing::warn!(
                 volume = name,
@@ -51,13 +86,7 @@ impl Engine {
         for other in others {
             let dirty = self.dirty_bytes(other.id);
             if dirty > 0 {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!(
-                        "the backing device of volume {name:?} was served as volume {:?}, and the cache holds {dirty} bytes of dirty data for it: serve it under that name, or detach {:?} first (`forebay detach {}`, while it is served)",
-                        other.name, other.name, other.name
-                    ),
-                ));
+                return Err(another_name(name, &other.name, dirty));
             }
             if self.volume_by_id(other.id).is_some() {
                 continue;

@@ -64,6 +64,22 @@ fn dirty_data_goes_to_its_own_device_only() {
     run(&world(3, 2 << 20, 512), async |disks| {
         make(&disks, 4096).await;
         prepare(&disks, true).await;
+        let devices = Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let found = crate::inspect(&devices, None, &[1; 16]).await;
+        let found = found.expect("sound");
+        for (name, identity, may) in [
+            ("v", 1, true),
+            ("v", 0, true),
+            ("v", 2, false),
+            ("w", 1, false),
+            ("w", 2, true),
+        ] {
+            let checked = found.check_identity(name, identity);
+            assert_eq!(checked.is_ok(), may, "{name} on {identity}");
+        }
         let (cache, _) = open(&disks, Durability::Sync).await;
         refused(
             attach_as(&cache, &disks[1], "v", 2, false).await,

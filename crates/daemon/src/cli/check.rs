@@ -79,9 +79,9 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         }
         (None, None) => return Err(Error::new(ErrorKind::InvalidInput, "name what to check")),
     };
-    let running = match &config {
+    let (running, backing) = match &config {
         Some(config) => check_config(config)?,
-        None => None,
+        None => Default::default(),
     };
     let in_order = || match &config {
         Some(config) if !arguments.json => out::print(&summary(config)),
@@ -120,6 +120,14 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         && let Some(cache) = &config.cache
     {
         check_block_sizes(config, cache, &found.block_sizes)?;
+        for (number, identity) in backing.identities {
+            let volume = &config.volumes[number];
+            let known = found.check_identity(&volume.name, identity);
+            known.context(|| {
+                let place = config.place(volume.line);
+                format!("{place}: volume {:?}", volume.name)
+            })?;
+        }
     }
     in_order()?;
     out::print(&match arguments.json {
@@ -135,16 +143,16 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
 }
 
 /// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does. The status
-/// of the daemon that answers on its control socket, if one does.
-fn check_config(config: &Config) -> Result<Option<Box<Status>>> {
+/// of the daemon that answers on its control socket, if one does, and what the backing devices say.
+fn check_config(config: &Config) -> Result<(Option<Box<Status>>, Backing)> {
     let running = running(&config.server.control);
     guard::check(config)?;
     config.check_machine(true, running.as_deref())?;
-    let ends = Reactor::new(Engine::Auto)?.run(odd_ends(config.clone()))?;
-    for warning in config.warnings.iter().chain(&ends) {
+    let backing = Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone()))?;
+    for warning in config.warnings.iter().chain(&backing.warnings) {
         out::note(&format!("warning: {warning}"));
     }
-    Ok(running)
+    Ok((running, backing))
 }
 
 fn running(control: &Path) -> Option<Box<Status>> {
@@ -181,10 +189,18 @@ fn place(config: &Config) -> Option<Place> {
     })
 }
 
-/// Warnings about volumes whose files end in the middle of a block.
-async fn odd_ends(config: Config) -> Result<Vec<String>> {
-    let mut warnings = Vec::new();
-    for volume in &config.volumes {
+/// What the backing devices of volumes say that are files: warnings about those that end in the middle of a
+/// block, and what names each.
+#[derive(Default)]
+struct Backing {
+    warnings: Vec<String>,
+    /// By the volume's place in the configuration.
+    identities: Vec<(usize, u64)>,
+}
+
+async fn look_at_backing(config: Config) -> Result<Backing> {
+    let mut seen = Backing::default();
+    for (number, volume) in config.volumes.iter().enumerate() {
         let leaf = config.stack(&volume.backing).pop();
         let Some(DeviceKind::File { path, direct }) = leaf.map(|leaf| &leaf.kind) else {
             continue;
@@ -195,9 +211,12 @@ async fn odd_ends(config: Config) -> Result<Vec<String>> {
             ..FileDeviceOptions::default()
         };
         let device = FileDevice::open(path, options).context(|| config.place(volume.line))?;
-        warnings.extend(odd_end(&config, &volume.backing, device.as_ref()));
+        let odd = odd_end(&config, &volume.backing, device.as_ref());
+        seen.warnings.extend(odd);
+        let identity = device.info().identity.unwrap_or(0);
+        seen.identities.push((number, identity));
     }
-    Ok(warnings)
+    Ok(seen)
 }
 
 async fn inspect(place: Place) -> Result<Inspection> {

@@ -182,6 +182,27 @@ fn one_damaged_superblock_is_told_of_and_mended_and_two_are_the_end() {
 }
 
 #[test]
+fn check_foresees_dirty_data_of_another_backing_file_and_under_another_name() {
+    let place = Place::new("foreseen", "wb");
+    let (config, backing) = (place.path("forebay.toml"), place.path("db.img"));
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+    place.ok(&["check", text(&config)]);
+    let other = place.path("other.img");
+    std::fs::copy(&backing, &other).expect("copied");
+    let original = std::fs::read_to_string(&config).expect("there");
+    std::fs::write(&config, original.replace("db.img", "other.img")).expect("written");
+    both_refuse(&place, &["forebay.toml:", "another backing device"]);
+    std::fs::write(&config, original.replace("\"db\"", "\"base\"")).expect("written");
+    both_refuse(&place, &["forebay.toml:", "detach db"]);
+    std::fs::write(&config, original).expect("written");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+}
+
+#[test]
 fn a_backing_file_that_was_larger_is_told_of_and_dirty_data_beyond_refuses() {
     let place = Place::new("smaller", "wb");
     let backing = place.path("db.img");
