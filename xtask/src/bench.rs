@@ -8,6 +8,7 @@ mod loops;
 mod nbd;
 mod others;
 mod policy;
+mod record;
 mod replay;
 mod server;
 
@@ -39,6 +40,8 @@ pub(crate) enum Bench {
         #[command(flatten)]
         replay: replay::Arguments,
     },
+    /// What a recording costs the clients that are recorded, over NBD
+    Record(Options),
     /// What a hit costs in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -66,6 +69,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
     let outcome = match bench {
         Bench::Nbd(options) => program(root, options)
             .and_then(|binary| nbd::run(&binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Record(options) => program(root, options)
+            .and_then(|binary| record::run(&binary, options.quick))
             .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Replay { options, replay } => program(root, options)
             .and_then(|binary| replay::run(&binary, replay, options.quick))
@@ -142,6 +148,24 @@ pub(crate) fn built_program(root: &Path, chosen: &[&str]) -> Outcome<PathBuf> {
     programs
         .next_back()
         .ok_or_else(|| format!("cargo built no program from {}", chosen.join(" ")))
+}
+
+/// The client's processor for this program and what it starts; servers are given their own.
+fn pin_self(cpu: &str) -> Outcome<()> {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["--all-tasks", "--cpu-list", "--pid", cpu]);
+    taskset.arg(std::process::id().to_string());
+    run_for_output(taskset).map(drop)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => values[odd / 2],
+        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
+    }
 }
 
 /// Runs a command to its end; its standard output.

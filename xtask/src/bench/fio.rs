@@ -1,7 +1,7 @@
 //! fio over NBD, and what it says.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -46,14 +46,7 @@ pub(super) fn fill(socket: &Path, name: &str, size_bytes: u64) -> Outcome<()> {
     run_for_output(fio).map(drop)
 }
 
-/// Runs a load for a time.
-pub(super) fn run(
-    socket: &Path,
-    name: &str,
-    size_bytes: u64,
-    load: Load,
-    seconds: u32,
-) -> Outcome<Figures> {
+fn timed(socket: &Path, name: &str, size_bytes: u64, load: Load, seconds: u32) -> Command {
     let mut fio = base(socket, name, size_bytes);
     fio.arg(format!("--rw=rand{}", load.direction()));
     fio.arg(format!("--iodepth={}", load.depth));
@@ -65,6 +58,45 @@ pub(super) fn run(
         "--clat_percentiles=0",
         "--percentile_list=50:99",
     ]);
+    fio
+}
+
+/// A load that runs, until this is dropped.
+pub(super) struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a load that ends after a time, or when the value is dropped.
+pub(super) fn start(
+    socket: &Path,
+    name: &str,
+    size_bytes: u64,
+    load: Load,
+    seconds: u32,
+) -> Outcome<Running> {
+    let mut fio = timed(socket, name, size_bytes, load, seconds);
+    // In one process, which is the one that is ended.
+    fio.arg("--thread").stdout(Stdio::null());
+    let started = fio.spawn();
+    started
+        .map(Running)
+        .map_err(|error| format!("cannot start fio: {error}"))
+}
+
+/// Runs a load for a time.
+pub(super) fn run(
+    socket: &Path,
+    name: &str,
+    size_bytes: u64,
+    load: Load,
+    seconds: u32,
+) -> Outcome<Figures> {
+    let fio = timed(socket, name, size_bytes, load, seconds);
     let job = json_of(&run_for_output(fio)?)?;
     let side = &job["jobs"][0][load.direction()];
     let number = |value: &Value, what: &str| {

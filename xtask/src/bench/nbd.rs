@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::client::Flusher;
 use super::fio::{self, Figures, Load};
 use super::others::Processors;
-use super::server::{Forebay, Scratch, Server, counter};
-use super::{Outcome, require};
+use super::server::{Forebay, Scratch, Server, counter, in_memory};
+use super::{Outcome, median, pin_self, require};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const LOADS: [Load; 4] = [
@@ -158,14 +158,6 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     })
 }
 
-/// The client's processor for this program and what it starts; servers are given their own.
-fn pin_self(cpu: &str) -> Outcome<()> {
-    let mut taskset = Command::new("taskset");
-    taskset.args(["--all-tasks", "--cpu-list", "--pid", cpu]);
-    taskset.arg(std::process::id().to_string());
-    super::run_for_output(taskset).map(drop)
-}
-
 impl Servers {
     fn start(binary: &Path, size_bytes: u64, cpu: &str) -> Outcome<Self> {
         let scratch = Scratch::new("bench-nbd")?;
@@ -185,33 +177,7 @@ impl Servers {
         cache.args(["--filter=cache", "file"]).arg(&file);
         let cache = Server::start(&cache, Some(cpu), socket, &log)?;
 
-        // Twice the set, so that the dirty limit of 60% is out of the way.
-        let config = format!(
-            r#"
-[[device]]
-name = "fast"
-kind = "mem"
-size = {}
-volatile = true
-
-[[device]]
-name = "slow"
-kind = "mem"
-size = {size_bytes}
-volatile = true
-
-[cache]
-data = "fast"
-durability = "flush"
-
-[[volume]]
-name = "v"
-backing = "slow"
-mode = "wb"
-"#,
-            2 * size_bytes + (64 << 20)
-        );
-        let forebay = Forebay::start(binary, &scratch, &config, Some(cpu), &[])?;
+        let forebay = Forebay::start(binary, &scratch, &in_memory(size_bytes), Some(cpu), &[])?;
         let servers = Self {
             forebay,
             memory,
@@ -272,16 +238,6 @@ mode = "wb"
         let status = self.forebay.status()?;
         let count = |what| counter(&status, &format!("/volumes/0/{}_{what}", load.direction()));
         Ok((count("hits")? - before.0, count("misses")? - before.1))
-    }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[odd / 2],
-        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
     }
 }
 

@@ -187,6 +187,36 @@ state = "state"
     }
 }
 
+/// Devices and a volume of so many bytes, all in memory; mode `wb`, durability `flush`.
+pub(super) fn in_memory(size_bytes: u64) -> String {
+    format!(
+        r#"
+[[device]]
+name = "fast"
+kind = "mem"
+size = {}
+volatile = true
+
+[[device]]
+name = "slow"
+kind = "mem"
+size = {size_bytes}
+volatile = true
+
+[cache]
+data = "fast"
+durability = "flush"
+
+[[volume]]
+name = "v"
+backing = "slow"
+mode = "wb"
+"#,
+        // Twice the set, so that the dirty limit of 60% is out of the way.
+        2 * size_bytes + (64 << 20)
+    )
+}
+
 /// A counter of `status`, by its place as in `/cache/dirty_blocks`.
 pub(super) fn counter(status: &Value, place: &str) -> Outcome<u64> {
     let value = status.pointer(place).and_then(Value::as_u64);

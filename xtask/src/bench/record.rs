@@ -1,0 +1,208 @@
+//! `cargo xtask bench record`: what a recording costs the clients that are recorded.
+//!
+//! One daemon serves one load over NBD that does not end. Again and again one second of it is counted with
+//! a recording and one without, the first of a pair in turn; each pair gives a ratio, the median counts. The
+//! recorder runs beside the client, not on the daemon's processor: as on a machine with processors to spare,
+//! it costs the daemon what the daemon does for it.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::fio::{self, Load};
+use super::server::{Forebay, Scratch, counter, in_memory};
+use super::{Outcome, median, pin_self, require};
+use crate::claims::{Claim, Kind, Report, Table, figure};
+
+const LOADS: [Load; 3] = [
+    Load {
+        write: false,
+        depth: 1,
+    },
+    Load {
+        write: false,
+        depth: 32,
+    },
+    Load {
+        write: true,
+        depth: 32,
+    },
+];
+const PAIRS: usize = 40;
+const QUICK_PAIRS: usize = 6;
+const SET_BYTES: u64 = 64 << 20;
+/// How long a recording runs before and after what is counted of it, and as long is waited without one.
+const AROUND: Duration = Duration::from_millis(200);
+const COUNTED: Duration = Duration::from_secs(1);
+/// Of the throughput without a recording.
+const BAR: f64 = 0.99;
+
+/// A second with a recording and one without.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    load: &'static str,
+    depth: u32,
+    recorded_iops: f64,
+    iops: f64,
+}
+
+pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
+    require(&["fio", "taskset", "setpriv"])?;
+    let pairs = if quick { QUICK_PAIRS } else { PAIRS };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    pin_self(if processors > 1 { "1" } else { "0" })?;
+    println!(
+        "4 KiB at random on {} MiB, all of it cached, memory under both; {pairs} pairs of seconds, with a \
+         recording and without.",
+        SET_BYTES >> 20
+    );
+    let scratch = Scratch::new("bench-record")?;
+    let forebay = Forebay::start(binary, &scratch, &in_memory(SET_BYTES), Some("0"), &[])?;
+    let socket = forebay.server.socket().to_owned();
+    fio::fill(&socket, "v", SET_BYTES)?;
+    let mut rows = Vec::new();
+    for load in LOADS {
+        // As long as all pairs take, with time to spare; it ends with this one's scope.
+        let seconds = (pairs * 2 * 3 + 10) as u32;
+        let _fio = fio::start(&socket, "v", SET_BYTES, load, seconds)?;
+        sleep(Duration::from_secs(2));
+        for pair in 0..pairs {
+            let mut iops = [0.0; 2];
+            for turn in 0..2 {
+                let recorded = (pair + turn) % 2 == 0;
+                iops[usize::from(recorded)] = second(binary, &forebay, &scratch, load, recorded)?;
+            }
+            eprintln!(
+                "{} QD {}: {:.0} IOPS recorded, {:.0} not",
+                load.direction(),
+                load.depth,
+                iops[1],
+                iops[0]
+            );
+            rows.push(Row {
+                load: load.direction(),
+                depth: load.depth,
+                recorded_iops: iops[1],
+                iops: iops[0],
+            });
+        }
+    }
+    let claims = LOADS.iter().map(|load| claim(&rows, *load)).collect();
+    print_rows(&rows);
+    Ok(Report {
+        quick,
+        claims,
+        rows,
+    })
+}
+
+/// Requests served in one second.
+fn second(
+    binary: &Path,
+    forebay: &Forebay,
+    scratch: &Scratch,
+    load: Load,
+    recorded: bool,
+) -> Outcome<f64> {
+    let out = scratch.path("recording");
+    let recorder = if recorded {
+        let mut record = Command::new(binary);
+        record.arg("--control").arg(scratch.path("control.sock"));
+        record.args(["trace", "record", "--force", "--duration", "1400ms"]);
+        let child = record.arg(&out).spawn();
+        Some(child.map_err(|error| format!("cannot start {}: {error}", binary.display()))?)
+    } else {
+        None
+    };
+    sleep(AROUND);
+    let served = || {
+        let status = forebay.status()?;
+        counter(&status, &format!("/volumes/0/{}_hits", load.direction()))
+    };
+    let (before, begin) = (served()?, Instant::now());
+    sleep(COUNTED);
+    let (after, taken) = (served()?, begin.elapsed());
+    match recorder {
+        None => sleep(AROUND),
+        Some(mut recorder) => {
+            let ended = recorder.wait().map_err(|error| error.to_string())?;
+            let mut stats = Command::new(binary);
+            stats.args(["trace", "stats", "--json"]).arg(&out);
+            let stats = super::json_of(&super::run_for_output(stats)?)?;
+            let requests = stats["requests"].as_u64().unwrap_or(0);
+            if !ended.success() || requests < after - before {
+                return Err(format!(
+                    "{requests} requests were recorded of at least {}",
+                    after - before
+                ));
+            }
+        }
+    }
+    Ok((after - before) as f64 / taken.as_secs_f64())
+}
+
+fn ratios(rows: &[Row], load: Load) -> Vec<f64> {
+    let own = rows
+        .iter()
+        .filter(|row| row.load == load.direction() && row.depth == load.depth);
+    let mut ratios: Vec<f64> = own.map(|row| row.recorded_iops / row.iops).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios
+}
+
+fn claim(rows: &[Row], load: Load) -> Claim {
+    let ratios = ratios(rows, load);
+    let quarter = ratios.len() / 4;
+    let (low, high) = (ratios[quarter], ratios[ratios.len() - 1 - quarter]);
+    let ours = median(ratios.into_iter());
+    Claim {
+        name: format!("recorded_iops/{}/qd{}", load.direction(), load.depth),
+        paper_or_peer: Some(1.0),
+        ours,
+        unit: format!("x (half of the pairs {low:.3}..{high:.3})"),
+        kind: Kind::Measured,
+        bar: format!("at least {BAR}"),
+        holds: ours >= BAR,
+    }
+}
+
+fn print_rows(rows: &[Row]) {
+    println!();
+    let mut table = Table::new(&["medians", "IOPS recorded", "IOPS not", "pairs"]);
+    for load in LOADS {
+        let own = || {
+            rows.iter()
+                .filter(|row| row.load == load.direction() && row.depth == load.depth)
+        };
+        table.row(vec![
+            format!("{} QD {}", load.direction(), load.depth),
+            figure(median(own().map(|row| row.recorded_iops))),
+            figure(median(own().map(|row| row.iops))),
+            own().count().to_string(),
+        ]);
+    }
+    table.print();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_the_median_of_the_pairs() {
+        let rows: Vec<Row> = [990.0, 1010.0, 970.0, 985.0, 995.0]
+            .map(|recorded_iops| Row {
+                load: "read",
+                depth: 32,
+                recorded_iops,
+                iops: 1000.0,
+            })
+            .into();
+        let claim = claim(&rows, LOADS[1]);
+        assert_eq!((claim.ours, claim.holds), (0.99, true));
+        assert_eq!(claim.unit, "x (half of the pairs 0.985..0.995)");
+    }
+}
