@@ -22,7 +22,7 @@ const TRUST: u32 = 32;
 /// happens again and again; as many that were awaited awake in between make it a chance event, as a
 /// timer of the kernel or the hypervisor is, which costs less than the sleep that it would spare us.
 const REST_MIN: u32 = 1 << 6;
-const REST_MAX: u32 = 1 << 16;
+const REST_MAX: u32 = 1 << 14;
 const PEACE: u32 = 1 << 9;
 
 /// What the idle times of one reactor were like.
