@@ -229,9 +229,8 @@ impl Cache {
             .await?;
         let slots = engine.slots_of(volume.id);
         for (slot, block) in slots {
-            let span = engine.geometry.span(block);
-            let region = volume.region_key(engine.geometry.region_of(block.unit));
-            let _lock = engine.locks.exclusive(region, span.mask()).await;
+            let (region, granules) = engine.lock_of(volume.id, block);
+            let _lock = engine.locks.exclusive(region, granules).await;
             // The reclaimer may have had it first.
             if engine.is_block(volume.id, slot, block) {
                 engine.forget_slot(slot);
@@ -360,10 +359,9 @@ impl Engine {
         let mut locks = Vec::with_capacity(slots.len());
         let mut killed = Vec::with_capacity(slots.len());
         for (slot, block) in slots {
-            let region = BlockKey::new(volume, self.geometry.region_of(block.unit));
+            let (region, granules) = self.lock_of(volume, block);
             // The reclaimer may be at it, or may have had it.
-            let units = self.geometry.span(block).mask();
-            let lock = self.locks.exclusive(region, units).await;
+            let lock = self.locks.exclusive(region, granules).await;
             if self.is_block(volume, slot, block) {
                 self.kill_slot(slot);
                 killed.push(slot);

@@ -52,10 +52,9 @@ impl Engine {
         asked.start.min(bring.start * granule)..asked.end.max(end)
     }
 
-    /// Notes a part of a request that is served the short way.
+    /// Notes a part of a request that is served the short way, and its granules.
     #[inline]
-    pub(crate) fn note_part(&self, volume: u16, part: &Stretch, write: bool) {
-        let granules = self.geometry.region_granules(part);
+    pub(crate) fn note_part(&self, volume: u16, part: &Stretch, granules: u64, write: bool) {
         let mut footprint = self.footprint.borrow_mut();
         footprint.used(volume, part.region, granules, write);
     }

@@ -257,17 +257,17 @@ impl Engine {
 }
 
 impl Engine {
-    /// What the locks call a block: its region, and its units there.
-    pub(crate) fn lock_of(&self, entry: &Slot) -> (BlockKey, u64) {
-        let region = self.geometry.region_of(entry.key.block());
-        let units = self.geometry.span(entry.block()).mask();
-        (BlockKey::new(entry.key.volume(), region), units)
+    /// What the locks call a block: its region, and its granules there.
+    pub(crate) fn lock_of(&self, volume: u16, block: Block) -> (BlockKey, u64) {
+        let region = self.geometry.region_of(block.unit);
+        let granules = self.geometry.covers(self.geometry.span(block));
+        (BlockKey::new(volume, region), granules)
     }
 
     /// Whether somebody is changing a block.
     pub(crate) fn is_being_changed(&self, entry: &Slot) -> bool {
-        let (region, units) = self.lock_of(entry);
-        self.locks.is_exclusive(region, units)
+        let (region, granules) = self.lock_of(entry.key.volume(), entry.block());
+        self.locks.is_exclusive(region, granules)
     }
 
     /// Runs several futures as tasks and waits for all. Their results come in order.

@@ -22,7 +22,7 @@ use crate::serve::CachedVolume;
 /// A request that was issued to the data device.
 struct Issued {
     region: BlockKey,
-    units: u64,
+    granules: u64,
     slot: BlockId,
     io: IoFuture,
 }
@@ -39,7 +39,7 @@ impl CachedVolume {
         };
         let Issued {
             region,
-            units,
+            granules,
             slot,
             io,
         } = issued;
@@ -59,7 +59,7 @@ impl CachedVolume {
         }
         let locked = !Site::here().lacks(Part::Lock);
         if locked {
-            engine.locks.take(region, units, write);
+            engine.locks.take(region, granules, write);
         }
         let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));
         volume.enter();
@@ -69,7 +69,7 @@ impl CachedVolume {
                 engine.slot_written(slot);
             }
             if locked {
-                engine.locks.release(region, units, write);
+                engine.locks.release(region, granules, write);
             }
             if result.is_err() {
                 result = engine.serve(&volume, request).await;
@@ -92,15 +92,14 @@ impl CachedVolume {
         };
         let buf = request.buf.as_ref()?;
         let part = engine.geometry.single_part(request.offset, request.len)?;
-        let touched = engine.geometry.units(&part);
+        let units = engine.geometry.units(&part);
+        let granules = engine.geometry.region_granules(&part);
         let region = volume.region_key(part.region);
-        let (slot, units, offset) = {
+        let (slot, offset) = {
             let mut map = engine.map.borrow_mut();
-            let found = map.overlapping(volume.id, part.region, touched).next();
-            let (slot, span) = found.filter(|(_, span)| touched & !span.mask() == 0)?;
-            // Who changes a block holds all of it.
-            let units = if write { span.mask() } else { touched };
-            if !engine.locks.admits(region, units, write) || write && !engine.commit.is_alive() {
+            let found = map.overlapping(volume.id, part.region, units).next();
+            let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
+            if !engine.locks.admits(region, granules, write) || write && !engine.commit.is_alive() {
                 return None;
             }
             let piece = engine.geometry.piece(&part, span);
@@ -122,9 +121,9 @@ impl CachedVolume {
                 map.add_flags(slot, REWRITTEN);
             }
             map.used(slot, span.class, asked);
-            (slot, units, offset)
+            (slot, offset)
         };
-        engine.note_part(volume.id, &part, write);
+        engine.note_part(volume.id, &part, granules, write);
         volume
             .streams
             .borrow_mut()
@@ -138,7 +137,7 @@ impl CachedVolume {
         };
         Some(Issued {
             region,
-            units,
+            granules,
             slot,
             io,
         })

@@ -124,6 +124,29 @@ impl Geometry {
         bits(part.start >> shift, ((part.end - 1) >> shift) + 1)
     }
 
+    /// Granules of its region that a block covers.
+    #[inline]
+    pub(crate) const fn covers(&self, span: Span) -> u64 {
+        let shift = self.sizes.unit_shift();
+        let first = (span.first as u32) << shift;
+        let last = first + (span.units() << shift);
+        let granule = self.region_granule_shift();
+        bits(first >> granule, last >> granule)
+    }
+
+    /// Granules of a region that some of its units cover.
+    pub(crate) fn granules_of_units(&self, units: u64) -> u64 {
+        let mut rest = units;
+        let mut granules = 0;
+        while rest != 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+            let first = rest.trailing_zeros() as u8;
+            granules |= self.covers(Span { first, class: 0 });
+            rest &= rest - 1;
+        }
+        granules
+    }
+
     /// Granules of a block, as granules of its region.
     #[inline]
     pub(crate) fn spread(&self, granules: u64, span: Span, how: Spread) -> u64 {
@@ -365,12 +388,15 @@ mod tests {
         assert_eq!(even.spread(0b101, second, Spread::All), 0b101 << 8);
         assert_eq!(even.spread(u64::MAX, whole, Spread::Any), u64::MAX);
         assert_eq!(even.gather(0xff00, second), 0xff);
+        assert_eq!(even.covers(second), 0xff << 8);
+        assert_eq!(even.granules_of_units(0b1000_0010), 0xff << 8 | 0xff << 56);
         // 1 MiB in 64 granules of 16 KiB, of which a block of 32 KiB has two, with four of its own each.
         let coarse = geometry(&[32 * K, 1 << 20]);
         assert_eq!(coarse.region_granule_bytes(), 16 << 10);
         assert_eq!(coarse.spread(0b1111_0001, second, Spread::All), 0b10 << 2);
         assert_eq!(coarse.spread(0b1111_0001, second, Spread::Any), 0b11 << 2);
         assert_eq!(coarse.gather(0b1000, second), 0xf0);
+        assert_eq!(coarse.covers(second), 0b11 << 2);
         let part = Stretch {
             region: 0,
             start: 17 * K,

@@ -1,10 +1,10 @@
-//! Locks on the units of regions, by address: shared for reads that hit, exclusive for everything that
-//! changes what a block holds. First come, first served, among those that want a unit in common. Requests
-//! to one logical block are thereby ordered, whatever connection they came from.
+//! Locks on the granules of regions, by address: shared for reads that hit, exclusive for everything that
+//! changes what a granule holds. First come, first served, among those that want a granule in common.
+//! Requests to one logical block are thereby ordered, whatever connection they came from.
 //!
-//! Who wants to change a block holds all its units; who reads it needs only those that it reads. A task
-//! holds one lock while it waits for another only in ascending order of regions (discards and zeroing
-//! do), so there is no cycle.
+//! Who reads or writes granules of a block holds those; who makes a block or takes one away holds all that
+//! it covers. A task holds one lock while it waits for another only in ascending order of regions (discards
+//! and zeroing do), so there is no cycle.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -45,7 +45,7 @@ impl Hasher for Identity {
 struct Lock {
     /// Units that are held exclusively.
     exclusive: u64,
-    /// How often each unit is held by readers.
+    /// How often each granule is held by readers.
     readers: [u8; 64],
     /// Units that readers hold.
     shared: u64,
@@ -68,52 +68,52 @@ impl Default for Lock {
 #[derive(Debug)]
 struct Waiting {
     ticket: u64,
-    units: u64,
+    granules: u64,
     exclusive: bool,
     waker: Waker,
 }
 
 /// The set bits of a mask.
-fn units_of(mask: u64) -> impl Iterator<Item = usize> {
+fn bits_of(mask: u64) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {
-        let unit = rest.trailing_zeros();
+        let granule = rest.trailing_zeros();
         rest &= rest.wrapping_sub(1);
-        (unit < 64).then_some(unit as usize)
+        (granule < 64).then_some(granule as usize)
     })
 }
 
 impl Lock {
-    fn admits(&self, units: u64, exclusive: bool) -> bool {
+    fn admits(&self, granules: u64, exclusive: bool) -> bool {
         if exclusive {
-            return (self.exclusive | self.shared) & units == 0;
+            return (self.exclusive | self.shared) & granules == 0;
         }
-        // More readers of one unit than can be counted wait their turn.
-        self.exclusive & units == 0
-            && units_of(self.shared & units).all(|unit| self.readers[unit] < u8::MAX)
+        // More readers of one granule than can be counted wait their turn.
+        self.exclusive & granules == 0
+            && bits_of(self.shared & granules).all(|granule| self.readers[granule] < u8::MAX)
     }
 
-    fn take(&mut self, units: u64, exclusive: bool) {
+    fn take(&mut self, granules: u64, exclusive: bool) {
         if exclusive {
-            self.exclusive |= units;
+            self.exclusive |= granules;
             return;
         }
-        self.shared |= units;
-        for unit in units_of(units) {
-            self.readers[unit] += 1;
+        self.shared |= granules;
+        for granule in bits_of(granules) {
+            self.readers[granule] += 1;
         }
     }
 
-    fn give_back(&mut self, units: u64, exclusive: bool) {
+    fn give_back(&mut self, granules: u64, exclusive: bool) {
         if exclusive {
-            debug_assert_eq!(self.exclusive & units, units);
-            self.exclusive &= !units;
+            debug_assert_eq!(self.exclusive & granules, granules);
+            self.exclusive &= !granules;
             return;
         }
-        for unit in units_of(units) {
-            self.readers[unit] -= 1;
-            if self.readers[unit] == 0 {
-                self.shared &= !(1 << unit);
+        for granule in bits_of(granules) {
+            self.readers[granule] -= 1;
+            if self.readers[granule] == 0 {
+                self.shared &= !(1 << granule);
             }
         }
     }
@@ -123,11 +123,11 @@ impl Lock {
     }
 
     /// Whether somebody who waits, among the first so many, must go before this one.
-    fn overtakes(&self, place: usize, units: u64, exclusive: bool) -> bool {
+    fn overtakes(&self, place: usize, granules: u64, exclusive: bool) -> bool {
         self.queue
             .iter()
             .take(place)
-            .any(|ahead| ahead.units & units != 0 && (ahead.exclusive || exclusive))
+            .any(|ahead| ahead.granules & granules != 0 && (ahead.exclusive || exclusive))
     }
 }
 
@@ -138,23 +138,23 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    /// Waits for units of the region that `region` names.
+    /// Waits for granules of the region that `region` names.
     #[track_caller]
-    pub(crate) fn shared(&self, region: BlockKey, units: u64) -> Acquire<'_> {
-        self.acquire(Site::here(), region, units, false)
+    pub(crate) fn shared(&self, region: BlockKey, granules: u64) -> Acquire<'_> {
+        self.acquire(Site::here(), region, granules, false)
     }
 
-    /// Waits for units of the region that `region` names, alone.
+    /// Waits for granules of the region that `region` names, alone.
     #[track_caller]
-    pub(crate) fn exclusive(&self, region: BlockKey, units: u64) -> Acquire<'_> {
-        self.acquire(Site::here(), region, units, true)
+    pub(crate) fn exclusive(&self, region: BlockKey, granules: u64) -> Acquire<'_> {
+        self.acquire(Site::here(), region, granules, true)
     }
 
     pub(crate) fn acquire(
         &self,
         site: Site,
         region: BlockKey,
-        units: u64,
+        granules: u64,
         exclusive: bool,
     ) -> Acquire<'_> {
         let key = if site.lacks(Part::Lock) {
@@ -165,7 +165,7 @@ impl LockTable {
         Acquire {
             table: self,
             key,
-            units,
+            granules,
             exclusive,
             ticket: None,
             done: false,
@@ -174,39 +174,40 @@ impl LockTable {
 
     /// Whether the lock could be had at once.
     #[inline]
-    pub(crate) fn admits(&self, region: BlockKey, units: u64, exclusive: bool) -> bool {
+    pub(crate) fn admits(&self, region: BlockKey, granules: u64, exclusive: bool) -> bool {
         let locks = self.locks.borrow();
         locks.is_empty()
             || locks.get(&region.hash()).is_none_or(|lock| {
-                lock.admits(units, exclusive) && !lock.overtakes(lock.queue.len(), units, exclusive)
+                lock.admits(granules, exclusive)
+                    && !lock.overtakes(lock.queue.len(), granules, exclusive)
             })
     }
 
     /// Takes a lock that [`LockTable::admits`].
-    pub(crate) fn take(&self, region: BlockKey, units: u64, exclusive: bool) {
-        debug_assert!(self.admits(region, units, exclusive));
+    pub(crate) fn take(&self, region: BlockKey, granules: u64, exclusive: bool) {
+        debug_assert!(self.admits(region, granules, exclusive));
         let mut locks = self.locks.borrow_mut();
         let lock = locks.entry(region.hash()).or_default();
-        lock.take(units, exclusive);
+        lock.take(granules, exclusive);
     }
 
-    /// Whether somebody holds one of these units alone now.
-    pub(crate) fn is_exclusive(&self, region: BlockKey, units: u64) -> bool {
+    /// Whether somebody holds one of these granules alone now.
+    pub(crate) fn is_exclusive(&self, region: BlockKey, granules: u64) -> bool {
         self.locks
             .borrow()
             .get(&region.hash())
-            .is_some_and(|lock| lock.exclusive & units != 0)
+            .is_some_and(|lock| lock.exclusive & granules != 0)
     }
 
     /// Gives back a lock that [`LockTable::take`] took.
-    pub(crate) fn release(&self, region: BlockKey, units: u64, exclusive: bool) {
-        self.give_back(region.hash(), units, exclusive);
+    pub(crate) fn release(&self, region: BlockKey, granules: u64, exclusive: bool) {
+        self.give_back(region.hash(), granules, exclusive);
     }
 
-    fn give_back(&self, key: u64, units: u64, exclusive: bool) {
+    fn give_back(&self, key: u64, granules: u64, exclusive: bool) {
         let mut locks = self.locks.borrow_mut();
         let lock = locks.get_mut(&key).expect("a held lock is in the table");
-        lock.give_back(units, exclusive);
+        lock.give_back(granules, exclusive);
         if lock.is_idle() {
             locks.remove(&key);
             return;
@@ -214,8 +215,8 @@ impl LockTable {
         // Wake those who may go now; each checks for itself.
         let mut woken = Vec::new();
         for (place, waiting) in lock.queue.iter().enumerate() {
-            if lock.admits(waiting.units, waiting.exclusive)
-                && !lock.overtakes(place, waiting.units, waiting.exclusive)
+            if lock.admits(waiting.granules, waiting.exclusive)
+                && !lock.overtakes(place, waiting.granules, waiting.exclusive)
             {
                 woken.push(waiting.waker.clone());
             }
@@ -232,7 +233,7 @@ impl LockTable {
 pub(crate) struct Acquire<'a> {
     table: &'a LockTable,
     key: u64,
-    units: u64,
+    granules: u64,
     exclusive: bool,
     ticket: Option<u64>,
     done: bool,
@@ -245,7 +246,7 @@ impl<'a> Future for Acquire<'a> {
         let this = &mut *self;
         let mut locks = this.table.locks.borrow_mut();
         let lock = locks.entry(this.key).or_default();
-        let (units, exclusive) = (this.units, this.exclusive);
+        let (granules, exclusive) = (this.granules, this.exclusive);
         let place = match this.ticket {
             None => lock.queue.len(),
             Some(ticket) => lock
@@ -255,8 +256,8 @@ impl<'a> Future for Acquire<'a> {
                 .expect("a waiter stays in the queue"),
         };
         // Readers may go together; nobody overtakes.
-        if lock.admits(units, exclusive) && !lock.overtakes(place, units, exclusive) {
-            lock.take(units, exclusive);
+        if lock.admits(granules, exclusive) && !lock.overtakes(place, granules, exclusive) {
+            lock.take(granules, exclusive);
             if this.ticket.is_some() {
                 lock.queue.remove(place);
             }
@@ -264,7 +265,7 @@ impl<'a> Future for Acquire<'a> {
             return Poll::Ready(Guard {
                 table: this.table,
                 key: this.key,
-                units,
+                granules,
                 exclusive,
             });
         }
@@ -275,7 +276,7 @@ impl<'a> Future for Acquire<'a> {
                 lock.next_ticket += 1;
                 lock.queue.push_back(Waiting {
                     ticket,
-                    units,
+                    granules,
                     exclusive,
                     waker,
                 });
@@ -307,20 +308,21 @@ impl Drop for Acquire<'_> {
 pub(crate) struct Guard<'a> {
     table: &'a LockTable,
     key: u64,
-    units: u64,
+    granules: u64,
     exclusive: bool,
 }
 
 impl Guard<'_> {
-    /// The units that it holds.
-    pub(crate) const fn units(&self) -> u64 {
-        self.units
+    /// The granules that it holds.
+    pub(crate) const fn granules(&self) -> u64 {
+        self.granules
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.table.give_back(self.key, self.units, self.exclusive);
+        self.table
+            .give_back(self.key, self.granules, self.exclusive);
     }
 }
 
@@ -369,14 +371,14 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_other_units_is_not_in_the_way() {
+    fn who_wants_other_granules_is_not_in_the_way() {
         rt::block_on_simulated(6, async {
             let table = Rc::new(LockTable::default());
             let key = BlockKey::new(1, 1);
             let low = table.exclusive(key, 0b0011).await;
             assert!(table.admits(key, 0b1100, true) && !table.admits(key, 0b0110, false));
             let high = table.shared(key, 0b1100).await;
-            // One who waits for a unit of each keeps others from it, but not from the rest.
+            // One who waits for a granule of each keeps others from it, but not from the rest.
             let waits = Rc::clone(&table);
             let had = Rc::new(std::cell::Cell::new(false));
             let has = Rc::clone(&had);

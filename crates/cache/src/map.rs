@@ -71,9 +71,9 @@ impl Slot {
 /// A block that may have to go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    /// Names its lock, with the units that it covers.
+    /// Names its lock, with the granules that it covers.
     pub(crate) region: BlockKey,
-    pub(crate) units: u64,
+    pub(crate) granules: u64,
     pub(crate) dirty: bool,
     pub(crate) flags: u16,
 }
@@ -296,7 +296,7 @@ impl Map {
             let maps = granules.get(table.place(slot), geometry.granules(span.class));
             let candidate = Candidate {
                 region: BlockKey::new(volume, region),
-                units: span.mask(),
+                granules: geometry.covers(span),
                 dirty: maps.1 != 0,
                 flags: flags[slot as usize],
             };

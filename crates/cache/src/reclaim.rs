@@ -172,18 +172,20 @@ impl Engine {
             let mut ahead = self.reclaim.ahead.borrow_mut();
             let urgent = ahead.is_pressed(self.map.borrow().table());
             self.map.borrow_mut().pick(&mut ahead, |slot, candidate| {
-                let Candidate { region, units, .. } = candidate;
+                let Candidate {
+                    region, granules, ..
+                } = candidate;
                 if candidate.dirty {
                     dirty.push_back(slot);
                     return false;
                 }
                 // Nobody is at it, and nobody will be.
                 let goes =
-                    candidate.flags & CLEANING == 0 && self.locks.admits(region, units, true);
+                    candidate.flags & CLEANING == 0 && self.locks.admits(region, granules, true);
                 if goes {
-                    self.locks.take(region, units, true);
+                    self.locks.take(region, granules, true);
                     victims.push(slot);
-                    locks.push((region, units));
+                    locks.push((region, granules));
                 }
                 goes
             });
@@ -222,8 +224,8 @@ impl Engine {
                 self.map.borrow_mut().stay(slot);
             }
         }
-        for (region, units) in locks {
-            self.locks.release(region, units, true);
+        for (region, granules) in locks {
+            self.locks.release(region, granules, true);
         }
     }
 }

@@ -187,7 +187,7 @@ impl Drop for RegionUse {
 
 impl Engine {
     /// Waits until the region of `key` durably has the mark `want`, and keeps it so for as long as the
-    /// returned value lives. Called with the block's exclusive lock held.
+    /// returned value lives. What is written of the block is locked exclusively.
     #[track_caller]
     pub(crate) fn enter_region(
         self: &Rc<Self>,

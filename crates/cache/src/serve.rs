@@ -242,29 +242,34 @@ impl Engine {
         missing == 0
     }
 
-    /// Waits until nobody else reads or changes what a part touches, nor the blocks that it touches.
+    /// Waits until nobody else reads or changes what a part touches, nor anything of the units where no block
+    /// is yet: there, a block may be made.
     pub(crate) async fn lock_blocks(
         &self,
         site: Site,
         volume: &Attached,
         part: &Stretch,
     ) -> Guard<'_> {
-        let wanted = self.geometry.units(part);
-        let blocks = || {
+        let (touched, units) = (
+            self.geometry.region_granules(part),
+            self.geometry.units(part),
+        );
+        let needed = || {
             let map = self.map.borrow();
-            map.overlapping(volume.id, part.region, wanted)
-                .fold(wanted, |units, (_, span)| units | span.mask())
+            let blocks = map.overlapping(volume.id, part.region, units);
+            let missing = blocks.fold(units, |missing, (_, span)| missing & !span.mask());
+            touched | self.geometry.granules_of_units(missing)
         };
-        let mut units = blocks();
+        let mut granules = needed();
         loop {
             let key = volume.region_key(part.region);
-            let guard = self.locks.acquire(site, key, units, true).await;
-            // A larger block may have come while this waited.
-            let now = blocks();
-            if now & !guard.units() == 0 {
+            let guard = self.locks.acquire(site, key, granules, true).await;
+            // A block may have gone while this waited.
+            let now = needed();
+            if now & !guard.granules() == 0 {
                 return guard;
             }
-            units = now;
+            granules = now;
         }
     }
 }

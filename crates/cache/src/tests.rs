@@ -12,6 +12,7 @@ use super::*;
 mod failures;
 mod identity;
 mod limits;
+mod together;
 
 const VOLUME_BYTES: u64 = (1 << 20) + 1536;
 

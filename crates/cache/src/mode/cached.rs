@@ -13,7 +13,7 @@ use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
 use crate::map::{PENDING, REWRITTEN, TRACED};
 
-/// Writes a piece into its slot, dirty. The block's exclusive lock is held.
+/// Writes a piece into its slot, dirty. What it touches is locked exclusively.
 ///
 /// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
 /// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark is
@@ -24,14 +24,7 @@ pub(super) async fn write(
     slot: BlockId,
     job: &Job<Piece>,
 ) -> Result<()> {
-    let result = write_data(engine, volume, slot, job).await;
-    let fresh = match result {
-        Ok(fresh) => fresh,
-        Err(error) => {
-            forget_if_empty(engine, slot);
-            return Err(error);
-        }
-    };
+    let fresh = write_data(engine, volume, slot, job).await?;
     if job.durable {
         return engine.commit().await;
     }
@@ -43,7 +36,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// A slot that was given out for a write that failed.
+/// A slot that was given out for a write that failed. All that it covers is locked since: nobody else is
+/// at it.
 pub(super) fn forget_if_empty(engine: &Engine, slot: BlockId) {
     let empty = {
         let map = engine.map.borrow();

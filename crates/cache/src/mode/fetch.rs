@@ -29,8 +29,8 @@ pub(super) async fn promoting(
 ) -> Result<()> {
     if job.part.len() > 0 {
         let region = volume.region_key(job.part.region);
-        let units = engine.geometry.units(&job.part);
-        let _lock = engine.locks.shared(region, units).await;
+        let granules = engine.geometry.region_granules(&job.part);
+        let _lock = engine.locks.shared(region, granules).await;
         if engine.holds(volume.id, &job.part) {
             return engine.each_piece(volume, job, read_held).await;
         }
@@ -63,8 +63,8 @@ pub(super) async fn without_promotion(
     usable: Use,
 ) -> Result<()> {
     let region = volume.region_key(job.part.region);
-    let units = engine.geometry.units(&job.part);
-    let _lock = engine.locks.shared(region, units).await;
+    let granules = engine.geometry.region_granules(&job.part);
+    let _lock = engine.locks.shared(region, granules).await;
     engine
         .each_piece(volume, job, move |engine, volume, found, job| async move {
             read_beside(&engine, &volume, found, &job, usable).await

@@ -41,6 +41,9 @@ async fn write_piece(
         !job.sequential && !engine.above_dirty_limit() && volume.promotes(volume.key(block));
     if admitted && let Some(slot) = engine.allocate(volume.id, block).await {
         let result = cached::write(engine, volume, slot, job).await;
+        if result.is_err() {
+            cached::forget_if_empty(engine, slot);
+        }
         // A cache device that takes nothing (a full file system under it, say) is no reason to refuse
         // what the backing device can take, as long as no trace of the attempt is left.
         let found = engine.map.borrow().find(volume.key(block));

@@ -1,0 +1,62 @@
+//! Requests to one block that do not wait for each other, and those that do.
+
+use std::cell::RefCell;
+
+use super::*;
+
+/// A write of half a granule, which has to be filled up from a slow backing device, and what comes while
+/// it does: the order in which they end.
+fn ended(granules: [u64; 2]) -> Vec<&'static str> {
+    let mut world = World::new(11);
+    world.add_disk(&config("cache", 4 << 20, 512));
+    let slow = DiskConfig {
+        latency_us: (50_000, 50_000),
+        ..config("backing", VOLUME_BYTES, 512)
+    };
+    world.add_disk(&slow);
+    run(&world, async move |disks| {
+        make_sizes(&disks, &[32 << 10, 256 << 10]).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let block = Buf::copied(&[1; 64 << 10]);
+        volume.write(0, block).await.expect("writes");
+        // Gone again from the granule that is to be filled up, and what it holds is on the backing device.
+        cache.write_back(None).await.expect("written back");
+        volume.write_zeroes(0, 4096).await.expect("zeroes");
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let begin = |name: &'static str, at: u64, write: bool| {
+            let (volume, order) = (Rc::clone(&volume), Rc::clone(&order));
+            rt::spawn(async move {
+                let buf = Buf::copied(&[2; 512]);
+                match write {
+                    true => volume.write(at, buf).await.expect("writes"),
+                    false => volume.read(at, buf).await.expect("reads"),
+                }
+                order.borrow_mut().push(name);
+            });
+        };
+        begin("filled", 512, true);
+        rt::sleep(std::time::Duration::from_millis(1)).await;
+        begin("write", granules[0] * 4096, true);
+        begin("read", granules[1] * 4096 + 1024, false);
+        rt::sleep(std::time::Duration::from_secs(2)).await;
+        let back = Buf::zeroed(4096);
+        volume.read(0, back.clone()).await.expect("reads");
+        assert_eq!(back.to_vec()[512..1024], [2; 512]);
+        assert_eq!(back.to_vec()[1024..], [0; 3072]);
+        let ended = order.borrow().clone();
+        cache.close().await.expect("closes");
+        ended
+    })
+}
+
+#[test]
+fn other_granules_of_a_block_are_not_waited_for() {
+    let ended = ended([3, 5]);
+    assert_eq!(ended.last(), Some(&"filled"), "{ended:?}");
+}
+
+#[test]
+fn one_granule_is_served_in_order() {
+    assert_eq!(ended([0, 0])[0], "filled");
+}
