@@ -81,7 +81,8 @@ impl Engine {
         }
     }
 
-    /// Logs the last round's kills again, but for slots that hold something new by now.
+    /// Logs the last round's kills again, but for slots of which something newer was logged by now: without
+    /// that, and with the first kill lost to damage, what died there would come back.
     fn log_echo(&self, room: u64) {
         let mut echo = std::mem::take(&mut *self.commit.echo.borrow_mut());
         let fits = usize::try_from(room / 2)
@@ -91,7 +92,10 @@ impl Engine {
         let dead: Vec<u32> = {
             let map = self.map.borrow();
             echo.into_iter()
-                .filter(|place| map.at_place(*place).is_none_or(|slot| map.has(slot, DYING)))
+                .filter(|place| {
+                    let there = map.at_place(*place);
+                    there.is_none_or(|slot| map.has(slot, DYING) || !map.has(slot, TRACED))
+                })
                 .collect()
         };
         self.log_kills(&dead);
@@ -177,7 +181,7 @@ impl Engine {
         let valid = if unflushed { entry.dirty } else { entry.valid };
         if valid != entry.valid && !entry.has(DEFERRED) {
             self.map.borrow_mut().add_flags(slot, DEFERRED);
-            self.deferred.borrow_mut().push(slot);
+            self.defer(slot);
         }
         if valid == 0 && !entry.has(TRACED) {
             return;
@@ -192,6 +196,18 @@ impl Engine {
             map.clear_flags(slot, UNRECORDED);
             self.regions.recorded(entry.key);
         }
+    }
+
+    /// Slots are given out again while entries of what they held still wait for a flush, which may never come.
+    fn defer(&self, slot: BlockId) {
+        let map = self.map.borrow();
+        let mut deferred = self.deferred.borrow_mut();
+        if deferred.len() >= 2 * map.numbers() as usize {
+            deferred.sort_unstable();
+            deferred.dedup();
+            deferred.retain(|other| *other != slot && map.has(*other, DEFERRED));
+        }
+        deferred.push(slot);
     }
 
     /// Clean granules of `volume` that waited for a flush of its backing device may be recorded now.

@@ -324,14 +324,25 @@ impl Engine {
         }
         let engine = Rc::clone(self);
         Some(async move {
-            let result = engine.write_back_parts(&volume, &parts).await;
-            let written = parts.into_iter().map(|part| WrittenBack {
-                slot: part.slot,
-                volume: volume.id,
-                granules: part.granules,
-                result: result.clone(),
-            });
-            written.collect()
+            let together = engine.write_back_parts(&volume, &parts).await;
+            let mut written = Vec::with_capacity(parts.len());
+            for part in &parts {
+                let result = match &together {
+                    // One that cannot be read or written does not keep the others.
+                    Err(_) if parts.len() > 1 => {
+                        let alone = std::slice::from_ref(part);
+                        engine.write_back_parts(&volume, alone).await
+                    }
+                    result => result.clone(),
+                };
+                written.push(WrittenBack {
+                    slot: part.slot,
+                    volume: volume.id,
+                    granules: part.granules,
+                    result,
+                });
+            }
+            written
         })
     }
 
@@ -427,18 +438,46 @@ impl Engine {
                 if self.stopping.get() {
                     return Err(ErrorKind::ShuttingDown.into());
                 }
-                self.clean_batch(chunk, BATCH).await.map_err(|error| {
+                let failed = |error: Error| {
                     Error::with_source(
                         error.kind(),
                         "dirty data could not be written back; it stays in the cache",
                         error,
                     )
-                })?;
+                };
+                self.clean_batch(chunk, BATCH).await.map_err(failed)?;
+                if !until_clean {
+                    self.clean_what_was_busy(chunk).await.map_err(failed)?;
+                }
             }
             if !until_clean {
                 return Ok(());
             }
             rt::yield_now().await;
+        }
+    }
+}
+
+impl Engine {
+    /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and lets nobody
+    /// change them meanwhile.
+    async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+        let (mut busy, mut locks) = (Vec::new(), Vec::new());
+        // In ascending order, as all who hold locks and want more.
+        for slot in slots {
+            let entry = self.map.borrow().slot(*slot);
+            if entry.has(LIVE) && entry.dirty != 0 {
+                let (region, granules) = self.lock_of(entry.key.volume(), entry.block());
+                locks.push(self.locks.shared(region, granules).await);
+                busy.push(*slot);
+            }
+        }
+        while (busy.iter()).any(|slot| self.map.borrow().slot(*slot).has(CLEANING)) {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        match busy.is_empty() {
+            true => Ok(()),
+            false => self.clean_batch(&busy, BATCH).await,
         }
     }
 }

@@ -267,7 +267,13 @@ impl Engine {
         let mut unnamed = 0_u64;
         for slot in written {
             let entry = self.map.borrow().slot(slot);
-            if !entry.has(LIVE) || entry.dirty == 0 {
+            if !entry.has(LIVE) {
+                continue;
+            }
+            // What is clean is on the backing device as well, and is read there.
+            self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
+            self.map.borrow_mut().add_flags(slot, UNFLUSHED);
+            if entry.dirty == 0 {
                 continue;
             }
             match &mut *journal {
@@ -293,6 +299,11 @@ impl Engine {
                 "named above: the process journal had no room"
             );
         }
+    }
+
+    /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache device failed.
+    pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
+        self.commit.flush_failed.get() && self.map.borrow().has(slot, UNFLUSHED)
     }
 
     /// The committer's task.

@@ -99,7 +99,10 @@ impl CachedVolume {
             let mut map = engine.map.borrow_mut();
             let found = map.overlapping(volume.id, part.region, units).next();
             let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
-            if !engine.locks.admits(region, granules, write) || write && !engine.commit.is_alive() {
+            if !engine.locks.admits(region, granules, write)
+                || engine.commit.flush_failed()
+                || write && !engine.commit.is_alive()
+            {
                 return None;
             }
             let piece = engine.geometry.piece(&part, span);

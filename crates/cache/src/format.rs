@@ -215,9 +215,10 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
             };
             for found in &replayed.blocks {
                 let block = &found.block;
-                if block.volume == volume.id && block.valid != 0 {
+                let region = (block.volume, block.block >> superblock.region_shift);
+                let gone = found.reduced && block.dirty == 0 && !marked.contains(&region);
+                if block.volume == volume.id && block.valid != 0 && !gone {
                     inspected.cached_bytes += geometry.block_bytes(block.class);
-                    let region = (block.volume, block.block >> superblock.region_shift);
                     let dirty = if marked.contains(&region) {
                         block.valid
                     } else {

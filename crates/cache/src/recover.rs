@@ -174,6 +174,32 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
         .collect()
 }
 
+/// A block is kept, and will be written back, though a record that let it go may have been damaged.
+fn tell_of_doubt(superblock: &Superblock, geometry: &Geometry, record: &BlockRecord) {
+    let mut volumes = superblock.volumes.iter();
+    let volume = volumes.find(|volume| volume.id == record.volume);
+    tracing::warn!(
+        volume = volume.map(|volume| volume.name.as_str()),
+        offset = record.block * geometry.unit_bytes(),
+        len = geometry.block_bytes(record.class),
+        "kept as dirty; newer records are damaged, and one of them may have said otherwise: check what was stored there"
+    );
+}
+
+/// Lets go of the places that are held in a group. Returns whether there are any.
+fn release_held(map: &mut Map, zombies: &mut [Zombie], group: u32) -> bool {
+    let top = map.table().sizes().top();
+    let mut released = false;
+    for zombie in zombies {
+        if zombie.held && zombie.place >> top == group {
+            map.release(zombie.place, zombie.class);
+            zombie.held = false;
+            released = true;
+        }
+    }
+    released
+}
+
 fn build(
     superblock: &Superblock,
     replayed: &Replayed,
@@ -217,6 +243,13 @@ fn build(
             MarkState::Intent => valid = dirty,
             MarkState::None => {}
         }
+        if found.reduced {
+            match state {
+                // What was written in place stands nowhere else.
+                MarkState::MaybeDirty => tell_of_doubt(superblock, &geometry, &record),
+                MarkState::Intent | MarkState::None => valid = dirty,
+            }
+        }
         report.distrusted_blocks += u64::from(valid != record.valid);
         let region = geometry.region_of(block.unit);
         let units = geometry.span(block).mask();
@@ -258,7 +291,17 @@ fn build(
                     stale.retain(|slot| *slot != other);
                     unrecorded.retain(|slot| *slot != other);
                 }
-                Err(Misplaced::Held | Misplaced::NoSuchPlace) => break None,
+                // The kill of an older block in this group was lost to damage; it will be logged again.
+                Err(Misplaced::Held) => {
+                    if !release_held(
+                        &mut map,
+                        &mut zombies,
+                        record.slot >> geometry.sizes().top(),
+                    ) {
+                        break None;
+                    }
+                }
+                Err(Misplaced::NoSuchPlace) => break None,
             }
         };
         let Some(slot) = slot else {
@@ -298,5 +341,79 @@ fn build(
         zombies,
         unrecorded,
         report: report.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_metadata::log::LogGeometry;
+    use forebay_metadata::replay::FoundBlock;
+    use forebay_metadata::superblock::{Role, VolumeEntry};
+
+    use super::*;
+
+    #[test]
+    fn of_two_that_overlap_in_one_group_the_newer_stays() {
+        let superblock = Superblock {
+            sequence: 1,
+            compat: 0,
+            ro_compat: 0,
+            incompat: 1,
+            uuid: [1; 16],
+            role: Role::Whole,
+            region_shift: 6,
+            block_size_bytes: 4096,
+            classes: 0b11,
+            slots: 16,
+            data_offset: 1 << 20,
+            log: LogGeometry {
+                offset: 131_072,
+                records: 1024,
+                unit_bytes: 512,
+            },
+            next_volume: 2,
+            volumes: vec![VolumeEntry {
+                id: 1,
+                name: "v".into(),
+                epoch: 1,
+                size_bytes: 1 << 20,
+                identity: 0,
+            }],
+        };
+        let found = |class, block, slot, lsn, valid, dirty| FoundBlock {
+            block: BlockRecord {
+                volume: 1,
+                class,
+                block,
+                slot,
+                valid,
+                dirty,
+            },
+            lsn: Some(lsn),
+            journaled: false,
+            reduced: false,
+        };
+        // The kill of the older one was lost to damage.
+        for older_dirty in [0b11, 0] {
+            let replayed = Replayed {
+                blocks: vec![
+                    found(1, 0, 0, 10, older_dirty, older_dirty),
+                    found(0, 1, 1, 20, 1, 1),
+                ],
+                next: 64,
+                tail: 0,
+                ..Replayed::default()
+            };
+            let mut report = RecoveryReport::default();
+            let recovered = build(&superblock, &replayed, &mut report);
+            assert_eq!(
+                (
+                    recovered.report.dirty_blocks,
+                    recovered.report.damaged_records
+                ),
+                (1, 0),
+                "older {older_dirty:b}: the newer, dirty, is in a sound record"
+            );
+        }
     }
 }

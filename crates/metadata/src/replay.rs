@@ -29,7 +29,7 @@ pub struct FoundBlock {
     pub lsn: Option<u64>,
     /// Whether the process journal told it.
     pub journaled: bool,
-    /// Whether the record says more, which is not believed because of damage.
+    /// Whether a newer record may have been damaged, so that what this one calls clean is not believed.
     pub reduced: bool,
 }
 
@@ -204,7 +204,7 @@ impl Reader {
 
         let mut blocks: Vec<(u64, FoundBlock)> = Vec::new();
         for history in &mut self.slots {
-            let Some(mut block) = history.block else {
+            let Some(block) = history.block else {
                 continue;
             };
             let lsn = history.newest - 1;
@@ -214,9 +214,6 @@ impl Reader {
             }
             let reduced =
                 last_damage.is_some_and(|damage| lsn < damage) && block.valid != block.dirty;
-            if reduced {
-                block.valid = block.dirty;
-            }
             history.block = Some(block);
             blocks.push((
                 2 * lsn + 1,

@@ -168,7 +168,7 @@ async fn refresh(
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
         failed |= engine.write_slot(slot, run.start, part).await.is_err();
     }
-    if failed {
+    if failed || engine.is_in_doubt(slot) {
         drop_clean(engine, slot, held);
     } else if new != 0 {
         let mut map = engine.map.borrow_mut();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Result};
+use forebay_block::{BlockDeviceExt, Error, ErrorKind, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
@@ -123,7 +123,14 @@ pub(super) async fn from_slot(
     run: Range<u32>,
 ) -> Result<()> {
     let part = job.buf.slice(relative(job, &run));
-    let Err(error) = engine.read_slot(slot, run.start, part).await else {
+    let read = match engine.is_in_doubt(slot) {
+        false => engine.read_slot(slot, run.start, part).await,
+        true => Err(Error::new(
+            ErrorKind::Io,
+            "a flush of the cache device failed since this was written: whether it is there nobody knows; restart to recover what was flushed",
+        )),
+    };
+    let Err(error) = read else {
         return Ok(());
     };
     engine.stats.cache_read_errors.add(1);

@@ -50,12 +50,13 @@ pub(super) async fn take_in(
     for (slot, span) in found {
         missing &= !span.mask();
         let valid = engine.map.borrow().slot(slot).valid;
-        let absent = geometry.touched(&geometry.piece(&wide, span)) & !valid;
-        takers.push(Taker {
-            slot,
-            span,
-            granules: absent,
-        });
+        if engine.commit.is_alive() {
+            takers.push(Taker {
+                slot,
+                span,
+                granules: geometry.touched(&geometry.piece(&wide, span)) & !valid,
+            });
+        }
         if span.mask() & asked == 0 {
             continue;
         }
@@ -74,6 +75,11 @@ pub(super) async fn take_in(
             sequential: job.sequential,
         };
         let within = piece.part.start..piece.part.end;
+        if !engine.commit.is_alive() {
+            let base = geometry.block_start(span);
+            let runs = geometry.runs(span.class, touched & !valid, within.clone());
+            reads.extend(runs.map(|run| base + run.start..base + run.end));
+        }
         for run in geometry.runs(span.class, touched & valid, within) {
             let (engine, volume, piece) = (Rc::clone(engine), Rc::clone(volume), piece.clone());
             work.push(Box::pin(async move {
@@ -212,7 +218,8 @@ async fn read_run(
                 });
             }
         }
-        if filled != 0 {
+        // After a failed flush nobody knows what is there.
+        if filled != 0 && !engine.is_in_doubt(taker.slot) {
             let mut map = engine.map.borrow_mut();
             let entry = map.slot(taker.slot);
             map.set(taker.slot, entry.valid | filled, entry.dirty);

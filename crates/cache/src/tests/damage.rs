@@ -1,0 +1,291 @@
+//! What damaged media and failed flushes may cost: no more than they must.
+
+use std::time::Duration;
+
+use forebay_io::sim::{FaultPlan, OpClass};
+
+use super::*;
+
+fn world_with(seed: u64, cache_bytes: u64, backing_latency: (u64, u64), backing: u64) -> World {
+    let mut world = World::new(seed);
+    world.add_disk(&config("cache", cache_bytes, 512));
+    world.add_disk(&DiskConfig {
+        latency_us: backing_latency,
+        ..config("backing", backing, 512)
+    });
+    world.add_disk(&config("backing2", backing, 512));
+    world
+}
+
+async fn open_lazy(disks: &[SimDisk]) -> (Cache, RecoveryReport) {
+    let devices = Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    let options = CacheOptions {
+        journal: Some(Buf::zeroed(1 << 16)),
+        cleaning: Cleaning::OnDemand,
+        dirty_limit_percent: 95,
+        accept_journal_loss: true,
+        ..CacheOptions::new([9; 16])
+    };
+    Cache::open(devices, options).await.expect("opens")
+}
+
+fn pattern(byte: u8) -> Buf {
+    Buf::copied(&[byte; 4096])
+}
+
+async fn read_at(volume: &Rc<dyn BlockDevice>, offset: u64) -> Vec<u8> {
+    let found = Buf::zeroed(4096);
+    volume.read(offset, found.clone()).await.expect("reads");
+    found.to_vec()
+}
+
+#[test]
+fn one_bad_sector_keeps_its_neighbours_dirty() {
+    let world = world_with(6, 4 << 20, (100, 1000), 1 << 20);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open_lazy(&disks).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        for block in 0..16_u8 {
+            let buf = pattern(100 + block);
+            volume
+                .write(u64::from(block) * 4096, buf)
+                .await
+                .expect("writes");
+        }
+        volume.flush().await.expect("flushes");
+        let slot = (0..disks[0].info().size_bytes)
+            .step_by(4096)
+            .find(|&at| disks[0].peek(at, 4096) == [103; 4096])
+            .expect("it is cached");
+        disks[0].set_faults(FaultPlan {
+            bad_range: Some(slot..slot + 512),
+            ..FaultPlan::default()
+        });
+        for _ in 0..5 {
+            let _ = cache.write_back(None).await;
+        }
+        assert_eq!(cache.stats().dirty_blocks, 1, "15 of 16 blocks can be read");
+    });
+}
+
+#[test]
+fn the_flush_command_waits_for_a_block_that_a_read_fills() {
+    let world = world_with(6, 4 << 20, (50_000, 50_000), 1 << 20);
+    run(&world, async |disks| {
+        make(&disks, 32 << 10).await;
+        let (cache, _) = open_lazy(&disks).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        volume.write(0, pattern(1)).await.expect("writes");
+        volume.flush().await.expect("flushes");
+        let reader = Rc::clone(&volume);
+        rt::spawn(async move {
+            read_at(&reader, 8192).await;
+        });
+        rt::sleep(Duration::from_millis(10)).await;
+        cache.write_back(None).await.expect("written back");
+        assert_eq!(
+            cache.stats().dirty_blocks,
+            0,
+            "it says that all is written back"
+        );
+    });
+}
+
+#[test]
+fn what_a_failed_flush_lost_is_not_read() {
+    let mut wrong = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.add_disk(&DiskConfig::new("cache", 2 << 20));
+        world.add_disk(&config("backing", 1 << 20, 512));
+        wrong += run(&world, async |disks| {
+            make(&disks, 4096).await;
+            disks[1].write(8192, pattern(7)).await.expect("writes");
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            volume.flush().await.expect("flushes");
+            assert_eq!(read_at(&volume, 8192).await, pattern(7).to_vec());
+            disks[0].set_faults(FaultPlan {
+                fail_nth: Some((OpClass::Flush, 1)),
+                lose_at_failed_flush: true,
+                ..FaultPlan::default()
+            });
+            let _ = volume.flush().await;
+            rt::sleep(Duration::from_secs(5)).await;
+            assert!(cache.stats().failure.is_some());
+            u32::from(read_at(&volume, 8192).await != pattern(7).to_vec())
+        });
+    }
+    assert_eq!(wrong, 0, "of 20 reads of clean data");
+}
+
+#[test]
+fn damage_elsewhere_does_not_take_what_a_mark_calls_dirty() {
+    let world = world_with(6, 4 << 20, (20, 200), 1 << 20);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open_lazy(&disks).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        read_at(&volume, 0).await;
+        rt::sleep(Duration::from_secs(20)).await;
+        volume.flush().await.expect("flushes");
+        // Under a mark, in place, flushed.
+        volume.write(0, pattern(1)).await.expect("writes");
+        volume.flush().await.expect("flushes");
+        // Other records.
+        for block in [100_u64, 120, 140] {
+            volume
+                .write(block * 4096, pattern(2))
+                .await
+                .expect("writes");
+            volume.flush().await.expect("flushes");
+        }
+        drop((volume, cache));
+        let log: Vec<u8> = disks[0].peek(131_072, 1 << 16).to_vec();
+        let at = (0..1 << 10)
+            .map(|record| record * 64)
+            .find(|&at| log[at + 4] == 2 && log[at + 24..at + 32] == 100_u64.to_le_bytes())
+            .expect("its record");
+        disks[0].rot(131_072 + at as u64 + 10, 1, 1);
+        let (cache, report) = open_lazy(&disks).await;
+        assert!(report.damaged_records > 0, "{report:?}");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        assert_eq!(read_at(&volume, 0).await[..4], [1; 4], "{report:?}");
+    });
+}
+
+#[test]
+fn acknowledged_data_that_a_failed_flush_lost_is_not_read_as_older() {
+    let mut older = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.add_disk(&DiskConfig::new("cache", 2 << 20));
+        world.add_disk(&config("backing", 1 << 20, 512));
+        older += run(&world, async |disks| {
+            make(&disks, 4096).await;
+            let (cache, _) = open_lazy(&disks).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.write(8192, pattern(6)).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            volume.write(8192, pattern(7)).await.expect("writes");
+            disks[0].set_faults(FaultPlan {
+                fail_nth: Some((OpClass::Flush, 1)),
+                lose_at_failed_flush: true,
+                ..FaultPlan::default()
+            });
+            let _ = volume.flush().await;
+            assert!(cache.stats().failure.is_some());
+            let found = Buf::zeroed(4096);
+            let read = volume.read(8192, found.clone()).await;
+            u32::from(read.is_ok() && found.to_vec() != pattern(7).to_vec())
+        });
+    }
+    assert_eq!(older, 0, "of 20 reads of what was acknowledged");
+}
+
+#[test]
+fn a_lost_kill_brings_nothing_back() {
+    let world = world_with(6, 2 << 20, (20, 200), 8 << 20);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        for block in 1..1500_u64 {
+            disks[1]
+                .write(block * 4096, pattern(9))
+                .await
+                .expect("writes");
+        }
+        let options = || CacheOptions {
+            journal: Some(Buf::zeroed(1 << 16)),
+            accept_journal_loss: true,
+            commit_interval: Duration::from_secs(100_000),
+            ..CacheOptions::new([9; 16])
+        };
+        let devices = || Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let (cache, _) = Cache::open(devices(), options()).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        volume.write(0, pattern(1)).await.expect("writes");
+        volume.flush().await.expect("flushes");
+        rt::sleep(Duration::from_secs(5)).await;
+        assert_eq!(cache.stats().dirty_blocks, 0);
+        let key = |block| forebay_policy::BlockKey::new(1, block);
+        let place = {
+            let map = cache.engine.map.borrow();
+            map.place(map.find(key(0)).expect("cached"))
+        };
+        let mut block = 1;
+        loop {
+            let (there, used) = {
+                let map = cache.engine.map.borrow();
+                (map.find(key(0)).is_some(), map.at_place(place).is_some())
+            };
+            if !there && used {
+                break;
+            }
+            read_at(&volume, block * 4096).await;
+            block += 1;
+            assert!(block < 1500);
+        }
+        // Somebody else's data lies there now; later batches follow.
+        for at in 0..3 {
+            volume
+                .write((1600 + at) * 4096, pattern(2))
+                .await
+                .expect("writes");
+            volume.flush().await.expect("flushes");
+        }
+        drop((volume, cache));
+        let log = disks[0].peek(131_072, 1 << 17);
+        let kills: Vec<usize> = (0..(1 << 17) / 64)
+            .map(|record| record * 64)
+            .filter(|&at| {
+                log[at + 4] == 3
+                    && (0..usize::from(log[at + 5])).any(|nth| {
+                        let from = at + 24 + 4 * nth;
+                        log[from..from + 4] == place.to_le_bytes()
+                    })
+            })
+            .collect();
+        disks[0].rot(131_072 + kills[0] as u64 + 10, 1, 1);
+        let (cache, report) = Cache::open(devices(), options()).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let found = read_at(&volume, 0).await[0];
+        assert_eq!(
+            found,
+            1,
+            "read {block} blocks; {} kills name the place; {report:?}",
+            kills.len()
+        );
+    });
+}
+
+#[test]
+fn what_waits_for_a_flush_that_never_comes_is_bounded() {
+    let world = world_with(6, 1 << 20, (20, 200), 16 << 20);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        disks[1].set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Flush, 1)),
+            ..FaultPlan::default()
+        });
+        assert!(volume.flush().await.is_err());
+        let slots = cache.stats().blocks;
+        for block in 0..8 * slots {
+            read_at(&volume, block * 4096).await;
+            if block % 50 == 0 {
+                rt::sleep(Duration::from_secs(2)).await;
+            }
+        }
+        let waiting = cache.engine.deferred.borrow().len() as u64;
+        assert!(waiting > 0, "nothing waits");
+        assert!(waiting <= 2 * slots, "{waiting} of {slots} slots");
+    });
+}
