@@ -284,7 +284,7 @@ impl Engine {
             return refuse(
                 ErrorKind::Busy,
                 format!(
-                    "volume {:?} was written without this cache, which still holds older dirty data of {} blocks there (at {}{}): attach with discard of stale dirty data, or keep serving it without the cache",
+                    "volume {:?} was written without this cache, which still holds older dirty data of {} blocks there (at {}{}; what is written without a cache is noted by the MiB, and blocks go whole): give that up, or keep serving the volume without the cache",
                     known.name,
                     stale.len(),
                     named.join(", "),

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Result};
+use forebay_block::{BlockDevice, Buf, Result};
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_metadata::journal::Journal;
@@ -257,18 +257,24 @@ impl Cache {
 
 impl Engine {
     async fn go_into_service(&self, zombies: Vec<Zombie>) -> Result<()> {
+        let uuid = self.superblock.borrow().uuid;
+        let boot_id = &self.options.boot_id;
+        let begin = |buf: &Buf| Journal::create(buf.clone(), &uuid, boot_id).map(Some);
+        // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
+        // this process logs before it dies would look like a life whose journal is gone.
+        let old = (self.options.journal.as_ref())
+            .filter(|buf| Journal::recover(buf, &uuid, boot_id).is_some());
+        let mut journal = match (&self.options.journal, old) {
+            (Some(buf), None) => begin(buf)?,
+            _ => None,
+        };
         self.commit().await?;
         for zombie in zombies.iter().filter(|zombie| zombie.held) {
             self.map.borrow_mut().release(zombie.place, zombie.class);
         }
-        let journal = match &self.options.journal {
-            Some(buf) => Some(Journal::create(
-                buf.clone(),
-                &self.superblock.borrow().uuid,
-                &self.options.boot_id,
-            )?),
-            None => None,
-        };
+        if let Some(buf) = old {
+            journal = begin(buf)?;
+        }
         *self.commit.journal.borrow_mut() = journal;
         self.queue_entry(Entry::Open);
         self.commit().await

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_io::sim::{FaultPlan, OpClass};
+use forebay_io::sim::{FaultPlan, OpClass, Stop};
 
 use super::*;
 
@@ -288,4 +288,52 @@ fn what_waits_for_a_flush_that_never_comes_is_bounded() {
         assert!(waiting > 0, "nothing waits");
         assert!(waiting <= 2 * slots, "{waiting} of {slots} slots");
     });
+}
+
+/// Behind a clean shutdown there is no process journal. What the next start logs before it dies is not a
+/// life whose journal is gone.
+#[test]
+fn a_start_that_dies_leaves_no_journal_to_be_missed() {
+    let world = world_with(6, 2 << 20, (20, 200), 1 << 20);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteInvalidate).await;
+        // Recorded, and then recorded as empty: the next start kills it.
+        read_at(&volume, 0).await;
+        rt::sleep(Duration::from_secs(20)).await;
+        volume.flush().await.expect("flushes");
+        volume.write(0, pattern(1)).await.expect("writes");
+        volume.flush().await.expect("flushes");
+        cache.close().await.expect("closes");
+    });
+    let options = |journal: &Buf| CacheOptions {
+        journal: Some(journal.clone()),
+        ..CacheOptions::new([9; 16])
+    };
+    let devices = |disks: &[SimDisk]| Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    for nth in 1..20 {
+        let (world, journal) = (world.fork(), Buf::zeroed(1 << 16));
+        world.set_stop(Some(Stop::AfterIo(nth)));
+        let (disks, opening) = (world.disks().to_vec(), options(&journal));
+        let ended = world.run(1, async move {
+            let opened = Cache::open(devices(&disks), opening).await;
+            rt::sleep(Duration::from_secs(1)).await;
+            drop(opened);
+        });
+        if matches!(ended, Outcome::Finished(())) {
+            assert!(nth > 3, "the start writes");
+            return;
+        }
+        world.crash_process(nth);
+        run(&world, async move |disks| {
+            let opened = Cache::open(devices(&disks), options(&journal)).await;
+            let (cache, _) = opened.unwrap_or_else(|error| panic!("{nth}: {error}"));
+            cache.close().await.expect("closes");
+        });
+    }
+    panic!("the start does not end");
 }

@@ -99,7 +99,13 @@ async fn answer(
                     Ok(done) => tracing::info!("{done}"),
                     Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
                 }
-                done
+                // Clients that are connected go on.
+                done.map_err(|error| {
+                    error.context(format!(
+                        "volume {name:?} keeps its data in the cache but has no export any more: mend the \
+                         cause and detach it again, or restart the daemon to serve it"
+                    ))
+                })
             });
             with_progress(work, engine, Some(volume), progress).await??
         }

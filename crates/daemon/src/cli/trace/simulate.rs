@@ -1,6 +1,6 @@
 //! `forebay simulate`: a trace through caches that hold no data.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
@@ -57,6 +57,9 @@ pub(in crate::cli) struct Arguments {
     /// latency, block and request sizes, and the trace's miss-ratio curve
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write over the file that --html names
+    #[arg(long, requires = "html")]
+    force: bool,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
@@ -175,7 +178,33 @@ impl Looks {
     }
 }
 
+/// Whether the page can be written, before the work is done.
+fn check_page(arguments: &Arguments) -> Result<()> {
+    let Some(path) = &arguments.html else {
+        return Ok(());
+    };
+    let refuse = |why: String| {
+        let what = format!("--html {}: {why}", path.display());
+        Err(Error::new(ErrorKind::InvalidInput, what))
+    };
+    let is = |file: &Path| file.canonicalize().ok();
+    if path.exists() && arguments.files.iter().any(|file| is(file) == is(path)) {
+        return refuse("this is the trace; name another file".to_owned());
+    }
+    if path.exists() && !arguments.force {
+        return refuse("it exists; name another file, or write over it with --force".to_owned());
+    }
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    match parent {
+        Some(parent) if !parent.is_dir() => {
+            refuse(format!("{} is not a directory", parent.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+    check_page(arguments)?;
     let working_set = match arguments
         .cache
         .iter()
@@ -225,12 +254,22 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     for row in &mut rows {
         row.cache.write_back_all();
     }
+    show(arguments, &input, working_set, &rows)?;
     if let (Some(path), Some(looks)) = (&arguments.html, &looks) {
         let files = arguments.files.iter().filter_map(|path| path.file_name());
         let files: Vec<_> = files.map(|name| name.to_string_lossy()).collect();
         let page = looks.page(&files.join(", "), &rows, &input);
         std::fs::write(path, page).context(|| format!("cannot write {}", path.display()))?;
     }
+    Ok(())
+}
+
+fn show(
+    arguments: &Arguments,
+    input: &Input,
+    working_set: Option<u64>,
+    rows: &[Row],
+) -> Result<()> {
     if arguments.json {
         let all = json!({
             "files": arguments.files,
@@ -240,7 +279,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
         });
         return out::print(&format!("{all}\n"));
     }
-    out::print(&text(&names(&arguments.files), working_set, &rows))?;
+    out::print(&text(&names(&arguments.files), working_set, rows))?;
     for remark in input.remarks() {
         out::print(&format!("  {remark}\n"))?;
     }
@@ -265,9 +304,22 @@ fn stats() -> Stats {
     })
 }
 
+/// Of one simulated cache; the most takes about 3 GiB of memory.
+const MAX_BLOCKS: u64 = 1 << 26;
+
 fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> Result<()> {
     let mut add = |name, blocks: BlockSizes, replace, fill, asked_for| {
         let groups = capacity_bytes / blocks.region_bytes();
+        if capacity_bytes / blocks.unit_bytes() > MAX_BLOCKS {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "--cache: {} in blocks of {blocks} is more than {MAX_BLOCKS} blocks, which would take too \
+                     much memory to simulate: choose a smaller --cache or larger --blocks",
+                    human_bytes(capacity_bytes)
+                ),
+            ));
+        }
         if groups == 0 || groups > u64::from(u32::MAX) / u64::from(blocks.region_units()) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
