@@ -1,5 +1,8 @@
 //! A write-back cache without its data: what would be read and written where.
 
+use std::cell::Cell;
+use std::hint::black_box;
+
 use forebay_policy::{
     Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth,
 };
@@ -177,6 +180,21 @@ impl Simulated {
         (self.table.memory_bytes() + 7 * self.table.len() + learned) as u64 + maps
     }
 
+    /// Serves requests, one after the other: faster than each by itself where the tables do not fit the processor's caches.
+    pub fn requests(&mut self, requests: &[Request]) {
+        for some in requests.chunks(BlockTable::LOOK_AHEAD) {
+            let places = some.iter().map(|request| {
+                let region = request.offset_bytes >> self.region_shift;
+                let start = request.offset_bytes - (region << self.region_shift);
+                let unit = (start >> self.model.sizes.unit_shift()) as u32;
+                (request.volume as u16, region, unit)
+            });
+            let ids = self.table.look_ahead(places);
+            black_box(ids.map(|id| self.states.get(id as usize).map_or(0, |state| state.asked)));
+            some.iter().for_each(|request| self.request(request));
+        }
+    }
+
     /// Serves a request; flushes and discards are passed over.
     pub fn request(&mut self, request: &Request) {
         let write = match request.op {
@@ -289,9 +307,14 @@ impl Simulated {
         };
         let shift = self.region_shift - self.granule_shift;
         let per = 1 << shift;
+        // The footprint asks again about the last region.
+        let known = Cell::new((u64::MAX, 0));
         let cached = |region: u64| -> u64 {
-            let blocks = self.table.find(volume, region);
-            blocks.fold(0, |mask, (id, _)| mask | self.states[id as usize].valid)
+            if known.get().0 != region {
+                let valid = |id: BlockId, _| self.states[id as usize].valid;
+                known.set((region, self.table.gather(volume, region, valid)));
+            }
+            known.get().1
         };
         let mut missing = None;
         let mut at = first;

@@ -73,7 +73,12 @@ pub(super) struct Walk([[BlockId; 8]; 2]);
 
 impl Walk {
     pub(super) fn new(table: &BlockTable) -> Self {
-        Self(table.recency.each_ref().map(|lists| lists.map(|list| list.back)))
+        Self(
+            table
+                .recency
+                .each_ref()
+                .map(|lists| lists.map(|list| list.back)),
+        )
     }
 
     /// The next block, and the next of a class in its segment, or [`NONE`].

@@ -9,7 +9,7 @@
 //! looked at that do not touch what is asked for, and those that are do not wait for each other.
 //!
 //! Memory: 28 bytes a block, for the free slots of groups in use too; for each group five bytes, a bit or two a unit and a bit or two a
-//! size; and the index's heads, two bytes a unit of the cache.
+//! size; and the index's heads, four bytes a unit of the cache.
 
 mod groups;
 mod index;
@@ -36,14 +36,17 @@ pub(super) const PROTECTED: u64 = 1 << 44;
 pub(super) const LEAVING: u64 = 1 << 43;
 const UNIT_MASK: u64 = LEAVING - 1;
 
+/// In place of the next block: there is none by this number now.
+const GONE: u32 = NONE - 1;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// In halves, so that nothing is padded.
     pub(super) address: [u32; 2],
-    /// Where it lies, in units from the start of the cache.
-    place: u32,
     /// The next block in the same bucket of the index.
     next: u32,
+    /// Where it lies, in units from the start of the cache.
+    place: u32,
     pub(super) recency: Link,
     /// The table's count of uses at the last one.
     pub(super) used_at: u32,
@@ -52,17 +55,17 @@ pub(super) struct Block {
 const _: () = assert!(size_of::<Block>() == 28);
 
 impl Block {
-    /// No block: none has such a class.
+    /// A number that no block has had yet.
     const NONE: Self = Self {
-        address: [u32::MAX; 2],
+        address: [0; 2],
+        next: GONE,
         place: 0,
-        next: NONE,
         recency: Link::NONE,
         used_at: 0,
     };
 
     const fn is_none(&self) -> bool {
-        self.address[1] == u32::MAX
+        self.next == GONE
     }
 
     const fn address(&self) -> u64 {
@@ -128,12 +131,12 @@ impl BlockTable {
     /// groups that are given up whole, and a group has 64 blocks, since that takes least memory.
     ///
     /// # Panics
-    /// If there are 2^32 - 1 units.
+    /// If there are 2^32 - 2 units or more.
     #[must_use]
     pub fn with_units(sizes: BlockSizes, units: u32) -> Self {
-        assert!(units < NONE, "a cache has less than 2^32 units");
+        assert!(units < GONE, "a cache has less than 2^32 - 2 units");
         let blocks = usize::try_from(units).expect("fits memory");
-        let lines = (units >> sizes.top()).div_ceil(2).max(1);
+        let lines = (units >> sizes.top()).max(1);
         Self {
             sizes,
             // Its pages are the system's until they are needed.
@@ -382,7 +385,8 @@ impl BlockTable {
                 self.blocks[at as usize].next = block.next;
             }
         }
-        self.blocks[id as usize] = Block::NONE;
+        // What it was can still be asked.
+        self.blocks[id as usize].next = GONE;
         self.live_blocks -= 1;
     }
 

@@ -69,7 +69,8 @@ impl Groups {
 
     /// Units that blocks may lie in.
     pub(super) fn units(&self) -> u32 {
-        self.units.min((self.len() as u64 * (1 << self.shift)) as u32)
+        self.units
+            .min((self.len() as u64 * (1 << self.shift)) as u32)
     }
 
     pub(super) const fn free(&self) -> u32 {
@@ -168,7 +169,9 @@ impl Groups {
         // A group is filled before the next one is looked for.
         let hole = match self.hole_units[nth] {
             0 => None,
-            _ => holes.next(self.filling[nth] as usize).or_else(|| holes.next(0)),
+            _ => holes
+                .next(self.filling[nth] as usize)
+                .or_else(|| holes.next(0)),
         };
         let group = match hole {
             Some(group) => group as GroupId,
@@ -225,7 +228,8 @@ impl Groups {
         let group = self.of(place);
         let at = (group << self.shift) + self.slot(place, class);
         debug_assert!(
-            self.classes[group as usize] == class && self.used[at as usize / 64] >> (at % 64) & 1 == 1
+            self.classes[group as usize] == class
+                && self.used[at as usize / 64] >> (at % 64) & 1 == 1
         );
         self.used[at as usize / 64] &= !(1 << (at % 64));
         let (holes, hole_units) = (
