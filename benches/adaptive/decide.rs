@@ -1,8 +1,11 @@
 //! What a cache decides about a request, without the request's data: what is found, what else comes, which blocks are placed
-//! and which go. The order of questions is that of `policy`'s documentation.
+//! and which go: with our rules ahead of need, as in the engine, with AdaCache's when room is needed. The order of questions
+//! is that of `policy`'s documentation.
+
+use std::cell::Cell;
 
 use forebay_benches::processor_time_ns;
-use forebay_policy::{BlockId, BlockTable, Footprint, Span, Victim, Worth};
+use forebay_policy::{Ahead, BlockId, BlockTable, Footprint, Span, TwoLevel, Victim, Worth};
 use forebay_trace::Op;
 use forebay_trace::generate::{Arrivals, Generator, SizeCdf, VolumeLoad};
 use serde_json::{Value, json};
@@ -34,6 +37,7 @@ struct Decider {
     rules: Rules,
     table: BlockTable,
     footprint: Option<Footprint>,
+    ahead: Ahead,
     states: Vec<State>,
     found: Vec<(BlockId, Span)>,
     victims: Vec<BlockId>,
@@ -46,16 +50,14 @@ const fn bits(first: u64, last: u64) -> u64 {
     (u64::MAX >> (64 - (last - first))) << first
 }
 
-/// Every `1 << shift` bits as one, which is set if any of them is.
+/// Every `1 << shift` bits as one, which is set if any of them is; the bits are one run.
 fn units(granules: u64, shift: u32) -> u64 {
-    let mut rest = granules;
-    let mut units = 0;
-    while rest != 0 {
-        let unit = rest.trailing_zeros() >> shift;
-        units |= 1 << unit;
-        rest &= !(bits(0, 1 << shift) << (unit << shift));
+    if granules == 0 {
+        return 0;
     }
-    units
+    let first = granules.trailing_zeros() >> shift;
+    let last = (63 - granules.leading_zeros()) >> shift;
+    bits(u64::from(first), u64::from(last) + 1)
 }
 
 impl Decider {
@@ -66,9 +68,14 @@ impl Decider {
         // Of a cloud volume, in granules: an operation takes the time of ten, its latency that of thirty.
         let worth = Worth::new(10.0, 30.0, 1.0);
         let units = groups * sizes.region_units();
+        let table = BlockTable::new(sizes, groups);
         Self {
             rules,
-            table: BlockTable::new(sizes, groups),
+            table: match rules.replace {
+                TwoLevel::Paper => table.with_group_recency(),
+                TwoLevel::Ours => table,
+            },
+            ahead: Ahead::new(sizes, units),
             footprint: rules
                 .learned
                 .then(|| Footprint::new(sizes, granules, units, worth)),
@@ -117,6 +124,25 @@ impl Decider {
             self.part(region, asked, bits(at - base, end - base), write);
             at = end;
         }
+        while self.rules.learned && self.ahead.is_low(&self.table) {
+            if !self.make_room() {
+                break;
+            }
+        }
+    }
+
+    /// Makes room ahead of need. Returns whether anything came of it.
+    fn make_room(&mut self) -> bool {
+        let mut victims = std::mem::take(&mut self.victims);
+        self.ahead
+            .pick(self.rules.replace, &mut self.table, |_, id| {
+                victims.push(id);
+                true
+            });
+        let moved = !victims.is_empty();
+        victims.drain(..).for_each(|id| self.evict(id));
+        self.victims = victims;
+        moved
     }
 
     fn note_use(&mut self, id: BlockId, asked: u64) {
@@ -131,9 +157,14 @@ impl Decider {
         let Some(footprint) = &mut self.footprint else {
             return (first, last);
         };
+        // The footprint asks again about the last region.
+        let known = Cell::new((u64::MAX, 0));
         let cached = |region: u64| -> u64 {
-            let blocks = self.table.find(0, region);
-            blocks.fold(0, |mask, (id, _)| mask | self.states[id as usize].valid)
+            if known.get().0 != region {
+                let valid = |id: BlockId, _| self.states[id as usize].valid;
+                known.set((region, self.table.gather(0, region, valid)));
+            }
+            known.get().1
         };
         let mut missing = None;
         let mut at = first;
@@ -203,6 +234,7 @@ impl Decider {
     }
 
     fn place(&mut self, region: u64, span: Span, asked: u64, wanted: u64, write: bool) {
+        self.ahead.ask(span.class);
         while !self.table.has_room(span.class) {
             let victim = self.rules.replace.victim(&self.table, span.class);
             match victim.expect("no room, so something is cached") {
@@ -293,6 +325,15 @@ fn time(rules: Rules, weights: [u64; 7]) -> (f64, f64) {
 
 /// One of the rules, on each size, their mean, and the mixture.
 pub(crate) fn measure(rules: &Rules) -> Value {
+    if let Ok(name) = std::env::var("ONLY") {
+        if name == rules.name {
+            for _ in 0..3 {
+                let (ns, _) = time(*rules, MIXTURE);
+                eprintln!("{name} {ns:.0}");
+            }
+        }
+        return json!({});
+    }
     assert!(RULES.iter().any(|known| known.name == rules.name));
     let mut cases = Vec::new();
     let mut sum = 0.0;

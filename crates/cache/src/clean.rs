@@ -162,6 +162,7 @@ impl Engine {
 
     /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.
     fn next_to_clean(&self, pressed: bool) -> Vec<BlockId> {
+        let only_wanted = self.options.cleaning == Cleaning::OnDemand && !self.above_dirty_limit();
         let mut map = self.map.borrow_mut();
         let mut wanted = Vec::with_capacity(BATCH);
         while wanted.len() < BATCH
@@ -173,6 +174,9 @@ impl Engine {
         }
         if !wanted.is_empty() {
             wanted.sort_unstable_by_key(|slot| map.slot(*slot).key);
+        }
+        // What was wanted may have gone along with other blocks already.
+        if !wanted.is_empty() || only_wanted {
             return wanted;
         }
         let (mut slots, mut spared, mut later) = (Vec::new(), Vec::new(), Vec::new());

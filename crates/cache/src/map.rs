@@ -104,12 +104,12 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// A map into which blocks are put back; nothing is free before [`Map::restored`].
+    /// An empty map.
     pub(crate) fn new(geometry: Geometry, units: u32) -> Self {
         let count = units as usize;
         Self {
             geometry,
-            table: BlockTable::restoring(geometry.sizes(), units),
+            table: BlockTable::with_units(geometry.sizes(), units),
             records: Vec::with_capacity(count),
             flags: Vec::with_capacity(count),
             granules: Granules::new(units, geometry.granules(0)),
@@ -361,11 +361,6 @@ impl Map {
     /// necessary and possible: it is not where a block lies.
     pub(crate) fn hold(&mut self, place: u32, class: u8) -> bool {
         self.table.hold(place, class)
-    }
-
-    /// At recovery: everything was put back or is held; the rest is free.
-    pub(crate) fn restored(&mut self) {
-        self.table.restored();
     }
 
     /// At recovery: the death of what lay at a place that was held is durable.

@@ -330,7 +330,6 @@ fn build(
     let slots = (0..map.numbers()).map(|slot| map.record_at(slot));
     let counting = marks.chain(slots).filter(|place| *place != NO_RECORD);
     log.give_up_before(counting);
-    map.restored();
     report.cached_blocks = map.len() as u64;
     report.dirty_blocks = map.dirty_blocks();
     RecoveredMap {

@@ -4,6 +4,7 @@
 
 mod adaptive;
 mod admission;
+mod bits;
 mod index;
 mod lru;
 mod order;

@@ -4,14 +4,13 @@
 //! next round: then those go first that have been left alone longest, about, for one bit a slot.
 
 use crate::SlotId;
+use crate::bits::BitSet;
 
 /// Dirty slots, and a hand that goes over them. A slot stands in it at most once; slots that were cleaned
 /// or evicted meanwhile are skipped by the caller.
 #[derive(Debug, Default)]
 pub struct DirtySweep {
-    /// A bit a slot, and above it a bit for each word that has one.
-    bits: Vec<u64>,
-    words: Vec<u64>,
+    slots: BitSet,
     /// The slot at the hand.
     hand: usize,
     len: usize,
@@ -21,11 +20,8 @@ impl DirtySweep {
     /// An empty one for slots below `slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
-        let bits = vec![0; slots.div_ceil(64)];
-        let words = vec![0; bits.len().div_ceil(64)];
         Self {
-            bits,
-            words,
+            slots: BitSet::new(slots),
             hand: 0,
             len: 0,
         }
@@ -36,44 +32,16 @@ impl DirtySweep {
     /// # Panics
     /// If there is no such slot.
     pub fn push(&mut self, slot: SlotId) {
-        let slot = slot as usize;
-        let word = &mut self.bits[slot / 64];
-        self.len += usize::from(*word >> (slot % 64) & 1 == 0);
-        *word |= 1 << (slot % 64);
-        self.words[slot / 4096] |= 1 << (slot / 64 % 64);
+        self.len += usize::from(self.slots.insert(slot as usize));
     }
 
     /// Takes the next one off.
     pub fn pop(&mut self) -> Option<SlotId> {
-        let slot = self.from(self.hand).or_else(|| self.from(0))?;
-        let word = &mut self.bits[slot / 64];
-        *word &= !(1 << (slot % 64));
-        if *word == 0 {
-            self.words[slot / 4096] &= !(1 << (slot / 64 % 64));
-        }
+        let slot = self.slots.next(self.hand).or_else(|| self.slots.next(0))?;
+        self.slots.remove(slot);
         self.len -= 1;
         self.hand = slot + 1;
         SlotId::try_from(slot).ok()
-    }
-
-    /// The first slot from `at` on.
-    fn from(&self, at: usize) -> Option<usize> {
-        let first = at / 64;
-        let rest = self.bits.get(first)? & u64::MAX << (at % 64);
-        if rest != 0 {
-            return Some(first * 64 + rest.trailing_zeros() as usize);
-        }
-        let next = first + 1;
-        let mut mask = u64::MAX << (next % 64);
-        for (above, words) in self.words.iter().enumerate().skip(next / 64) {
-            let words = words & mask;
-            if words != 0 {
-                let word = above * 64 + words.trailing_zeros() as usize;
-                return Some(word * 64 + self.bits[word].trailing_zeros() as usize);
-            }
-            mask = u64::MAX;
-        }
-        None
     }
 
     /// Number of slots.

@@ -113,11 +113,15 @@ pub(crate) fn rows(percent: u64, capacity_bytes: u64, choice: Choice) -> Vec<Row
 }
 
 impl Row {
-    pub(crate) fn request(&mut self, request: &Request) {
-        if let [only] = &mut self.shards[..] {
-            only.request(request);
-            return;
+    pub(crate) fn requests(&mut self, requests: &[Request]) {
+        match &mut self.shards[..] {
+            [only] => only.requests(requests),
+            _ => requests.iter().for_each(|request| self.spread(request)),
         }
+    }
+
+    /// A request to its shards.
+    fn spread(&mut self, request: &Request) {
         let mut rest = *request;
         while rest.len_bytes > 0 {
             let stripe = rest.offset_bytes / STRIPE_BYTES;

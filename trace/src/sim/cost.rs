@@ -6,8 +6,6 @@
 //! waits, too, for data that an earlier request has asked for and that is still on its way. It is a
 //! model, and every figure from it is to be called so.
 
-use std::collections::VecDeque;
-
 /// What operations of one kind cost on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WayCosts {
@@ -133,8 +131,9 @@ impl Device {
 pub(super) struct Clock {
     cache: Device,
     core: Device,
-    /// When the requests under way end.
-    ends_ns: VecDeque<u64>,
+    /// When the requests under way end, and which of them began first.
+    ends_ns: [u64; DEPTH],
+    oldest: usize,
     /// When the present request began, and when what it waits for so far is complete.
     begin_ns: u64,
     done_ns: u64,
@@ -145,7 +144,8 @@ impl Clock {
         Self {
             cache: Device::new(costs.cache),
             core: Device::new(costs.core),
-            ends_ns: VecDeque::with_capacity(DEPTH + 1),
+            ends_ns: [0; DEPTH],
+            oldest: 0,
             begin_ns: 0,
             done_ns: 0,
         }
@@ -153,16 +153,14 @@ impl Clock {
 
     /// A request begins.
     pub(super) fn begin(&mut self) {
-        if self.ends_ns.len() == DEPTH {
-            let end = self.ends_ns.pop_front().expect("it is full");
-            self.begin_ns = self.begin_ns.max(end);
-        }
+        self.begin_ns = self.begin_ns.max(self.ends_ns[self.oldest]);
         self.done_ns = self.begin_ns;
     }
 
     /// The request ends; returns its latency.
     pub(super) fn end(&mut self) -> u64 {
-        self.ends_ns.push_back(self.done_ns);
+        self.ends_ns[self.oldest] = self.done_ns;
+        self.oldest = (self.oldest + 1) % DEPTH;
         self.done_ns - self.begin_ns
     }
 

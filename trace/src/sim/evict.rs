@@ -10,10 +10,10 @@ impl Simulated {
     /// Makes room ahead of need. Returns whether anything came of it.
     pub(super) fn make_room(&mut self) -> bool {
         let (mut victims, mut dirty) = (std::mem::take(&mut self.victims), Vec::new());
-        let states = &self.states;
+        let traffic = &self.traffic;
         self.ahead
             .pick(self.model.replace, &mut self.table, |_, id| {
-                let clean = states[id as usize].dirty == 0;
+                let clean = traffic[id as usize].dirty == 0;
                 if clean { &mut victims } else { &mut dirty }.push(id);
                 clean
             });
@@ -42,20 +42,20 @@ impl Simulated {
     }
 
     pub(super) fn write_back(&mut self, id: BlockId) {
-        let dirty = self.states[id as usize].dirty;
+        let dirty = self.traffic[id as usize].dirty;
         if dirty == 0 {
             return;
         }
         match (self.model.fill, self.model.write_back) {
             (Fill::Whole, _) => {
-                self.states[id as usize].dirty = 0;
+                self.traffic[id as usize].dirty = 0;
                 let bytes = self.model.sizes.block_bytes(self.table.class(id));
                 let read = self.read_victim(bytes);
                 let written = self.write_core(read, bytes);
                 self.clock.wait(written);
             }
             (_, WriteBack::Victim) => {
-                self.states[id as usize].dirty = 0;
+                self.traffic[id as usize].dirty = 0;
                 for (_, len) in runs(dirty) {
                     let bytes = u64::from(len) * self.granule_bytes;
                     let read = self.read_victim(bytes);
@@ -77,7 +77,7 @@ impl Simulated {
         let mut all = 0;
         for nth in 0..regions {
             for (id, _) in self.table.find(volume, first_region + nth) {
-                let dirty = self.states[id as usize].dirty;
+                let dirty = self.traffic[id as usize].dirty;
                 if dirty != 0 {
                     let shift = nth * granules;
                     all |= dirty << shift;
@@ -90,9 +90,9 @@ impl Simulated {
             let run = bits(u64::from(first), u64::from(first + len));
             let mut read = self.clock.now();
             for (id, shift) in &blocks {
-                let piece = self.states[*id as usize].dirty & (run >> shift);
+                let piece = self.traffic[*id as usize].dirty & (run >> shift);
                 if piece != 0 {
-                    self.states[*id as usize].dirty &= !piece;
+                    self.traffic[*id as usize].dirty &= !piece;
                     let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
                     read = read.max(self.read_victim(bytes));
                 }

@@ -4,7 +4,7 @@ use forebay_policy::{BlockId, Span};
 
 use super::cost::Way;
 use super::maps::{bits, runs};
-use super::model::{Fill, Part, Simulated, State};
+use super::model::{Fill, Part, Simulated};
 
 /// Most bytes of one read of the backing device that is put together from missing granules.
 const READ_MAX_BYTES: u64 = 256 << 10;
@@ -65,14 +65,14 @@ impl Simulated {
             self.counts.io.write_to_cache.add(size);
             self.clock.cache(Way::Write, read, size);
             self.clock.wait(read);
-            self.states[id as usize].ready_ns = read;
+            self.traffic[id as usize].ready_ns = read;
         }
-        let at = self.clock.now().max(self.states[id as usize].ready_ns);
+        let at = self.clock.now().max(self.traffic[id as usize].ready_ns);
         if write {
             self.counts.io.write_to_cache.add(bytes);
             let written = self.clock.cache(Way::Write, at, bytes);
             self.clock.wait(written);
-            self.states[id as usize].dirty = u64::MAX;
+            self.traffic[id as usize].dirty = u64::MAX;
         } else if !fresh {
             self.counts.io.read_from_cache.add(bytes);
             let read = self.clock.cache(Way::Read, at, bytes);
@@ -81,18 +81,31 @@ impl Simulated {
         if fresh { 0 } else { bytes }
     }
 
-    /// Reads what is cached of `start..end` of the region, granules `touched`, from a block.
-    pub(super) fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
-        let State {
-            valid,
-            pending,
-            ready_ns,
-            ..
-        } = self.states[id as usize];
-        let mut at = self.clock.now();
-        if touched & pending != 0 {
-            at = at.max(ready_ns);
+    /// When granules of a block that are on their way have arrived; now if none are.
+    fn arrived(&self, id: BlockId, granules: u64) -> u64 {
+        let now = self.clock.now();
+        if self.all_ready_ns <= now {
+            return now;
         }
+        let traffic = &self.traffic[id as usize];
+        match traffic.pending & granules {
+            0 => now,
+            _ => now.max(traffic.ready_ns),
+        }
+    }
+
+    /// Reads so many bytes from a block that has all of them.
+    pub(super) fn read_cached(&mut self, id: BlockId, touched: u64, bytes: u64) {
+        let at = self.arrived(id, touched);
+        self.counts.io.read_from_cache.add(bytes);
+        let read = self.clock.cache(Way::Read, at, bytes);
+        self.clock.wait(read);
+    }
+
+    /// Reads what is cached of `start..end` of the region, granules `touched`, from a block.
+    fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
+        let valid = self.states[id as usize].valid;
+        let at = self.arrived(id, touched);
         let mut hit_bytes = 0;
         for (first, len) in runs(touched & valid) {
             let from = start.max(u64::from(first) * self.granule_bytes);
@@ -126,9 +139,8 @@ impl Simulated {
                     end >> self.granule_shift,
                 ),
         );
-        let state = &mut self.states[id as usize];
-        state.valid |= touched;
-        state.dirty |= touched;
+        self.states[id as usize].valid |= touched;
+        self.traffic[id as usize].dirty |= touched;
         self.writes.push(end - start);
         if absent == 0 { end - start } else { 0 }
     }
@@ -182,12 +194,13 @@ impl Simulated {
                 self.counts.io.write_to_cache.add(fetch.bytes);
                 self.clock.cache(Way::Write, read, fetch.bytes);
                 if fetch.mask != 0 {
-                    let state = &mut self.states[fetch.id as usize];
-                    if state.ready_ns <= now {
-                        state.pending = 0;
+                    let traffic = &mut self.traffic[fetch.id as usize];
+                    if traffic.ready_ns <= now {
+                        traffic.pending = 0;
                     }
-                    state.pending |= fetch.mask;
-                    state.ready_ns = state.ready_ns.max(read);
+                    traffic.pending |= fetch.mask;
+                    traffic.ready_ns = traffic.ready_ns.max(read);
+                    self.all_ready_ns = self.all_ready_ns.max(read);
                 }
             }
         }

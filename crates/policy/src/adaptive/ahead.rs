@@ -2,12 +2,11 @@
 //! before its room is wanted, a batch at a time (replacement on two levels: see `replace`).
 
 use super::list::NONE;
-use super::recency::Segment;
-use super::replace::{TwoLevel, is_as_cold};
+use super::recency::Walk;
+use super::replace::{GroupOrder, TwoLevel, is_as_cold};
 use super::sizes::BlockSizes;
 use super::table::{BlockId, BlockTable, GroupId};
 
-const SEGMENTS: [Segment; 2] = [Segment::Probation, Segment::Protected];
 /// Candidates that are looked at for each that is wanted: others are at some, or they are dirty.
 const LOOK_AT: u32 = 16;
 
@@ -18,7 +17,7 @@ pub struct Ahead {
     low: u32,
     /// What is given up at a time, units.
     batch: u32,
-    /// Groups that are kept free for a class that nobody asked for lately.
+    /// GroupOrder that are kept free for a class that nobody asked for lately.
     reserve: u32,
     /// Units of each class that were asked for since the last batch.
     asked: [u32; 8],
@@ -111,64 +110,48 @@ struct Round<'a, Offer> {
     rule: TwoLevel,
     table: &'a mut BlockTable,
     offer: Offer,
-    /// By segment and class: the coldest block that was not looked at.
-    blocks: [[u32; 8]; 2],
-    /// The coldest group that was not looked at.
-    group: GroupId,
-    /// Groups of which everything is leaving.
-    emptied: u32,
+    /// Blocks that were not looked at.
+    walk: Walk,
+    groups: GroupOrder,
+    /// GroupOrder of which something is leaving.
+    touched: Vec<GroupId>,
 }
 
 impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
     fn new(rule: TwoLevel, table: &'a mut BlockTable, offer: Offer) -> Self {
-        let blocks = SEGMENTS.map(|segment| table.recency[segment as usize].map(|list| list.back));
         Self {
             rule,
-            group: table.group_recency.back,
+            walk: Walk::new(table),
+            groups: GroupOrder::new(rule, table),
             table,
             offer,
-            blocks,
-            emptied: 0,
+            touched: Vec::new(),
         }
-    }
-
-    /// The coldest block that was not looked at and its segment, and the coldest of a class in that segment.
-    fn coldest(&self, class: u8) -> Option<(BlockId, BlockId)> {
-        SEGMENTS.into_iter().find_map(|segment| {
-            let backs = &self.blocks[segment as usize];
-            let of_all = backs.iter().copied().filter(|id| *id != NONE);
-            let coldest = of_all.max_by_key(|id| self.table.age(*id))?;
-            Some((coldest, backs[usize::from(class)]))
-        })
     }
 
     /// Looks at a block; returns its units if it goes.
     fn look(&mut self, id: BlockId) -> u32 {
-        let block = &self.table.blocks[id as usize];
-        let (segment, class) = (block.segment(), block.class());
-        let next = &mut self.blocks[segment as usize][usize::from(class)];
-        if *next == id {
-            *next = block.recency.newer;
-        }
-        if block.is_leaving() || !(self.offer)(self.table, id) {
+        if self.table.is_leaving(id) {
             return 0;
         }
+        self.walk.pass(self.table, id);
+        if !(self.offer)(self.table, id) {
+            return 0;
+        }
+        self.groups.pass(self.table, id);
         self.table.leave(id);
-        1 << class
+        let group = self.table.group_of(id);
+        if self.touched.last() != Some(&group) {
+            self.touched.push(group);
+        }
+        1 << self.table.class(id)
     }
 
     /// Looks at a group's blocks; returns the units of those that go.
     fn look_at_group(&mut self) -> Option<u32> {
-        let group = self.group;
-        if group == NONE {
-            return None;
-        }
-        self.group = self.table.groups[group as usize].recency.newer;
+        let group = self.groups.next(self.table)?;
         let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
-        let units = blocks.iter().map(|id| self.look(*id)).sum();
-        let gone = blocks.iter().all(|id| self.table.is_leaving(*id));
-        self.emptied += u32::from(gone);
-        Some(units)
+        Some(blocks.iter().map(|id| self.look(*id)).sum())
     }
 
     fn make_room(&mut self, class: u8, units: u32) {
@@ -177,7 +160,7 @@ impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
         let one_size = self.table.sizes().top() == 0;
         while found < units && left > 0 {
             left -= 1;
-            let Some((coldest, same)) = self.coldest(class) else {
+            let Some((coldest, same)) = self.walk.peek(self.table, class) else {
                 return;
             };
             let fits =
@@ -194,18 +177,32 @@ impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
     }
 
     fn free_groups(&mut self, reserve: u32) {
+        let free = self.table.free_groups() as u32;
+        if free >= reserve {
+            return;
+        }
         let mut left = reserve.saturating_mul(LOOK_AT);
-        while self.table.free_groups() as u32 + self.emptied < reserve && left > 0 {
+        while free + self.emptied() < reserve && left > 0 {
             left -= 1;
             if self.look_at_group().is_none() {
                 return;
             }
         }
     }
+
+    /// GroupOrder of which everything is leaving.
+    fn emptied(&mut self) -> u32 {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        let gone = self.touched.iter();
+        gone.filter(|group| self.table.group_age(**group).is_none())
+            .count() as u32
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::recency::Segment;
     use super::super::sizes::Span;
     use super::*;
 

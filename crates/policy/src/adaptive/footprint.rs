@@ -345,13 +345,11 @@ impl Footprint {
         let mut free = self.worth.free_granules.saturating_sub(asked);
         // Granules from `from` on one side: their number if they are worth it.
         let mut extend = |side: usize, from: u32, granules: u32| -> u32 {
-            let used: f32 = (from + 1..=from + granules)
-                .map(|distance| likely(side, distance))
-                .sum();
             let cheap = granules.min(free);
             #[expect(clippy::cast_precision_loss, reason = "at most 64")]
             let price = cheap as f32 * self.worth.free + (granules - cheap) as f32 * SURE;
-            if used <= price {
+            let likelihoods = (0..granules).map(|nth| likely(side, from + 1 + nth));
+            if !is_over(price, likelihoods) {
                 return 0;
             }
             free -= cheap;
@@ -372,6 +370,23 @@ impl Footprint {
         }
         (reach[1], reach[0])
     }
+}
+
+/// Whether some likelihoods sum to more than a price. They are asked for, which takes a division each, only until that is
+/// certain: mostly the first one decides.
+fn is_over(price: f32, likelihoods: impl ExactSizeIterator<Item = f32>) -> bool {
+    let (mut sum, mut left) = (0.0, likelihoods.len());
+    for likelihood in likelihoods {
+        sum += likelihood;
+        left -= 1;
+        #[expect(clippy::cast_precision_loss, reason = "at most 64")]
+        let most = sum + left as f32;
+        // Rounding takes less than that.
+        if sum > price || most < price - 0.001 {
+            break;
+        }
+    }
+    sum > price
 }
 
 /// The tally of a distance, 1 to 64 granules.

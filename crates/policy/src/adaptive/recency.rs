@@ -1,11 +1,11 @@
-//! How recently blocks and groups were used.
+//! How recently blocks and, if it was asked for, groups were used.
 //!
 //! Blocks stand in two *segments*: they enter the first, on probation; a replacement policy may promote
 //! them to the second, and demote them. Within a segment, blocks of each size have a list of their own, so
 //! that the coldest of a size is at hand; a stamp of the last use compares across lists.
 
 use super::decisions::{Decision, note};
-use super::list::NONE;
+use super::list::{Link, List, NONE};
 use super::table::{BlockId, BlockTable, GroupId, LEAVING, PROTECTED};
 
 /// Where a block stands in the order of replacement.
@@ -15,6 +15,96 @@ pub enum Segment {
     Probation,
     /// Where a policy puts blocks that are to outlive those.
     Protected,
+}
+
+/// Groups in use, by their last use.
+#[derive(Debug)]
+pub(super) struct GroupRecency {
+    list: List,
+    links: Vec<Link>,
+    listed: Vec<bool>,
+}
+
+impl GroupRecency {
+    pub(super) fn new(groups: usize) -> Self {
+        Self {
+            list: List::EMPTY,
+            links: vec![Link::NONE; groups],
+            listed: vec![false; groups],
+        }
+    }
+
+    /// A block of a group was placed or used.
+    #[inline]
+    pub(super) fn used(&mut self, group: GroupId) {
+        let listed = &mut self.listed[group as usize];
+        if std::mem::replace(listed, true) {
+            self.list.move_to_front(&mut self.links, group, |link| link);
+        } else {
+            self.list.push_front(&mut self.links, group, |link| link);
+        }
+    }
+
+    /// A group is free.
+    pub(super) fn forget(&mut self, group: GroupId) {
+        self.listed[group as usize] = false;
+        self.list.remove(&mut self.links, group, |link| link);
+    }
+
+    /// The least recently used group, or [`NONE`].
+    pub(super) const fn coldest(&self) -> GroupId {
+        self.list.back
+    }
+
+    /// The next one, or [`NONE`].
+    pub(super) fn warmer(&self, group: GroupId) -> GroupId {
+        self.links[group as usize].newer
+    }
+
+    pub(super) const fn memory_bytes(&self) -> usize {
+        self.links.len() * (size_of::<Link>() + size_of::<bool>())
+    }
+}
+
+/// A walk over blocks, from the least recently used on, those on probation before those that are protected. It knows the next
+/// of each segment and class.
+#[derive(Clone, Debug)]
+pub(super) struct Walk([[BlockId; 8]; 2]);
+
+impl Walk {
+    pub(super) fn new(table: &BlockTable) -> Self {
+        Self(
+            table
+                .recency
+                .each_ref()
+                .map(|lists| lists.map(|list| list.back)),
+        )
+    }
+
+    /// The next block, and the next of a class in its segment, or [`NONE`].
+    pub(super) fn peek(&self, table: &BlockTable, class: u8) -> Option<(BlockId, BlockId)> {
+        self.0.iter().find_map(|next| {
+            let some = next.iter().copied().filter(|id| *id != NONE);
+            let coldest = some.max_by_key(|id| table.age(*id))?;
+            Some((coldest, next[usize::from(class)]))
+        })
+    }
+
+    /// Goes on behind a block if that is where it is. The block is on a list still.
+    pub(super) fn pass(&mut self, table: &BlockTable, id: BlockId) {
+        let block = &table.blocks[id as usize];
+        let next = &mut self.0[block.segment() as usize][usize::from(block.class())];
+        if *next == id {
+            *next = block.recency.newer;
+        }
+    }
+
+    /// The next block; goes on behind it.
+    pub(super) fn next(&mut self, table: &BlockTable) -> Option<BlockId> {
+        let (id, _) = self.peek(table, 0)?;
+        self.pass(table, id);
+        Some(id)
+    }
 }
 
 impl BlockTable {
@@ -35,11 +125,9 @@ impl BlockTable {
             id,
             |block| &mut block.recency,
         );
-        // Groups of blocks of one size are never given up whole.
-        if self.sizes.top() > 0 {
-            let group = self.group_of(id);
-            self.group_recency
-                .move_to_front(&mut self.groups, group, |group| &mut group.recency);
+        let group = self.group_of(id);
+        if let Some(recency) = &mut self.group_recency {
+            recency.used(group);
         }
     }
 
@@ -136,13 +224,23 @@ impl BlockTable {
         coldest.max_by_key(|id| self.age(*id))
     }
 
-    /// Groups in use from the least recently used on.
-    pub fn coldest_groups(&self) -> impl Iterator<Item = GroupId> + '_ {
-        let mut at = self.group_recency.back;
-        std::iter::from_fn(move || {
-            let id = at;
-            at = self.groups.get(id as usize)?.recency.newer;
-            Some(id)
-        })
+    /// Uses of blocks, of all, since a block of a group was last used, blocks that are leaving not counted; none if
+    /// there are no others.
+    pub(super) fn group_age(&self, group: GroupId) -> Option<u32> {
+        let blocks = self.blocks_of(group).filter(|id| !self.is_leaving(*id));
+        blocks.map(|id| self.age(id)).min()
+    }
+
+    /// The least recently used group; none in a table [without group recency](BlockTable::with_group_recency).
+    #[must_use]
+    pub fn coldest_group(&self) -> Option<GroupId> {
+        let coldest = self.group_recency.as_ref()?.coldest();
+        (coldest != NONE).then_some(coldest)
+    }
+
+    /// The group that was used next after one, or [`NONE`].
+    pub(super) fn warmer_group(&self, group: GroupId) -> GroupId {
+        let recency = self.group_recency.as_ref();
+        recency.map_or(NONE, |recency| recency.warmer(group))
     }
 }

@@ -1,6 +1,9 @@
 //! What goes when a block is to be placed and there is no room: replacement on two levels.
 
-use super::recency::Segment;
+use std::collections::BTreeSet;
+
+use super::list::NONE;
+use super::recency::{Segment, Walk};
 use super::table::{BlockId, BlockTable, GroupId};
 
 /// What is given up.
@@ -25,8 +28,8 @@ pub enum TwoLevel {
     Paper,
     /// Two segments: blocks are on probation until data that was asked for is asked for again, and
     /// then protected; so data that is read through once, or brought in and never asked for, goes first.
-    /// A block of the wanted size goes if it has waited nearly as long as the coldest of all, else
-    /// the least recently used group.
+    /// A block of the wanted size goes if it has waited nearly as long as the coldest of all, else a
+    /// group: of those that hold the coldest blocks, the least recently used.
     #[default]
     Ours,
 }
@@ -60,8 +63,8 @@ impl TwoLevel {
     /// before, while it was cached.
     #[inline]
     pub fn used(self, table: &mut BlockTable, id: BlockId, again: bool) {
-        table.touch(id);
         if self == Self::Paper || !again || table.segment(id) == Segment::Protected {
+            table.touch(id);
             return;
         }
         table.change_segment(id);
@@ -75,13 +78,80 @@ impl TwoLevel {
     /// What goes, so that a block of `class` can be placed; none if nothing is cached.
     #[must_use]
     pub fn victim(self, table: &BlockTable, class: u8) -> Option<Victim> {
-        let (segment, coldest) = [Segment::Probation, Segment::Protected]
-            .into_iter()
-            .find_map(|segment| Some((segment, table.coldest(segment)?)))?;
-        let fits = table.coldest_of(segment, class);
-        let fits = fits.filter(|block| is_as_cold(self, table, *block, coldest));
-        fits.map(Victim::Block)
-            .or_else(|| table.coldest_groups().next().map(Victim::Group))
+        let (coldest, fits) = Walk::new(table).peek(table, class)?;
+        if fits != NONE && is_as_cold(self, table, fits, coldest) {
+            return Some(Victim::Block(fits));
+        }
+        GroupOrder::new(self, table).next(table).map(Victim::Group)
+    }
+}
+
+/// GroupOrder that are looked at for one that goes.
+const CANDIDATES: usize = 16;
+
+/// GroupOrder, in the order in which they should go.
+#[derive(Debug)]
+pub(super) enum GroupOrder {
+    /// The next of those that are listed, or [`NONE`].
+    Paper(GroupId),
+    /// Those of the coldest blocks, with their ages, and those that were chosen.
+    Ours {
+        walk: Walk,
+        candidates: Vec<(u32, GroupId)>,
+        chosen: BTreeSet<GroupId>,
+    },
+}
+
+impl GroupOrder {
+    pub(super) fn new(rule: TwoLevel, table: &BlockTable) -> Self {
+        match rule {
+            TwoLevel::Paper => Self::Paper(table.coldest_group().unwrap_or(NONE)),
+            TwoLevel::Ours => Self::Ours {
+                walk: Walk::new(table),
+                candidates: Vec::new(),
+                chosen: BTreeSet::new(),
+            },
+        }
+    }
+
+    /// A block is about to go.
+    pub(super) fn pass(&mut self, table: &BlockTable, id: BlockId) {
+        if let Self::Ours { walk, .. } = self {
+            walk.pass(table, id);
+        }
+    }
+
+    /// The next group.
+    pub(super) fn next(&mut self, table: &BlockTable) -> Option<GroupId> {
+        let (walk, candidates, chosen) = match self {
+            Self::Paper(next) => {
+                let group = *next;
+                if group == NONE {
+                    return None;
+                }
+                *next = table.warmer_group(group);
+                return Some(group);
+            }
+            Self::Ours {
+                walk,
+                candidates,
+                chosen,
+            } => (walk, candidates, chosen),
+        };
+        while candidates.len() < CANDIDATES
+            && let Some(id) = walk.next(table)
+        {
+            let group = table.group_of(id);
+            if !chosen.contains(&group) && candidates.iter().all(|(_, other)| *other != group) {
+                let age = table.group_age(group).expect("the block is not leaving");
+                candidates.push((age, group));
+            }
+        }
+        let ages = candidates.iter().enumerate();
+        let (oldest, _) = ages.max_by_key(|(_, (age, _))| *age)?;
+        let (_, group) = candidates.swap_remove(oldest);
+        chosen.insert(group);
+        Some(group)
     }
 }
 
@@ -93,7 +163,7 @@ mod tests {
     /// A cache of `groups`, filled with 32K blocks of regions 0, 1, ...; returns them in order.
     fn filled(groups: u32) -> (BlockTable, Vec<BlockId>) {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10]).expect("right");
-        let mut table = BlockTable::new(sizes, groups);
+        let mut table = BlockTable::new(sizes, groups).with_group_recency();
         let ids = (0..u64::from(groups) * 2).map(|region| {
             let placed = table.allocate(0, region, Span { first: 0, class: 0 });
             placed.expect("there is room")

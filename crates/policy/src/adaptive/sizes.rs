@@ -36,6 +36,11 @@ pub(super) const fn ones(count: u32) -> u64 {
     }
 }
 
+/// The bits at multiples of `1 << power`.
+pub(super) const fn aligned(power: u8) -> u64 {
+    ALIGNED[power as usize]
+}
+
 /// By class: units at which blocks of it begin.
 const ALIGNED: [u64; 7] = {
     let mut aligned = [u64::MAX; 7];

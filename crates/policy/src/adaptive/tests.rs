@@ -11,7 +11,7 @@ const K: u64 = 1 << 10;
 /// What a block is, as the model knows it: region, span.
 type Known = BTreeMap<BlockId, (u16, u64, Span)>;
 
-fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
+fn check(table: &BlockTable, known: &Known, recent: &[BlockId], groups: &[GroupId]) {
     let sizes = table.sizes();
     assert_eq!(table.len(), known.len());
     let mut places = BTreeSet::new();
@@ -69,9 +69,14 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId]) {
     let mut blocks: Vec<BlockId> = table.blocks().collect();
     blocks.sort_unstable();
     assert_eq!(blocks, known.keys().copied().collect::<Vec<_>>());
-    let mut groups: Vec<GroupId> = table.coldest_groups().collect();
-    groups.sort_unstable();
-    assert_eq!(groups, by_group.keys().copied().collect::<Vec<_>>());
+    let coldest = groups.last().filter(|_| sizes.top() > 0);
+    assert_eq!(table.coldest_group(), coldest.copied());
+    let listed: BTreeSet<GroupId> = groups.iter().copied().collect();
+    assert!(listed.iter().eq(by_group.keys()));
+    for (group, blocks) in &by_group {
+        let ages = blocks.iter().map(|id| table.age(*id));
+        assert_eq!(table.group_age(*group), ages.min());
+    }
     // A class with a free slot in one of its groups has room.
     for class in sizes.classes() {
         let slots = |group: GroupId| table.slots(group, class) as usize;
@@ -108,9 +113,10 @@ proptest! {
     ) {
         let bytes: Vec<u64> = some.iter().map(|size| size * K).collect();
         let sizes = BlockSizes::new(&bytes).expect("right");
-        let mut table = BlockTable::new(sizes, 5);
+        let mut table = BlockTable::new(sizes, 5).with_group_recency();
         let mut known = Known::new();
         let mut recent: Vec<BlockId> = Vec::new();
+        let mut groups: Vec<GroupId> = Vec::new();
         for (step, volume, region, start, len) in steps {
             let units = u64::from(sizes.region_units());
             let (first, last) = (start % units, (start % units + len).min(units));
@@ -125,7 +131,7 @@ proptest! {
                 }
             } else if step == 1 {
                 // The coldest group goes.
-                let coldest = table.coldest_groups().next();
+                let coldest = table.coldest_group();
                 if let Some(group) = coldest {
                     let blocks: Vec<BlockId> = table.blocks_of(group).collect();
                     for id in blocks {
@@ -148,6 +154,10 @@ proptest! {
                 for (id, span) in found {
                     prop_assert_eq!(known.get(&id), Some(&(volume, region, span)));
                     if span.mask() & wanted != 0 {
+                        if table.age(id) > 0 {
+                            groups.retain(|group| *group != table.group_of(id));
+                            groups.insert(0, table.group_of(id));
+                        }
                         table.touch(id);
                         recent.retain(|other| *other != id);
                         recent.insert(0, id);
@@ -164,10 +174,13 @@ proptest! {
                     if let Some(id) = placed {
                         prop_assert!(known.insert(id, (volume, region, span)).is_none());
                         recent.insert(0, id);
+                        groups.retain(|group| *group != table.group_of(id));
+                        groups.insert(0, table.group_of(id));
                     }
                 }
             }
-            check(&table, &known, &recent);
+            groups.retain(|group| table.blocks_of(*group).next().is_some());
+            check(&table, &known, &recent, &groups);
         }
     }
 }

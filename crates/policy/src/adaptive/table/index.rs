@@ -1,10 +1,15 @@
 //! How blocks are found: by the line of heads of their region, one for each unit that a block may begin at.
 
-use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, NONE, PROTECTED};
+use std::hint::black_box;
+
+use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, Link, NONE, PROTECTED};
 use crate::BlockKey;
-use crate::adaptive::sizes::{Span, ones};
+use crate::adaptive::sizes::{BlockSizes, Span, ones};
 
 impl BlockTable {
+    /// Places that [`BlockTable::look_ahead`] looks at: enough for memory to answer as many questions at a time as it can.
+    pub const LOOK_AHEAD: usize = 16;
+
     /// Where the heads of a region begin.
     #[inline]
     pub(super) fn line(&self, volume: u16, region: u64) -> usize {
@@ -27,6 +32,81 @@ impl BlockTable {
         self.find_near(volume, region, u64::MAX)
     }
 
+    /// The blocks of a region as bits of granules, of which `bits` says those of a block. All chains are followed at once: a
+    /// region's blocks are anywhere in memory, and waiting for one after the other is what takes time.
+    pub fn gather(
+        &self,
+        volume: u16,
+        region: u64,
+        mut bits: impl FnMut(BlockId, Span) -> u64,
+    ) -> u64 {
+        let (wanted, mask) = self.key(volume, region);
+        let line = self.line(volume, region);
+        // Where each chain is, and the blocks of the region that were come by.
+        let mut at = [NONE; BlockSizes::MAX_UNITS as usize];
+        let mut found = [NONE; BlockSizes::MAX_UNITS as usize];
+        let (mut chains, mut matches, mut gathered) = (0, 0, 0);
+        for head in &self.heads[line..line + (1 << self.sizes.top())] {
+            at[chains] = *head;
+            chains += usize::from(*head != NONE);
+        }
+        while chains > 0 {
+            let mut left = 0;
+            for nth in 0..chains {
+                // What is done next does not depend on what is read, so that all of it is read at once.
+                let id = at[nth];
+                let block = &self.blocks[id as usize];
+                found[matches] = id;
+                matches += usize::from(block.address() & mask == wanted);
+                at[left] = block.next;
+                left += usize::from(block.next != NONE);
+            }
+            for id in &found[..matches] {
+                gathered |= bits(*id, self.span(&self.blocks[*id as usize]));
+            }
+            (chains, matches) = (left, 0);
+        }
+        gathered
+    }
+
+    /// Reads what finding and using the blocks at some places (volume, region, unit) is going to take, so that memory is waited
+    /// for once and not place by place. Looks at the first [`BlockTable::LOOK_AHEAD`]; decides nothing. Returns numbers that
+    /// their blocks may have, or that no block has.
+    #[must_use]
+    pub fn look_ahead(
+        &self,
+        places: impl Iterator<Item = (u16, u64, u32)>,
+    ) -> [BlockId; Self::LOOK_AHEAD] {
+        let mut ids = [NONE; Self::LOOK_AHEAD];
+        for (id, (volume, region, unit)) in ids.iter_mut().zip(places) {
+            *id = self.heads[self.line(volume, region) + unit as usize];
+        }
+        for id in ids {
+            // Nothing comes of what is read, and so the compiler would leave it out.
+            if let Some(block) = self.blocks.get(id as usize) {
+                let Link { newer, older } = block.recency;
+                let beside = [newer, older, block.next];
+                black_box(beside.map(|id| {
+                    self.blocks
+                        .get(id as usize)
+                        .map_or(0, |block| block.used_at)
+                }));
+            }
+        }
+        ids
+    }
+
+    /// A region's volume and number as they are in the address of its blocks, and the bits of the address that have them.
+    #[inline]
+    const fn key(&self, volume: u16, region: u64) -> (u64, u64) {
+        let top = self.sizes.top() as u32;
+        let wanted = (volume as u64) << 48 | region << top;
+        (
+            wanted,
+            !(7 << CLASS_SHIFT | PROTECTED | LEAVING | ((1 << top) - 1)),
+        )
+    }
+
     /// The blocks of a region that touch these units, and some others of it, in no order.
     #[inline]
     pub fn find_near(
@@ -36,9 +116,7 @@ impl BlockTable {
         units: u64,
     ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
         let top = u32::from(self.sizes.top());
-        // Volume and region alone.
-        let wanted = u64::from(volume) << 48 | region << top;
-        let mask = !(7 << CLASS_SHIFT | PROTECTED | LEAVING | ((1 << top) - 1));
+        let (wanted, mask) = self.key(volume, region);
         let line = self.line(volume, region);
         let heads = &self.heads[line..line + (1 << top)];
         let mut starts = self.sizes.starts(units) & ones(1 << top);

@@ -1,0 +1,141 @@
+//! Numbers for the slots of groups: as many as the group has, one behind the other, so that few large blocks take few.
+//!
+//! They are given out in stretches of as many as the largest group has, each cut into halves, quarters and so on, and put
+//! together again when they are given back. So there are never more stretches in use than groups, and the numbers stay
+//! below the units of the cache.
+
+use super::BlockId;
+use crate::adaptive::sizes::{aligned, ones};
+use crate::bits::BitSet;
+
+#[derive(Debug)]
+pub(super) struct Numbers {
+    /// Numbers of a stretch, as a power of two.
+    shift: u8,
+    /// Those of each stretch that are given out, a bit each.
+    used: Vec<u64>,
+    /// Stretches by the longest run that is left in them, as a power of two.
+    longest: Vec<BitSet>,
+    in_use: usize,
+}
+
+/// The runs of `1 << power` bits, aligned to that, in which all are set: their first bits.
+fn runs(free: u64, power: u8) -> u64 {
+    let all = (0..power).fold(free, |all, half| all & all >> (1 << half));
+    all & aligned(power)
+}
+
+impl Numbers {
+    /// So many stretches of `1 << shift` numbers, none given out.
+    pub(super) fn new(shift: u8, stretches: u32) -> Self {
+        let count = stretches as usize;
+        let mut longest = vec![BitSet::new(count); usize::from(shift) + 1];
+        (0..count).for_each(|stretch| {
+            longest[usize::from(shift)].insert(stretch);
+        });
+        Self {
+            shift,
+            used: vec![0; (count << shift).div_ceil(64)],
+            longest,
+            in_use: 0,
+        }
+    }
+
+    /// Numbers that are given out.
+    pub(super) const fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    fn free(&self, stretch: usize) -> u64 {
+        let at = stretch << self.shift;
+        !(self.used[at / 64] >> (at % 64)) & ones(1 << self.shift)
+    }
+
+    fn longest(&self, stretch: usize) -> Option<usize> {
+        let free = self.free(stretch);
+        let power = (0..=self.shift).rev().find(|power| runs(free, *power) != 0);
+        power.map(usize::from)
+    }
+
+    /// Gives out `1 << power` numbers; returns the first.
+    ///
+    /// # Panics
+    /// If more are given out than groups need.
+    pub(super) fn take(&mut self, power: u8) -> BlockId {
+        let mut longest = self.longest[usize::from(power)..].iter();
+        let stretch = longest.find_map(|stretches| stretches.next(0));
+        let stretch = stretch.expect("a stretch for each group");
+        let first = runs(self.free(stretch), power).trailing_zeros() as usize;
+        let first = (stretch << self.shift) + first;
+        self.change(stretch, first, power);
+        self.in_use += 1 << power;
+        first as BlockId
+    }
+
+    /// Takes back what [`Numbers::take`] gave out.
+    pub(super) fn give_back(&mut self, first: BlockId, power: u8) {
+        let first = first as usize;
+        self.change(first >> self.shift, first, power);
+        self.in_use -= 1 << power;
+    }
+
+    /// Turns a run from free to used, or back.
+    fn change(&mut self, stretch: usize, first: usize, power: u8) {
+        let before = self.longest(stretch);
+        self.used[first / 64] ^= ones(1 << power) << (first % 64);
+        let after = self.longest(stretch);
+        if before != after {
+            if let Some(before) = before {
+                self.longest[before].remove(stretch);
+            }
+            if let Some(after) = after {
+                self.longest[after].insert(stretch);
+            }
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let sets = self.longest.iter().map(BitSet::memory_bytes);
+        self.used.len() * size_of::<u64>() + sets.sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_apart_and_there_is_one_for_each_group(
+            steps in prop::collection::vec((0u8..4, 0usize..6), 1..300),
+            shift in prop::sample::select(vec![3u8, 6]),
+        ) {
+            let mut numbers = Numbers::new(shift, 6);
+            let mut taken: Vec<(BlockId, u8)> = Vec::new();
+            for (power, which) in steps {
+                // Six groups, each with numbers or without.
+                if taken.len() == 6 || which < taken.len() / 2 {
+                    let (first, power) = taken.swap_remove(which);
+                    numbers.give_back(first, power);
+                } else {
+                    taken.push((numbers.take(power), power));
+                }
+                let all = taken.iter().flat_map(|(first, power)| *first..*first + (1 << power));
+                let all: Vec<BlockId> = all.collect();
+                prop_assert_eq!(all.len(), numbers.in_use());
+                prop_assert!(all.iter().all(|number| *number < 6 << shift));
+                prop_assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+            }
+            for (first, power) in taken.drain(..) {
+                numbers.give_back(first, power);
+            }
+            // Put together again, whole stretches are there for all.
+            let whole = (0..6).map(|_| numbers.take(shift));
+            prop_assert!(whole.eq((0..6).map(|stretch| stretch << shift)));
+        }
+    }
+}
