@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_transit::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -47,6 +48,15 @@ pub enum DeviceKind {
         /// The name of the device under it, of kind `pmem`.
         on: String,
     },
+    /// A DRAM transit cache over another device.
+    Transit {
+        /// The name of the device under it.
+        on: String,
+        /// Room for data, bytes.
+        capacity_bytes: u64,
+        /// What it does with it.
+        policy: Policy,
+    },
     /// Another device with declared latency and bandwidth.
     Emulate {
         /// The name of the device under it.
@@ -73,8 +83,12 @@ pub(super) enum Kind {
     Mem,
     Pmem,
     Btt,
+    Transit,
     Emulate,
 }
+
+/// Room for data of a transit cache where the configuration says nothing.
+const TRANSIT_BYTES: u64 = 512 << 20;
 
 impl Kind {
     pub(super) const fn as_str(self) -> &'static str {
@@ -83,6 +97,7 @@ impl Kind {
             Self::Mem => "mem",
             Self::Pmem => "pmem",
             Self::Btt => "btt",
+            Self::Transit => "transit",
             Self::Emulate => "emulate",
         }
     }
@@ -98,6 +113,8 @@ pub(super) struct RawDevice {
     size: Option<Spanned<Size>>,
     volatile: Option<Spanned<bool>>,
     on: Option<Spanned<String>>,
+    capacity: Option<Spanned<Size>>,
+    policy: Option<Spanned<String>>,
     latency: Option<Spanned<Interval>>,
     read_latency: Option<Spanned<Interval>>,
     write_latency: Option<Spanned<Interval>>,
@@ -119,7 +136,7 @@ impl RawDevice {
 
     /// The name of the device under this one.
     pub(super) fn under(&self) -> Option<&Spanned<String>> {
-        let layer = matches!(self.kind(), Kind::Btt | Kind::Emulate);
+        let layer = matches!(self.kind(), Kind::Btt | Kind::Transit | Kind::Emulate);
         self.on.as_ref().filter(|_| layer)
     }
 
@@ -182,6 +199,35 @@ impl RawDevice {
                     on: on.get_ref().clone(),
                 }
             }
+            Kind::Transit => {
+                let Some(on) = &self.on else {
+                    missing("on", "the name of the device under it");
+                    return None;
+                };
+                if let Some(capacity) = &self.capacity
+                    && !(1 << 20..=1 << 40).contains(&capacity.get_ref().0)
+                {
+                    problems.add(
+                        &capacity.span(),
+                        format!("transit cache {name:?} has between 1M and 1T of memory"),
+                        "write a size such as \"512M\", or leave `capacity` out",
+                    );
+                }
+                let policy = self.policy.as_ref().map(|policy| {
+                    let parsed = policy.get_ref().parse::<Policy>();
+                    parsed.unwrap_or_else(|error| {
+                        let help = "leave `policy` out, or write \"caiti\"";
+                        problems.add(&policy.span(), error.report(), help);
+                        Policy::default()
+                    })
+                });
+                DeviceKind::Transit {
+                    on: on.get_ref().clone(),
+                    capacity_bytes: (self.capacity.as_ref())
+                        .map_or(TRANSIT_BYTES, |capacity| capacity.get_ref().0),
+                    policy: policy.unwrap_or_default(),
+                }
+            }
             Kind::Emulate => {
                 let Some(on) = &self.on else {
                     missing("on", "the name of the device under it");
@@ -228,12 +274,16 @@ impl RawDevice {
 
     fn refuse_foreign_keys(&self, problems: &mut Problems<'_>) {
         const EMULATE: &[Kind] = &[Kind::Emulate];
-        let keys: [(&str, Option<Span>, &[Kind]); 12] = [
+        const TRANSIT: &[Kind] = &[Kind::Transit];
+        const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
+        let keys: [(&str, Option<Span>, &[Kind]); 14] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("size", span(self.size.as_ref()), &[Kind::Mem]),
             ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),
-            ("on", span(self.on.as_ref()), &[Kind::Emulate, Kind::Btt]),
+            ("on", span(self.on.as_ref()), LAYERS),
+            ("capacity", span(self.capacity.as_ref()), TRANSIT),
+            ("policy", span(self.policy.as_ref()), TRANSIT),
             ("latency", span(self.latency.as_ref()), EMULATE),
             ("read_latency", span(self.read_latency.as_ref()), EMULATE),
             ("write_latency", span(self.write_latency.as_ref()), EMULATE),

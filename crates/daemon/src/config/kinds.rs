@@ -33,6 +33,7 @@ impl File {
                 );
             }
         }
+        self.warn_of_sync_over_transit(problems);
         for (name, user) in self.data_uses() {
             if let Some(raw) = self.torn(name.get_ref()) {
                 problems.add(
@@ -44,6 +45,28 @@ impl File {
                     format!(
                         "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; make it with \
                          `forebay format --btt PATH`), and use that"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// What a `sync` cache writes has to be on media at once, so that nothing of it passes through slots.
+    fn warn_of_sync_over_transit(&self, problems: &mut Problems<'_>) {
+        let Some(cache) = self.cache.as_ref().filter(|cache| cache.is_sync()) else {
+            return;
+        };
+        for name in [Some(&cache.data), cache.metadata.as_ref()] {
+            let transit = name
+                .and_then(|name| self.raw(name.get_ref()))
+                .filter(|raw| raw.kind() == Kind::Transit);
+            if let (Some(name), Some(_)) = (name, transit) {
+                problems.warn(
+                    &name.span(),
+                    &format!(
+                        "durability = \"sync\" has every write wait for what is under the transit cache \
+                         {:?}, which makes nothing faster then",
+                        name.get_ref()
                     ),
                 );
             }
@@ -72,7 +95,7 @@ impl File {
             let raw = self.raw(name)?;
             match raw.kind() {
                 Kind::Pmem => return Some(name),
-                Kind::Emulate => name = raw.under()?.get_ref(),
+                Kind::Emulate | Kind::Transit => name = raw.under()?.get_ref(),
                 Kind::File | Kind::Mem | Kind::Btt => return None,
             }
         }
