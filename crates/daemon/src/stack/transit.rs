@@ -222,3 +222,6 @@ impl OpenTransit {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
