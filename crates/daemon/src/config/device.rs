@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_device::emulate::memory::MemoryProfile;
 use forebay_transit::Policy;
 use serde::Deserialize;
 use toml::Spanned;
@@ -56,6 +57,13 @@ pub enum DeviceKind {
         capacity_bytes: u64,
         /// What it does with it.
         policy: Policy,
+    },
+    /// Byte-addressable media with the declared latencies and bandwidths of a memory.
+    EmulatedMemory {
+        /// The name of the device under it, of kind `pmem`.
+        on: String,
+        /// What is declared.
+        profile: MemoryProfile,
     },
     /// Another device with declared latency and bandwidth.
     Emulate {
@@ -115,6 +123,7 @@ pub(super) struct RawDevice {
     on: Option<Spanned<String>>,
     capacity: Option<Spanned<Size>>,
     policy: Option<Spanned<String>>,
+    profile: Option<Spanned<String>>,
     latency: Option<Spanned<Interval>>,
     read_latency: Option<Spanned<Interval>>,
     write_latency: Option<Spanned<Interval>>,
@@ -233,6 +242,17 @@ impl RawDevice {
                     missing("on", "the name of the device under it");
                     return None;
                 };
+                if let Some(profile) = &self.profile {
+                    let profile = self.memory_profile(profile, problems)?;
+                    return Some(Device {
+                        name: name.clone(),
+                        kind: DeviceKind::EmulatedMemory {
+                            on: on.get_ref().clone(),
+                            profile,
+                        },
+                        line: problems.line(self.name.span().start),
+                    });
+                }
                 if let Some(depth) = self.queue_depth.as_ref().filter(|d| *d.get_ref() == 0) {
                     problems.add(
                         &depth.span(),
@@ -272,11 +292,53 @@ impl RawDevice {
         })
     }
 
+    /// Whether it is byte-addressable: media, or media with a memory's profile.
+    pub(super) fn is_memory(&self) -> bool {
+        self.kind() == Kind::Pmem || self.kind() == Kind::Emulate && self.profile.is_some()
+    }
+
+    /// The profile that is named, which says everything.
+    fn memory_profile(
+        &self,
+        profile: &Spanned<String>,
+        problems: &mut Problems<'_>,
+    ) -> Option<MemoryProfile> {
+        let others = [
+            span(self.latency.as_ref()),
+            span(self.read_latency.as_ref()),
+            span(self.write_latency.as_ref()),
+            span(self.flush_latency.as_ref()),
+            span(self.bandwidth.as_ref()),
+            span(self.iops.as_ref()),
+            span(self.queue_depth.as_ref()),
+        ];
+        if let Some(other) = others.into_iter().flatten().next() {
+            problems.add(
+                &other,
+                format!(
+                    "device {:?} has the profile {:?}, which says all of its latencies and limits",
+                    self.name.get_ref(),
+                    profile.get_ref()
+                ),
+                "remove this, or remove `profile`",
+            );
+        }
+        match profile.get_ref().parse() {
+            Ok(profile) => Some(profile),
+            Err(error) => {
+                let error: forebay_block::Error = error;
+                let help = "write \"optane-dimm\" or \"cxl-dram\"";
+                problems.add(&profile.span(), error.report(), help);
+                None
+            }
+        }
+    }
+
     fn refuse_foreign_keys(&self, problems: &mut Problems<'_>) {
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 14] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 15] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("size", span(self.size.as_ref()), &[Kind::Mem]),
@@ -284,6 +346,7 @@ impl RawDevice {
             ("on", span(self.on.as_ref()), LAYERS),
             ("capacity", span(self.capacity.as_ref()), TRANSIT),
             ("policy", span(self.policy.as_ref()), TRANSIT),
+            ("profile", span(self.profile.as_ref()), EMULATE),
             ("latency", span(self.latency.as_ref()), EMULATE),
             ("read_latency", span(self.read_latency.as_ref()), EMULATE),
             ("write_latency", span(self.write_latency.as_ref()), EMULATE),

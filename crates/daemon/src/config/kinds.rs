@@ -11,15 +11,40 @@ impl File {
         self.device.iter().find(|raw| raw.name.get_ref() == name)
     }
 
+    /// A memory's profile needs byte-addressable media.
+    fn check_memory_profiles(&self, problems: &mut Problems<'_>) {
+        let emulated = |raw: &&RawDevice| raw.is_memory() && raw.kind() == Kind::Emulate;
+        for device in self.device.iter().filter(emulated) {
+            let Some(on) = device.under() else { continue };
+            if let Some(under) = self
+                .raw(on.get_ref())
+                .filter(|raw| raw.kind() != Kind::Pmem)
+            {
+                problems.add(
+                    &on.span(),
+                    format!(
+                        "device {:?} with the profile of a memory lies on device {:?} of kind {}",
+                        device.name.get_ref(),
+                        on.get_ref(),
+                        under.kind().as_str()
+                    ),
+                    "let `on` name a device of kind pmem, or write `latency` and `bandwidth` in place of \
+                     `profile`",
+                );
+            }
+        }
+    }
+
     /// A block translation table needs byte-addressable media, and whatever is used for data needs a table
     /// over them: without it a power loss tears blocks. Names that lead nowhere are told of elsewhere.
     pub(super) fn check_kinds(&self, problems: &mut Problems<'_>) {
+        self.check_memory_profiles(problems);
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Btt) {
             let Some(on) = device.under() else { continue };
             let Some(under) = self.raw(on.get_ref()) else {
                 continue;
             };
-            if under.kind() != Kind::Pmem {
+            if !under.is_memory() {
                 problems.add(
                     &on.span(),
                     format!(

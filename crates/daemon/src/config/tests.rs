@@ -443,3 +443,42 @@ fn a_transit_cache_lies_over_any_device() {
         );
     }
 }
+
+#[test]
+fn a_memory_profile_lies_between_media_and_table() {
+    let slow = "{ name = \"slow\", kind = \"emulate\", on = \"pm\", profile = \"optane-dimm\" },\n";
+    let text = TRANSIT
+        .replace(
+            "    { name = \"table\"",
+            &format!("    {slow}    {{ name = \"table\""),
+        )
+        .replace(
+            "on = \"pm\" },\n    { name = \"fast\"",
+            "on = \"slow\" },\n    { name = \"fast\"",
+        );
+    let config = parse(&text).expect("right");
+    let DeviceKind::EmulatedMemory { on, profile } = &config.device("slow").kind else {
+        panic!("{config:?}");
+    };
+    assert_eq!((on.as_str(), profile.name), ("pm", "optane-dimm"));
+    for (from, to, said) in [
+        ("optane-dimm", "flash", "no memory profile \"flash\""),
+        (
+            "profile = ",
+            "latency = \"1ms\", profile = ",
+            "says all of its latencies",
+        ),
+        (
+            "\"emulate\", on = \"pm\"",
+            "\"emulate\", on = \"disk\"",
+            "lies on device \"disk\" of kind mem",
+        ),
+        ("on = \"table\"", "on = \"slow\"", "tears blocks"),
+    ] {
+        let report = parse(&text.replacen(from, to, 1)).expect_err(to).report();
+        assert!(
+            report.contains(said) && report.contains("help: "),
+            "{report}"
+        );
+    }
+}

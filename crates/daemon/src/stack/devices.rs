@@ -11,13 +11,14 @@ use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Persistence, Re
 use forebay_btt::layout::{InfoBlock, NoInfo, PAGE_BYTES, Version};
 use forebay_btt::{Btt, BttDevice};
 use forebay_device::counted::{Counted, Counters};
+use forebay_device::emulate::memory::{EmulatedPmem, Waiting};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
 use forebay_device::metered::Metered;
 use forebay_device::pmem::{self, PmemDevice};
 use forebay_io::file::Faults;
-use forebay_io::pmem::PmemMapping;
+use forebay_io::pmem::{Pmem, PmemMapping};
 use forebay_io::rt::meter::{self, Account};
 
 use forebay_transit::Run;
@@ -149,19 +150,18 @@ fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened
             let (device, what) = open_memory(config, name)?;
             Ok(Opened::new(device, what))
         }
+        DeviceKind::EmulatedMemory { .. } => {
+            let (device, what) = open_emulated_memory(config, name)?;
+            Ok(Opened::new(device, what))
+        }
         DeviceKind::Btt { on } => {
+            let place = || format!("{}: device {name:?}", config.place(entry.line));
+            if matches!(config.device(on).kind, DeviceKind::EmulatedMemory { .. }) {
+                let (memory, what) = open_emulated_memory(config, on)?;
+                return open_table(&memory, &what, name, on).context(place);
+            }
             let (memory, what) = open_memory(config, on)?;
-            let table = Btt::open(memory.memory()).context(|| {
-                let place = config.place(entry.line);
-                format!("{place}: device {name:?}: the block translation table on device {on:?}")
-            })?;
-            let device = Arc::new(BttDevice::new(Arc::new(table), name, &memory.info()));
-            let what = format!("block translation table on {what}");
-            let run = Arc::clone(&device);
-            Ok(Opened {
-                run: Some(Arc::new(move |request| run.run(request))),
-                ..Opened::new(Rc::new(device), what)
-            })
+            open_table(&memory, &what, name, on).context(place)
         }
         DeviceKind::Transit {
             on,
@@ -215,6 +215,43 @@ fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened
             })
         }
     }
+}
+
+/// The block translation table `name` on a memory, whichever that is.
+fn open_table<P: Pmem + 'static>(
+    memory: &PmemDevice<P>,
+    what: &str,
+    name: &str,
+    on: &str,
+) -> Result<Opened> {
+    let table = Btt::open(memory.memory())
+        .context(|| format!("the block translation table on device {on:?}"))?;
+    let device = Arc::new(BttDevice::new(Arc::new(table), name, &memory.info()));
+    let run = Arc::clone(&device);
+    Ok(Opened {
+        run: Some(Arc::new(move |request| run.run(request))),
+        ..Opened::new(
+            Rc::new(device),
+            format!("block translation table on {what}"),
+        )
+    })
+}
+
+/// The byte-addressable device called `name`, with the latencies and bandwidths that are declared for it.
+fn open_emulated_memory(
+    config: &Config,
+    name: &str,
+) -> Result<(Rc<PmemDevice<EmulatedPmem<PmemMapping>>>, String)> {
+    let DeviceKind::EmulatedMemory { on, profile } = &config.device(name).kind else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("device {name:?} is not emulated memory"),
+        ));
+    };
+    let (under, what) = open_memory(config, on)?;
+    let memory = EmulatedPmem::new(under.memory(), *profile, Waiting::Spin);
+    let device = PmemDevice::emulated(Arc::new(memory), name, &under.info(), profile.to_string());
+    Ok((Rc::new(device), format!("{what}, {profile}")))
 }
 
 /// The byte-addressable device called `name`, and what it is in words.

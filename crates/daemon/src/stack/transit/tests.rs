@@ -152,6 +152,29 @@ fn whoever_opens_the_medium_itself_is_told_of_what_slots_hold() {
 }
 
 #[test]
+fn a_table_on_emulated_memory_says_so() {
+    let (scratch, _) = scratch("emulated", true, "caiti");
+    let text = "server.state = \"state\"\n\
+        device = [{ name = \"pm\", kind = \"pmem\", path = \"medium\" },\n\
+        { name = \"slow\", kind = \"emulate\", on = \"pm\", profile = \"optane-dimm\" },\n\
+        { name = \"under\", kind = \"btt\", on = \"slow\" },\n\
+        { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\" }]\n\
+        volume = [{ name = \"db\", backing = \"fast\" }]\n";
+    let config = Config::parse(&scratch.0.join("f.toml"), text).expect("right");
+    write_and_die(&config, 4);
+    assert_eq!(read_and_close(&config), 4);
+    run(async move {
+        let stack = open_stack(&config).await.expect("opens");
+        let what = stack.status().devices[0].what.clone();
+        assert!(
+            what.contains("emulated: optane-dimm, 305 ns load"),
+            "{what}"
+        );
+        stack.close().await.expect("closed");
+    });
+}
+
+#[test]
 fn a_transit_cache_tells_what_it_does() {
     let (_scratch, config) = scratch("status", true, "caiti");
     run(async move {
