@@ -169,7 +169,7 @@ impl Core {
             Some(State::Evicting) => return Placed::Evicting,
             Some(State::Held) => return Placed::Barred,
             Some(_) => (),
-            None if !first && self.lines.waiting() > 0 => return Placed::Wait,
+            None if !first && !self.lines.is_empty(policy.line(block)) => return Placed::Wait,
             None => match policy.admit(&slots, block) {
                 Admission::Slot => (),
                 Admission::Instead(copy) => {
@@ -218,11 +218,15 @@ impl Core {
         }
     }
 
-    /// Nothing is on its way out, so that nothing will make room: who still waits goes to the device.
+    /// Places all for whom there is room now.
+    pub(crate) fn serve_lines(&self) {
+        (0..LINES).for_each(|line| self.serve_line(line));
+    }
+
+    /// Nothing will make room: who waits goes to the device.
     pub(crate) fn release_lines(&self) {
         for line in 0..LINES {
-            self.serve_line(line);
-            while self.lines.first(line).is_some() {
+            while !self.lines.is_empty(line) {
                 self.lines.leave(line, Outcome::Bypass);
             }
         }

@@ -37,13 +37,24 @@ impl Evictions {
 impl Core {
     /// Something may have to be evicted.
     pub(crate) fn kick(self: &Rc<Self>) {
+        if !self.start_evictor() && self.evictions.evictors.get() == 0 && self.lines.waiting() > 0 {
+            // Nobody would serve them later.
+            self.serve_lines();
+            if !self.start_evictor() {
+                self.release_lines();
+            }
+        }
+    }
+
+    /// Starts an evictor, if there is something to evict and another may be. Whether there is one more.
+    fn start_evictor(self: &Rc<Self>) -> bool {
         let evictions = &self.evictions;
-        if evictions.evictors.get() < evictions.most && self.next_to_evict().is_some() {
+        let more = evictions.evictors.get() < evictions.most && self.next_to_evict().is_some();
+        if more {
             evictions.evictors.set(evictions.evictors.get() + 1);
             rt::spawn(Rc::clone(self).evict());
-        } else if evictions.evictors.get() == 0 && self.lines.waiting() > 0 {
-            self.release_lines();
         }
+        more
     }
 
     /// As many evictors as there may be, if there is enough to do.

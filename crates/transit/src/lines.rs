@@ -40,6 +40,11 @@ impl Lines {
         self.waiting.get()
     }
 
+    /// Whether nobody waits in a line.
+    pub(crate) fn is_empty(&self, line: usize) -> bool {
+        self.waiting.get() == 0 || self.lines.borrow()[line].is_empty()
+    }
+
     /// Waits in a line, from now on.
     pub(crate) fn wait(
         &self,

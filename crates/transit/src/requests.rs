@@ -8,7 +8,6 @@ use forebay_block::{BlockDeviceExt, Context, Error, ErrorKind, IoFuture, Op, Req
 use crate::core::{Core, Placed};
 use crate::fault::Fault;
 use crate::lines::Outcome;
-use crate::policy::LINES;
 use crate::slots::State;
 
 impl Core {
@@ -167,9 +166,7 @@ impl Core {
     fn lift(self: &Rc<Self>, bar: u64) {
         self.bars.remove(bar);
         self.changed.wake_all();
-        for line in 0..LINES {
-            self.serve_line(line);
-        }
+        self.serve_lines();
         self.kick();
     }
 
