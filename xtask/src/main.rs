@@ -26,7 +26,7 @@ enum Command {
     /// Measures Forebay beside its peers.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// What the papers claim, on traces, with the baselines in the same run.
+    /// What the papers claim, measured or simulated, with the baselines in the same run.
     #[command(subcommand)]
     Study(study::Study),
     /// Tries to lose data, or to make it stand still, for longer than CI does.

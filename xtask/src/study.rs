@@ -1,5 +1,6 @@
-//! `cargo xtask study`: what the papers claim, on traces.
+//! `cargo xtask study`: what the papers claim, measured or simulated.
 
+mod caiti;
 mod claims;
 mod jobs;
 pub(crate) mod page;
@@ -22,6 +23,9 @@ use page::Header;
 pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
+    /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy;
+    /// writes docs/results/caiti.md. Two minutes for a look (`--quick`), on a machine with nothing else to do
+    Caiti(caiti::Options),
 }
 
 /// What a study takes.
@@ -47,8 +51,11 @@ pub(crate) struct Options {
 
 /// Runs a study. Fails when it could not be run or a claim of ours does not hold.
 pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
-    let Study::Adacache(options) = study;
-    match adacache(root, options) {
+    let held = match study {
+        Study::Adacache(options) => adacache(root, options),
+        Study::Caiti(options) => caiti::study(root, options),
+    };
+    match held {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -1,5 +1,7 @@
 //! The one trait that everything which stores bytes implements.
 
+use std::sync::Arc;
+
 use crate::{Buf, Completion, ErrorKind, IoFuture, Result, completion_pair};
 
 /// What a device's contents outlive.
@@ -214,6 +216,16 @@ pub trait BlockDevice {
 
     /// Starts `request`; the outcome goes to `done`.
     fn submit(&self, request: Request, done: Completion);
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
+    fn info(&self) -> DeviceInfo {
+        (**self).info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        (**self).submit(request, done);
+    }
 }
 
 /// One call an operation, for awaiting. Dropping the returned future detaches the operation.

@@ -34,7 +34,17 @@ impl<P: Pmem> BttDevice<P> {
         Self { table, info }
     }
 
-    fn run(&self, request: &Request) -> Result<()> {
+    /// Carries a request out, on the thread that calls, whichever that is.
+    ///
+    /// # Errors
+    /// As for [`Btt::read`], [`Btt::write`] and [`Btt::zero`]; `InvalidInput` or `OutOfRange` for a request
+    /// that is none.
+    pub fn run(&self, request: &Request) -> Result<()> {
+        let result = self.carry_out(request);
+        result.context(|| format!("block translation table {}", self.info.name))
+    }
+
+    fn carry_out(&self, request: &Request) -> Result<()> {
         self.info.check(request)?;
         let block_bytes = u64::from(self.info.logical_block_bytes);
         let first = request.offset / block_bytes;
@@ -62,7 +72,6 @@ impl<P: Pmem> BlockDevice for BttDevice<P> {
 
     #[inline]
     fn submit(&self, request: Request, done: Completion) {
-        let result = self.run(&request);
-        done.complete(result.context(|| format!("block translation table {}", self.info.name)));
+        done.complete(self.run(&request));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::control::status::{LATENCY_BOUNDS_US, Latency, Status, VolumeStatus};
+use crate::control::status::{LATENCY_BOUNDS_US, Latency, Status, TransitStatus, VolumeStatus};
 
 /// Text under construction.
 struct Text(String);
@@ -90,6 +90,7 @@ pub fn render(status: &Status) -> String {
     cache(&mut text, status);
     volumes(&mut text, &status.volumes);
     devices(&mut text, status);
+    transits(&mut text, &status.transits);
     text.0
 }
 
@@ -327,6 +328,70 @@ fn devices(text: &mut Text, status: &Status) {
     }
 }
 
+fn transits(text: &mut Text, transits: &[TransitStatus]) {
+    if transits.is_empty() {
+        return;
+    }
+    type Number = (&'static str, &'static str, fn(&TransitStatus) -> u64);
+    let gauges: [Number; 3] = [
+        ("capacity_bytes", "Room for data.", |t| t.capacity_bytes),
+        ("used_bytes", "Room that is in use.", |t| t.used_bytes),
+        (
+            "owed_bytes",
+            "Acknowledged data that the device under it does not have yet.",
+            |t| t.owed_bytes,
+        ),
+    ];
+    let counters: [Number; 11] = [
+        ("written_blocks", "Written into slots.", |t| t.written),
+        (
+            "rewritten_blocks",
+            "Written over what was in a slot.",
+            |t| t.rewritten,
+        ),
+        (
+            "bypassed_blocks",
+            "Written round the slots, because none was free.",
+            |t| t.bypassed,
+        ),
+        (
+            "fua_blocks",
+            "Written round the slots, because of FUA.",
+            |t| t.fua,
+        ),
+        ("waited_blocks", "Writes that waited for a slot.", |t| {
+            t.waited
+        }),
+        ("evicted_blocks", "Evicted.", |t| t.evicted),
+        ("refused_blocks", "Evictions that failed.", |t| t.refused),
+        ("read_hit_blocks", "Read from slots.", |t| t.read_hits),
+        ("read_miss_blocks", "Read from the device under it.", |t| {
+            t.read_misses
+        }),
+        ("flushes", "Flushes.", |t| t.flushes),
+        ("flushed_blocks", "That flushes found waiting.", |t| {
+            t.flushed
+        }),
+    ];
+    let mut family = |name: &str, kind: &str, help: &str, value: fn(&TransitStatus) -> u64| {
+        text.family(name, kind, help);
+        for transit in transits {
+            let labels = [
+                ("device", transit.name.as_str()),
+                ("policy", &transit.policy),
+            ];
+            text.sample(name, &labels, value(transit));
+        }
+    };
+    for (name, help, value) in gauges {
+        family(&format!("forebay_transit_{name}"), "gauge", help, value);
+    }
+    for (name, help, value) in counters {
+        let name = format!("forebay_transit_{name}_total");
+        family(&name, "counter", help, value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,6 +424,7 @@ mod tests {
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",
             "forebay_nbd_connections{reactor=\"engine\"} 1",
             "forebay_device_errors_total{device=\"ssd\",role=\"cache\"} 2",
+            "forebay_transit_bypassed_blocks_total{device=\"fast\",policy=\"caiti\"} 3",
             "forebay_device_written_bytes_total{device=\"ssd\",role=\"cache\"} 4096",
         ] {
             assert!(

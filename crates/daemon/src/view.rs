@@ -73,6 +73,34 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     lines
 }
 
+/// The transit caches, one line each.
+pub(crate) fn transits(status: &Status) -> Vec<String> {
+    let transits = status.transits.iter();
+    transits
+        .map(|transit| {
+            let refused = match transit.refused {
+                0 => String::new(),
+                refused => format!(", {refused} REFUSED by what is under it"),
+            };
+            format!(
+                "transit cache {:?} ({}): {} of {} used, {} on the way; blocks: {} written ({} again), {} \
+                 evicted, {} bypassed, {} by FUA, {} waited{refused}",
+                transit.name,
+                transit.policy,
+                human_bytes(transit.used_bytes),
+                human_bytes(transit.capacity_bytes),
+                human_bytes(transit.owed_bytes),
+                transit.written,
+                transit.rewritten,
+                transit.evicted,
+                transit.bypassed,
+                transit.fua,
+                transit.waited,
+            )
+        })
+        .collect()
+}
+
 /// What is wrong with devices, one line each.
 pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let failed = status.devices.iter().filter(|device| device.errors > 0);

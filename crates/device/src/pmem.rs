@@ -85,6 +85,20 @@ impl<P: Pmem> PmemDevice<P> {
         }
     }
 
+    /// A device on a memory that is slower than the one underneath, in the words of `emulated`.
+    #[must_use]
+    pub fn emulated(
+        memory: Arc<P>,
+        name: impl Into<String>,
+        under: &DeviceInfo,
+        emulated: String,
+    ) -> Self {
+        let mut device = Self::new(memory, name, under.persistence);
+        device.info.identity = under.identity;
+        device.info.emulated = Some(emulated);
+        device
+    }
+
     /// The memory itself, for layers that are made for it.
     #[must_use]
     pub fn memory(&self) -> Arc<P> {

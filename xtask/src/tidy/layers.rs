@@ -8,12 +8,13 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 16] = [
+const FLOORS: [(&str, u8); 17] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
     ("forebay-device", 2),
     ("forebay-btt", 3),
+    ("forebay-transit", 3),
     ("forebay-policy", 3),
     ("forebay-metadata", 3),
     ("forebay-cache", 4),

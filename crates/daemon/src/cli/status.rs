@@ -64,7 +64,10 @@ fn render(status: &Status, before: Option<&Status>) -> String {
     ] {
         text.push_str(&format!("\n{title}\n{}", table.render(2)));
     }
-    for line in view::trouble(status) {
+    for line in view::transits(status)
+        .into_iter()
+        .chain(view::trouble(status))
+    {
         text.push_str(&format!("  {line}\n"));
     }
     text
@@ -84,6 +87,7 @@ mod tests {
             "1 MiB of 1 GiB used",
             "90.0%",
             "50 us / 1.5 ms",
+            "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 written",
             "device \"ssd\": 2 errors, the last: write of 512 bytes",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");

@@ -65,6 +65,11 @@ pub(super) struct RawCache {
 }
 
 impl RawCache {
+    /// Whether an acknowledgement means that a write is durable.
+    pub(super) fn is_sync(&self) -> bool {
+        self.durability == Some(Durability::Sync)
+    }
+
     pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Cache {
         if let Some(size) = &self.journal_size
             && !(1 << 20..=1 << 30).contains(&size.get_ref().0)

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_device::emulate::memory::MemoryProfile;
+use forebay_transit::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -47,6 +49,22 @@ pub enum DeviceKind {
         /// The name of the device under it, of kind `pmem`.
         on: String,
     },
+    /// A DRAM transit cache over another device.
+    Transit {
+        /// The name of the device under it.
+        on: String,
+        /// Room for data, bytes.
+        capacity_bytes: u64,
+        /// What it does with it.
+        policy: Policy,
+    },
+    /// Byte-addressable media with the declared latencies and bandwidths of a memory.
+    EmulatedMemory {
+        /// The name of the device under it, of kind `pmem`.
+        on: String,
+        /// What is declared.
+        profile: MemoryProfile,
+    },
     /// Another device with declared latency and bandwidth.
     Emulate {
         /// The name of the device under it.
@@ -73,8 +91,12 @@ pub(super) enum Kind {
     Mem,
     Pmem,
     Btt,
+    Transit,
     Emulate,
 }
+
+/// Room for data of a transit cache where the configuration says nothing.
+const TRANSIT_BYTES: u64 = 512 << 20;
 
 impl Kind {
     pub(super) const fn as_str(self) -> &'static str {
@@ -83,6 +105,7 @@ impl Kind {
             Self::Mem => "mem",
             Self::Pmem => "pmem",
             Self::Btt => "btt",
+            Self::Transit => "transit",
             Self::Emulate => "emulate",
         }
     }
@@ -98,6 +121,9 @@ pub(super) struct RawDevice {
     size: Option<Spanned<Size>>,
     volatile: Option<Spanned<bool>>,
     on: Option<Spanned<String>>,
+    capacity: Option<Spanned<Size>>,
+    policy: Option<Spanned<String>>,
+    profile: Option<Spanned<String>>,
     latency: Option<Spanned<Interval>>,
     read_latency: Option<Spanned<Interval>>,
     write_latency: Option<Spanned<Interval>>,
@@ -119,7 +145,7 @@ impl RawDevice {
 
     /// The name of the device under this one.
     pub(super) fn under(&self) -> Option<&Spanned<String>> {
-        let layer = matches!(self.kind(), Kind::Btt | Kind::Emulate);
+        let layer = matches!(self.kind(), Kind::Btt | Kind::Transit | Kind::Emulate);
         self.on.as_ref().filter(|_| layer)
     }
 
@@ -182,11 +208,51 @@ impl RawDevice {
                     on: on.get_ref().clone(),
                 }
             }
+            Kind::Transit => {
+                let Some(on) = &self.on else {
+                    missing("on", "the name of the device under it");
+                    return None;
+                };
+                if let Some(capacity) = &self.capacity
+                    && !(1 << 20..=1 << 40).contains(&capacity.get_ref().0)
+                {
+                    problems.add(
+                        &capacity.span(),
+                        format!("transit cache {name:?} has between 1M and 1T of memory"),
+                        "write a size such as \"512M\", or leave `capacity` out",
+                    );
+                }
+                let policy = self.policy.as_ref().map(|policy| {
+                    let parsed = policy.get_ref().parse::<Policy>();
+                    parsed.unwrap_or_else(|error| {
+                        let help = "leave `policy` out, or write \"caiti\"";
+                        problems.add(&policy.span(), error.report(), help);
+                        Policy::default()
+                    })
+                });
+                DeviceKind::Transit {
+                    on: on.get_ref().clone(),
+                    capacity_bytes: (self.capacity.as_ref())
+                        .map_or(TRANSIT_BYTES, |capacity| capacity.get_ref().0),
+                    policy: policy.unwrap_or_default(),
+                }
+            }
             Kind::Emulate => {
                 let Some(on) = &self.on else {
                     missing("on", "the name of the device under it");
                     return None;
                 };
+                if let Some(profile) = &self.profile {
+                    let profile = self.memory_profile(profile, problems)?;
+                    return Some(Device {
+                        name: name.clone(),
+                        kind: DeviceKind::EmulatedMemory {
+                            on: on.get_ref().clone(),
+                            profile,
+                        },
+                        line: problems.line(self.name.span().start),
+                    });
+                }
                 if let Some(depth) = self.queue_depth.as_ref().filter(|d| *d.get_ref() == 0) {
                     problems.add(
                         &depth.span(),
@@ -226,14 +292,61 @@ impl RawDevice {
         })
     }
 
+    /// Whether it is byte-addressable: media, or media with a memory's profile.
+    pub(super) fn is_memory(&self) -> bool {
+        self.kind() == Kind::Pmem || self.kind() == Kind::Emulate && self.profile.is_some()
+    }
+
+    /// The profile that is named, which says everything.
+    fn memory_profile(
+        &self,
+        profile: &Spanned<String>,
+        problems: &mut Problems<'_>,
+    ) -> Option<MemoryProfile> {
+        let others = [
+            span(self.latency.as_ref()),
+            span(self.read_latency.as_ref()),
+            span(self.write_latency.as_ref()),
+            span(self.flush_latency.as_ref()),
+            span(self.bandwidth.as_ref()),
+            span(self.iops.as_ref()),
+            span(self.queue_depth.as_ref()),
+        ];
+        if let Some(other) = others.into_iter().flatten().next() {
+            problems.add(
+                &other,
+                format!(
+                    "device {:?} has the profile {:?}, which says all of its latencies and limits",
+                    self.name.get_ref(),
+                    profile.get_ref()
+                ),
+                "remove this, or remove `profile`",
+            );
+        }
+        match profile.get_ref().parse() {
+            Ok(profile) => Some(profile),
+            Err(error) => {
+                let error: forebay_block::Error = error;
+                let help = "write \"optane-dimm\" or \"cxl-dram\"";
+                problems.add(&profile.span(), error.report(), help);
+                None
+            }
+        }
+    }
+
     fn refuse_foreign_keys(&self, problems: &mut Problems<'_>) {
         const EMULATE: &[Kind] = &[Kind::Emulate];
-        let keys: [(&str, Option<Span>, &[Kind]); 12] = [
+        const TRANSIT: &[Kind] = &[Kind::Transit];
+        const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
+        let keys: [(&str, Option<Span>, &[Kind]); 15] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("size", span(self.size.as_ref()), &[Kind::Mem]),
             ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),
-            ("on", span(self.on.as_ref()), &[Kind::Emulate, Kind::Btt]),
+            ("on", span(self.on.as_ref()), LAYERS),
+            ("capacity", span(self.capacity.as_ref()), TRANSIT),
+            ("policy", span(self.policy.as_ref()), TRANSIT),
+            ("profile", span(self.profile.as_ref()), EMULATE),
             ("latency", span(self.latency.as_ref()), EMULATE),
             ("read_latency", span(self.read_latency.as_ref()), EMULATE),
             ("write_latency", span(self.write_latency.as_ref()), EMULATE),

@@ -11,15 +11,40 @@ impl File {
         self.device.iter().find(|raw| raw.name.get_ref() == name)
     }
 
+    /// A memory's profile needs byte-addressable media.
+    fn check_memory_profiles(&self, problems: &mut Problems<'_>) {
+        let emulated = |raw: &&RawDevice| raw.is_memory() && raw.kind() == Kind::Emulate;
+        for device in self.device.iter().filter(emulated) {
+            let Some(on) = device.under() else { continue };
+            if let Some(under) = self
+                .raw(on.get_ref())
+                .filter(|raw| raw.kind() != Kind::Pmem)
+            {
+                problems.add(
+                    &on.span(),
+                    format!(
+                        "device {:?} with the profile of a memory lies on device {:?} of kind {}",
+                        device.name.get_ref(),
+                        on.get_ref(),
+                        under.kind().as_str()
+                    ),
+                    "let `on` name a device of kind pmem, or write `latency` and `bandwidth` in place of \
+                     `profile`",
+                );
+            }
+        }
+    }
+
     /// A block translation table needs byte-addressable media, and whatever is used for data needs a table
     /// over them: without it a power loss tears blocks. Names that lead nowhere are told of elsewhere.
     pub(super) fn check_kinds(&self, problems: &mut Problems<'_>) {
+        self.check_memory_profiles(problems);
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Btt) {
             let Some(on) = device.under() else { continue };
             let Some(under) = self.raw(on.get_ref()) else {
                 continue;
             };
-            if under.kind() != Kind::Pmem {
+            if !under.is_memory() {
                 problems.add(
                     &on.span(),
                     format!(
@@ -33,6 +58,7 @@ impl File {
                 );
             }
         }
+        self.warn_of_sync_over_transit(problems);
         for (name, user) in self.data_uses() {
             if let Some(raw) = self.torn(name.get_ref()) {
                 problems.add(
@@ -44,6 +70,28 @@ impl File {
                     format!(
                         "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; make it with \
                          `forebay format --btt PATH`), and use that"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// What a `sync` cache writes has to be on media at once, so that nothing of it passes through slots.
+    fn warn_of_sync_over_transit(&self, problems: &mut Problems<'_>) {
+        let Some(cache) = self.cache.as_ref().filter(|cache| cache.is_sync()) else {
+            return;
+        };
+        for name in [Some(&cache.data), cache.metadata.as_ref()] {
+            let transit = name
+                .and_then(|name| self.raw(name.get_ref()))
+                .filter(|raw| raw.kind() == Kind::Transit);
+            if let (Some(name), Some(_)) = (name, transit) {
+                problems.warn(
+                    &name.span(),
+                    &format!(
+                        "durability = \"sync\" has every write wait for what is under the transit cache \
+                         {:?}, which makes nothing faster then",
+                        name.get_ref()
                     ),
                 );
             }
@@ -72,7 +120,7 @@ impl File {
             let raw = self.raw(name)?;
             match raw.kind() {
                 Kind::Pmem => return Some(name),
-                Kind::Emulate => name = raw.under()?.get_ref(),
+                Kind::Emulate | Kind::Transit => name = raw.under()?.get_ref(),
                 Kind::File | Kind::Mem | Kind::Btt => return None,
             }
         }

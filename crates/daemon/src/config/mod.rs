@@ -151,8 +151,10 @@ impl Config {
     #[must_use]
     pub fn stack(&self, name: &str) -> Vec<&Device> {
         let mut stack = vec![self.device(name)];
-        while let DeviceKind::Emulate { on, .. } | DeviceKind::Btt { on } =
-            &stack[stack.len() - 1].kind
+        while let DeviceKind::Emulate { on, .. }
+        | DeviceKind::EmulatedMemory { on, .. }
+        | DeviceKind::Transit { on, .. }
+        | DeviceKind::Btt { on } = &stack[stack.len() - 1].kind
         {
             stack.push(self.device(on));
         }

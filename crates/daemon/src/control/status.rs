@@ -24,6 +24,9 @@ pub struct Status {
     pub volumes: Vec<VolumeStatus>,
     /// The devices that the cache and the volumes stand on.
     pub devices: Vec<DeviceStatus>,
+    /// The transit caches among them.
+    #[serde(default)]
+    pub transits: Vec<TransitStatus>,
     /// Where clients find what, in words.
     pub listening: Vec<String>,
     /// The reactors that serve NBD connections.
@@ -174,6 +177,43 @@ pub struct DeviceStatus {
     /// The last failure, in words.
     #[serde(default)]
     pub last_error: Option<String>,
+}
+
+/// A transit cache. Counts are of blocks where nothing else is said.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct TransitStatus {
+    /// The device's name.
+    pub name: String,
+    /// What it does with its slots.
+    pub policy: String,
+    /// Room for data, bytes.
+    pub capacity_bytes: u64,
+    /// Room that is in use, bytes.
+    pub used_bytes: u64,
+    /// Acknowledged data that the device under it does not have yet, bytes.
+    pub owed_bytes: u64,
+    /// Written into slots.
+    pub written: u64,
+    /// Of these, newer versions of what was in one.
+    pub rewritten: u64,
+    /// Written round them, because none was free.
+    pub bypassed: u64,
+    /// Written round them, because of FUA.
+    pub fua: u64,
+    /// Writes that waited for a slot.
+    pub waited: u64,
+    /// Evicted.
+    pub evicted: u64,
+    /// Evictions that the device under it refused.
+    pub refused: u64,
+    /// Read from slots.
+    pub read_hits: u64,
+    /// Read from the device under it.
+    pub read_misses: u64,
+    /// Flushes, each one request.
+    pub flushes: u64,
+    /// That flushes found waiting.
+    pub flushed: u64,
 }
 
 /// A distribution of latencies.
@@ -329,6 +369,16 @@ pub(crate) fn example() -> Status {
             errors: 2,
             last_error: Some("write of 512 bytes at byte 0 of a: No space left".into()),
             ..DeviceStatus::default()
+        }],
+        transits: vec![TransitStatus {
+            name: "fast".into(),
+            policy: "caiti".into(),
+            capacity_bytes: 512 << 20,
+            used_bytes: 8 << 10,
+            owed_bytes: 4 << 10,
+            written: 12,
+            bypassed: 3,
+            ..TransitStatus::default()
         }],
         listening: vec!["NBD on 127.0.0.1:10809".into()],
         reactors: vec![ReactorStatus {

@@ -9,6 +9,7 @@ use forebay_cache::VolumeOptions;
 use forebay_volume::Volume;
 
 use super::cache::OpenCache;
+use super::transit::Around;
 use super::{Served, Stack, Wishes, devices, offload};
 use crate::config::{self, Config};
 use crate::state::decide::{self, Meeting};
@@ -23,7 +24,11 @@ impl Stack {
         wishes: &Wishes,
     ) -> Result<()> {
         let name = &volume.name;
-        let watched = devices::open(config, &volume.backing, "backing")?;
+        let around = Around {
+            state: &self.state,
+            accept_loss: wishes.accept_journal_loss,
+        };
+        let watched = devices::open(config, &volume.backing, "backing", &around)?;
         let backing = watched.device.clone();
         if let Some(warning) = devices::odd_end(config, &volume.backing, backing.as_ref()) {
             tracing::warn!("{warning}");

@@ -11,6 +11,7 @@ use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
 use super::devices::{self, Watched};
+use super::transit::Around;
 use super::{Wishes, journal, offload};
 use crate::config::{self, Config, Durability};
 use crate::state::{CacheId, hex};
@@ -38,12 +39,13 @@ pub(super) async fn open(
     config: &Config,
     cache: &config::Cache,
     wishes: &Wishes,
+    around: &Around<'_>,
     watched: &mut Vec<Watched>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
-    let data = devices::open(config, &cache.data, "cache")?;
+    let data = devices::open(config, &cache.data, "cache", around)?;
     let metadata = match &cache.metadata {
-        Some(name) => Some(devices::open(config, name, "metadata")?),
+        Some(name) => Some(devices::open(config, name, "metadata", around)?),
         None => None,
     };
     let devices = Devices {

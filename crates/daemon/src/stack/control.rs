@@ -7,6 +7,7 @@ use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result}
 use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
+use super::devices::Watched;
 use super::{Served, Stack};
 use crate::config::Mode;
 use crate::config::size::human_bytes;
@@ -134,7 +135,7 @@ impl Stack {
             ..served.record.get()
         };
         self.remember(&served, record).await?;
-        self.forget(&served);
+        self.forget(&served).await?;
         Ok(format!(
             "volume {name:?} is detached ({before} written back): its backing device alone has the \
              data; take the volume out of the configuration before the next start"
@@ -244,19 +245,42 @@ impl Stack {
             }
         }
         for served in &volumes {
-            self.forget(served);
+            result = result.and(self.forget(served).await);
         }
-        self.devices.borrow_mut().clear();
+        let devices = self.devices.take();
+        for watched in devices {
+            result = result.and(self.close_transits(watched).await);
+        }
         result
     }
 
     /// Drops what serves a volume, and its backing device.
-    fn forget(&self, served: &Rc<Served>) {
+    ///
+    /// # Errors
+    /// What a transit cache over the backing device says.
+    async fn forget(&self, served: &Rc<Served>) -> Result<()> {
         self.volumes
             .borrow_mut()
             .retain(|other| !Rc::ptr_eq(other, served));
-        self.devices
-            .borrow_mut()
-            .retain(|watched| watched.name != served.backing);
+        let backing = {
+            let mut devices = self.devices.borrow_mut();
+            let at = devices
+                .iter()
+                .position(|watched| watched.name == served.backing);
+            at.map(|at| devices.remove(at))
+        };
+        match backing {
+            Some(watched) => self.close_transits(watched).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the transit caches of a device that nobody uses any more, from the top down.
+    async fn close_transits(&self, watched: Watched) -> Result<()> {
+        let mut result = Ok(());
+        for transit in watched.transits.into_iter().rev() {
+            result = result.and(transit.close(&self.state).await);
+        }
+        result
     }
 }

@@ -11,15 +11,19 @@ use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Persistence, Re
 use forebay_btt::layout::{InfoBlock, NoInfo, PAGE_BYTES, Version};
 use forebay_btt::{Btt, BttDevice};
 use forebay_device::counted::{Counted, Counters};
+use forebay_device::emulate::memory::{EmulatedPmem, Waiting};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
 use forebay_device::metered::Metered;
 use forebay_device::pmem::{self, PmemDevice};
 use forebay_io::file::Faults;
-use forebay_io::pmem::PmemMapping;
+use forebay_io::pmem::{Pmem, PmemMapping};
 use forebay_io::rt::meter::{self, Account};
 
+use forebay_transit::Run;
+
+use super::transit::{self, Around, OpenTransit, Settings};
 use crate::config::{Config, DeviceKind};
 use crate::control::status::DeviceStatus;
 
@@ -33,6 +37,8 @@ pub(super) struct Watched {
     pub(super) counters: Rc<Counters>,
     /// What goes wrong with the file under it; memory has none.
     faults: Rc<Faults>,
+    /// The transit caches that it goes through, from the bottom up.
+    pub(super) transits: Vec<OpenTransit>,
 }
 
 impl Watched {
@@ -67,8 +73,19 @@ impl Watched {
 ///
 /// # Errors
 /// What the device says, with the place in the configuration.
-pub(super) fn open(config: &Config, name: &str, role: &'static str) -> Result<Watched> {
-    let (mut device, what, faults) = open_stack(config, name)?;
+pub(super) fn open(
+    config: &Config,
+    name: &str,
+    role: &'static str,
+    around: &Around<'_>,
+) -> Result<Watched> {
+    let Opened {
+        mut device,
+        what,
+        faults,
+        transits,
+        ..
+    } = open_stack(config, name, around)?;
     if meter::is_on() {
         device = Metered::new(device, Account::Device);
     }
@@ -80,13 +97,35 @@ pub(super) fn open(config: &Config, name: &str, role: &'static str) -> Result<Wa
         device,
         counters,
         faults,
+        transits,
     })
 }
 
-/// The device, what it is in words, and what goes wrong with the file at the bottom.
-type Opened = (Rc<dyn BlockDevice>, String, Rc<Faults>);
+/// A device on its way up.
+pub(super) struct Opened {
+    pub(super) device: Rc<dyn BlockDevice>,
+    /// What it is in words.
+    pub(super) what: String,
+    /// What goes wrong with the file at the bottom.
+    faults: Rc<Faults>,
+    /// How threads carry out its requests, where that is the processor's work.
+    pub(super) run: Option<Run>,
+    transits: Vec<OpenTransit>,
+}
 
-fn open_stack(config: &Config, name: &str) -> Result<Opened> {
+impl Opened {
+    fn new(device: Rc<dyn BlockDevice>, what: String) -> Self {
+        Self {
+            device,
+            what,
+            faults: Rc::default(),
+            run: None,
+            transits: Vec::new(),
+        }
+    }
+}
+
+fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
         DeviceKind::File { path, direct } => {
@@ -98,25 +137,56 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
             };
             let (device, faults) = FileDevice::open_watched(path, options)
                 .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
-            Ok((device, format!("file {}", path.display()), faults))
+            Ok(Opened {
+                faults,
+                ..Opened::new(device, format!("file {}", path.display()))
+            })
         }
         DeviceKind::Mem { size_bytes, .. } => {
             let device = MemDevice::new(name, *size_bytes);
-            Ok((device, "memory".to_owned(), Rc::default()))
+            Ok(Opened::new(device, "memory".to_owned()))
         }
         DeviceKind::Pmem { .. } => {
             let (device, what) = open_memory(config, name)?;
-            Ok((device, what, Rc::default()))
+            Ok(Opened::new(device, what))
+        }
+        DeviceKind::EmulatedMemory { .. } => {
+            let (device, what) = open_emulated_memory(config, name)?;
+            Ok(Opened::new(device, what))
         }
         DeviceKind::Btt { on } => {
+            let place = || format!("{}: device {name:?}", config.place(entry.line));
+            if matches!(config.device(on).kind, DeviceKind::EmulatedMemory { .. }) {
+                let (memory, what) = open_emulated_memory(config, on)?;
+                return open_table(&memory, &what, name, on).context(place);
+            }
             let (memory, what) = open_memory(config, on)?;
-            let table = Btt::open(memory.memory()).context(|| {
-                let place = config.place(entry.line);
-                format!("{place}: device {name:?}: the block translation table on device {on:?}")
-            })?;
-            let device = BttDevice::new(Arc::new(table), name, &memory.info());
-            let what = format!("block translation table on {what}");
-            Ok((Rc::new(device), what, Rc::default()))
+            open_table(&memory, &what, name, on).context(place)
+        }
+        DeviceKind::Transit {
+            on,
+            capacity_bytes,
+            policy,
+        } => {
+            let under = open_stack(config, on, around)?;
+            let settings = Settings {
+                name,
+                capacity_bytes: *capacity_bytes,
+                policy: *policy,
+                in_memory: matches!(config.stack(name).last(), Some(leaf) if matches!(leaf.kind, DeviceKind::Mem { .. })),
+            };
+            let cache = transit::open(&settings, &under, around)
+                .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
+            let mut transits = under.transits;
+            let device = cache.device();
+            transits.push(cache);
+            Ok(Opened {
+                device,
+                what: format!("{policy} transit cache over {}", under.what),
+                faults: under.faults,
+                run: None,
+                transits,
+            })
         }
         DeviceKind::Emulate {
             on,
@@ -127,7 +197,7 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
             iops,
             queue_depth,
         } => {
-            let (inner, what, faults) = open_stack(config, on)?;
+            let under = open_stack(config, on, around)?;
             let us = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
             let profile = Profile {
                 read_latency_us: us(read_latency),
@@ -137,13 +207,51 @@ fn open_stack(config: &Config, name: &str) -> Result<Opened> {
                 iops: iops.unwrap_or(0),
                 queue_depth: queue_depth.unwrap_or(0),
             };
-            Ok((
-                EmulateDevice::new(inner, profile),
-                format!("{what}, {profile}"),
-                faults,
-            ))
+            Ok(Opened {
+                device: EmulateDevice::new(under.device, profile),
+                what: format!("{}, {profile}", under.what),
+                run: None,
+                ..under
+            })
         }
     }
+}
+
+/// The block translation table `name` on a memory, whichever that is.
+fn open_table<P: Pmem + 'static>(
+    memory: &PmemDevice<P>,
+    what: &str,
+    name: &str,
+    on: &str,
+) -> Result<Opened> {
+    let table = Btt::open(memory.memory())
+        .context(|| format!("the block translation table on device {on:?}"))?;
+    let device = Arc::new(BttDevice::new(Arc::new(table), name, &memory.info()));
+    let run = Arc::clone(&device);
+    Ok(Opened {
+        run: Some(Arc::new(move |request| run.run(request))),
+        ..Opened::new(
+            Rc::new(device),
+            format!("block translation table on {what}"),
+        )
+    })
+}
+
+/// The byte-addressable device called `name`, with the latencies and bandwidths that are declared for it.
+fn open_emulated_memory(
+    config: &Config,
+    name: &str,
+) -> Result<(Rc<PmemDevice<EmulatedPmem<PmemMapping>>>, String)> {
+    let DeviceKind::EmulatedMemory { on, profile } = &config.device(name).kind else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("device {name:?} is not emulated memory"),
+        ));
+    };
+    let (under, what) = open_memory(config, on)?;
+    let memory = EmulatedPmem::new(under.memory(), *profile, Waiting::Spin);
+    let device = PmemDevice::emulated(Arc::new(memory), name, &under.info(), profile.to_string());
+    Ok((Rc::new(device), format!("{what}, {profile}")))
 }
 
 /// The byte-addressable device called `name`, and what it is in words.
@@ -164,9 +272,19 @@ fn open_memory(config: &Config, name: &str) -> Result<(Rc<PmemDevice<PmemMapping
     Ok((device, what))
 }
 
+/// Opens what is at `path`, as [`open_under`], unless a transit cache over it has something of it still.
+///
+/// # Errors
+/// `Busy` if one has.
+pub(crate) fn open_path(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
+    let device = open_under(path, options)?;
+    transit::refuse_if_left(&device.info()).context(|| path.display().to_string())?;
+    Ok(device)
+}
+
 /// Opens what is at `path`, through the block translation table on it if there is one; that is opened for
 /// writing, since it may have a write to finish.
-pub(crate) fn open_path(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
+fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
     if !has_table(path) {
         return FileDevice::open(path, options);
     }

@@ -9,6 +9,7 @@ mod devices;
 pub(crate) mod journal;
 mod offload;
 mod status;
+mod transit;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -121,9 +122,13 @@ impl Stack {
             None => error,
         })?);
         let mut devices = Vec::new();
+        let around = transit::Around {
+            state: &state,
+            accept_loss: wishes.accept_journal_loss,
+        };
         let cache = match &config.cache {
             Some(_) if wishes.all_without_cache(config) => None,
-            Some(cache) => Some(cache::open(config, cache, wishes, &mut devices).await?),
+            Some(cache) => Some(cache::open(config, cache, wishes, &around, &mut devices).await?),
             None => None,
         };
         let stack = Self {

@@ -4,10 +4,11 @@ use forebay_volume::{OpStats, bucket_upper_ns};
 
 use super::cache::OpenCache;
 use super::devices::Watched;
+use super::transit::OpenTransit;
 use super::{Served, Stack};
 use crate::config::size::human_count;
 use crate::control::status::{
-    CacheStatus, DeviceStatus, Latency, OperationStatus, Status, VolumeStatus,
+    CacheStatus, DeviceStatus, Latency, OperationStatus, Status, TransitStatus, VolumeStatus,
 };
 use crate::state::hex;
 
@@ -16,6 +17,13 @@ impl Stack {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceStatus> {
         self.devices.borrow().iter().map(Watched::status).collect()
+    }
+
+    /// What the transit caches among the devices did.
+    fn transits(&self) -> Vec<TransitStatus> {
+        let devices = self.devices.borrow();
+        let transits = devices.iter().flat_map(|watched| &watched.transits);
+        transits.map(OpenTransit::status).collect()
     }
 
     /// The present state: everything but what belongs to the process.
@@ -42,6 +50,7 @@ impl Stack {
             cache,
             volumes,
             devices: self.devices(),
+            transits: self.transits(),
             ..Status::default()
         }
     }

@@ -15,6 +15,7 @@ mod logged;
 mod ranges;
 
 use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
@@ -140,6 +141,42 @@ impl StateDirectory {
             }
             _ => sync_directory(&self.path),
         }
+    }
+
+    /// The boot of the machine in which a transit cache was in use and was not closed; none if there is none.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn transit_boot(&self, device: &str) -> Result<Option<[u8; 16]>> {
+        let path = self.transit_path(device);
+        match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            read => Ok(read.context(|| path.display().to_string())?.try_into().ok()),
+        }
+    }
+
+    /// Remembers durably in which boot a transit cache is in use; none when it was closed.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_transit(&self, device: &str, boot_id: Option<&[u8; 16]>) -> Result<()> {
+        let path = self.transit_path(device);
+        let done = match boot_id {
+            Some(boot_id) => File::create(&path).and_then(|mut file| {
+                file.write_all(boot_id)?;
+                file.sync_all()
+            }),
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                removed => removed,
+            },
+        };
+        done.context(|| path.display().to_string())?;
+        sync_directory(&self.path)
+    }
+
+    fn transit_path(&self, device: &str) -> PathBuf {
+        self.path.join(format!("{device}.transit"))
     }
 
     /// The path of a volume's log of ranges.

@@ -1,0 +1,227 @@
+//! Transit caches of a stack: where their slots lie, and that nothing in them is forgotten.
+//!
+//! The slots of a cache over a medium lie in `/dev/shm/forebay-IDENTITY.transit`, named after what tells the
+//! medium from others, so that whoever opens the medium without the cache (`forebay format`, `forebay check`)
+//! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
+//! that is known.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Result,
+};
+use forebay_io::shm::open_shared;
+use forebay_io::system::boot_id;
+use forebay_transit::{Policy, Transit, TransitOptions, Workers, blocks_left, memory_bytes};
+
+use super::devices::Opened;
+use crate::control::status::TransitStatus;
+use crate::state::StateDirectory;
+
+/// Where slots lie.
+const DIRECTORY: &str = "/dev/shm";
+/// No memory in use is smaller, bytes.
+const SMALLEST_BYTES: u64 = 8192;
+/// Evictions that wait or run at a time, for each thread.
+const EVICTIONS_PER_THREAD: usize = 4;
+
+/// What is around the devices of a stack.
+pub(super) struct Around<'a> {
+    pub(super) state: &'a StateDirectory,
+    /// Whether to open caches although what they had acknowledged is gone.
+    pub(super) accept_loss: bool,
+}
+
+/// What the configuration says of a cache.
+pub(super) struct Settings<'a> {
+    pub(super) name: &'a str,
+    pub(super) capacity_bytes: u64,
+    pub(super) policy: Policy,
+    /// Whether the device under it goes with the process anyway.
+    pub(super) in_memory: bool,
+}
+
+/// An open transit cache.
+pub(super) struct OpenTransit {
+    name: String,
+    cache: Rc<Transit>,
+    block_bytes: u64,
+    /// The file of its slots; none where they go with the process.
+    file: Option<PathBuf>,
+}
+
+fn place(info: &DeviceInfo) -> PathBuf {
+    let name = match info.identity {
+        Some(identity) => format!("{identity:016x}"),
+        None => info.name.replace('/', "-"),
+    };
+    Path::new(DIRECTORY).join(format!("forebay-{name}.transit"))
+}
+
+/// Opens a cache over a device.
+///
+/// # Errors
+/// `NoSpace` where the slots have no room; `Busy` and `Lost` as for [`Transit::open`].
+pub(super) fn open(
+    settings: &Settings<'_>,
+    under: &Opened,
+    around: &Around<'_>,
+) -> Result<OpenTransit> {
+    let info = under.device.info();
+    let block_bytes = u64::from(info.logical_block_bytes);
+    let slots = usize::try_from(settings.capacity_bytes / block_bytes).unwrap_or(usize::MAX);
+    let len = memory_bytes(slots, info.logical_block_bytes);
+    let boot_id = boot_id()?;
+    let (memory, file) = match settings.in_memory {
+        true => (Buf::zeroed(len), None),
+        false => {
+            let file = place(&info);
+            (map(&file, len, settings.name)?, Some(file))
+        }
+    };
+    let in_use = file.is_some() && around.state.transit_boot(settings.name)? == Some(boot_id);
+    let mut options = TransitOptions {
+        policy: settings.policy,
+        in_use: in_use && !around.accept_loss,
+        ..TransitOptions::new(settings.name, boot_id)
+    };
+    let evictor: Rc<dyn BlockDevice> = match &under.run {
+        Some(run) => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let threads = (cores - 1).max(1);
+            options.evictions = threads * EVICTIONS_PER_THREAD;
+            Rc::new(Workers::new(info, run.clone(), threads)?)
+        }
+        None => Rc::clone(&under.device),
+    };
+    let opened = Transit::open(Rc::clone(&under.device), evictor, memory, options);
+    let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
+        (ErrorKind::Lost, Some(file)) => error.context(format!(
+            "{} was removed while a daemon that was killed had acknowledged writes in it: put it back, or \
+             start with --accept-journal-loss and check what the clients stored last",
+            file.display()
+        )),
+        (_, Some(file)) => error.context(file.display().to_string()),
+        (_, None) => error,
+    })?;
+    if file.is_some() {
+        around.state.note_transit(settings.name, Some(&boot_id))?;
+    }
+    if found.blocks > 0 {
+        tracing::info!(
+            device = settings.name,
+            blocks = found.blocks,
+            "acknowledged blocks of a daemon that ended early are on their way to the device"
+        );
+    }
+    if found.flush_had_failed {
+        tracing::error!(
+            device = settings.name,
+            "a flush of what is under the transit cache had failed: what was written to it since the flush before may be lost"
+        );
+    }
+    Ok(OpenTransit {
+        name: settings.name.to_owned(),
+        cache,
+        block_bytes,
+        file,
+    })
+}
+
+/// Maps the file of the slots. One that exists keeps its size: what it holds may be all that there is of
+/// acknowledged writes.
+fn map(file: &Path, mut len: usize, name: &str) -> Result<Buf> {
+    if let Ok(found) = std::fs::metadata(file)
+        && found.len() >= SMALLEST_BYTES
+        && found.len() != len as u64
+    {
+        tracing::warn!(
+            "the slots of transit cache {name:?} in {} have {} bytes and keep that size; for another \
+             `capacity`, remove the file after a clean shutdown",
+            file.display(),
+            found.len()
+        );
+        len = usize::try_from(found.len()).unwrap_or(len);
+    }
+    let mapped = open_shared(file, len);
+    let (memory, _) = mapped.context(|| {
+        format!(
+            "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
+        )
+    })?;
+    Ok(memory)
+}
+
+/// Refuses a medium of which slots hold more than it has.
+///
+/// # Errors
+/// `Busy` if some do.
+pub(super) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
+    let file = place(info);
+    let Ok(found) = std::fs::metadata(&file) else {
+        return Ok(());
+    };
+    let len = usize::try_from(found.len()).unwrap_or(0);
+    if found.len() < SMALLEST_BYTES {
+        return Ok(());
+    }
+    let (memory, _) = open_shared(&file, len)?;
+    match blocks_left(&memory, &boot_id()?) {
+        0 => Ok(()),
+        blocks => Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{blocks} acknowledged blocks of it are in {} still: start the daemon once and stop it, so that \
+                 they reach the device, or remove the file to give them up",
+                file.display()
+            ),
+        )),
+    }
+}
+
+impl OpenTransit {
+    pub(super) fn device(&self) -> Rc<dyn BlockDevice> {
+        Rc::clone(&self.cache) as Rc<dyn BlockDevice>
+    }
+
+    pub(super) fn status(&self) -> TransitStatus {
+        let stats = self.cache.stats();
+        TransitStatus {
+            name: self.name.clone(),
+            policy: self.cache.policy().to_string(),
+            capacity_bytes: stats.slots * self.block_bytes,
+            used_bytes: stats.used * self.block_bytes,
+            owed_bytes: stats.owed * self.block_bytes,
+            written: stats.written,
+            rewritten: stats.rewritten,
+            bypassed: stats.bypassed,
+            fua: stats.fua,
+            waited: stats.waited,
+            evicted: stats.evicted,
+            refused: stats.refused,
+            read_hits: stats.read_hits,
+            read_misses: stats.read_misses,
+            flushes: stats.flushes,
+            flushed: stats.flushed,
+        }
+    }
+
+    /// Drains the slots. They hold nothing then that the device has not, and go.
+    ///
+    /// # Errors
+    /// What the device says; the slots stay then.
+    pub(super) async fn close(self, state: &StateDirectory) -> Result<()> {
+        let flushed = self.cache.flush().await;
+        flushed.context(|| format!("device {:?}", self.name))?;
+        if let Some(file) = &self.file {
+            state.note_transit(&self.name, None)?;
+            // A file that stays is empty.
+            let _ = std::fs::remove_file(file);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Transit caches of stacks in this process, which end well or die.
+
+use forebay_btt::{FormatOptions, format};
+use forebay_device::file::FileDeviceOptions;
+use forebay_io::pmem::PmemMapping;
+use forebay_io::{Engine, Reactor};
+
+use super::*;
+use crate::config::Config;
+use crate::stack::{Stack, Wishes, open_path};
+
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A directory with `medium`, formatted as a table or plain, and a configuration on it.
+fn scratch(name: &str, table: bool, policy: &str) -> (Scratch, Config) {
+    let path = std::env::temp_dir().join(format!("fb-transit-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a temporary directory");
+    let medium = path.join("medium");
+    let devices = match table {
+        true => {
+            let memory = PmemMapping::open(&medium, Some(32 << 20)).expect("made");
+            format(&memory, &FormatOptions::new(4096, [3; 16])).expect("large enough");
+            "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"under\", kind = \"btt\", on = \"pm\" }"
+        }
+        false => {
+            let file = std::fs::File::create(&medium).expect("made");
+            file.set_len(32 << 20).expect("sparse");
+            "{ name = \"under\", kind = \"file\", path = \"medium\", direct = false }"
+        }
+    };
+    let text = format!(
+        "server.state = \"state\"\n\
+         device = [{devices}, {{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"{policy}\" }}]\n\
+         volume = [{{ name = \"db\", backing = \"fast\" }}]\n"
+    );
+    let config = Config::parse(&path.join("f.toml"), &text).expect("right");
+    (Scratch(path), config)
+}
+
+fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    Reactor::new(Engine::Threads)
+        .expect("threads work everywhere")
+        .run(future)
+}
+
+async fn open_stack(config: &Config) -> Result<Stack> {
+    Stack::open(config, &Wishes::default()).await
+}
+
+/// Writes to the volume and ends without a word.
+fn write_and_die(config: &Config, what: u8) {
+    let config = config.clone();
+    run(async move {
+        let stack = open_stack(&config).await.expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        let data = Buf::zeroed(8192);
+        data.fill(what);
+        db.write(4096, data).await.expect("written");
+    });
+}
+
+/// What the volume holds where the others write, after a clean end.
+fn read_and_close(config: &Config) -> u8 {
+    let config = config.clone();
+    run(async move {
+        let stack = open_stack(&config).await.expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        let back = Buf::zeroed(8192);
+        db.read(4096, back.clone()).await.expect("read");
+        stack.close().await.expect("closed");
+        let bytes = back.to_vec();
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "whole");
+        bytes[0]
+    })
+}
+
+/// The file of the slots over the medium.
+fn slots(scratch: &Scratch) -> PathBuf {
+    let medium = scratch.0.join("medium");
+    run(async move {
+        let options = FileDeviceOptions {
+            read_only: true,
+            ..FileDeviceOptions::default()
+        };
+        let device = forebay_device::file::FileDevice::open(&medium, options).expect("there");
+        place(&device.info())
+    })
+}
+
+#[test]
+fn acknowledged_writes_outlive_the_daemon_over_a_table_and_over_a_file() {
+    for (name, table) in [("table", true), ("file", false)] {
+        for policy in ["caiti", "lru"] {
+            let (scratch, config) = scratch(&format!("{name}-{policy}"), table, policy);
+            write_and_die(&config, 1);
+            write_and_die(&config, 2);
+            assert_eq!(read_and_close(&config), 2, "{name} {policy}");
+            assert!(!slots(&scratch).exists(), "a clean end leaves nothing");
+            assert_eq!(read_and_close(&config), 2, "the device has it");
+        }
+    }
+}
+
+#[test]
+fn slots_that_are_gone_are_missed() {
+    let (scratch, config) = scratch("gone", false, "lru");
+    write_and_die(&config, 1);
+    let file = slots(&scratch);
+    assert!(file.exists());
+    std::fs::remove_file(&file).expect("it is there");
+    let (again, accepting) = (config.clone(), config.clone());
+    for _ in 0..2 {
+        let again = again.clone();
+        let error = run(async move { open_stack(&again).await.expect_err("they are gone") });
+        let report = error.report();
+        assert_eq!(error.kind(), ErrorKind::Lost, "{report}");
+        assert!(report.contains("--accept-journal-loss"), "{report}");
+    }
+    run(async move {
+        let wishes = Wishes {
+            accept_journal_loss: true,
+            ..Wishes::default()
+        };
+        let stack = Stack::open(&accepting, &wishes).await.expect("accepted");
+        stack.close().await.expect("closed");
+    });
+    assert_eq!(read_and_close(&config), 0);
+}
+
+#[test]
+fn whoever_opens_the_medium_itself_is_told_of_what_slots_hold() {
+    let (scratch, config) = scratch("left", false, "lru");
+    write_and_die(&config, 1);
+    let medium = scratch.0.join("medium");
+    let open = |medium: PathBuf| {
+        run(async move { open_path(&medium, FileDeviceOptions::default()).map(|_| ()) })
+    };
+    let error = open(medium.clone()).expect_err("it lacks two blocks");
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(
+        error.report().contains("start the daemon once"),
+        "{error:?}"
+    );
+    assert_eq!(read_and_close(&config), 1);
+    open(medium).expect("it has everything");
+}
+
+#[test]
+fn a_table_on_emulated_memory_says_so() {
+    let (scratch, _) = scratch("emulated", true, "caiti");
+    let text = "server.state = \"state\"\n\
+        device = [{ name = \"pm\", kind = \"pmem\", path = \"medium\" },\n\
+        { name = \"slow\", kind = \"emulate\", on = \"pm\", profile = \"optane-dimm\" },\n\
+        { name = \"under\", kind = \"btt\", on = \"slow\" },\n\
+        { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\" }]\n\
+        volume = [{ name = \"db\", backing = \"fast\" }]\n";
+    let config = Config::parse(&scratch.0.join("f.toml"), text).expect("right");
+    write_and_die(&config, 4);
+    assert_eq!(read_and_close(&config), 4);
+    run(async move {
+        let stack = open_stack(&config).await.expect("opens");
+        let what = stack.status().devices[0].what.clone();
+        assert!(
+            what.contains("emulated: optane-dimm, 305 ns load"),
+            "{what}"
+        );
+        stack.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn a_transit_cache_tells_what_it_does() {
+    let (_scratch, config) = scratch("status", true, "caiti");
+    run(async move {
+        let stack = open_stack(&config).await.expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        db.write(0, Buf::zeroed(16384)).await.expect("written");
+        db.flush().await.expect("flushed");
+        let status = stack.status();
+        let transit = &status.transits[0];
+        assert_eq!(
+            (transit.name.as_str(), transit.policy.as_str()),
+            ("fast", "caiti")
+        );
+        assert_eq!(
+            (transit.written, transit.evicted, transit.owed_bytes),
+            (4, 4, 0)
+        );
+        assert_eq!(transit.capacity_bytes, 1 << 20);
+        assert!(
+            status.devices[0]
+                .what
+                .starts_with("caiti transit cache over block")
+        );
+        stack.close().await.expect("closed");
+    });
+}

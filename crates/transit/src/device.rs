@@ -1,0 +1,224 @@
+//! The cache as a block device.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Buf, Completion, Context, DeviceInfo, Op, Request, Result};
+use forebay_io::rt;
+
+use crate::core::{Core, Parts, Placed, Read};
+use crate::evictor::Evictions;
+use crate::fault::Faults;
+use crate::memory::{HEADER_BYTES, Memory, Owner};
+use crate::policy::Policy;
+use crate::slots::{SLOT_BYTES, Slots};
+use crate::stats::TransitStats;
+
+/// How a cache is opened.
+#[derive(Clone, Debug)]
+pub struct TransitOptions {
+    /// What a person calls it.
+    pub name: String,
+    /// What it does with its slots.
+    pub policy: Policy,
+    /// The boot of the machine: what memory of another one holds is never believed.
+    pub boot_id: [u8; 16],
+    /// Evictions at a time, at most.
+    pub evictions: usize,
+    /// Whether a process of this boot used the memory and did not close the cache: then it must hold what
+    /// that one left, or acknowledged writes are lost.
+    pub in_use: bool,
+}
+
+impl TransitOptions {
+    /// With the default policy, and 32 evictions at a time.
+    #[must_use]
+    pub fn new(name: impl Into<String>, boot_id: [u8; 16]) -> Self {
+        Self {
+            name: name.into(),
+            policy: Policy::default(),
+            boot_id,
+            evictions: 32,
+            in_use: false,
+        }
+    }
+}
+
+/// What opening a cache found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Acknowledged blocks that an earlier process left, and that the device did not have.
+    pub blocks: u64,
+    /// A flush of the device had failed in that process: what it wrote since the one before may be lost.
+    pub flush_had_failed: bool,
+}
+
+/// A DRAM transit cache over a device. It belongs to the reactor that it was opened on.
+pub struct Transit {
+    core: Rc<Core>,
+    policy: Policy,
+}
+
+impl std::fmt::Debug for Transit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transit")
+            .field("name", &self.core.info.name)
+            .field("policy", &self.policy)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+impl Transit {
+    /// Opens a cache over `device`, with as many slots as `memory` has room for. Evictions go to `evictor`:
+    /// the same device again, or, where its work is the processor's, [`Workers`](crate::Workers) over it.
+    /// What an earlier process left in the memory is on its way to the device when this returns.
+    ///
+    /// Whether an acknowledged write outlives this process is up to `memory`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the memory is too small; `Busy` if it holds acknowledged writes of another device;
+    /// `Lost` if it should hold some and does not.
+    ///
+    /// # Panics
+    /// On a thread that runs no executor.
+    pub fn open(
+        device: Rc<dyn BlockDevice>,
+        evictor: Rc<dyn BlockDevice>,
+        memory: Buf,
+        options: TransitOptions,
+    ) -> Result<(Rc<Self>, Recovery)> {
+        Self::open_with(device, evictor, memory, options, Faults::default())
+    }
+
+    pub(crate) fn open_with(
+        device: Rc<dyn BlockDevice>,
+        evictor: Rc<dyn BlockDevice>,
+        memory: Buf,
+        options: TransitOptions,
+        faults: Faults,
+    ) -> Result<(Rc<Self>, Recovery)> {
+        let device_info = device.info();
+        let info = DeviceInfo {
+            name: options.name,
+            // Blocks go their ways one by one.
+            atomic_write_bytes: (device_info.atomic_write_bytes)
+                .min(device_info.logical_block_bytes),
+            volatile_cache: true,
+            fua: true,
+            byte_addressable: false,
+            ..device_info.clone()
+        };
+        let owner = Owner {
+            device: device_info.identity.unwrap_or_else(|| hash(&info.name)),
+            boot_id: options.boot_id,
+            block_bytes: info.logical_block_bytes,
+        };
+        let (memory, left) = Memory::open(memory, owner, options.in_use)
+            .context(|| format!("the memory of transit cache {}", info.name))?;
+        let recovery = Recovery {
+            blocks: left.slots.len() as u64,
+            flush_had_failed: left.poisoned,
+        };
+        let mut slots = Slots::new(memory.slots());
+        let mut policy = options.policy.decider(memory.slots());
+        let slot_bytes = SLOT_BYTES + HEADER_BYTES + policy.slot_bytes();
+        slots.take_back(&left.slots);
+        for found in &left.slots {
+            policy.entered(found.slot, found.block);
+        }
+        let held = left.slots.iter().filter(|found| found.held);
+        let held: Vec<u32> = held.map(|found| found.slot).collect();
+        let core = Core::new(Parts {
+            device,
+            device_info,
+            info,
+            memory,
+            slots,
+            policy,
+            evictions: Evictions::new(evictor, options.evictions),
+            faults,
+        });
+        core.counters
+            .add(|stats| stats.slot_bytes = slot_bytes as u64);
+        core.put_back_all(held);
+        core.kick_all();
+        let policy = options.policy;
+        Ok((Rc::new(Self { core, policy }), recovery))
+    }
+
+    /// Its policy.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// What it has done, and what its slots hold now.
+    #[must_use]
+    pub fn stats(&self) -> TransitStats {
+        let slots = self.core.slots.borrow();
+        TransitStats {
+            slots: slots.len() as u64,
+            used: slots.in_use() as u64,
+            owed: slots.owed() as u64,
+            ..self.core.counters.get()
+        }
+    }
+}
+
+/// Tells names apart (FNV-1a).
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl BlockDevice for Transit {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            size_bytes: self.core.device.info().size_bytes,
+            ..self.core.info.clone()
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let core = &self.core;
+        if let Err(error) = core.check(&request) {
+            let context = format!(
+                "transit cache {}: {:?} of {} bytes at {}",
+                core.info.name, request.op, request.len, request.offset
+            );
+            return done.complete(Err(error.context(context)));
+        }
+        core.requested();
+        match request.op {
+            Op::Read => match core.try_read(&request) {
+                Read::Done => return done.complete(Ok(())),
+                Read::Through => return core.device.submit(request, done),
+                Read::Slow => (),
+            },
+            Op::Write { fua: false } => {
+                let mut blocks = core.blocks(&request);
+                while !blocks.is_empty() {
+                    let part = core.part(&request, &(blocks.start..blocks.start + 1));
+                    if core.place(blocks.start, &part, false) != Placed::Done {
+                        break;
+                    }
+                    blocks.start += 1;
+                    core.kick();
+                }
+                if blocks.is_empty() {
+                    return done.complete(Ok(()));
+                }
+                let core = Rc::clone(core);
+                rt::spawn(async move {
+                    let result = core.write(&request, blocks).await;
+                    done.complete(result.context(|| format!("transit cache {}", core.info.name)));
+                });
+                return;
+            }
+            _ => (),
+        }
+        let core = Rc::clone(core);
+        rt::spawn(async move { done.complete(core.serve(request).await) });
+    }
+}

@@ -1,0 +1,124 @@
+//! Evictors: tasks that take the next slot, write it to the device, and go on, until there is nothing to
+//! evict.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Result};
+use forebay_io::rt;
+
+use crate::core::{Core, IDLE};
+
+/// Evictors and what they write to.
+pub(crate) struct Evictions {
+    device: Rc<dyn BlockDevice>,
+    most: usize,
+    evictors: Cell<usize>,
+    in_flight: Cell<usize>,
+}
+
+impl Evictions {
+    /// At most `most` evictions at a time.
+    pub(crate) fn new(device: Rc<dyn BlockDevice>, most: usize) -> Self {
+        Self {
+            device,
+            most: most.max(1),
+            evictors: Cell::new(0),
+            in_flight: Cell::new(0),
+        }
+    }
+
+    /// Slots on their way to the device.
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+}
+
+impl Core {
+    /// Something may have to be evicted.
+    pub(crate) fn kick(self: &Rc<Self>) {
+        if !self.start_evictor() && self.evictions.evictors.get() == 0 && self.lines.waiting() > 0 {
+            // Nobody would serve them later.
+            self.serve_lines();
+            if !self.start_evictor() {
+                self.release_lines();
+            }
+        }
+    }
+
+    /// Starts an evictor, if there is something to evict and another may be. Whether there is one more.
+    fn start_evictor(self: &Rc<Self>) -> bool {
+        let evictions = &self.evictions;
+        let more = evictions.evictors.get() < evictions.most && self.next_to_evict().is_some();
+        if more {
+            evictions.evictors.set(evictions.evictors.get() + 1);
+            rt::spawn(Rc::clone(self).evict());
+        }
+        more
+    }
+
+    /// As many evictors as there may be, if there is enough to do.
+    pub(crate) fn kick_all(self: &Rc<Self>) {
+        for _ in 0..self.evictions.most {
+            self.kick();
+        }
+    }
+
+    async fn evict(self: Rc<Self>) {
+        let evictions = &self.evictions;
+        while let Some(slot) = self.next_to_evict() {
+            let block = self.slots.borrow_mut().begin(slot);
+            self.policy.borrow_mut().began(slot);
+            evictions.in_flight.set(evictions.in_flight.get() + 1);
+            let at = self.bytes(&(block..block + 1)).start;
+            let result = evictions.device.write(at, self.memory.data(slot)).await;
+            evictions.in_flight.set(evictions.in_flight.get() - 1);
+            self.evicted_with(slot, block, result);
+            // A device that answers at once would have this task go on for ever, alone.
+            rt::yield_now().await;
+        }
+        evictions.evictors.set(evictions.evictors.get() - 1);
+        self.kick();
+    }
+
+    fn evicted_with(&self, slot: u32, block: u64, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                self.memory.retire(slot);
+                let mut policy = self.policy.borrow_mut();
+                let keep = policy.keeps();
+                self.slots.borrow_mut().end(slot, keep);
+                policy.left(slot, keep);
+                self.counters.add(|stats| stats.evicted += 1);
+            }
+            Err(error) => {
+                self.slots.borrow_mut().fail(slot);
+                *self.refusal.borrow_mut() = Some((block, error));
+                self.counters.add(|stats| stats.refused += 1);
+            }
+        }
+        self.evicted(block).wake_all();
+        self.changed.wake_all();
+        let line = self.policy.borrow().line(block);
+        self.serve_line(line);
+    }
+
+    /// Notes a request, and sees to it that its absence is noticed, too.
+    pub(crate) fn requested(self: &Rc<Self>) {
+        if !self.uses_idle_time {
+            return;
+        }
+        self.requested_at.set(rt::now());
+        if self.watching.replace(true) {
+            return;
+        }
+        let core = Rc::clone(self);
+        rt::spawn(async move {
+            while !core.is_idle() {
+                rt::sleep(IDLE).await;
+            }
+            core.watching.set(false);
+            core.kick();
+        });
+    }
+}

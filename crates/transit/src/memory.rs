@@ -1,0 +1,296 @@
+//! The memory of the slots, which may outlive the process: a page that says whose it is, a header for each
+//! slot, and the data (docs/format.md has the bytes).
+//!
+//! A slot's header is two words: the block, and the version, which is zero while the slot holds nothing that
+//! counts. Data and block are stored before the version, in one 8-byte store, and the version of a slot goes
+//! before the slot is written to again: whenever the process ends, each header that has a version vouches for
+//! whole data. Of two slots with one block the higher version counts. The version's highest bit says that a
+//! request which would supersede the slot is at the device.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FBTRNS01");
+const AT_MAGIC: usize = 0;
+const AT_DEVICE: usize = 8;
+const AT_BOOT: usize = 16;
+const AT_BLOCK_BYTES: usize = 32;
+const AT_SLOTS: usize = 40;
+const AT_POISON: usize = 48;
+const PAGE_BYTES: usize = 4096;
+/// Of a slot's header.
+pub(crate) const HEADER_BYTES: usize = 16;
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// Tells the device from others.
+    pub(crate) device: u64,
+    /// The boot of the machine.
+    pub(crate) boot_id: [u8; 16],
+    /// Size of a block, bytes.
+    pub(crate) block_bytes: u32,
+}
+
+/// In a version: a request that would supersede the slot is at the device.
+const HELD: u64 = 1 << 63;
+
+/// A slot that an earlier process left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) slot: u32,
+    pub(crate) block: u64,
+    pub(crate) version: u64,
+    /// The device may have something newer, which was never acknowledged.
+    pub(crate) held: bool,
+}
+
+/// What an earlier process left.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// In order of version; one for each block.
+    pub(crate) slots: Vec<Found>,
+    /// A flush of the device had failed.
+    pub(crate) poisoned: bool,
+}
+
+/// The memory of an open cache.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    buf: Buf,
+    slots: usize,
+    data_at: usize,
+    block_bytes: usize,
+}
+
+fn atomic(buf: &Buf, at: usize) -> &AtomicU64 {
+    debug_assert!(at.is_multiple_of(8) && at + 8 <= buf.len());
+    // SAFETY: in bounds and aligned (buffers are page-aligned); the memory lives as long as `buf`, and this
+    // process reaches these words only through atomics.
+    unsafe { AtomicU64::from_ptr(buf.as_ptr().add(at).cast()) }
+}
+
+fn get(buf: &Buf, at: usize) -> u64 {
+    atomic(buf, at).load(Ordering::Acquire)
+}
+
+fn set(buf: &Buf, at: usize, value: u64) {
+    atomic(buf, at).store(value, Ordering::Release);
+}
+
+const fn data_at(slots: usize) -> usize {
+    (PAGE_BYTES + slots * HEADER_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+/// How many acknowledged blocks a process of this boot left in a memory, whatever the device; none if it is no
+/// such memory.
+#[must_use]
+pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> u64 {
+    if buf.len() < PAGE_BYTES {
+        return 0;
+    }
+    let memory = Memory {
+        slots: 0,
+        data_at: 0,
+        block_bytes: 0,
+        buf: buf.clone(),
+    };
+    match memory.owner() {
+        Some(owner) if owner.boot_id == *boot_id => memory.live(),
+        _ => 0,
+    }
+}
+
+/// How many slots fit.
+const fn slots_in(len: usize, block_bytes: usize) -> usize {
+    let mut slots = len.saturating_sub(PAGE_BYTES) / (block_bytes + HEADER_BYTES);
+    while slots > 0 && data_at(slots) + slots * block_bytes > len {
+        slots -= 1;
+    }
+    slots
+}
+
+/// Memory that `slots` slots of `block_bytes` need, bytes.
+#[must_use]
+pub const fn memory_bytes(slots: usize, block_bytes: u32) -> usize {
+    data_at(slots) + slots * block_bytes as usize
+}
+
+impl Memory {
+    /// Takes the memory over: what an earlier process of this boot left of this device stays, anything else
+    /// is forgotten. With `in_use` there was such a process.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it has no room for two slots; `Busy` if an earlier process left acknowledged writes
+    /// of another device, or of one with other blocks; `Lost` if it is not what the process had.
+    pub(crate) fn open(buf: Buf, owner: Owner, in_use: bool) -> Result<(Self, Left)> {
+        let block_bytes = owner.block_bytes as usize;
+        let slots = slots_in(buf.len(), block_bytes);
+        if slots < 2 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{} bytes hold less than two blocks of {block_bytes} bytes with their headers: use a \
+                     larger `capacity`",
+                    buf.len()
+                ),
+            ));
+        }
+        let memory = Self {
+            slots,
+            data_at: data_at(slots),
+            block_bytes,
+            buf,
+        };
+        let same_slots = get(&memory.buf, AT_SLOTS) == slots as u64;
+        let found = memory.owner();
+        let ours = found == Some(owner) && same_slots;
+        if !ours && found.is_some_and(|found| found.boot_id == owner.boot_id) {
+            memory.refuse_if_live()?;
+        }
+        if in_use && !ours {
+            return Err(Error::new(
+                ErrorKind::Lost,
+                "a process that used it died, and what it had acknowledged and not written to the device is \
+                 not here any more",
+            ));
+        }
+        let left = match ours {
+            true => memory.left(slots),
+            false => Left::default(),
+        };
+        match left.slots.is_empty() {
+            true => memory.begin(owner),
+            false => memory.retire_others(&left.slots),
+        }
+        Ok((memory, left))
+    }
+
+    /// Whose it is; none if it is not of this kind, or was not begun wholly.
+    fn owner(&self) -> Option<Owner> {
+        if get(&self.buf, AT_MAGIC) != MAGIC {
+            return None;
+        }
+        let mut boot_id = [0; 16];
+        self.buf.copy_to(AT_BOOT, &mut boot_id);
+        Some(Owner {
+            device: get(&self.buf, AT_DEVICE),
+            boot_id,
+            block_bytes: u32::try_from(get(&self.buf, AT_BLOCK_BYTES)).ok()?,
+        })
+    }
+
+    /// Blocks in slots that count, whatever their size.
+    fn live(&self) -> u64 {
+        let slots = usize::try_from(get(&self.buf, AT_SLOTS)).unwrap_or(usize::MAX);
+        let bytes = slots.checked_mul(HEADER_BYTES);
+        match bytes.is_some_and(|bytes| bytes <= self.buf.len() - PAGE_BYTES) {
+            true => self.left(slots).slots.len() as u64,
+            false => 0,
+        }
+    }
+
+    fn refuse_if_live(&self) -> Result<()> {
+        match self.live() {
+            0 => Ok(()),
+            live => Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the memory holds {live} acknowledged blocks of another device, or of one that has \
+                     changed: open that one first, choose another place, or remove it if that device is gone"
+                ),
+            )),
+        }
+    }
+
+    fn left(&self, slots: usize) -> Left {
+        let mut all: Vec<Found> = (0..slots as u32)
+            .map(|slot| {
+                let at = Self::header_at(slot);
+                let version = get(&self.buf, at + 8);
+                Found {
+                    slot,
+                    block: get(&self.buf, at),
+                    version: version & !HELD,
+                    held: version & HELD != 0,
+                }
+            })
+            .filter(|found| found.version > 0)
+            .collect();
+        all.sort_unstable_by_key(|found| (found.block, found.version));
+        let mut kept: Vec<Found> = Vec::with_capacity(all.len());
+        for found in all {
+            match kept.last_mut() {
+                Some(last) if last.block == found.block => *last = found,
+                _ => kept.push(found),
+            }
+        }
+        kept.sort_unstable_by_key(|found| found.version);
+        Left {
+            slots: kept,
+            poisoned: get(&self.buf, AT_POISON) != 0,
+        }
+    }
+
+    fn begin(&self, owner: Owner) {
+        set(&self.buf, AT_MAGIC, 0);
+        for slot in 0..self.slots as u32 {
+            self.retire(slot);
+        }
+        set(&self.buf, AT_DEVICE, owner.device);
+        self.buf.copy_from(AT_BOOT, &owner.boot_id);
+        set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
+        set(&self.buf, AT_SLOTS, self.slots as u64);
+        set(&self.buf, AT_POISON, 0);
+        set(&self.buf, AT_MAGIC, MAGIC);
+    }
+
+    pub(crate) const fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Retires every slot but these.
+    fn retire_others(&self, kept: &[Found]) {
+        let mut counts = vec![false; self.slots];
+        for found in kept {
+            counts[found.slot as usize] = true;
+        }
+        let others = (0..).zip(counts).filter(|(_, counts)| !counts);
+        others.for_each(|(slot, _)| self.retire(slot));
+    }
+
+    const fn header_at(slot: u32) -> usize {
+        PAGE_BYTES + slot as usize * HEADER_BYTES
+    }
+
+    /// The data of a slot.
+    pub(crate) fn data(&self, slot: u32) -> Buf {
+        let at = self.data_at + slot as usize * self.block_bytes;
+        self.buf.slice(at..at + self.block_bytes)
+    }
+
+    /// The slot's data is whole, and counts from here on.
+    pub(crate) fn publish(&self, slot: u32, block: u64, version: u64) {
+        let at = Self::header_at(slot);
+        set(&self.buf, at, block);
+        set(&self.buf, at + 8, version);
+    }
+
+    /// Says that a request which would supersede the slot is at the device, or that it is not any more.
+    pub(crate) fn hold(&self, slot: u32, held: bool) {
+        let at = Self::header_at(slot) + 8;
+        let version = get(&self.buf, at) & !HELD;
+        set(&self.buf, at, version | if held { HELD } else { 0 });
+    }
+
+    /// The slot holds nothing that counts.
+    pub(crate) fn retire(&self, slot: u32) {
+        set(&self.buf, Self::header_at(slot) + 8, 0);
+    }
+
+    /// A flush of the device failed: the next process shall know.
+    pub(crate) fn poison(&self) {
+        set(&self.buf, AT_POISON, 1);
+    }
+}

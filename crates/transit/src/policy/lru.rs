@@ -1,0 +1,59 @@
+//! Staging, least recently used: data stays until there is no room, then a write waits while the block that
+//! was used longest ago is written to the device (two steps: the eviction, then its own copy).
+
+use super::{Admission, Decide, View};
+use crate::links::{LINK_BYTES, Links, List};
+use crate::slots::Slots;
+
+#[derive(Debug)]
+pub(crate) struct Lru {
+    links: Links,
+    /// Candidates, least recently used first.
+    used: List,
+}
+
+impl Lru {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            links: Links::new(slots),
+            used: List::default(),
+        }
+    }
+}
+
+impl Decide for Lru {
+    fn admit(&mut self, slots: &Slots, _block: u64) -> Admission {
+        match slots.room() {
+            0 => Admission::Wait,
+            _ => Admission::Slot,
+        }
+    }
+
+    fn next(&mut self, view: View<'_>) -> Option<u32> {
+        self.used
+            .front()
+            .filter(|_| view.slots.room() + view.evicting < view.waiting)
+    }
+
+    fn entered(&mut self, slot: u32, _block: u64) {
+        self.used.push_back(&mut self.links, slot);
+    }
+
+    fn read(&mut self, slot: u32) {
+        self.began(slot);
+        self.entered(slot, 0);
+    }
+
+    fn began(&mut self, slot: u32) {
+        self.used.remove(&mut self.links, slot);
+    }
+
+    fn returned(&mut self, slot: u32) {
+        let oldest = self.used.front().unwrap_or(crate::links::NONE);
+        self.used.insert(&mut self.links, slot, oldest);
+    }
+
+    fn slot_bytes(&self) -> usize {
+        LINK_BYTES
+    }
+}

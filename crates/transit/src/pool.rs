@@ -1,0 +1,136 @@
+//! Threads that carry out jobs, and tell one who waits for them that some are done.
+//!
+//! This is all that the cache shares between threads. It knows nothing of slots, so that it can be checked by
+//! itself: see `tests/pool.rs`.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Arc, Condvar, Mutex, thread};
+
+struct Jobs<J> {
+    queue: VecDeque<J>,
+    /// Threads that wait for one.
+    sleeping: usize,
+    stop: bool,
+}
+
+struct Results<R> {
+    done: Vec<R>,
+    /// Who is told of the next.
+    waker: Option<Waker>,
+}
+
+struct Shared<J, R> {
+    jobs: Mutex<Jobs<J>>,
+    arrived: Condvar,
+    results: Mutex<Results<R>>,
+}
+
+/// A pool of threads.
+pub(crate) struct Pool<J, R> {
+    shared: Arc<Shared<J, R>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+const UNPOISONED: &str = "nothing panics while it has this lock";
+
+impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
+    /// Starts `threads` threads that do `work`.
+    ///
+    /// # Errors
+    /// If the system has no more threads.
+    pub(crate) fn new(
+        threads: usize,
+        work: impl Fn(J) -> R + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            jobs: Mutex::new(Jobs {
+                queue: VecDeque::with_capacity(256),
+                sleeping: 0,
+                stop: false,
+            }),
+            arrived: Condvar::new(),
+            results: Mutex::new(Results {
+                done: Vec::with_capacity(256),
+                waker: None,
+            }),
+        });
+        let work = Arc::new(work);
+        let mut pool = Self {
+            shared,
+            threads: Vec::with_capacity(threads),
+        };
+        for _ in 0..threads {
+            let (shared, work) = (Arc::clone(&pool.shared), Arc::clone(&work));
+            let builder = thread::Builder::new().name("forebay-evict".to_owned());
+            pool.threads
+                .push(builder.spawn(move || run(&shared, &*work))?);
+        }
+        Ok(pool)
+    }
+
+    /// Adds a job.
+    pub(crate) fn push(&self, job: J) {
+        let mut jobs = self.shared.jobs.lock().expect(UNPOISONED);
+        jobs.queue.push_back(job);
+        let asleep = jobs.sleeping > 0;
+        drop(jobs);
+        // A system call, which is left out where nobody needs it.
+        if asleep {
+            self.shared.arrived.notify_one();
+        }
+    }
+
+    /// Takes the results that are there; waits for one if there is none.
+    pub(crate) fn poll_results(&self, into: &mut Vec<R>, cx: &Context<'_>) -> Poll<()> {
+        let mut results = self.shared.results.lock().expect(UNPOISONED);
+        if results.done.is_empty() {
+            results.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        into.append(&mut results.done);
+        Poll::Ready(())
+    }
+}
+
+impl<J, R> Drop for Pool<J, R> {
+    /// Ends the threads. Jobs that have not begun are dropped.
+    fn drop(&mut self) {
+        if let Ok(mut jobs) = self.shared.jobs.lock() {
+            jobs.stop = true;
+            jobs.queue.clear();
+        }
+        self.shared.arrived.notify_all();
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run<J, R>(shared: &Shared<J, R>, work: &impl Fn(J) -> R) {
+    loop {
+        let mut jobs = shared.jobs.lock().expect(UNPOISONED);
+        let job = loop {
+            if jobs.stop {
+                return;
+            }
+            if let Some(job) = jobs.queue.pop_front() {
+                break job;
+            }
+            jobs.sleeping += 1;
+            jobs = shared.arrived.wait(jobs).expect(UNPOISONED);
+            jobs.sleeping -= 1;
+        };
+        drop(jobs);
+        let result = work(job);
+        let mut results = shared.results.lock().expect(UNPOISONED);
+        results.done.push(result);
+        let waker = results.waker.take();
+        drop(results);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Requests that may have to wait.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Context, Error, ErrorKind, IoFuture, Op, Request, Result};
+
+use crate::core::{Core, Placed};
+use crate::fault::Fault;
+use crate::lines::Outcome;
+use crate::slots::State;
+
+impl Core {
+    /// Serves any request.
+    pub(crate) async fn serve(self: Rc<Self>, request: Request) -> Result<()> {
+        let result = match request.op {
+            Op::Read => self.read(&request).await,
+            Op::Write { fua } if !fua || self.faults.has(Fault::FuaFromMemory) => {
+                let blocks = self.blocks(&request);
+                self.write(&request, blocks).await
+            }
+            Op::Write { .. } => {
+                let count = request.len / u64::from(self.info.logical_block_bytes);
+                self.counters.add(|stats| stats.fua += count);
+                self.durably(request).await
+            }
+            Op::WriteZeroes { fua: true, .. } => self.durably(request).await,
+            Op::WriteZeroes { .. } | Op::Discard => self.alone(request).await,
+            Op::Flush => self.flush().await,
+        };
+        result.context(|| format!("transit cache {}", self.info.name))
+    }
+
+    async fn read(&self, request: &Request) -> Result<()> {
+        let blocks = self.blocks(request);
+        // What was read of a write that is under way could be gone after a crash.
+        self.changed.until(|| !self.bars.is_running(&blocks)).await;
+        let mut started: Vec<IoFuture> = Vec::new();
+        let mut missing = blocks.start..blocks.start;
+        for block in blocks.clone() {
+            if self.read_slot(block, request) {
+                started.extend(self.read_through(request, missing));
+                missing = block + 1..block + 1;
+            } else {
+                missing.end = block + 1;
+            }
+        }
+        started.extend(self.read_through(request, missing));
+        let mut result = Ok(());
+        for io in started {
+            result = result.and(io.await);
+        }
+        result
+    }
+
+    fn read_through(&self, request: &Request, blocks: Range<u64>) -> Option<IoFuture> {
+        if blocks.is_empty() {
+            return None;
+        }
+        let count = blocks.end - blocks.start;
+        self.counters.add(|stats| stats.read_misses += count);
+        let at = self.bytes(&blocks).start;
+        Some(self.device.read(at, self.part(request, &blocks)))
+    }
+
+    /// Writes these of the request's blocks, into slots where there are some.
+    pub(crate) async fn write(
+        self: &Rc<Self>,
+        request: &Request,
+        mut blocks: Range<u64>,
+    ) -> Result<()> {
+        while let Some(block) = blocks.clone().next() {
+            let data = self.part(request, &(block..block + 1));
+            match self.place(block, &data, false) {
+                Placed::Done => {
+                    blocks.start += 1;
+                    self.kick();
+                }
+                Placed::Barred => self.changed.wait().await,
+                Placed::Evicting => {
+                    self.counters.add(|stats| stats.collided += 1);
+                    self.evicted(block).wait().await;
+                }
+                Placed::Bypass => self.bypass(request, &mut blocks).await?,
+                Placed::Wait => {
+                    self.counters.add(|stats| stats.waited += 1);
+                    let line = self.policy.borrow().line(block);
+                    let wait = self.lines.wait(line, block, data);
+                    self.kick();
+                    match wait.await {
+                        Outcome::Placed => {
+                            blocks.start += 1;
+                            self.kick();
+                        }
+                        Outcome::Retry => (),
+                        Outcome::Bypass => self.bypass(request, &mut blocks).await?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the first of the blocks to the device, with those behind it that have no slots either.
+    async fn bypass(self: &Rc<Self>, request: &Request, blocks: &mut Range<u64>) -> Result<()> {
+        let mut run = blocks.start..blocks.start + 1;
+        while run.end < blocks.end && self.slots.borrow().find(run.end).is_none() {
+            run.end += 1;
+        }
+        let count = run.end - run.start;
+        self.counters.add(|stats| stats.bypassed += count);
+        let at = self.bytes(&run).start;
+        let part = Request::write(at, self.part(request, &run), false);
+        blocks.start = run.end;
+        self.alone(part).await
+    }
+
+    /// Whether a write with FUA needs no flush behind it.
+    const fn fua_is_durable(&self) -> bool {
+        self.device_info.fua || !self.device_info.volatile_cache
+    }
+
+    /// As [`Core::alone`]; when this returns, it is on media.
+    async fn durably(self: &Rc<Self>, request: Request) -> Result<()> {
+        self.alone(request).await?;
+        match self.fua_is_durable() {
+            true => Ok(()),
+            false => self.flush_device().await,
+        }
+    }
+
+    /// Has a request served by the device, while nobody else changes its blocks.
+    pub(crate) async fn alone(self: &Rc<Self>, request: Request) -> Result<()> {
+        let blocks = self.blocks(&request);
+        let supersedes = request.op != Op::Discard;
+        let bar = self.bars.add(blocks.clone());
+        self.changed.until(|| self.bars.is_next(bar)).await;
+        let mut held = Vec::new();
+        while !self.faults.has(Fault::BypassOverSlot) {
+            self.hold(&blocks, &mut held);
+            if !self.slots.borrow().evicting_in(&blocks) {
+                break;
+            }
+            self.changed.wait().await;
+        }
+        self.bars.run(bar);
+        let result = match supersedes {
+            true => {
+                held.iter().for_each(|slot| self.memory.hold(*slot, true));
+                self.device.start(request).await
+            }
+            false => self.discard(&blocks, &held).await,
+        };
+        for slot in held {
+            match (supersedes, &result) {
+                (true, Ok(())) => self.let_go(slot),
+                (true, Err(_)) => self.put_back(slot).await,
+                (false, _) => self.resume(slot),
+            }
+        }
+        self.lift(bar);
+        result
+    }
+
+    /// The request of a range is over.
+    fn lift(self: &Rc<Self>, bar: u64) {
+        self.bars.remove(bar);
+        self.changed.wake_all();
+        self.serve_lines();
+        self.kick();
+    }
+
+    /// A held slot was superseded, or is on media.
+    fn let_go(&self, slot: u32) {
+        self.memory.retire(slot);
+        self.slots.borrow_mut().release(slot);
+        self.policy.borrow_mut().left(slot, false);
+    }
+
+    /// A held slot is one as before.
+    fn resume(&self, slot: u32) {
+        self.memory.hold(slot, false);
+        self.slots.borrow_mut().resume(slot);
+        self.policy.borrow_mut().returned(slot);
+    }
+
+    /// A request that would have superseded a held slot was not acknowledged, and the device may have it all
+    /// the same. The slot goes on media in its place: it is what is read, and that must not change when power
+    /// is lost. Where the device refuses that, too, the slot stays.
+    async fn put_back(&self, slot: u32) {
+        let block = self.slots.borrow().block(slot);
+        let at = self.bytes(&(block..block + 1)).start;
+        let data = self.memory.data(slot);
+        let write = Request::write(at, data, self.device_info.fua);
+        let mut written = self.device.start(write).await;
+        if written.is_ok() && !self.fua_is_durable() {
+            written = self.flush_device().await;
+        }
+        match written {
+            Ok(()) => self.let_go(slot),
+            Err(_) => self.resume(slot),
+        }
+    }
+
+    /// Puts what an earlier process left held on media, before anybody can have to do with it.
+    pub(crate) fn put_back_all(self: &Rc<Self>, slots: Vec<u32>) {
+        let bars: Vec<(u32, u64)> = slots
+            .into_iter()
+            .map(|slot| {
+                let block = self.slots.borrow().block(slot);
+                self.policy.borrow_mut().began(slot);
+                self.slots.borrow_mut().hold(slot);
+                let bar = self.bars.add(block..block + 1);
+                self.bars.run(bar);
+                (slot, bar)
+            })
+            .collect();
+        if bars.is_empty() {
+            return;
+        }
+        let core = Rc::clone(self);
+        forebay_io::rt::spawn(async move {
+            for (slot, bar) in bars {
+                core.put_back(slot).await;
+                core.lift(bar);
+            }
+        });
+    }
+
+    /// Discards all but the blocks in these slots: they are newer than what the device has, and it may leave
+    /// what is discarded as it is, or not.
+    async fn discard(&self, blocks: &Range<u64>, held: &[u32]) -> Result<()> {
+        let mut kept: Vec<u64> = {
+            let slots = self.slots.borrow();
+            held.iter().map(|slot| slots.block(*slot)).collect()
+        };
+        kept.sort_unstable();
+        let mut result = Ok(());
+        let mut from = blocks.start;
+        for end in kept.into_iter().chain([blocks.end]) {
+            if from < end {
+                let bytes = self.bytes(&(from..end));
+                let discarded = self.device.discard(bytes.start, bytes.end - bytes.start);
+                result = result.and(discarded.await);
+            }
+            from = end + 1;
+        }
+        result
+    }
+
+    /// Takes what slots hold of these blocks away from evictors and policy.
+    fn hold(&self, blocks: &Range<u64>, held: &mut Vec<u32>) {
+        let mut found = Vec::new();
+        self.slots
+            .borrow()
+            .each_in(blocks, |slot, state| found.push((slot, state)));
+        let mut slots = self.slots.borrow_mut();
+        let mut policy = self.policy.borrow_mut();
+        for (slot, state) in found {
+            match state {
+                State::Kept => {
+                    policy.dropped(slot);
+                    slots.release(slot);
+                    continue;
+                }
+                State::Valid => policy.began(slot),
+                State::Failed => (),
+                _ => continue,
+            }
+            slots.hold(slot);
+            held.push(slot);
+        }
+    }
+
+    /// Makes durable what was acknowledged before this.
+    pub(crate) async fn flush(self: &Rc<Self>) -> Result<()> {
+        let flush = self.slots.borrow_mut().begin_flush();
+        let owed = self.slots.borrow().owed() as u64;
+        self.counters.add(|stats| {
+            stats.flushes += 1;
+            stats.flushed += owed;
+        });
+        self.kick_all();
+        self.changed
+            .until(|| {
+                let slots = self.slots.borrow();
+                let ignores = self.faults.has(Fault::FlushIgnoresEvicting);
+                slots.is_drained(flush) || ignores && slots.is_begun(flush)
+            })
+            .await;
+        if self.slots.borrow_mut().end_flush(flush) > 0 {
+            return Err(self.refused());
+        }
+        self.flush_device().await
+    }
+
+    /// What the device refused, by name; it is tried again.
+    fn refused(self: &Rc<Self>) -> Error {
+        let mut refused: Vec<u32> = self.slots.borrow().refused().collect();
+        let count = refused.len();
+        let mut blocks = Vec::with_capacity(count);
+        for slot in refused.drain(..) {
+            let mut slots = self.slots.borrow_mut();
+            blocks.push(slots.block(slot));
+            slots.retry(slot);
+            self.policy.borrow_mut().returned(slot);
+        }
+        self.kick();
+        blocks.sort_unstable();
+        let most = 8;
+        let named: Vec<_> = blocks.iter().take(most).map(u64::to_string).collect();
+        let more = if count > most { ", ..." } else { "" };
+        let message = format!(
+            "the device refused {count} blocks of {} bytes that were acknowledged ({}{more}): they stay in \
+             memory and are tried again; repair the device, then flush again",
+            self.info.logical_block_bytes,
+            named.join(", "),
+        );
+        match self.refusal.take() {
+            Some((block, error)) => {
+                let source = error.context(format!("writing block {block}"));
+                Error::with_source(ErrorKind::Io, message, source)
+            }
+            None => Error::new(ErrorKind::Io, message),
+        }
+    }
+
+    /// Flushes the device. Once that has failed it is not believed any more: what was written since the last
+    /// good flush has left its slots, and nobody can write it again.
+    async fn flush_device(&self) -> Result<()> {
+        // One at a time: of two, the one that is told of lost data may be answered last.
+        self.flushing.acquire(1).await;
+        let result = self.flush_device_alone().await;
+        self.flushing.release(1);
+        result
+    }
+
+    async fn flush_device_alone(&self) -> Result<()> {
+        let failed = self.flush_failed.borrow().clone();
+        let error = match failed {
+            Some(error) => error,
+            None => match self.device.flush().await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            },
+        };
+        self.memory.poison();
+        *self.flush_failed.borrow_mut() = Some(error.clone());
+        Err(Error::with_source(
+            ErrorKind::Lost,
+            "a flush of the device failed, and what was written to it since the one before may be lost: \
+             check it from above, and restart",
+            error,
+        ))
+    }
+}

@@ -1,0 +1,148 @@
+//! What the memory says after the process that had it is gone.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Buf, ErrorKind};
+use forebay_io::rt::{Executor, block_on_simulated};
+
+use super::block;
+use super::gate::Gate;
+use crate::memory::{Found, Memory, Owner};
+use crate::{Policy, Transit, TransitOptions, blocks_left, memory_bytes};
+
+const OWNER: Owner = Owner {
+    device: 7,
+    boot_id: [1; 16],
+    block_bytes: 512,
+};
+
+const fn found(slot: u32, block: u64, version: u64) -> Found {
+    Found {
+        slot,
+        block,
+        version,
+        held: false,
+    }
+}
+
+#[test]
+fn only_whole_blocks_count_and_the_newer_of_two_versions() {
+    let bytes = Buf::zeroed(memory_bytes(6, 512));
+    let (memory, left) = Memory::open(bytes.clone(), OWNER, false).expect("large enough");
+    assert_eq!((memory.slots(), left.slots.len()), (6, 0));
+    memory.publish(3, 40, 5);
+    memory.publish(1, 41, 6);
+    memory.publish(0, 40, 7);
+    memory.publish(5, 42, 8);
+    memory.retire(5);
+    // The process ends before slot 3 is retired, and with the data of slot 2 half in.
+    memory.data(2).slice(0..100).fill(9);
+    let (memory, left) = Memory::open(bytes.clone(), OWNER, false).expect("the same");
+    assert_eq!(left.slots, [found(1, 41, 6), found(0, 40, 7)]);
+    assert!(!left.poisoned);
+    memory.retire(0);
+    memory.poison();
+    let (_, left) = Memory::open(bytes.clone(), OWNER, false).expect("the same");
+    assert_eq!(
+        left.slots,
+        [found(1, 41, 6)],
+        "the older version did not come back"
+    );
+    assert!(left.poisoned);
+}
+
+#[test]
+fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
+    let bytes = Buf::zeroed(memory_bytes(6, 512));
+    let (memory, _) = Memory::open(bytes.clone(), OWNER, false).expect("large enough");
+    memory.publish(1, 41, 6);
+    let other = Owner { device: 8, ..OWNER };
+    let larger = Owner {
+        block_bytes: 1024,
+        ..OWNER
+    };
+    assert_eq!(blocks_left(&bytes, &[1; 16]), 1);
+    assert_eq!(blocks_left(&bytes, &[2; 16]), 0);
+    for owner in [other, larger] {
+        let error = Memory::open(bytes.clone(), owner, false).expect_err("not theirs");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
+    }
+    let later = Owner {
+        boot_id: [2; 16],
+        ..OWNER
+    };
+    Memory::open(bytes.clone(), later, true).expect_err("in use, and of another boot");
+    let (memory, left) = Memory::open(bytes.clone(), later, false).expect("another boot");
+    assert!(left.slots.is_empty());
+    memory.publish(1, 41, 6);
+    memory.retire(1);
+    Memory::open(bytes, other, false).expect("nothing in it counts");
+    let error = Memory::open(Buf::zeroed(4096 + 600), OWNER, false).expect_err("too small");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_slot_costs_at_most_64_bytes_besides_its_data() {
+    for policy in Policy::ALL {
+        block_on_simulated(1, async move {
+            let gate = Gate::new(8).device();
+            let options = TransitOptions {
+                policy,
+                ..TransitOptions::new("t", [1; 16])
+            };
+            let memory = Buf::zeroed(memory_bytes(1 << 12, 512));
+            let opened = Transit::open(Rc::clone(&gate), gate, memory, options);
+            let bytes = opened.expect("large enough").0.stats().slot_bytes;
+            eprintln!("{policy}: {bytes} bytes a slot");
+            assert!(bytes <= 64, "{policy}: {bytes}");
+        });
+    }
+}
+
+/// The process ends at every byte of every store that a write makes: the next one has the older version or
+/// the newer one.
+#[test]
+fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
+    let bytes = memory_bytes(4, 512);
+    let memory = Buf::zeroed(bytes);
+    let executor = Executor::simulated(1);
+    let entered = executor.enter();
+    let gate = Gate::new(8);
+    let options = || TransitOptions {
+        policy: Policy::Lru,
+        ..TransitOptions::new("t", [1; 16])
+    };
+    let (cache, _) =
+        Transit::open(gate.device(), gate.device(), memory.clone(), options()).expect("opens");
+    drop(cache.write(0, block(1)));
+    let before = memory.to_vec();
+    drop(cache.write(0, block(2)));
+    let after = memory.to_vec();
+    // What was stored, as far as it shows, with the data first, then the header that vouches for it, then
+    // the older one's: the order of `Core::place`.
+    let changed: Vec<usize> = (0..bytes).filter(|&at| before[at] != after[at]).collect();
+    let (headers, data): (Vec<usize>, Vec<usize>) = changed.iter().partition(|&&at| at < 4096 * 2);
+    assert!(data.len() == 512 && headers.len() >= 2, "{headers:?}");
+    let (new, old): (Vec<usize>, Vec<usize>) = headers.iter().partition(|&&at| before[at] == 0);
+    let order: Vec<usize> = [data, new, old].concat();
+    let mut versions = [0, 0];
+    for stop in 0..=order.len() {
+        let mut torn = before.clone();
+        for &at in &order[..stop] {
+            torn[at] = after[at];
+        }
+        let (cache, found) =
+            Transit::open(gate.device(), gate.device(), Buf::copied(&torn), options())
+                .expect("opens");
+        assert_eq!(found.blocks, 1);
+        let buf = block(0);
+        let read = cache.read(0, buf.clone());
+        drop(read);
+        let seen = buf.to_vec();
+        assert!(seen.iter().all(|byte| *byte == seen[0]), "torn at {stop}");
+        versions[usize::from(seen[0]) - 1] += 1;
+    }
+    assert!(versions[0] > 500 && versions[1] > 0, "{versions:?}");
+    executor.clear();
+    drop(entered);
+}
