@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_frontend::Spread;
 use forebay_frontend::fuse::{self, FuseMount};
-use forebay_frontend::nbd::{self, Exports, Spread};
+use forebay_frontend::nbd::{self, Exports};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::spawn_reactor;

@@ -1,0 +1,91 @@
+//! Log pages (Base 5.16).
+
+use forebay_volume::VolumeStats;
+use forebay_wire::nvme::admin::{LogRequest, lid};
+use forebay_wire::nvme::log::{Smart, ana, changed_namespaces, firmware};
+use forebay_wire::nvme::{ALL_NAMESPACES, Command, Status};
+
+use super::connection::Connection;
+use super::identify::REVISION;
+
+/// The part of a page that a command asks for, as far as the page goes, and the length asked for, bytes.
+pub(super) fn page(connection: &Connection, command: &Command) -> Result<(Vec<u8>, u32), Status> {
+    let request = LogRequest::of(command);
+    if request.length > u64::from(super::MAX_TRANSFER_BYTES) || !request.offset.is_multiple_of(4) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let whole = match connection.controller().subsystem() {
+        Some(_) => io_page(connection, command, &request)?,
+        None => discovery_page(connection, &request)?,
+    };
+    let offset = usize::try_from(request.offset).map_err(|_| Status::INVALID_FIELD)?;
+    let part = whole.get(offset..).ok_or(Status::INVALID_FIELD)?;
+    let length = u32::try_from(request.length).expect("at most the largest transfer");
+    Ok((part[..part.len().min(length as usize)].to_vec(), length))
+}
+
+fn discovery_page(connection: &Connection, request: &LogRequest) -> Result<Vec<u8>, Status> {
+    if request.lid != lid::DISCOVERY {
+        return Err(Status::INVALID_LOG_PAGE);
+    }
+    let address = connection.local_address().ok_or(Status::INTERNAL_ERROR)?;
+    let exports = &connection.exports;
+    if !request.retain {
+        connection.events.seen();
+    }
+    Ok(exports.discovery_log(connection.controller().host(), address))
+}
+
+fn io_page(
+    connection: &Connection,
+    command: &Command,
+    request: &LogRequest,
+) -> Result<Vec<u8>, Status> {
+    let controller = connection.controller();
+    Ok(match request.lid {
+        lid::ERROR => {
+            let (_, entries) = controller.errors();
+            let encoded = entries.iter().flat_map(|entry| entry.encode());
+            encoded.collect()
+        }
+        lid::SMART => smart(connection, command.nsid)?.encode().to_vec(),
+        lid::FIRMWARE => firmware(REVISION).to_vec(),
+        lid::CHANGED_NAMESPACES => {
+            let changed = connection.events.changed(!request.retain);
+            changed_namespaces(&changed).to_vec()
+        }
+        lid::ANA => {
+            let subsystem = controller.subsystem().ok_or(Status::INVALID_LOG_PAGE)?;
+            let ids: Vec<u32> = subsystem.namespaces().iter().map(|it| it.nsid).collect();
+            // "RGO": groups without their namespaces.
+            ana(subsystem.generation(), &ids, request.specific & 1 != 0)
+        }
+        _ => return Err(Status::INVALID_LOG_PAGE),
+    })
+}
+
+/// Health of a namespace, or of all together.
+fn smart(connection: &Connection, nsid: u32) -> Result<Smart, Status> {
+    let controller = connection.controller();
+    let subsystem = controller.subsystem().ok_or(Status::INVALID_LOG_PAGE)?;
+    let namespaces = match nsid {
+        0 | ALL_NAMESPACES => subsystem.namespaces(),
+        nsid => vec![subsystem.namespace(nsid).ok_or(Status::INVALID_NAMESPACE)?],
+    };
+    let (errors, _) = controller.errors();
+    let mut smart = Smart {
+        hours: subsystem.uptime().as_secs() / 3600,
+        errors,
+        ..Smart::default()
+    };
+    for namespace in namespaces {
+        let VolumeStats { read, write, .. } = namespace.volume.stats();
+        smart.read_bytes += read.bytes;
+        smart.written_bytes += write.bytes;
+        smart.reads += read.ops;
+        smart.writes += write.ops;
+        smart.media_errors += read.errors + write.errors;
+        smart.read_only |= namespace.volume.read_only();
+    }
+    Ok(smart)
+}
