@@ -43,7 +43,7 @@ use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, Fault, Kind, Terminate};
 
 use crate::net::{self, Deadline, Protocol, Receiver, Spread};
 pub use export::Exports;
-pub use subsystem::Subsystem;
+pub use subsystem::{Subsystem, check_nqn};
 
 /// Time that a host has to make a queue: more than a new association waits for older ones.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {

@@ -298,7 +298,11 @@ impl Drop for Pending {
     }
 }
 
-fn check_nqn(name: &str) -> Result<()> {
+/// Whether `name` can be that of a subsystem or host.
+///
+/// # Errors
+/// `InvalidInput` if it is no qualified name, or that of discovery.
+pub fn check_nqn(name: &str) -> Result<()> {
     if !is_nqn(name) || name == DISCOVERY_NQN {
         let what = format!(
             "{name:?} is no NVMe qualified name of a subsystem or host: write \"nqn.\", a year and month, \
