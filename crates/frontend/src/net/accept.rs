@@ -99,14 +99,14 @@ impl<P: Protocol> Server<P> {
         let reason = error.report();
         match self.log.admit(Instant::now(), &reason) {
             Verdict::Now => {
-                tracing::warn!(peer, reason, "a connection of {} was closed", P::NAME);
+                tracing::warn!(peer, reason, "an {} connection was closed", P::NAME);
             }
             Verdict::After(time) => {
                 let server = Arc::clone(self);
                 rt::spawn(async move {
                     rt::sleep(time).await;
                     let (more, last) = server.log.rest(Instant::now());
-                    tracing::warn!(more, last, "more connections of {} were closed", P::NAME);
+                    tracing::warn!(more, last, "more {} connections were closed", P::NAME);
                 });
             }
             Verdict::Counted => {}

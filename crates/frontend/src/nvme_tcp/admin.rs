@@ -22,6 +22,10 @@ const TICK: Duration = if cfg!(test) {
     Duration::from_millis(500)
 };
 
+/// Time that a discovery controller without a keep-alive timer may be idle (Base 5.18, "Keep Alive"; 3.1.2.3,
+/// "Discovery Controller").
+const DISCOVERY_IDLE_TIME: Duration = Duration::from_secs(120);
+
 /// Runs a command of an admin queue.
 pub(super) async fn run(
     connection: &Rc<Connection>,
@@ -148,7 +152,10 @@ pub(super) async fn watch(connection: Weak<Connection>) {
         if now != commands {
             (commands, heard) = (now, rt::now());
         }
-        let limit = Duration::from_millis(controller.keep_alive_ms().into());
+        let limit = match (controller.keep_alive_ms(), controller.subsystem()) {
+            (0, None) => DISCOVERY_IDLE_TIME,
+            (time, _) => Duration::from_millis(time.into()),
+        };
         if !limit.is_zero() && rt::now() - heard > limit {
             controller.end(&format!(
                 "nothing was heard of it for {} s",

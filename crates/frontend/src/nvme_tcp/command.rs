@@ -81,11 +81,15 @@ impl Io<'_> {
 
     async fn start(&self, namespace: &Opening, request: Request) -> Result<(), Failure> {
         let done = namespace.device.start(request).await;
-        done.map_err(|error| self.failure(&error))
+        done.map_err(|error| self.failure(namespace, &error))
     }
 
-    fn failure(&self, error: &Error) -> Failure {
+    fn failure(&self, namespace: &Opening, error: &Error) -> Failure {
         match error.kind() {
+            // Taken out of service by itself, the others go on.
+            ErrorKind::ShuttingDown if self.connection.open(namespace.nsid).is_err() => {
+                Status::INVALID_NAMESPACE.into()
+            }
             ErrorKind::ShuttingDown => self.connection.abandon(),
             kind => Status::of(kind, self.writes).into(),
         }
@@ -178,6 +182,9 @@ impl Io<'_> {
 
     async fn compare(&self, memory: &mut Memory<'_>, capsule: &Capsule) -> Result<(), Failure> {
         let (namespace, offset, bytes) = self.transfer(&capsule.command)?;
+        if matches!(capsule.command.data()?, Data::Transport { .. }) {
+            memory.reserve(2, bytes).await?;
+        }
         let theirs = memory.receive(capsule, bytes).await?;
         let ours = memory.take(bytes).await?;
         let request = Request::read(offset, ours.clone());
@@ -194,7 +201,7 @@ impl Io<'_> {
         let (namespace, offset, bytes) = self.range(command)?;
         let request = Request::discard(offset, bytes);
         let inside = namespace.device.info().check(&request);
-        inside.map_err(|error| self.failure(&error))?;
+        inside.map_err(|error| self.failure(&namespace, &error))?;
         let piece_bytes = bytes.min(u64::from(VERIFY_BYTES));
         let piece = memory
             .take(u32::try_from(piece_bytes).expect("at most a piece"))

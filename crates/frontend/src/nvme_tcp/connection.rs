@@ -84,6 +84,7 @@ struct Opened {
 
 /// A namespace as a device of this reactor.
 pub(super) struct Opening {
+    pub(super) nsid: u32,
     pub(super) device: Rc<dyn BlockDevice>,
     /// Logical block as a power of two of bytes.
     pub(super) block_shift: u32,
@@ -284,6 +285,7 @@ impl Connection {
             connection: self,
             slot,
             cost: 0,
+            reserved: 0,
         };
         let outcome = match self.queue {
             0 => admin::run(self, &mut memory, &capsule).await,
@@ -398,6 +400,7 @@ impl Connection {
             list.resize_with(namespace.nsid as usize, || None);
             let block_bytes = namespace.volume.info().logical_block_bytes;
             list[namespace.nsid as usize - 1] = Some(Rc::new(Opening {
+                nsid: namespace.nsid,
                 device: namespace.volume.open(),
                 block_shift: block_bytes.trailing_zeros(),
             }));
@@ -416,7 +419,19 @@ impl Connection {
 pub(super) struct Memory<'a> {
     connection: &'a Connection,
     slot: u16,
+    /// What it has of the connection's budget, bytes.
     cost: u64,
+    /// What of that is in no buffer yet, bytes.
+    reserved: u64,
+}
+
+/// What a buffer counts for: they come in powers of two, of a page at least.
+fn cost_bytes(bytes: u32) -> u64 {
+    u64::from(
+        bytes
+            .max(forebay_wire::nvme::PAGE_BYTES)
+            .next_power_of_two(),
+    )
 }
 
 impl Memory<'_> {
@@ -424,21 +439,28 @@ impl Memory<'_> {
         self.slot
     }
 
-    /// A buffer of `bytes`, once there is memory for it. Until then the command may be aborted.
-    pub(super) async fn take(&mut self, bytes: u32) -> Result<Buf, Failure> {
+    /// Waits until there is memory for `count` buffers of `bytes`; the command may be aborted until then. One that
+    /// needs several reserves them together: were each to wait for its second with its first in hand, all could
+    /// wait for ever.
+    pub(super) async fn reserve(&mut self, count: u64, bytes: u32) -> Result<(), Failure> {
         let connection = self.connection;
-        // Buffers come in powers of two, of a page at least.
-        let cost = u64::from(
-            bytes
-                .max(forebay_wire::nvme::PAGE_BYTES)
-                .next_power_of_two(),
-        );
+        let cost = count * cost_bytes(bytes);
         if !connection.budget.try_acquire(cost) {
             connection.slots.pause(self.slot);
             connection.budget.acquire(cost).await;
         }
         self.cost += cost;
-        connection.slots.resume(self.slot).map_err(failure)?;
+        self.reserved += cost;
+        connection.slots.resume(self.slot).map_err(failure)
+    }
+
+    /// A buffer of `bytes`, once there is memory for it.
+    pub(super) async fn take(&mut self, bytes: u32) -> Result<Buf, Failure> {
+        let cost = cost_bytes(bytes);
+        if self.reserved < cost {
+            self.reserve(1, bytes).await?;
+        }
+        self.reserved -= cost;
         Ok(Buf::scratch(bytes as usize))
     }
 

@@ -131,7 +131,7 @@ impl Controller {
     pub(super) fn status(&self) -> u32 {
         let status = self.status.load(Ordering::Acquire);
         // A reset is over when the I/O queues have gone.
-        if status & csts::RDY != 0
+        if status != 0
             && !self.is_enabled()
             && self.queues().list.iter().all(|queue| queue.number == 0)
         {

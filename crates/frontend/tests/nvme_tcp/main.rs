@@ -333,6 +333,26 @@ fn many_commands_are_in_flight_and_several_r2ts() {
 }
 
 #[test]
+fn compares_do_not_wait_for_each_others_memory() {
+    let target = Target::start();
+    let identity = Identity {
+        queue_size: 128,
+        ..Identity::to(NQN)
+    };
+    let host = Association::new(target.address, identity, Style::default());
+    let mut queue = host.queue(1);
+    let data = vec![0; 1 << 20];
+    let entry = on_blocks(COMPARE, 0, 2048, 0);
+    // Each takes two buffers of 1 MiB, out of 32.
+    let ids: Vec<u16> = (0..100)
+        .map(|_| queue.start(entry, With::Data(&data)))
+        .collect();
+    for cid in ids {
+        assert_eq!(queue.wait(cid).status, 0);
+    }
+}
+
+#[test]
 fn fua_flush_and_deallocation_reach_the_device() {
     let target = Target::start();
     let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
