@@ -9,8 +9,9 @@ use forebay_io::rt;
 use forebay_wire::nvme::admin::opcode;
 use forebay_wire::nvme::{Command, Data, Status, fabrics};
 
-use super::connection::{self, Connection, Failure, Memory, Outcome, no_data};
+use super::connection::{self, Connection, Failure, Outcome, no_data};
 use super::events::MAX_REQUESTS;
+use super::memory::Memory;
 use super::receive::Capsule;
 use super::slots::Verdict;
 use super::{feature, identify, log, property};

@@ -7,7 +7,8 @@ use forebay_wire::nvme::io::{RANGE_BYTES, Range, opcode};
 use forebay_wire::nvme::{ALL_NAMESPACES, Command, Data, Status};
 
 use super::MAX_TRANSFER_BYTES;
-use super::connection::{Connection, Failure, Memory, Opening, Outcome, no_data};
+use super::connection::{Connection, Failure, Opening, Outcome, no_data};
+use super::memory::Memory;
 use super::receive::Capsule;
 
 /// Piece in which Verify reads a range, bytes.

@@ -11,9 +11,9 @@ use forebay_io::net::Stream;
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
 use forebay_wire::nvme::log::ErrorEntry;
-use forebay_wire::nvme::{Command, Completion, Data, Status};
+use forebay_wire::nvme::{Command, Completion, Status};
 use forebay_wire::nvme_tcp::{
-    ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, DataHeader, Fatal, Fault, Kind, flag,
+    ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, Fatal, Fault, Kind, flag,
 };
 
 use crate::net::{Progress, Receiver};
@@ -22,9 +22,10 @@ use super::controller::{Controller, Membership};
 use super::events::Events;
 use super::export::Exports;
 use super::handshake::Session;
+use super::memory::Memory;
 use super::receive::{Capsule, take_capsule, take_data, take_data_header, take_termination};
 use super::reply::{Outbox, Reply};
-use super::slots::{NoSlot, Slots, Verdict};
+use super::slots::{NoSlot, Slots};
 use super::{End, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, admin, command};
 
 /// Memory that the commands of one connection may hold at a time beside what came in capsules, bytes.
@@ -65,7 +66,7 @@ pub(super) struct Connection {
     no_flow_control: bool,
     head: Cell<u16>,
     pub(super) slots: Slots,
-    budget: Semaphore,
+    pub(super) budget: Semaphore,
     in_flight: Cell<u64>,
     idle: WaitList,
     closing: Cell<bool>,
@@ -281,17 +282,12 @@ impl Connection {
 
     async fn run(self: &Rc<Self>, slot: u16, capsule: Capsule) {
         let command = capsule.command;
-        let mut memory = Memory {
-            connection: self,
-            slot,
-            cost: 0,
-            reserved: 0,
-        };
+        let mut memory = Memory::of(self, slot);
         let outcome = match self.queue {
             0 => admin::run(self, &mut memory, &capsule).await,
             _ => command::run(self, &mut memory, &capsule).await,
         };
-        let cost = memory.cost;
+        let cost = memory.cost();
         drop(capsule);
         if let Err(Failure::Status(status)) = outcome {
             self.controller().note_error(ErrorEntry {
@@ -330,7 +326,7 @@ impl Connection {
         self.reply(Reply::Completion(completion, data), cost).await;
     }
 
-    async fn reply(&self, reply: Reply, cost: u64) {
+    pub(super) async fn reply(&self, reply: Reply, cost: u64) {
         if self.outbox.push(reply, cost) {
             self.send_replies().await;
         }
@@ -412,117 +408,6 @@ impl Connection {
     pub(super) fn abandon(&self) -> Failure {
         self.controller().end("its volume is shutting down");
         Failure::Unanswered
-    }
-}
-
-/// What a command holds of its connection's memory.
-pub(super) struct Memory<'a> {
-    connection: &'a Connection,
-    slot: u16,
-    /// What it has of the connection's budget, bytes.
-    cost: u64,
-    /// What of that is in no buffer yet, bytes.
-    reserved: u64,
-}
-
-/// What a buffer counts for: they come in powers of two, of a page at least.
-fn cost_bytes(bytes: u32) -> u64 {
-    u64::from(
-        bytes
-            .max(forebay_wire::nvme::PAGE_BYTES)
-            .next_power_of_two(),
-    )
-}
-
-impl Memory<'_> {
-    pub(super) const fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    /// Waits until there is memory for `count` buffers of `bytes`; the command may be aborted until then. One that
-    /// needs several reserves them together: were each to wait for its second with its first in hand, all could
-    /// wait for ever.
-    pub(super) async fn reserve(&mut self, count: u64, bytes: u32) -> Result<(), Failure> {
-        let connection = self.connection;
-        let cost = count * cost_bytes(bytes);
-        if !connection.budget.try_acquire(cost) {
-            connection.slots.pause(self.slot);
-            connection.budget.acquire(cost).await;
-        }
-        self.cost += cost;
-        self.reserved += cost;
-        connection.slots.resume(self.slot).map_err(failure)
-    }
-
-    /// A buffer of `bytes`, once there is memory for it.
-    pub(super) async fn take(&mut self, bytes: u32) -> Result<Buf, Failure> {
-        let cost = cost_bytes(bytes);
-        if self.reserved < cost {
-            self.reserve(1, bytes).await?;
-        }
-        self.reserved -= cost;
-        Ok(Buf::scratch(bytes as usize))
-    }
-
-    /// The data that comes with a command, of exactly `bytes`.
-    pub(super) async fn receive(&mut self, capsule: &Capsule, bytes: u32) -> Result<Buf, Failure> {
-        let data = capsule.command.data()?;
-        if data.length() != bytes {
-            return Err(Status::DATA_SGL_LENGTH_INVALID.into());
-        }
-        match data {
-            Data::InCapsule { offset, .. } => in_capsule(capsule, offset, bytes),
-            Data::Transport { .. } if capsule.data.is_some() => {
-                Err(Status::DATA_SGL_LENGTH_INVALID.into())
-            }
-            Data::Transport { length } => {
-                let buf = self.take(length).await?;
-                let connection = self.connection;
-                connection.slots.expect(self.slot, buf.clone());
-                connection.slots.pause(self.slot);
-                let ask = DataHeader {
-                    cid: capsule.command.cid,
-                    tag: self.slot,
-                    offset: 0,
-                    length,
-                };
-                connection.reply(Reply::R2t(ask), 0).await;
-                match connection.slots.verdict(self.slot).await {
-                    Verdict::Ready => {
-                        connection.slots.resume(self.slot).map_err(failure)?;
-                        Ok(buf)
-                    }
-                    verdict => Err(failure(verdict)),
-                }
-            }
-        }
-    }
-}
-
-fn in_capsule(capsule: &Capsule, offset: u64, bytes: u32) -> Result<Buf, Failure> {
-    let here = capsule.data.as_ref().ok_or(Status::SGL_OFFSET_INVALID)?;
-    if !capsule.sound {
-        return Err(Status::TRANSIENT_TRANSPORT_ERROR.into());
-    }
-    let end = offset.checked_add(u64::from(bytes));
-    let end = end.filter(|end| *end <= here.len() as u64);
-    let end = usize::try_from(end.ok_or(Status::SGL_OFFSET_INVALID)?).expect("within a buffer");
-    let part = here.slice(end - bytes as usize..end);
-    if offset == 0 {
-        return Ok(part);
-    }
-    // Devices take aligned memory.
-    let aligned = Buf::scratch(part.len());
-    aligned.copy_from_buf(&part);
-    Ok(aligned)
-}
-
-fn failure(verdict: Verdict) -> Failure {
-    match verdict {
-        Verdict::Aborted => Status::ABORT_REQUESTED.into(),
-        Verdict::Damaged => Status::TRANSIENT_TRANSPORT_ERROR.into(),
-        Verdict::Lost => Failure::Unanswered,
-        Verdict::Ready | Verdict::Event(_) => Status::INTERNAL_ERROR.into(),
     }
 }
 

@@ -2,11 +2,15 @@
 
 use forebay_volume::VolumeStats;
 use forebay_wire::nvme::admin::{LogRequest, lid};
-use forebay_wire::nvme::log::{Smart, ana, changed_namespaces, firmware};
+use forebay_wire::nvme::log::{
+    ERROR_ENTRY_BYTES, Smart, ana, ana_bytes, changed_namespaces, firmware,
+};
 use forebay_wire::nvme::{ALL_NAMESPACES, Command, Status};
 
 use super::connection::Connection;
+use super::controller::ERROR_ENTRIES;
 use super::identify::REVISION;
+use super::subsystem::MAX_NAMESPACES;
 
 /// The part of a page that a command asks for, as far as the page goes, and the length asked for, bytes.
 pub(super) fn page(connection: &Connection, command: &Command) -> Result<(Vec<u8>, u32), Status> {
@@ -46,7 +50,7 @@ fn io_page(
         lid::ERROR => {
             let (_, entries) = controller.errors();
             let encoded = entries.iter().flat_map(|entry| entry.encode());
-            encoded.collect()
+            filled(encoded.collect(), ERROR_ENTRIES * ERROR_ENTRY_BYTES)
         }
         lid::SMART => smart(connection, command.nsid)?.encode().to_vec(),
         lid::FIRMWARE => firmware(REVISION).to_vec(),
@@ -58,10 +62,19 @@ fn io_page(
             let subsystem = controller.subsystem().ok_or(Status::INVALID_LOG_PAGE)?;
             let ids: Vec<u32> = subsystem.namespaces().iter().map(|it| it.nsid).collect();
             // "RGO": groups without their namespaces.
-            ana(subsystem.generation(), &ids, request.specific & 1 != 0)
+            let page = ana(subsystem.generation(), &ids, request.specific & 1 != 0);
+            // Hosts read it in pieces, to the length that as many namespaces as there may be would have.
+            let most = page.len().max(ana_bytes(MAX_NAMESPACES as usize));
+            filled(page, most)
         }
         _ => return Err(Status::INVALID_LOG_PAGE),
     })
+}
+
+/// A page with zeroes to its full length.
+fn filled(mut page: Vec<u8>, length: usize) -> Vec<u8> {
+    page.resize(length, 0);
+    page
 }
 
 /// Health of a namespace, or of all together.

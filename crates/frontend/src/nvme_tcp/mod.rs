@@ -26,6 +26,7 @@ mod feature;
 mod handshake;
 mod identify;
 mod log;
+mod memory;
 mod property;
 mod receive;
 mod reply;

@@ -116,23 +116,31 @@ pub fn changed_namespaces(ids: &[u32]) -> [u8; 4 * MAX_CHANGED] {
     page
 }
 
+/// Bytes of the header of the page on asymmetric namespace access, and of its descriptor of a group.
+const ANA_HEADER_BYTES: usize = 16;
+const ANA_GROUP_BYTES: usize = 32;
+
+/// Bytes of the page on asymmetric namespace access with one group of so many namespaces.
+#[must_use]
+pub const fn ana_bytes(namespaces: usize) -> usize {
+    ANA_HEADER_BYTES + ANA_GROUP_BYTES + 4 * namespaces
+}
+
 /// Asymmetric namespace access (LID 0Ch): one group, optimized, that holds `ids`; without them if only
 /// groups are asked for. `changes` counts how often the group has changed.
 #[must_use]
 pub fn ana(changes: u64, ids: &[u32], groups_only: bool) -> Vec<u8> {
-    const HEADER_BYTES: usize = 16;
-    const GROUP_BYTES: usize = 32;
     /// "ANA State": optimized.
     const OPTIMIZED: u8 = 1;
     let ids = if groups_only { &[] } else { ids };
-    let mut page = vec![0; HEADER_BYTES + GROUP_BYTES];
+    let mut page = vec![0; ana_bytes(0)];
     put(&mut page, 0, &changes.to_le_bytes());
     put(&mut page, 8, &1_u16.to_le_bytes());
-    put(&mut page, HEADER_BYTES, &1_u32.to_le_bytes());
+    put(&mut page, ANA_HEADER_BYTES, &1_u32.to_le_bytes());
     let count = u32::try_from(ids.len()).expect("fewer than 2^32 namespaces");
-    put(&mut page, HEADER_BYTES + 4, &count.to_le_bytes());
-    put(&mut page, HEADER_BYTES + 8, &changes.to_le_bytes());
-    page[HEADER_BYTES + 16] = OPTIMIZED;
+    put(&mut page, ANA_HEADER_BYTES + 4, &count.to_le_bytes());
+    put(&mut page, ANA_HEADER_BYTES + 8, &changes.to_le_bytes());
+    page[ANA_HEADER_BYTES + 16] = OPTIMIZED;
     page.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
     page
 }
