@@ -17,7 +17,7 @@ for applet in $("$root/bin/busybox" --list); do
 done
 
 # The modules and what they need, by modprobe's own answer.
-modules="virtio_pci virtio_blk virtio_net crc32c_generic nbd dm-mod dm-log-writes ext4 xfs nfit nd_pmem nd_btt"
+modules="virtio_pci virtio_blk virtio_net crc32c_generic nbd nvme-tcp dm-mod dm-log-writes ext4 xfs nfit nd_pmem nd_btt"
 for module in $modules; do
     modprobe -C "$root/empty" -S "$kernel" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
 done | sort -u | while read -r file; do

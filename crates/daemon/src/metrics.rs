@@ -80,11 +80,15 @@ pub fn render(status: &Status) -> String {
         u8::from(status.shutting_down),
     );
     if !status.reactors.is_empty() {
-        let name = "forebay_nbd_connections";
-        text.family(name, "gauge", "NBD connections that a reactor serves.");
+        let name = "forebay_connections";
+        text.family(
+            name,
+            "gauge",
+            "NBD and NVMe/TCP connections that a reactor serves.",
+        );
         for reactor in &status.reactors {
             let labels = [("reactor", reactor.name.as_str())];
-            text.sample(name, &labels, reactor.nbd_connections);
+            text.sample(name, &labels, reactor.connections);
         }
     }
     cache(&mut text, status);
@@ -422,7 +426,7 @@ mod tests {
             "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",
-            "forebay_nbd_connections{reactor=\"engine\"} 1",
+            "forebay_connections{reactor=\"engine\"} 1",
             "forebay_device_errors_total{device=\"ssd\",role=\"cache\"} 2",
             "forebay_transit_bypassed_blocks_total{device=\"fast\",policy=\"caiti\"} 3",
             "forebay_device_written_bytes_total{device=\"ssd\",role=\"cache\"} 4096",

@@ -26,10 +26,10 @@ pub(crate) fn reach(status: &Status) -> Vec<String> {
     let mut lines = status.listening.clone();
     let reactors = status.reactors.iter();
     let connections: Vec<_> = reactors
-        .map(|reactor| format!("{} on {}", reactor.nbd_connections, reactor.name))
+        .map(|reactor| format!("{} on {}", reactor.connections, reactor.name))
         .collect();
     if !connections.is_empty() {
-        lines.push(format!("NBD connections: {}", connections.join(", ")));
+        lines.push(format!("connections: {}", connections.join(", ")));
     }
     lines
 }

@@ -2,5 +2,8 @@
 //! no state, no allocation on the data path, so that front-ends, initiators and fuzzers share them.
 //!
 //! - [`nbd`]: the Network Block Device protocol.
+//! - [`nvme`]: commands and pages of NVM Express; [`nvme_tcp`]: their way over TCP.
 
 pub mod nbd;
+pub mod nvme;
+pub mod nvme_tcp;

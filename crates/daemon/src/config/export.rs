@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use forebay_frontend::nvme_tcp::check_nqn;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -28,6 +29,31 @@ pub enum Protocol {
     Nbd(Listen),
     /// One file in a FUSE file system that is mounted here.
     Fuse(PathBuf),
+    /// A namespace of an NVMe subsystem, over TCP.
+    NvmeTcp(NvmeTcp),
+}
+
+/// A subsystem at an address. Exports of one name are namespaces of one subsystem, which all of its addresses
+/// offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeTcp {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The subsystem's name.
+    pub nqn: String,
+    /// The hosts that may connect, by their names; all where there is no list.
+    pub allow_hosts: Option<Vec<String>>,
+}
+
+impl Protocol {
+    /// Where it listens; none of a mount.
+    pub(super) fn listen(&self) -> Option<Listen> {
+        match self {
+            Self::Nbd(listen) => Some(listen.clone()),
+            Self::NvmeTcp(target) => Some(Listen::Tcp(target.listen)),
+            Self::Fuse(_) => None,
+        }
+    }
 }
 
 /// Where a server listens.
@@ -75,8 +101,15 @@ pub(super) struct RawExport {
     pub(super) volume: Spanned<String>,
     nbd: Option<Spanned<String>>,
     fuse: Option<Spanned<PathBuf>>,
+    #[serde(rename = "nvme-tcp")]
+    nvme_tcp: Option<Spanned<String>>,
+    nqn: Option<Spanned<String>>,
+    allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     insecure: Option<Spanned<bool>>,
 }
+
+/// Keys that only one protocol has a use for: what is wrong where they stand beside another.
+const ONLY_NVME: &str = "means something to an NVMe/TCP export only";
 
 /// Parses `127.0.0.1:10809` or `unix:/path`.
 fn parse_listen(text: &str, base: &Path) -> Option<Listen> {
@@ -91,25 +124,33 @@ impl RawExport {
     pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Option<Export> {
         let volume = self.volume.get_ref();
         let span = self.volume.span();
-        let protocol = match (&self.nbd, &self.fuse) {
-            (Some(nbd), None) => Protocol::Nbd(self.resolve_nbd(problems, nbd)?),
-            (None, Some(path)) => Protocol::Fuse(problems.base().join(path.get_ref())),
-            (Some(_), Some(_)) => {
-                problems.add(
-                    &span,
-                    format!("this export of volume {volume:?} names two protocols"),
-                    "write two [[export]] tables, one with `nbd` and one with `fuse`",
-                );
-                return None;
-            }
-            (None, None) => {
-                problems.add(
-                    &span,
-                    format!("this export of volume {volume:?} names no protocol"),
-                    "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\" or fuse = \"/run/forebay/db\"",
-                );
-                return None;
-            }
+        let named = [
+            self.nbd.is_some(),
+            self.fuse.is_some(),
+            self.nvme_tcp.is_some(),
+        ];
+        if named.iter().filter(|named| **named).count() > 1 {
+            problems.add(
+                &span,
+                format!("this export of volume {volume:?} names two protocols"),
+                "write an [[export]] table for each, with `nbd`, `nvme-tcp` or `fuse`",
+            );
+            return None;
+        }
+        let protocol = if let Some(nbd) = &self.nbd {
+            Protocol::Nbd(self.resolve_nbd(problems, nbd)?)
+        } else if let Some(path) = &self.fuse {
+            Protocol::Fuse(problems.base().join(path.get_ref()))
+        } else if let Some(address) = &self.nvme_tcp {
+            Protocol::NvmeTcp(self.resolve_nvme_tcp(problems, address)?)
+        } else {
+            problems.add(
+                &span,
+                format!("this export of volume {volume:?} names no protocol"),
+                "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \"127.0.0.1:4420\" \
+                 with an nqn, or fuse = \"/run/forebay/db\"",
+            );
+            return None;
         };
         if let (Some(insecure), Protocol::Fuse(_)) = (&self.insecure, &protocol) {
             problems.add(
@@ -117,6 +158,14 @@ impl RawExport {
                 "`insecure` means nothing to a FUSE export",
                 "remove it",
             );
+        }
+        if !matches!(protocol, Protocol::NvmeTcp(_)) {
+            let nqn = self.nqn.as_ref().map(|nqn| ("nqn", nqn.span()));
+            let hosts = self.allow_hosts.as_ref();
+            let hosts = hosts.map(|hosts| ("allow_hosts", hosts.span()));
+            for (key, span) in nqn.into_iter().chain(hosts) {
+                problems.add(&span, format!("`{key}` {ONLY_NVME}"), "remove it");
+            }
         }
         Some(Export {
             volume: volume.clone(),
@@ -136,18 +185,13 @@ impl RawExport {
             );
             return None;
         };
-        let insecure = self.insecure.as_ref().is_some_and(|i| *i.get_ref());
-        if let Listen::Tcp(address) = &listen
-            && !address.ip().is_loopback()
-            && !insecure
-        {
-            problems.add(
+        if let Listen::Tcp(address) = &listen {
+            self.check_open(
+                problems,
                 &span,
-                format!(
-                    "{address} can be reached from other machines, and NBD here has neither \
-                     encryption nor authentication"
-                ),
-                "listen on 127.0.0.1 or a Unix socket, or add insecure = true where the network is trusted",
+                address,
+                "NBD",
+                "127.0.0.1 or a Unix socket",
             );
         }
         if let Listen::Unix(path) = &listen
@@ -157,25 +201,134 @@ impl RawExport {
         }
         Some(listen)
     }
+
+    /// An address that others can reach needs a word.
+    fn check_open(
+        &self,
+        problems: &mut Problems<'_>,
+        span: &Span,
+        address: &SocketAddr,
+        protocol: &str,
+        closed: &str,
+    ) {
+        let insecure = self.insecure.as_ref().is_some_and(|i| *i.get_ref());
+        if address.ip().is_loopback() || insecure {
+            return;
+        }
+        problems.add(
+            span,
+            format!(
+                "{address} can be reached from other machines, and {protocol} here has neither \
+                 encryption nor authentication"
+            ),
+            format!("listen on {closed}, or add insecure = true where the network is trusted"),
+        );
+    }
+
+    fn resolve_nvme_tcp(
+        &self,
+        problems: &mut Problems<'_>,
+        address: &Spanned<String>,
+    ) -> Option<NvmeTcp> {
+        let span = address.span();
+        let Ok(listen) = address.get_ref().parse() else {
+            problems.add(
+                &span,
+                format!("{:?} is no address to listen on", address.get_ref()),
+                "write an IP address with a port, such as \"127.0.0.1:4420\"",
+            );
+            return None;
+        };
+        self.check_open(problems, &span, &listen, "NVMe/TCP", "127.0.0.1");
+        let Some(nqn) = &self.nqn else {
+            problems.add(
+                &span,
+                "an NVMe/TCP export needs `nqn`, the name by which hosts connect to it",
+                format!(
+                    "add one that no other machine uses, such as nqn = \"nqn.2026-11.io.forebay:{}\"",
+                    self.volume.get_ref()
+                ),
+            );
+            return None;
+        };
+        let hosts = self.allow_hosts.as_ref();
+        let listed = hosts.into_iter().flat_map(|hosts| hosts.get_ref());
+        for name in std::iter::once(nqn).chain(listed) {
+            if check_nqn(name.get_ref()).is_err() {
+                problems.add(
+                    &name.span(),
+                    format!("{:?} is no NVMe qualified name", name.get_ref()),
+                    "write \"nqn.\", a year and month, a domain reversed, a colon and a name, in at most 223 \
+                     bytes; a host's own is in its /etc/nvme/hostnqn",
+                );
+            }
+        }
+        if let Some(hosts) = hosts
+            && hosts.get_ref().is_empty()
+        {
+            problems.add(
+                &hosts.span(),
+                "`allow_hosts` is empty: nobody could connect",
+                "name the hosts (each has its name in /etc/nvme/hostnqn), or leave it out for all",
+            );
+        }
+        let name = |name: &Spanned<String>| name.get_ref().clone();
+        Some(NvmeTcp {
+            listen,
+            nqn: nqn.get_ref().clone(),
+            allow_hosts: hosts.map(|hosts| hosts.get_ref().iter().map(name).collect()),
+        })
+    }
 }
 
 impl Config {
-    /// Addresses that cannot all be listened on.
-    pub(super) fn check_addresses(&self, problems: &mut Problems<'_>) {
-        let mut nbd: Vec<(&Listen, usize)> = Vec::new();
+    /// Exports of one subsystem agree on who may use it.
+    pub(super) fn check_subsystems(&self, problems: &mut Problems<'_>) {
+        let mut seen: Vec<(&NvmeTcp, usize)> = Vec::new();
         for export in &self.exports {
-            let Protocol::Nbd(listen) = &export.protocol else {
+            let Protocol::NvmeTcp(target) = &export.protocol else {
                 continue;
             };
-            let twin = nbd.iter().find(|(other, _)| other.clashes_with(listen));
-            if let Some((other, line)) = twin {
+            let same = seen.iter().find(|(other, _)| other.nqn == target.nqn);
+            if let Some((other, line)) = same
+                && other.allow_hosts != target.allow_hosts
+            {
+                problems.add_at(
+                    export.line,
+                    format!(
+                        "this export and the one in line {line} are one subsystem, {}, and do not allow the same \
+                         hosts",
+                        target.nqn
+                    ),
+                    "give both the same `allow_hosts`, or one of them another `nqn`",
+                );
+            }
+            seen.push((target, export.line));
+        }
+    }
+
+    /// Addresses that cannot all be listened on.
+    pub(super) fn check_addresses(&self, problems: &mut Problems<'_>) {
+        let mut all: Vec<(Listen, &Protocol, usize)> = Vec::new();
+        for export in &self.exports {
+            let Some(listen) = export.protocol.listen() else {
+                continue;
+            };
+            let of_kind = std::mem::discriminant(&export.protocol);
+            let twin = all.iter().find(|(other, protocol, _)| {
+                let one_server = std::mem::discriminant(*protocol) == of_kind;
+                other.clashes_with(&listen)
+                    || (*other == listen && !one_server && !any_port(&listen))
+            });
+            if let Some((other, _, line)) = twin {
                 problems.add_at(
                     export.line,
                     format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
-                    "use the same address for both (volumes are told apart by their names), or another port",
+                    "use another port; exports of one protocol may have the same address, too (their names tell \
+                     them apart)",
                 );
             }
-            nbd.push((listen, export.line));
+            all.push((listen, &export.protocol, export.line));
         }
         let own = [
             (
@@ -193,7 +346,7 @@ impl Config {
             let same = |other: &Listen| {
                 (*other == address && !any_port(other)) || other.clashes_with(&address)
             };
-            let Some((other, export)) = nbd.iter().find(|(other, _)| same(other)) else {
+            let Some((other, _, export)) = all.iter().find(|(other, ..)| same(other)) else {
                 continue;
             };
             let (line, what) = match line {

@@ -24,7 +24,7 @@ use toml::Spanned;
 
 pub use cache::{Cache, Durability};
 pub use device::{Device, DeviceKind};
-pub use export::{Export, Listen, Protocol};
+pub use export::{Export, Listen, NvmeTcp, Protocol};
 pub(crate) use media::{Medium, loop_on};
 use problem::Problems;
 pub use server::{Io, Server};
@@ -126,6 +126,7 @@ impl Config {
         file.check_kinds(&mut problems);
         config.check_exports(&file, &mut problems);
         config.check_addresses(&mut problems);
+        config.check_subsystems(&mut problems);
         config.check_paths(&file, &mut problems);
         if !problems.any() {
             config.check_memory(&file, &mut problems);

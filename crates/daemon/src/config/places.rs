@@ -2,6 +2,7 @@
 //! made: `forebay check` says what `forebay serve` would refuse.
 
 use std::io::ErrorKind as IoKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,11 @@ impl Listen {
             Self::Unix(path) => Address::Unix(path.clone()),
         }
     }
+}
+
+/// A subsystem at an address, as status lines name it.
+pub(crate) fn nvme_uri(address: &SocketAddr, nqn: &str) -> String {
+    format!("nvme-tcp://{address}/{nqn}")
 }
 
 /// The address as an NBD URI, which every NBD client takes.
@@ -136,39 +142,55 @@ impl Places<'_> {
         }
     }
 
+    /// Whether an export may listen; a daemon that runs says of its own what begins and ends like this.
+    fn look_at_socket(
+        &self,
+        volume: &str,
+        listen: &Listen,
+        before: &str,
+        after: &str,
+    ) -> Result<(), Wrong> {
+        if matches!(listen, Listen::Tcp(tcp) if tcp.port() == 0)
+            || self.is_held(|place| place.contains(before) && place.ends_with(after))
+        {
+            return Ok(());
+        }
+        let address = listen.address();
+        let parent = match listen {
+            Listen::Unix(path) => may_make(path),
+            Listen::Tcp(_) => Ok(()),
+        };
+        let looked = parent.and_then(|()| self.patiently(|| may_listen(&address)));
+        looked.map_err(|error| {
+            let what = match error.kind() {
+                ErrorKind::Busy => {
+                    format!("{listen}, where volume {volume:?} is exported, is in use")
+                }
+                _ => format!("the export of volume {volume:?}: {}", error.report()),
+            };
+            let help = match error.kind() {
+                ErrorKind::Busy => {
+                    "stop the program that answers there, or give the export another address"
+                }
+                _ => "give the export an address that this user may listen on",
+            };
+            (what, help.into())
+        })
+    }
+
     fn look_at_export(&self, export: &Export) -> Result<(), Wrong> {
         let volume = &export.volume;
         match &export.protocol {
             Protocol::Nbd(listen) => {
-                let address = listen.address();
                 let (before, after) = match listen {
-                    Listen::Tcp(tcp) if tcp.port() == 0 => return Ok(()),
                     Listen::Tcp(tcp) => (format!("nbd://{tcp}/"), String::new()),
                     Listen::Unix(path) => (String::new(), format!("?socket={}", path.display())),
                 };
-                if self.is_held(|place| place.contains(&before) && place.ends_with(&after)) {
-                    return Ok(());
-                }
-                let parent = match listen {
-                    Listen::Unix(path) => may_make(path),
-                    Listen::Tcp(_) => Ok(()),
-                };
-                let looked = parent.and_then(|()| self.patiently(|| may_listen(&address)));
-                looked.map_err(|error| {
-                    let what = match error.kind() {
-                        ErrorKind::Busy => {
-                            format!("{listen}, where volume {volume:?} is exported, is in use")
-                        }
-                        _ => format!("the export of volume {volume:?}: {}", error.report()),
-                    };
-                    let help = match error.kind() {
-                        ErrorKind::Busy => {
-                            "stop the program that answers there, or give the export another address"
-                        }
-                        _ => "give the export an address that this user may listen on",
-                    };
-                    (what, help.into())
-                })
+                self.look_at_socket(volume, listen, &before, &after)
+            }
+            Protocol::NvmeTcp(target) => {
+                let before = nvme_uri(&target.listen, "");
+                self.look_at_socket(volume, &Listen::Tcp(target.listen), &before, "")
             }
             Protocol::Fuse(directory) => {
                 let own = format!("is the file {}/", as_mounted(directory).display());

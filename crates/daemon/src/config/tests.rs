@@ -206,6 +206,68 @@ fn an_open_door_needs_a_word() {
 }
 
 #[test]
+fn an_nvme_export_says_who_it_is() {
+    let nbd = "nbd = \"127.0.0.1:10809\"";
+    let with = |lines: &str| parse(&GOOD.replace(nbd, lines));
+    let good = "nvme-tcp = \"127.0.0.1:4420\"\nnqn = \"nqn.2026-11.io.forebay:db\"";
+    let config = with(&format!(
+        "{good}\nallow_hosts = [\"nqn.2014-08.org.nvmexpress:uuid:1\"]"
+    ));
+    let Protocol::NvmeTcp(target) = &config.expect("it is right").exports[0].protocol else {
+        panic!("an NVMe/TCP export");
+    };
+    assert_eq!(target.listen, "127.0.0.1:4420".parse().expect("an address"));
+    assert_eq!(target.nqn, "nqn.2026-11.io.forebay:db");
+    assert_eq!(target.allow_hosts.as_ref().map(Vec::len), Some(1));
+    let open = good.replace("127.0.0.1", "0.0.0.0");
+    assert!(with(&format!("{open}\ninsecure = true")).is_ok());
+    for (lines, said) in [
+        (open.as_str(), "insecure = true"),
+        (
+            "nvme-tcp = \"127.0.0.1:4420\"",
+            "such as nqn = \"nqn.2026-11.io.forebay:db\"",
+        ),
+        (
+            "nvme-tcp = \"unix:/s\"\nnqn = \"nqn.a:b\"",
+            "IP address with a port",
+        ),
+        (
+            &good.replace("nqn.2026", "2026"),
+            "is no NVMe qualified name",
+        ),
+        (&format!("{good}\nallow_hosts = []"), "nobody could connect"),
+        (
+            &format!("{good}\nallow_hosts = [\"host\"]"),
+            "/etc/nvme/hostnqn",
+        ),
+        (&format!("{good}\n{nbd}"), "names two protocols"),
+        (
+            &format!("{nbd}\nnqn = \"nqn.a:b\""),
+            "`nqn` means something to an NVMe/TCP export only",
+        ),
+        (&good.replace("127.0.0.1:4420", "127.0.0.1:9809"), "metrics"),
+        (
+            &format!(
+                "{good}\n[[export]]\nvolume = \"db\"\n{}",
+                good.replace("4420", "4421\"\nallow_hosts = [\"nqn.a:b\"]#")
+            ),
+            "do not allow the same hosts",
+        ),
+        (
+            &format!("{good}\n[[export]]\nvolume = \"db\"\nnbd = \"127.0.0.1:4420\""),
+            "cannot both be listened on",
+        ),
+        (
+            &format!("{good}\n[[export]]\nvolume = \"db\"\n{good}"),
+            "is in the same place",
+        ),
+    ] {
+        let report = with(lines).expect_err(lines).report();
+        assert!(report.contains(said), "{lines}\n{report}");
+    }
+}
+
+#[test]
 fn a_cache_in_memory_holds_no_only_copy() {
     let memory = GOOD.replace(
         "kind = \"file\"\npath = \"/dev/nvme0n1\"",

@@ -29,18 +29,18 @@ pub struct Status {
     pub transits: Vec<TransitStatus>,
     /// Where clients find what, in words.
     pub listening: Vec<String>,
-    /// The reactors that serve NBD connections.
+    /// The reactors that serve connections.
     #[serde(default)]
     pub reactors: Vec<ReactorStatus>,
 }
 
-/// A reactor that serves NBD connections.
+/// A reactor that serves connections, of NBD and NVMe/TCP.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ReactorStatus {
     /// The name of its thread.
     pub name: String,
     /// The connections that it serves now.
-    pub nbd_connections: usize,
+    pub connections: usize,
 }
 
 /// The cache.
@@ -383,7 +383,7 @@ pub(crate) fn example() -> Status {
         listening: vec!["NBD on 127.0.0.1:10809".into()],
         reactors: vec![ReactorStatus {
             name: "engine".into(),
-            nbd_connections: 1,
+            connections: 1,
         }],
     }
 }

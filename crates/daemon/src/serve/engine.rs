@@ -26,7 +26,7 @@ pub(super) struct Engine {
     pub(super) stack: Stack,
     io_engine: &'static str,
     started: Instant,
-    /// Where clients find what, and who serves their NBD connections.
+    /// Where clients find what, and who serves their connections.
     listening: RefCell<Vec<String>>,
     reactors: RefCell<Option<Reactors>>,
     pub(super) shutting_down: Cell<bool>,

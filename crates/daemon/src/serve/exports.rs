@@ -1,12 +1,15 @@
-//! Puts the volumes on their protocols: NBD servers on reactors, FUSE mounts on threads.
+//! Puts the volumes on their protocols: NBD and NVMe/TCP on reactors, FUSE mounts on threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_frontend::Spread;
 use forebay_frontend::fuse::{self, FuseMount};
-use forebay_frontend::nbd::{self, Exports, Spread};
+use forebay_frontend::nbd::{self, Exports};
+use forebay_frontend::nvme_tcp::{self, Subsystem};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::spawn_reactor;
@@ -14,8 +17,8 @@ use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
 use super::engine::Handle;
-use crate::config::places::nbd_uri;
-use crate::config::{Config, Listen, Protocol};
+use crate::config::places::{nbd_uri, nvme_uri};
+use crate::config::{Config, Export, Listen, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
 
 /// What other threads need to take a volume out of service.
@@ -23,9 +26,14 @@ use crate::control::status::ReactorStatus;
 pub(super) struct Shared {
     /// The volumes of each NBD server.
     nbd: Mutex<Vec<Arc<Exports>>>,
+    /// The NVMe subsystems.
+    nvme: Mutex<Vec<Arc<Subsystem>>>,
     /// Volume and mount.
     mounts: Mutex<Vec<(String, FuseMount)>>,
 }
+
+/// Subsystems with their volumes, by names.
+type Offered<'a> = Vec<(&'a str, &'a str)>;
 
 /// The front-ends, running.
 pub(super) struct Running {
@@ -34,11 +42,11 @@ pub(super) struct Running {
     listening: Vec<String>,
     /// Reactors beside the engine's, each with what ends it.
     reactors: Vec<(Remote, oneshot::Sender<()>, JoinHandle<()>)>,
-    /// Who serves NBD connections; none when nothing is exported over NBD.
-    nbd: Option<Reactors>,
+    /// Who serves connections; none when nothing is exported on sockets.
+    serving: Option<Reactors>,
 }
 
-/// The reactors that serve NBD connections.
+/// The reactors that serve connections.
 #[derive(Clone)]
 pub(super) struct Reactors {
     names: Vec<String>,
@@ -50,9 +58,9 @@ impl Reactors {
         let counts = self.spread.connections();
         let named = self.names.iter().zip(counts);
         named
-            .map(|(name, nbd_connections)| ReactorStatus {
+            .map(|(name, connections)| ReactorStatus {
                 name: name.clone(),
-                nbd_connections,
+                connections,
             })
             .collect()
     }
@@ -65,13 +73,13 @@ impl Running {
             shared: Arc::default(),
             listening: Vec::new(),
             reactors: Vec::new(),
-            nbd: None,
+            serving: None,
         }
     }
 
-    /// Who serves NBD connections.
+    /// Who serves connections.
     pub(super) fn reactors(&self) -> Option<Reactors> {
-        self.nbd.clone()
+        self.serving.clone()
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
@@ -90,7 +98,7 @@ impl Running {
         for number in 1..config.server.reactors {
             let (tell, told) = oneshot::channel();
             let (end, to_end) = oneshot::channel();
-            let name = format!("nbd-{number}");
+            let name = format!("net-{number}");
             let thread = spawn_reactor(&name, super::io_engine(config), move || async move {
                 let _ = tell.send(rt::remote());
                 let _ = to_end.await;
@@ -104,36 +112,13 @@ impl Running {
         names.push("engine".into());
         let remotes = self.reactors.iter().map(|(remote, ..)| remote.clone());
         let spread = Arc::new(Spread::new(remotes.chain([self.engine.remote().clone()])));
-        // One server for each address, with all volumes that are exported there.
-        let mut servers: BTreeMap<String, (Listen, usize, Vec<&str>)> = BTreeMap::new();
-        for export in &config.exports {
-            if let Protocol::Nbd(listen) = &export.protocol {
-                let server = servers
-                    .entry(listen.to_string())
-                    .or_insert_with(|| (listen.clone(), export.line, Vec::new()));
-                server.2.push(&export.volume);
-            }
-        }
-        if !servers.is_empty() {
+        let sockets = |export: &Export| !matches!(export.protocol, Protocol::Fuse(_));
+        if config.exports.iter().any(sockets) {
             let spread = Arc::clone(&spread);
-            self.nbd = Some(Reactors { names, spread });
+            self.serving = Some(Reactors { names, spread });
         }
-        for (listen, line, volumes) in servers.into_values() {
-            let place = config.place(line);
-            let address = self
-                .serve_nbd(&spread, &listen, &volumes)
-                .await
-                .context(|| {
-                    format!(
-                        "{place}: the export has no address (give it another, or stop what uses \
-                         this one)"
-                    )
-                })?;
-            for volume in volumes {
-                self.listening
-                    .push(format!("NBD: {}", nbd_uri(&address, volume)));
-            }
-        }
+        self.start_nbd(config, &spread).await?;
+        self.start_nvme(config, &spread).await?;
         for export in &config.exports {
             if let Protocol::Fuse(directory) = &export.protocol {
                 let volume = self.handle(&export.volume)?;
@@ -152,6 +137,92 @@ impl Running {
         Ok(())
     }
 
+    /// Starts an NBD server for each address, with all volumes that are exported there.
+    async fn start_nbd(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
+        let mut servers: BTreeMap<String, (Listen, usize, Vec<&str>)> = BTreeMap::new();
+        for export in &config.exports {
+            if let Protocol::Nbd(listen) = &export.protocol {
+                let server = servers
+                    .entry(listen.to_string())
+                    .or_insert_with(|| (listen.clone(), export.line, Vec::new()));
+                server.2.push(&export.volume);
+            }
+        }
+        for (listen, line, volumes) in servers.into_values() {
+            let exports = Arc::new(Exports::new());
+            for name in &volumes {
+                let description = format!("Forebay volume {name}");
+                exports.add(self.handle(name)?, description)?;
+            }
+            lock(&self.shared.nbd).push(Arc::clone(&exports));
+            if let Listen::Unix(path) = &listen {
+                make_parent(path)?;
+            }
+            let spread = Arc::clone(spread);
+            let serve = |listener| nbd::serve_on(listener, exports, spread);
+            let started = self.listen(listen.address(), "NBD server", serve).await;
+            let address = started.context(|| no_address(config, line))?;
+            for volume in volumes {
+                self.listening
+                    .push(format!("NBD: {}", nbd_uri(&address, volume)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the NVMe subsystems, and starts a target for each address with all that are exported there.
+    async fn start_nvme(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
+        // What tells this machine's volumes from another's of the same names.
+        let origin = std::fs::read("/etc/machine-id").unwrap_or_default();
+        let mut subsystems: BTreeMap<&str, Arc<Subsystem>> = BTreeMap::new();
+        let mut namespaces: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        let mut targets: BTreeMap<SocketAddr, (usize, Offered<'_>)> = BTreeMap::new();
+        for export in &config.exports {
+            let Protocol::NvmeTcp(NvmeTcp {
+                listen,
+                nqn,
+                allow_hosts,
+            }) = &export.protocol
+            else {
+                continue;
+            };
+            if !subsystems.contains_key(nqn.as_str()) {
+                let subsystem = Subsystem::new(nqn, allow_hosts.clone(), &origin)?;
+                lock(&self.shared.nvme).push(Arc::clone(&subsystem));
+                subsystems.insert(nqn, subsystem);
+            }
+            let volume = export.volume.as_str();
+            if !namespaces.contains_key(&(nqn.as_str(), volume)) {
+                let nsid = subsystems[nqn.as_str()].add(self.handle(volume)?)?;
+                namespaces.insert((nqn, volume), nsid);
+            }
+            let target = targets.entry(*listen);
+            let target = target.or_insert_with(|| (export.line, Vec::new()));
+            target.1.push((nqn, volume));
+        }
+        for (listen, (line, offered)) in targets {
+            let exports = Arc::new(nvme_tcp::Exports::new());
+            let names: BTreeSet<_> = offered.iter().map(|(nqn, _)| *nqn).collect();
+            for nqn in names {
+                exports.add(Arc::clone(&subsystems[nqn]))?;
+            }
+            let spread = Arc::clone(spread);
+            let serve = |listener| nvme_tcp::serve_on(listener, exports, spread);
+            let started = self.listen(Address::Tcp(listen), "NVMe/TCP target", serve);
+            let Address::Tcp(address) = started.await.context(|| no_address(config, line))? else {
+                unreachable!("it was bound to a TCP address");
+            };
+            for (nqn, volume) in offered {
+                self.listening.push(format!(
+                    "NVMe/TCP: {} is volume {volume:?}, namespace {}",
+                    nvme_uri(&address, nqn),
+                    namespaces[&(nqn, volume)]
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn handle(&self, name: &str) -> Result<VolumeHandle> {
         let found = self
             .engine
@@ -165,33 +236,22 @@ impl Running {
 
     /// Starts a server, which accepts on the first reactor beside the engine's, if there is one;
     /// returns where it listens.
-    async fn serve_nbd(
+    async fn listen<F: Future<Output = Result<()>> + 'static>(
         &self,
-        spread: &Arc<Spread>,
-        listen: &Listen,
-        volumes: &[&str],
+        address: Address,
+        what: &'static str,
+        serve: impl FnOnce(Listener) -> F + Send + 'static,
     ) -> Result<Address> {
-        let exports = Arc::new(Exports::new());
-        for name in volumes {
-            let description = format!("Forebay volume {name}");
-            exports.add(self.handle(name)?, description)?;
-        }
-        lock(&self.shared.nbd).push(Arc::clone(&exports));
-        if let Listen::Unix(path) = listen {
-            make_parent(path)?;
-        }
-        let address = listen.address();
         let beside = self.reactors.first().map(|(remote, ..)| remote);
         let reactor = beside.unwrap_or(self.engine.remote());
-        let spread = Arc::clone(spread);
         let (tell, told) = oneshot::channel();
         reactor.call(move || match Listener::bind(&address) {
             Ok(listener) => {
                 let _ = tell.send(Ok(listener.address()));
                 rt::spawn(async move {
-                    if let Err(error) = nbd::serve_on(listener, exports, spread).await {
-                        let what = error.report();
-                        tracing::error!("the NBD server on {address} has ended: {what}");
+                    if let Err(error) = serve(listener).await {
+                        let why = error.report();
+                        tracing::error!("the {what} on {address} has ended: {why}");
                     }
                 });
             }
@@ -210,6 +270,11 @@ impl Running {
     }
 }
 
+fn no_address(config: &Config, line: usize) -> String {
+    let place = config.place(line);
+    format!("{place}: the export has no address (give it another, or stop what uses this one)")
+}
+
 fn make_parent(path: &std::path::Path) -> Result<()> {
     let Some(parent) = path.parent() else {
         return Ok(());
@@ -223,12 +288,17 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Takes a volume, or all, out of service: no new NBD connection finds it, and its file is
-    /// unmounted. Blocks while the kernel writes back what it has of the file.
+    /// Takes a volume, or all, out of service: no new NBD connection finds it, NVMe hosts are told that
+    /// it is gone, and its file is unmounted. Blocks while the kernel writes back what it has of the file.
     pub(super) fn withdraw(&self, volume: Option<&str>) {
         for exports in lock(&self.nbd).iter() {
             if let Some(volume) = volume {
                 exports.remove(volume);
+            }
+        }
+        for subsystem in lock(&self.nvme).iter() {
+            if let Some(volume) = volume {
+                subsystem.remove(volume);
             }
         }
         let mounts: Vec<_> = {

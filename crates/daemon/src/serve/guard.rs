@@ -6,6 +6,7 @@
 //! client is connected to one of our addresses.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ struct Served {
     directories: Vec<PathBuf>,
     /// Socket paths and TCP ports, as a client's command line names them.
     addresses: Vec<String>,
+    /// TCP ports of NVMe subsystems.
+    nvme_ports: Vec<u16>,
 }
 
 impl Served {
@@ -54,6 +57,7 @@ impl Served {
         let mut served = Self {
             directories: Vec::new(),
             addresses: Vec::new(),
+            nvme_ports: Vec::new(),
         };
         for export in &config.exports {
             match &export.protocol {
@@ -64,7 +68,10 @@ impl Served {
                 Protocol::Nbd(Listen::Tcp(address)) if address.port() != 0 => {
                     served.addresses.push(address.port().to_string());
                 }
-                Protocol::Nbd(Listen::Tcp(_)) => {}
+                Protocol::NvmeTcp(target) if target.listen.port() != 0 => {
+                    served.nvme_ports.push(target.listen.port());
+                }
+                Protocol::Nbd(Listen::Tcp(_)) | Protocol::NvmeTcp(_) => {}
             }
         }
         served
@@ -75,6 +82,7 @@ impl Served {
         let mut served = Self {
             directories: Vec::new(),
             addresses: Vec::new(),
+            nvme_ports: Vec::new(),
         };
         for place in listening {
             if let Some((_, file)) = place.split_once(" is the file ") {
@@ -89,6 +97,10 @@ impl Served {
                     .next()
                     .and_then(|at| at.rsplit(':').next());
                 served.addresses.extend(port.map(str::to_owned));
+            } else if let Some(address) = place.strip_prefix("NVMe/TCP: nvme-tcp://") {
+                let address = address.split('/').next().and_then(|at| at.parse().ok());
+                let port = address.map(|address: SocketAddr| address.port());
+                served.nvme_ports.extend(port);
             }
         }
         served
@@ -142,11 +154,34 @@ impl Served {
                 format!("the NBD export {address}, through {device}")
             });
         }
+        if let Some(export) = self.nvme_path(&node.join("device")) {
+            return Some(export);
+        }
         let under = std::fs::read_dir(node.join("slaves")).ok()?;
         under
             .flatten()
             .filter_map(|slave| slave.path().canonicalize().ok())
             .find_map(|slave| self.holds_node(&slave, sys, depth + 1))
+    }
+
+    /// The subsystem of ours that an NVMe namespace is reached at: sysfs has the controllers' addresses, below what
+    /// the namespace belongs to if it has several paths.
+    fn nvme_path(&self, device: &Path) -> Option<String> {
+        let below = std::fs::read_dir(device).into_iter().flatten().flatten();
+        let folders = below.map(|entry| entry.path());
+        let mut addresses = std::iter::once(device.to_path_buf())
+            .chain(folders)
+            .filter_map(|folder| std::fs::read_to_string(folder.join("address")).ok());
+        addresses.find_map(|address| {
+            let port = address
+                .trim()
+                .split(',')
+                .find_map(|part| part.strip_prefix("trsvcid="));
+            let port = port?.trim().parse().ok()?;
+            self.nvme_ports
+                .contains(&port)
+                .then(|| format!("the NVMe/TCP export at {}", address.trim()))
+        })
     }
 
     /// One of our addresses that a command line names.
@@ -210,6 +245,7 @@ mod tests {
         Served {
             directories: vec!["/run/forebay/db".into()],
             addresses: vec!["/run/forebay/db.sock".into(), "10809".into()],
+            nvme_ports: vec![4420],
         }
     }
 
@@ -227,12 +263,14 @@ mod tests {
         let listening = [
             "NBD: nbd+unix:///db?socket=/run/forebay/db.sock",
             "NBD: nbd://[::1]:10809/db",
+            "NVMe/TCP: nvme-tcp://127.0.0.1:4420/nqn.2026-11.io.forebay:db is volume \"db\", namespace 1",
             "FUSE: volume \"db\" is the file /run/forebay/db/db",
             "control on /run/forebay/control.sock",
         ];
         let at = Served::at(&listening.map(str::to_owned));
         assert_eq!(at.directories, served().directories);
         assert_eq!(at.addresses, served().addresses);
+        assert_eq!(at.nvme_ports, served().nvme_ports);
     }
 
     #[test]
@@ -252,11 +290,24 @@ mod tests {
         std::os::unix::fs::symlink(&partition, mapping.join("loop0p1")).expect("linked");
         let other = make("loop1/loop");
         std::fs::write(other.join("backing_file"), "/\n").expect("written");
+        let direct = make("nvme1n1/device");
+        std::fs::write(
+            direct.join("address"),
+            "traddr=127.0.0.1,trsvcid=4420,src_addr=127.0.0.1\n",
+        )
+        .expect("written");
+        let path = make("nvme2n1/device/nvme2");
+        std::fs::write(path.join("address"), "traddr=::1,trsvcid=4420\n").expect("written");
+        let foreign = make("nvme3n1/device");
+        std::fs::write(foreign.join("address"), "traddr=10.0.0.1,trsvcid=4421\n").expect("written");
         let found = |name: &str| served().holds_node(&sys.join(name), &sys, 0);
         assert!(found("loop0").is_some());
         assert!(found("loop0/loop0p1").is_some());
         assert!(found("dm-0").is_some());
         assert_eq!(found("loop1"), None);
+        assert!(found("nvme1n1").is_some_and(|what| what.contains("NVMe/TCP")));
+        assert!(found("nvme2n1").is_some());
+        assert_eq!(found("nvme3n1"), None);
         std::fs::remove_dir_all(&sys).expect("it was there");
     }
 

@@ -1,6 +1,6 @@
 //! `forebay serve`: the process around a stack.
 //!
-//! Threads: the *engine* reactor runs the stack; NBD connections are spread over it and the other
+//! Threads: the *engine* reactor runs the stack; NBD and NVMe/TCP connections are spread over it and the other
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 

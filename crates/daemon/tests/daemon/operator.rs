@@ -292,18 +292,18 @@ fn connections_of_one_export_are_spread_over_the_reactors() {
     check_blocks(&mut first, 0..64);
     check_blocks(&mut second, 0..64);
     let expected = serde_json::json!([
-        { "name": "nbd-1", "nbd_connections": 1 },
-        { "name": "engine", "nbd_connections": 1 },
+        { "name": "net-1", "connections": 1 },
+        { "name": "engine", "connections": 1 },
     ]);
     assert_eq!(place.status()["reactors"], expected);
     assert!(
         place
             .ok(&["status"])
-            .contains("NBD connections: 1 on nbd-1, 1 on engine")
+            .contains("connections: 1 on net-1, 1 on engine")
     );
     // A place that is free again is the next one's.
     drop(second);
-    place.wait_until(|status| status["reactors"][1]["nbd_connections"] == 0);
+    place.wait_until(|status| status["reactors"][1]["connections"] == 0);
     let third = place.connect();
     assert_eq!(place.status()["reactors"], expected);
     drop((first, third));

@@ -12,7 +12,8 @@ use forebay_wire::nbd::errno::{EINVAL, EOVERFLOW};
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, errno};
 
-use super::receive::Receiver;
+use crate::net::Receiver;
+
 use super::reply::{Outbox, Reply};
 
 /// Memory that the requests of one connection may hold at a time, bytes. At the limit nothing more

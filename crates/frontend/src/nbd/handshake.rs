@@ -7,8 +7,9 @@ use forebay_wire::nbd::handshake::{
     encode_server, flags, option, reply,
 };
 
+use crate::net::Receiver;
+
 use super::export::{Export, Exports};
-use super::receive::Receiver;
 
 /// Longest data of an option that is looked at, bytes: a name and a good many information types.
 const MAX_OPTION_BYTES: u32 = 8 << 10;

@@ -1,4 +1,6 @@
 use super::*;
+use std::cell::Cell;
+
 use forebay_block::{BlockDevice, Buf, Completion, DeviceInfo, Request};
 use forebay_io::net::Address;
 use forebay_io::rt::block_on_simulated;
@@ -16,43 +18,6 @@ impl BlockDevice for Nothing {
     fn submit(&self, _request: Request, done: Completion) {
         done.complete(Ok(()));
     }
-}
-
-#[test]
-fn a_flood_of_bad_clients_is_counted_not_logged() {
-    let log = LogLimit::default();
-    let begin = Instant::now();
-    assert_eq!(log.admit(begin, "first"), Verdict::Now);
-    let late = begin + log::WINDOW / 2;
-    assert_eq!(log.admit(late, "second"), Verdict::After(log::WINDOW / 2));
-    for _ in 0..1000 {
-        assert_eq!(log.admit(late, "more"), Verdict::Counted);
-    }
-    // Nothing comes between the window's end and the line with the count.
-    let end = begin + log::WINDOW;
-    assert_eq!(log.admit(end, "last"), Verdict::Counted);
-    assert_eq!(log.rest(end), (1002, "last".to_owned()));
-    assert!(matches!(log.admit(end, "again"), Verdict::After(_)));
-    assert_eq!(log.rest(end).0, 1);
-    assert_eq!(log.admit(end + log::WINDOW, "quiet since"), Verdict::Now);
-}
-
-#[test]
-fn a_connection_goes_where_the_fewest_are() {
-    block_on_simulated(1, async {
-        let spread = Arc::new(Spread::new([rt::remote(), rt::remote(), rt::remote()]));
-        let places: Vec<_> = (0..4).map(|_| spread.place()).collect();
-        assert_eq!(spread.connections(), [2, 1, 1]);
-        let mut places = places.into_iter();
-        drop(places.next());
-        drop(places.next());
-        assert_eq!(spread.connections(), [1, 0, 1]);
-        let next = spread.place();
-        assert_eq!(spread.connections(), [1, 1, 1]);
-        drop(next);
-        drop(places);
-        assert_eq!(spread.connections(), [0, 0, 0]);
-    });
 }
 
 #[test]

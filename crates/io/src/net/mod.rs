@@ -35,6 +35,11 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
+    /// A descriptor of its own for the same socket.
+    fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     fn start(self: &Rc<Self>, step: &SocketStep, hold: Hold) -> SocketFuture {
         self.driver.start_socket(self, step, hold)
     }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -268,6 +268,25 @@ impl Stream {
         }
         self.message.unload();
         Ok(())
+    }
+
+    /// This end's address; none of a Unix socket.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        let stream = TcpStream::from(self.socket.duplicate().ok()?);
+        stream.local_addr().ok()
+    }
+
+    /// Bytes that have arrived and that nobody has received yet.
+    #[must_use]
+    pub fn unread_bytes(&self) -> u64 {
+        let mut unread: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and the answer is the integer that this call writes.
+        let asked = unsafe { libc::ioctl(self.socket.fd(), libc::FIONREAD, &raw mut unread) };
+        if asked < 0 {
+            return 0;
+        }
+        u64::try_from(unread).unwrap_or(0)
     }
 
     /// Ends the connection in both directions: what waits for it, here and at the peer, sees the end.

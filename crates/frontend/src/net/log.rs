@@ -4,11 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two lines.
-pub(super) const WINDOW: Duration = Duration::from_secs(10);
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
 /// Lets one line through in a window of time, and counts what was left out.
 #[derive(Default)]
-pub(super) struct LogLimit(Mutex<State>);
+pub(crate) struct LogLimit(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -19,7 +19,7 @@ struct State {
 
 /// What to do with a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Log it.
     Now,
     /// Leave it out, and call [`LogLimit::rest`] after this time.
@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 
 impl LogLimit {
     /// Decides on a line that gives `reason`, at `now`.
-    pub(super) fn admit(&self, now: Instant, reason: &str) -> Verdict {
+    pub(crate) fn admit(&self, now: Instant, reason: &str) -> Verdict {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match state.quiet_until.filter(|until| *until > now) {
             None if state.left_out == 0 => {
@@ -50,7 +50,7 @@ impl LogLimit {
 
     /// How many lines were left out, with the reason that the last of them gives. From `now` on the
     /// next window runs.
-    pub(super) fn rest(&self, now: Instant) -> (u64, String) {
+    pub(crate) fn rest(&self, now: Instant) -> (u64, String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.quiet_until = Some(now + WINDOW);
         let left_out = std::mem::take(&mut state.left_out);

@@ -1,6 +1,7 @@
 //! What a connection has received and not looked at yet. Many small requests come in one system
 //! call; a large payload goes straight to its own buffer.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -14,8 +15,31 @@ const LARGE_BYTES: usize = 64 << 10;
 /// The rest of a payload above this is received in place, bytes.
 const DIRECT_BYTES: usize = 32 << 10;
 
-pub(super) struct Receiver {
+/// How far a connection's receiving has come, for others on its reactor.
+#[derive(Default)]
+pub(crate) struct Progress {
+    received_bytes: Cell<u64>,
+    taken_bytes: Cell<u64>,
+    waiting: Cell<bool>,
+}
+
+impl Progress {
+    /// Bytes that were received so far, looked at or not.
+    pub(crate) const fn received_bytes(&self) -> u64 {
+        self.received_bytes.get()
+    }
+
+    /// Whether all that came within the first `bytes` has been looked at, but for the begin of a message
+    /// whose rest has not come.
+    pub(crate) fn has_seen(&self, bytes: u64) -> bool {
+        self.taken_bytes.get() >= bytes
+            || (self.waiting.get() && self.received_bytes.get() >= bytes)
+    }
+}
+
+pub(crate) struct Receiver {
     stream: Rc<Stream>,
+    progress: Rc<Progress>,
     buf: Buf,
     start: usize,
     end: usize,
@@ -24,14 +48,32 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(stream: Rc<Stream>) -> Self {
+    pub(crate) fn new(stream: Rc<Stream>) -> Self {
         Self {
             stream,
+            progress: Rc::default(),
             buf: Buf::scratch(SMALL_BYTES),
             start: 0,
             end: 0,
             crowded: false,
         }
+    }
+
+    /// How far receiving has come, also later.
+    pub(crate) fn progress(&self) -> Rc<Progress> {
+        Rc::clone(&self.progress)
+    }
+
+    /// Marks the next bytes as looked at.
+    fn advance(&mut self, bytes: usize) {
+        self.start += bytes;
+        let taken = &self.progress.taken_bytes;
+        taken.set(taken.get() + bytes as u64);
+    }
+
+    fn count(&self, bytes: usize) {
+        let received = &self.progress.received_bytes;
+        received.set(received.get() + bytes as u64);
     }
 
     /// Bytes that are here.
@@ -45,7 +87,11 @@ impl Receiver {
             self.make_room(want);
             let space = self.buf.slice(self.end..self.buf.len());
             let room = space.len();
-            let received = self.stream.recv(space).await?;
+            self.progress.waiting.set(true);
+            let received = self.stream.recv(space).await;
+            self.progress.waiting.set(false);
+            let received = received?;
+            self.count(received);
             if received == 0 {
                 if self.available() == 0 {
                     return Ok(false);
@@ -86,34 +132,40 @@ impl Receiver {
     }
 
     /// The next `N` bytes. None if the peer ended before the first of them.
-    pub(super) async fn take<const N: usize>(&mut self) -> Result<Option<[u8; N]>> {
+    pub(crate) async fn take<const N: usize>(&mut self) -> Result<Option<[u8; N]>> {
         if !self.fill(N).await? {
             return Ok(None);
         }
         let mut out = [0; N];
         self.buf.copy_to(self.start, &mut out);
-        self.start += N;
+        self.advance(N);
         Ok(Some(out))
     }
 
     /// The next `len` bytes; few, as in a handshake.
-    pub(super) async fn take_vec(&mut self, len: usize) -> Result<Vec<u8>> {
+    pub(crate) async fn take_vec(&mut self, len: usize) -> Result<Vec<u8>> {
         let mut out = vec![0; len];
         if len > 0 {
             self.must_fill(len).await?;
             self.buf.copy_to(self.start, &mut out);
-            self.start += len;
+            self.advance(len);
         }
         Ok(out)
     }
 
     /// The next bytes, as many as `into` holds.
-    pub(super) async fn take_payload(&mut self, into: &Buf) -> Result<()> {
+    pub(crate) async fn take_payload(&mut self, into: &Buf) -> Result<()> {
         let here = self.available().min(into.len());
         self.move_out(into, 0, here);
         let rest = into.len() - here;
         if rest > DIRECT_BYTES {
-            return self.stream.recv_exact(into.slice(here..into.len())).await;
+            self.progress.waiting.set(true);
+            let received = self.stream.recv_exact(into.slice(here..into.len())).await;
+            self.progress.waiting.set(false);
+            self.count(rest);
+            let taken = &self.progress.taken_bytes;
+            taken.set(taken.get() + rest as u64);
+            return received;
         }
         if rest > 0 {
             if self.buf.len() < rest {
@@ -129,7 +181,7 @@ impl Receiver {
         if len > 0 {
             let from = self.buf.slice(self.start..self.start + len);
             into.slice(at..at + len).copy_from_buf(&from);
-            self.start += len;
+            self.advance(len);
         }
     }
 

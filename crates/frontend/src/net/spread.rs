@@ -35,7 +35,7 @@ impl Spread {
     }
 
     /// Chooses the reactor for a new connection, which counts there for as long as the place lives.
-    pub(super) fn place(self: &Arc<Self>) -> Place {
+    pub(crate) fn place(self: &Arc<Self>) -> Place {
         let counts = self.connections();
         let fewest = (0..counts.len()).min_by_key(|at| counts[*at]);
         let at = fewest.expect("there is one");
@@ -48,13 +48,13 @@ impl Spread {
 }
 
 /// A connection's place on a reactor.
-pub(super) struct Place {
+pub(crate) struct Place {
     spread: Arc<Spread>,
     at: usize,
 }
 
 impl Place {
-    pub(super) fn reactor(&self) -> Remote {
+    pub(crate) fn reactor(&self) -> Remote {
         self.spread.reactors[self.at].0.clone()
     }
 }

@@ -1,0 +1,115 @@
+//! Accepts connections, and puts each on its reactor.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::net::{Incoming, Listener, Stream};
+use forebay_io::rt;
+
+use super::log::{LogLimit, Verdict};
+use super::spread::{Place, Spread};
+
+/// Connections at a time of one listener.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// What is spoken on the connections of a listener.
+pub(crate) trait Protocol: Send + Sync + 'static {
+    /// What people call it.
+    const NAME: &'static str;
+
+    /// Serves one client, on its reactor, until it leaves.
+    fn converse(&self, stream: Rc<Stream>, peer: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// What the connections of one listener share.
+struct Server<P> {
+    protocol: P,
+    connections: AtomicUsize,
+    log: LogLimit,
+}
+
+/// Accepts connections for as long as the listener lives, and spreads them over reactors.
+pub(crate) async fn serve<P: Protocol>(
+    listener: Listener,
+    protocol: P,
+    spread: Arc<Spread>,
+) -> Result<()> {
+    let server = Arc::new(Server {
+        protocol,
+        connections: AtomicUsize::new(0),
+        log: LogLimit::default(),
+    });
+    loop {
+        let (incoming, peer) = listener.accept_for_any().await?;
+        let Some(seat) = Seat::take(&server, spread.place()) else {
+            let full = format!("{MAX_CONNECTIONS} clients are connected, the most there may be");
+            server.report(&peer, &Error::new(ErrorKind::Busy, full));
+            continue;
+        };
+        let reactor = seat.place.reactor();
+        let begin = move || rt::spawn(seat.serve(incoming, peer));
+        if reactor.is_current() {
+            begin();
+        } else {
+            reactor.call(begin);
+        }
+    }
+}
+
+/// One connection of a server, on its reactor.
+struct Seat<P: Protocol> {
+    server: Arc<Server<P>>,
+    place: Place,
+}
+
+impl<P: Protocol> Seat<P> {
+    /// None when the server is full.
+    fn take(server: &Arc<Server<P>>, place: Place) -> Option<Self> {
+        let before = server.connections.fetch_add(1, Ordering::Relaxed);
+        let seat = Self {
+            server: Arc::clone(server),
+            place,
+        };
+        (before < MAX_CONNECTIONS).then_some(seat)
+    }
+
+    async fn serve(self, incoming: Incoming, peer: String) {
+        let ended = match incoming.open() {
+            Ok(stream) => self.server.protocol.converse(Rc::new(stream), &peer).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            self.server.report(&peer, &error);
+        }
+    }
+}
+
+impl<P: Protocol> Drop for Seat<P> {
+    fn drop(&mut self) {
+        self.server.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<P: Protocol> Server<P> {
+    fn report(self: &Arc<Self>, peer: &str, error: &Error) {
+        let reason = error.report();
+        match self.log.admit(Instant::now(), &reason) {
+            Verdict::Now => {
+                tracing::warn!(peer, reason, "an {} connection was closed", P::NAME);
+            }
+            Verdict::After(time) => {
+                let server = Arc::clone(self);
+                rt::spawn(async move {
+                    rt::sleep(time).await;
+                    let (more, last) = server.log.rest(Instant::now());
+                    tracing::warn!(more, last, "more {} connections were closed", P::NAME);
+                });
+            }
+            Verdict::Counted => {}
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What the front-ends on stream sockets share: accepting, spreading connections over reactors,
+//! receiving, deadlines, and a log that nobody can fill.
+
+mod accept;
+mod deadline;
+mod log;
+mod receive;
+mod spread;
+
+pub(crate) use accept::{Protocol, serve};
+pub(crate) use deadline::Deadline;
+pub(crate) use receive::{Progress, Receiver};
+pub use spread::Spread;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Admin commands, and what an admin queue watches.
+
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use forebay_io::rt;
+use forebay_wire::nvme::admin::opcode;
+use forebay_wire::nvme::{Command, Data, Status, fabrics};
+
+use super::connection::{self, Connection, Failure, Outcome, no_data};
+use super::events::MAX_REQUESTS;
+use super::memory::Memory;
+use super::receive::Capsule;
+use super::slots::Verdict;
+use super::{feature, identify, log, property};
+
+/// How often keep-alive timers and changes are looked at.
+const TICK: Duration = if cfg!(test) {
+    Duration::from_millis(20)
+} else {
+    Duration::from_millis(500)
+};
+
+/// Time that a discovery controller without a keep-alive timer may be idle (Base 5.18, "Keep Alive"; 3.1.2.3,
+/// "Discovery Controller").
+const DISCOVERY_IDLE_TIME: Duration = Duration::from_secs(120);
+
+/// Runs a command of an admin queue.
+pub(super) async fn run(
+    connection: &Rc<Connection>,
+    memory: &mut Memory<'_>,
+    capsule: &Capsule,
+) -> Outcome {
+    let command = &capsule.command;
+    if command.opcode == fabrics::OPCODE {
+        return property::run(connection, command);
+    }
+    if !connection.controller().is_ready() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+    }
+    match command.opcode {
+        opcode::IDENTIFY => {
+            let page = identify::page(connection, command)?;
+            let length = u32::try_from(page.len()).expect("4 KiB");
+            answer(memory, command, &page, length).await
+        }
+        opcode::GET_LOG_PAGE => {
+            let (page, length) = log::page(connection, command)?;
+            answer(memory, command, &page, length).await
+        }
+        opcode::KEEP_ALIVE => no_data(command).map(|()| (0, None)).map_err(Failure::from),
+        opcode::ASYNC_EVENT_REQUEST => {
+            no_data(command)?;
+            if connection.slots.idle() >= MAX_REQUESTS {
+                return Err(Status::EVENT_LIMIT_EXCEEDED.into());
+            }
+            match connection.slots.event(memory.slot()).await {
+                Verdict::Event(code) => Ok((code, None)),
+                Verdict::Aborted => Err(Status::ABORT_REQUESTED.into()),
+                _ => Err(Failure::Unanswered),
+            }
+        }
+        opcode::ABORT => abort(connection, command).await,
+        opcode::GET_FEATURES => {
+            no_data(command)?;
+            feature::get(connection, command)
+        }
+        opcode::SET_FEATURES => {
+            no_data(command)?;
+            feature::set(connection, command)
+        }
+        _ => Err(Status::INVALID_OPCODE.into()),
+    }
+}
+
+/// Answers with a page of `length` bytes, zero behind what there is, as far as the host has room for it.
+async fn answer(memory: &mut Memory<'_>, command: &Command, page: &[u8], length: u32) -> Outcome {
+    let Data::Transport { length: room } = command.data()? else {
+        return Err(Status::SGL_TYPE_INVALID.into());
+    };
+    let length = length.min(room);
+    if length == 0 {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.into());
+    }
+    let buf = memory.take(length).await?;
+    buf.fill(0);
+    buf.copy_from(0, &page[..page.len().min(length as usize)]);
+    Ok((0, Some(buf)))
+}
+
+/// Aborts a command that waits for memory or data. Bit 0 of the result is whether it was *not* aborted.
+async fn abort(connection: &Connection, command: &Command) -> Outcome {
+    no_data(command)?;
+    let word = command.words[0];
+    let queue = u16::try_from(word & 0xffff).expect("16 bits");
+    let cid = u16::try_from(word >> 16).expect("16 bits");
+    let Some((reactor, id)) = connection.controller().connection(queue) else {
+        return Err(Status::INVALID_FIELD.into());
+    };
+    let answer = Answer::default();
+    let given = answer.clone();
+    reactor.call(move || {
+        let found = connection::find(id);
+        given.give(found.is_some_and(|connection| connection.slots.abort(cid)));
+    });
+    let aborted = answer.get().await;
+    Ok((u64::from(!aborted), None))
+}
+
+/// A word from another reactor.
+#[derive(Clone, Default)]
+struct Answer(Arc<Mutex<(Option<bool>, Option<Waker>)>>);
+
+impl Answer {
+    fn give(&self, word: bool) {
+        let waker = {
+            let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.0 = Some(word);
+            shared.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    async fn get(&self) -> bool {
+        std::future::poll_fn(|cx| {
+            let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match shared.0 {
+                Some(word) => Poll::Ready(word),
+                None => {
+                    shared.1 = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// Ends the association when its host has not been heard of for too long, and tells it of changes.
+pub(super) async fn watch(connection: Weak<Connection>) {
+    let (mut commands, mut heard) = (0, rt::now());
+    loop {
+        rt::sleep(TICK).await;
+        let Some(connection) = connection.upgrade().filter(|it| !it.is_closing()) else {
+            return;
+        };
+        let controller = connection.controller();
+        let now = controller.commands();
+        if now != commands {
+            (commands, heard) = (now, rt::now());
+        }
+        let limit = match (controller.keep_alive_ms(), controller.subsystem()) {
+            (0, None) => DISCOVERY_IDLE_TIME,
+            (time, _) => Duration::from_millis(time.into()),
+        };
+        if !limit.is_zero() && rt::now() - heard > limit {
+            controller.end(&format!(
+                "nothing was heard of it for {} s",
+                limit.as_secs_f32()
+            ));
+            return;
+        }
+        connection.events.look(&connection);
+    }
+}

@@ -1,0 +1,290 @@
+//! A controller: what one association of a host shares between its queues, on whatever reactors they are.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_io::rt::{self, Remote};
+use forebay_wire::nvme::fabrics::{cc, csts};
+use forebay_wire::nvme::log::ErrorEntry;
+
+use super::connection;
+use super::subsystem::Subsystem;
+
+/// Entries of the error log.
+pub(super) const ERROR_ENTRIES: usize = 32;
+
+/// What a controller is for.
+pub(super) enum Role {
+    Io(Arc<Subsystem>),
+    Discovery,
+}
+
+pub(super) struct Controller {
+    id: u16,
+    role: Role,
+    host: String,
+    host_id: [u8; 16],
+    configuration: AtomicU32,
+    status: AtomicU32,
+    keep_alive_ms: AtomicU32,
+    /// Whether the host lets writes stay in a volatile cache.
+    write_cache: AtomicBool,
+    queues: Mutex<Queues>,
+    errors: Mutex<Errors>,
+}
+
+#[derive(Default)]
+struct Queues {
+    ended: bool,
+    list: Vec<Arc<QueueShared>>,
+}
+
+/// What other reactors know of a queue.
+pub(super) struct QueueShared {
+    number: u16,
+    connection: u64,
+    reactor: Remote,
+    /// Commands so far; its own reactor alone writes it.
+    commands: AtomicU64,
+}
+
+impl QueueShared {
+    pub(super) fn count_command(&self) {
+        let commands = self.commands.load(Ordering::Relaxed);
+        self.commands.store(commands + 1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Errors {
+    count: u64,
+    last: VecDeque<ErrorEntry>,
+}
+
+impl Controller {
+    pub(super) fn new(
+        id: u16,
+        role: Role,
+        host: &str,
+        host_id: [u8; 16],
+        keep_alive_ms: u32,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            role,
+            host: host.to_owned(),
+            host_id,
+            configuration: AtomicU32::new(0),
+            status: AtomicU32::new(0),
+            keep_alive_ms: AtomicU32::new(keep_alive_ms),
+            write_cache: AtomicBool::new(true),
+            queues: Mutex::default(),
+            errors: Mutex::default(),
+        })
+    }
+
+    pub(super) const fn id(&self) -> u16 {
+        self.id
+    }
+
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) const fn host_id(&self) -> [u8; 16] {
+        self.host_id
+    }
+
+    /// The subsystem; none of a discovery controller.
+    pub(super) const fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+        match &self.role {
+            Role::Io(subsystem) => Some(subsystem),
+            Role::Discovery => None,
+        }
+    }
+
+    pub(super) fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_keep_alive_ms(&self, time: u32) {
+        self.keep_alive_ms.store(time, Ordering::Relaxed);
+    }
+
+    pub(super) fn write_cache(&self) -> bool {
+        self.write_cache.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_write_cache(&self, used: bool) {
+        self.write_cache.store(used, Ordering::Relaxed);
+    }
+
+    pub(super) fn configuration(&self) -> u32 {
+        self.configuration.load(Ordering::Relaxed)
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.configuration() & cc::EN != 0
+    }
+
+    pub(super) fn status(&self) -> u32 {
+        let status = self.status.load(Ordering::Acquire);
+        // A reset is over when the I/O queues have gone.
+        if status != 0
+            && !self.is_enabled()
+            && self.queues().list.iter().all(|queue| queue.number == 0)
+        {
+            self.status.store(0, Ordering::Release);
+            return 0;
+        }
+        status
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        let status = self.status.load(Ordering::Acquire);
+        self.is_enabled() && status & (csts::RDY | csts::CFS) == csts::RDY
+    }
+
+    /// Takes a new configuration over. True if the host shuts the controller down: what is volatile is to be
+    /// flushed, then [`Controller::shut_down`] called.
+    pub(super) fn configure(&self, value: u32) -> bool {
+        let before = self.configuration.swap(value, Ordering::AcqRel);
+        let enabled = |value: u32| value & cc::EN != 0;
+        if enabled(value) && !enabled(before) {
+            let right = value & cc::CHOICES == 0 && value & cc::ENTRY_SIZES_MASK == cc::ENTRY_SIZES;
+            let status = if right { csts::RDY } else { csts::CFS };
+            self.status.store(status, Ordering::Release);
+        } else if enabled(before) && !enabled(value) {
+            // A reset ends the I/O queues; their hosts make them again.
+            self.write_cache.store(true, Ordering::Relaxed);
+            self.shut(|queue| queue.number != 0);
+        }
+        value & cc::SHN != 0 && before & cc::SHN == 0
+    }
+
+    pub(super) fn shut_down(&self) {
+        self.status.fetch_or(csts::SHST_COMPLETE, Ordering::AcqRel);
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a queue on the calling reactor. None if the number is taken, or the controller has ended.
+    pub(super) fn join(self: &Arc<Self>, number: u16, connection: u64) -> Option<Membership> {
+        let mut queues = self.queues();
+        if queues.ended || queues.list.iter().any(|queue| queue.number == number) {
+            return None;
+        }
+        let queue = Arc::new(QueueShared {
+            number,
+            connection,
+            reactor: rt::remote(),
+            commands: AtomicU64::new(0),
+        });
+        queues.list.push(Arc::clone(&queue));
+        Some(Membership {
+            controller: Arc::clone(self),
+            queue,
+        })
+    }
+
+    /// Commands that its queues have taken so far.
+    pub(super) fn commands(&self) -> u64 {
+        let queues = self.queues();
+        let counts = queues
+            .list
+            .iter()
+            .map(|q| q.commands.load(Ordering::Relaxed));
+        counts.sum()
+    }
+
+    /// The connections of its queues, with their reactors.
+    pub(super) fn connections(&self) -> Vec<(Remote, u64)> {
+        let queues = self.queues();
+        let list = queues.list.iter();
+        list.map(|q| (q.reactor.clone(), q.connection)).collect()
+    }
+
+    /// The connection of a queue, with its reactor.
+    pub(super) fn connection(&self, number: u16) -> Option<(Remote, u64)> {
+        let queues = self.queues();
+        let queue = queues.list.iter().find(|queue| queue.number == number)?;
+        Some((queue.reactor.clone(), queue.connection))
+    }
+
+    /// Ends the association: all connections are shut down, commands in flight run to their end unanswered.
+    pub(super) fn end(&self, reason: &str) {
+        if std::mem::replace(&mut self.queues().ended, true) {
+            return;
+        }
+        let (id, host) = (self.id, &self.host);
+        let nqn = self
+            .subsystem()
+            .map_or("discovery", |subsystem| subsystem.nqn());
+        tracing::info!("NVMe controller {id} of {nqn} for host {host:?} has ended: {reason}");
+        self.shut(|_| true);
+    }
+
+    fn shut(&self, which: impl Fn(&QueueShared) -> bool) {
+        let queues = self.queues();
+        for queue in queues.list.iter().filter(|queue| which(queue)) {
+            let connection = queue.connection;
+            queue.reactor.call(move || connection::shut(connection));
+        }
+    }
+
+    /// Notes a command that failed.
+    pub(super) fn note_error(&self, mut entry: ErrorEntry) {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.count += 1;
+        entry.number = errors.count;
+        errors.last.truncate(ERROR_ENTRIES - 1);
+        errors.last.push_front(entry);
+    }
+
+    /// Errors so far, and the last of them, newest first.
+    pub(super) fn errors(&self) -> (u64, Vec<ErrorEntry>) {
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        (errors.count, errors.last.iter().copied().collect())
+    }
+}
+
+/// A queue's place in its controller; dropped when its connection has ended and its commands have, too.
+pub(super) struct Membership {
+    controller: Arc<Controller>,
+    pub(super) queue: Arc<QueueShared>,
+}
+
+impl Membership {
+    pub(super) const fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// To be called when the connection is lost: an association has all its queues or ends, but that a reset
+    /// takes the I/O queues alone.
+    pub(super) fn lost(&self) {
+        let reset = self.queue.number != 0 && !self.controller.is_enabled();
+        if !reset {
+            let reason = match self.queue.number {
+                0 => "its admin connection has ended".to_owned(),
+                number => format!("the connection of its queue {number} has ended"),
+            };
+            self.controller.end(&reason);
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.lost();
+        let mut queues = self.controller.queues();
+        queues.list.retain(|queue| !Arc::ptr_eq(queue, &self.queue));
+        let gone = queues.ended && queues.list.is_empty();
+        drop(queues);
+        if gone && let Some(subsystem) = self.controller.subsystem() {
+            subsystem.forget(self.controller.id);
+        }
+    }
+}

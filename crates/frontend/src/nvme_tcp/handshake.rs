@@ -1,0 +1,293 @@
+//! From the first words to the Connect that makes a connection a queue.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_io::net::Stream;
+use forebay_wire::nvme::fabrics::{
+    self, ANY_CONTROLLER, BadField, CONNECT_DATA_BYTES, CONTROLLER_FIELD, Connect, ConnectData,
+    DISCOVERY_NQN, HOST_FIELD, HOST_ID_FIELD, SUBSYSTEM_FIELD, bad_parameter, fctype,
+};
+use forebay_wire::nvme::{Completion, Data, Status};
+use forebay_wire::nvme_tcp::{
+    ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, Fatal, Fault, Initialize, Kind,
+};
+
+use crate::net::Receiver;
+
+use super::connection::next_id;
+use super::controller::{Controller, Membership, Role};
+use super::export::Exports;
+use super::receive::{Capsule, take_capsule};
+use super::reply::Style;
+use super::{End, MAX_H2C_DATA_BYTES};
+
+/// Entries of an admin queue that discovery recommends.
+pub(super) const ADMIN_QUEUE_SIZE: u16 = 32;
+/// Most entries of a queue.
+pub(super) const MAX_QUEUE_SIZE: u16 = 128;
+/// I/O queues of a controller.
+pub(super) const MAX_IO_QUEUES: u16 = 64;
+
+/// Offsets of fields of Connect, as a refusal names them (Base 6.3).
+mod at {
+    pub(super) const FORMAT: u16 = 40;
+    pub(super) const QUEUE: u16 = 42;
+    pub(super) const QUEUE_SIZE: u16 = 44;
+}
+
+/// What a handshake came to.
+pub(super) struct Session {
+    pub(super) membership: Membership,
+    pub(super) connection: u64,
+    pub(super) style: Style,
+    pub(super) queue: u16,
+    /// Entries.
+    pub(super) queue_size: u16,
+    /// Whether the host does without flow control of the submission queue.
+    pub(super) no_flow_control: bool,
+    /// The submission queue's head after Connect.
+    pub(super) head: u16,
+}
+
+/// A Connect that is refused: its status and result.
+struct Refusal(Status, u64);
+
+impl Refusal {
+    const fn field(offset: u16) -> Self {
+        Self(
+            Status::CONNECT_INVALID_PARAMETERS,
+            bad_parameter(offset, false),
+        )
+    }
+
+    const fn data(offset: u16) -> Self {
+        Self(
+            Status::CONNECT_INVALID_PARAMETERS,
+            bad_parameter(offset, true),
+        )
+    }
+}
+
+/// Talks with a host until it has made a queue. None if it left instead.
+pub(super) async fn negotiate(
+    stream: &Rc<Stream>,
+    receiver: &mut Receiver,
+    exports: &Exports,
+) -> Result<Option<Session>, End> {
+    let Some(mut style) = initialize(stream, receiver).await? else {
+        return Ok(None);
+    };
+    let mut head = 0;
+    loop {
+        let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
+            return Ok(None);
+        };
+        let common = Common::decode(header);
+        // The host pads nothing, since we ask for no alignment.
+        let layout = common.check(style.digests, 0)?;
+        if layout.kind != Kind::CapsuleCmd {
+            return Err(Fault::plain(Fatal::SequenceError).into());
+        }
+        let capsule = take_capsule(receiver, &header, layout, ADMIN_IN_CAPSULE_BYTES).await?;
+        let command = capsule.command;
+        head += 1;
+        let outcome = connect(&capsule, exports).await;
+        let (status, result) = match &outcome {
+            Ok((membership, _)) => (Status::SUCCESS, u64::from(membership.controller().id())),
+            Err(refusal) => (refusal.0, refusal.1),
+        };
+        let no_flow_control = Connect::of(&command).no_flow_control && outcome.is_ok();
+        let completion = Completion {
+            result,
+            sq_head: if no_flow_control { u16::MAX } else { head },
+            sq_id: 0,
+            cid: command.cid,
+            status,
+        };
+        let respond = Common::new(Kind::CapsuleResp, 0, 0, style.digests, 0);
+        send(stream, respond, &completion.encode()).await?;
+        match outcome {
+            Ok((membership, connection)) => {
+                style.short = no_flow_control;
+                let fields = Connect::of(&command);
+                return Ok(Some(Session {
+                    membership,
+                    connection,
+                    style,
+                    queue: fields.queue,
+                    queue_size: fields.queue_size + 1,
+                    no_flow_control,
+                    head: head % (fields.queue_size + 1),
+                }));
+            }
+            // Something else than Connect was refused; Connect may follow.
+            Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, _)) if head < ADMIN_QUEUE_SIZE => {}
+            Err(refusal) => return Err(End::Refused(refused(&capsule, &refusal))),
+        }
+    }
+}
+
+/// Exchanges the first words. None if the host left instead.
+async fn initialize(stream: &Stream, receiver: &mut Receiver) -> Result<Option<Style>, End> {
+    let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
+        return Ok(None);
+    };
+    let layout = Common::decode(header).check(Default::default(), 0)?;
+    if layout.kind != Kind::IcReq {
+        return Err(Fault::plain(Fatal::SequenceError).into());
+    }
+    let rest = receiver.take::<{ Initialize::BYTES }>().await?;
+    let request = Initialize::decode(rest.ok_or_else(super::cut_off)?)?;
+    let answer = Initialize {
+        version: 0,
+        alignment: 0,
+        digests: request.digests,
+        limit: MAX_H2C_DATA_BYTES,
+    };
+    let common = Common::new(Kind::IcResp, 0, 0, Default::default(), 0);
+    send(stream, common, &answer.encode()).await?;
+    Ok(Some(Style {
+        digests: request.digests,
+        alignment: request.alignment,
+        short: false,
+    }))
+}
+
+async fn send(stream: &Stream, common: Common, rest: &[u8]) -> Result<()> {
+    let mut bytes = [&common.encode()[..], rest].concat();
+    if common.flags & forebay_wire::nvme_tcp::flag::HEADER_DIGEST != 0 {
+        let sum = forebay_wire::nvme_tcp::digest(&bytes);
+        bytes.extend(sum);
+    }
+    stream.send(&[Buf::copied(&bytes)]).await
+}
+
+/// Makes a queue, of a new controller or of one that is there; the identifier that its connection gets.
+async fn connect(capsule: &Capsule, exports: &Exports) -> Result<(Membership, u64), Refusal> {
+    let command = &capsule.command;
+    if command.opcode != fabrics::OPCODE || command.nsid.to_le_bytes()[0] != fctype::CONNECT {
+        return Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, 0));
+    }
+    let fields = Connect::of(command);
+    if fields.format != 0 {
+        return Err(Refusal(
+            Status::CONNECT_INCOMPATIBLE_FORMAT,
+            bad_parameter(at::FORMAT, false),
+        ));
+    }
+    if fields.queue_size == 0 || fields.queue_size >= MAX_QUEUE_SIZE {
+        return Err(Refusal::field(at::QUEUE_SIZE));
+    }
+    if fields.queue > MAX_IO_QUEUES {
+        return Err(Refusal::field(at::QUEUE));
+    }
+    let data = connect_data(capsule)?;
+    let connection = next_id();
+    if fields.queue > 0 {
+        let controller = find(&data, exports)?;
+        if !controller.is_ready() {
+            return Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, 0));
+        }
+        let membership = controller.join(fields.queue, connection);
+        return Ok((membership.ok_or(Refusal::field(at::QUEUE))?, connection));
+    }
+    if data.controller != ANY_CONTROLLER {
+        return Err(Refusal::data(CONTROLLER_FIELD));
+    }
+    let busy = |status| Refusal(status, 0);
+    let controller = if data.subsystem == DISCOVERY_NQN {
+        // Discovery controllers have one queue, so nobody looks for one.
+        Controller::new(
+            1,
+            Role::Discovery,
+            &data.host,
+            data.host_id,
+            fields.keep_alive_ms,
+        )
+    } else {
+        let subsystem = exports.find(&data.subsystem);
+        let subsystem = subsystem.ok_or(Refusal::data(SUBSYSTEM_FIELD))?;
+        if !subsystem.admits(&data.host) {
+            return Err(Refusal(
+                Status::CONNECT_INVALID_HOST,
+                bad_parameter(HOST_FIELD, true),
+            ));
+        }
+        let made = subsystem.associate(&data.host, data.host_id, fields.keep_alive_ms);
+        made.await.map_err(busy)?
+    };
+    let membership = controller.join(0, connection);
+    Ok((membership.ok_or(busy(Status::CONNECT_BUSY))?, connection))
+}
+
+/// The controller that a host's I/O queue belongs to.
+fn find(data: &ConnectData, exports: &Exports) -> Result<Arc<Controller>, Refusal> {
+    let subsystem = exports.find(&data.subsystem);
+    let subsystem = subsystem.ok_or(Refusal::data(SUBSYSTEM_FIELD))?;
+    let controller = subsystem.controller(data.controller);
+    let controller = controller.ok_or(Refusal::data(CONTROLLER_FIELD))?;
+    if controller.host() != data.host {
+        return Err(Refusal::data(HOST_FIELD));
+    }
+    if controller.host_id() != data.host_id {
+        return Err(Refusal::data(HOST_ID_FIELD));
+    }
+    Ok(controller)
+}
+
+/// The data of Connect, which travels in its capsule.
+fn connect_data(capsule: &Capsule) -> Result<ConnectData, Refusal> {
+    let plain = |status| Refusal(status, 0);
+    let data = capsule.command.data().map_err(plain)?;
+    let length = CONNECT_DATA_BYTES as u32;
+    match (data, &capsule.data) {
+        (
+            Data::InCapsule {
+                offset: 0,
+                length: told,
+            },
+            Some(buf),
+        ) if told == length && buf.len() == CONNECT_DATA_BYTES => {
+            if !capsule.sound {
+                return Err(plain(Status::TRANSIENT_TRANSPORT_ERROR));
+            }
+            let mut page = [0; CONNECT_DATA_BYTES];
+            buf.copy_to(0, &mut page);
+            ConnectData::decode(&page).map_err(|BadField(offset)| Refusal::data(offset))
+        }
+        _ => Err(plain(Status::DATA_SGL_LENGTH_INVALID)),
+    }
+}
+
+/// What the log says about a Connect that was refused.
+fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
+    let data = connect_data(capsule).ok();
+    let who = data.map_or_else(
+        || "a host".to_owned(),
+        |data| format!("host {:?} to {:?}", data.host, data.subsystem),
+    );
+    let (kind, why) = match refusal.0 {
+        Status::CONNECT_INVALID_HOST => (
+            ErrorKind::Permission,
+            "it is not among the export's `allow_hosts`".to_owned(),
+        ),
+        Status::CONNECT_BUSY => (
+            ErrorKind::Busy,
+            "commands of its last association have not ended yet, or there are too many controllers"
+                .to_owned(),
+        ),
+        status => (
+            ErrorKind::InvalidInput,
+            format!(
+                "status {:#04x} of type {}, for the field at byte {} of its {}",
+                status.code(),
+                status.code_type(),
+                refusal.1 & 0xffff,
+                if refusal.1 >> 16 == 0 { "command" } else { "data" },
+            ),
+        ),
+    };
+    Error::new(kind, format!("a connection of {who} was refused: {why}"))
+}

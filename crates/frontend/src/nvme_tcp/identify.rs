@@ -1,0 +1,113 @@
+//! Identify: what a controller and its namespaces are.
+
+use forebay_wire::nvme::admin::{cns, event};
+use forebay_wire::nvme::fabrics::DISCOVERY_NQN;
+use forebay_wire::nvme::identify::{
+    self, Controller, ControllerKind, Namespace, PAGE_BYTES, Page, descriptors, namespace_list,
+};
+use forebay_wire::nvme::{ALL_NAMESPACES, Command, Status};
+
+use super::connection::Connection;
+use super::controller::ERROR_ENTRIES;
+use super::events::MAX_REQUESTS;
+use super::feature::{KEEP_ALIVE_100MS, has_cache};
+use super::handshake::MAX_QUEUE_SIZE;
+use super::subsystem::{self, MAX_NAMESPACES};
+use super::{IN_CAPSULE_BYTES, MAX_TRANSFER_SHIFT};
+
+/// Model number.
+const MODEL: &str = "Forebay";
+/// Firmware revision.
+pub(super) const REVISION: &str = env!("CARGO_PKG_VERSION");
+
+/// The page that a command asks for.
+pub(super) fn page(connection: &Connection, command: &Command) -> Result<Page, Status> {
+    let structure = command.words[0].to_le_bytes()[0];
+    if structure == cns::CONTROLLER {
+        return Ok(controller(connection));
+    }
+    let subsystem = connection
+        .controller()
+        .subsystem()
+        .ok_or(Status::INVALID_FIELD)?;
+    let found = || subsystem.namespace(command.nsid);
+    match structure {
+        // What namespaces have in common: the formats that they may have.
+        cns::NAMESPACE if command.nsid == ALL_NAMESPACES => Ok([0; PAGE_BYTES]),
+        // A page of zeroes says that a namespace is not active.
+        cns::NAMESPACE if is_possible(command.nsid) => {
+            Ok(found().map_or([0; PAGE_BYTES], |it| namespace(&it)))
+        }
+        cns::ACTIVE_NAMESPACES if command.nsid < ALL_NAMESPACES - 1 => {
+            let list = subsystem.namespaces();
+            Ok(namespace_list(list.iter().map(|it| it.nsid), command.nsid))
+        }
+        cns::NAMESPACE_DESCRIPTORS => {
+            let it = found().ok_or(Status::INVALID_NAMESPACE)?;
+            Ok(descriptors(&it.uuid))
+        }
+        // No limits but those that the controller's page tells; of the NVM command set, number 0.
+        cns::CONTROLLER_OF_COMMAND_SET if command.words[1] >> 24 == 0 => Ok([0; PAGE_BYTES]),
+        cns::NAMESPACE | cns::ACTIVE_NAMESPACES => Err(Status::INVALID_NAMESPACE),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+const fn is_possible(nsid: u32) -> bool {
+    nsid > 0 && nsid <= MAX_NAMESPACES
+}
+
+fn controller(connection: &Connection) -> Page {
+    let controller = connection.controller();
+    let subsystem = controller.subsystem();
+    let kind = match subsystem {
+        Some(_) => ControllerKind::Io,
+        None => ControllerKind::Discovery,
+    };
+    let events = match kind {
+        ControllerKind::Io => event::NAMESPACE_CHANGED_BIT,
+        ControllerKind::Discovery => event::DISCOVERY_CHANGED_BIT,
+    };
+    let namespaces = subsystem.map(|it| it.namespaces()).unwrap_or_default();
+    let atomic = namespaces.iter().map(|it| geometry(it).atomic_blocks).min();
+    Controller {
+        kind,
+        serial: subsystem.map_or("discovery", |it| it.serial()).to_owned(),
+        model: MODEL.to_owned(),
+        revision: REVISION.to_owned(),
+        id: controller.id(),
+        subsystem: subsystem.map_or(DISCOVERY_NQN, |it| it.nqn()).to_owned(),
+        max_transfer_shift: MAX_TRANSFER_SHIFT,
+        events,
+        event_requests: u8::try_from(MAX_REQUESTS).expect("a few"),
+        error_entries: u8::try_from(ERROR_ENTRIES).expect("a few"),
+        keep_alive_100ms: KEEP_ALIVE_100MS,
+        queue_size: MAX_QUEUE_SIZE,
+        namespaces: MAX_NAMESPACES,
+        volatile_cache: has_cache(connection),
+        atomic_blocks: atomic.unwrap_or(1),
+        in_capsule_bytes: IN_CAPSULE_BYTES,
+    }
+    .encode()
+}
+
+fn geometry(it: &subsystem::Namespace) -> Namespace {
+    let info = it.volume.info();
+    let block_bytes = info.logical_block_bytes;
+    let blocks = |bytes: u32| {
+        u16::try_from(bytes / block_bytes)
+            .unwrap_or(u16::MAX)
+            .max(1)
+    };
+    identify::Namespace {
+        blocks: info.size_bytes / u64::from(block_bytes),
+        block_shift: u8::try_from(block_bytes.trailing_zeros()).expect("below 32"),
+        preferred_blocks: blocks(info.physical_block_bytes),
+        atomic_blocks: blocks(info.atomic_write_bytes),
+        read_only: it.volume.read_only(),
+    }
+}
+
+fn namespace(it: &subsystem::Namespace) -> Page {
+    geometry(it).encode()
+}

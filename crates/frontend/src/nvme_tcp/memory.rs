@@ -1,0 +1,131 @@
+//! The memory that a command may hold, and the data that comes into it.
+
+use forebay_block::Buf;
+use forebay_wire::nvme::{Data, PAGE_BYTES, Status};
+use forebay_wire::nvme_tcp::DataHeader;
+
+use super::connection::{Connection, Failure};
+use super::receive::Capsule;
+use super::reply::Reply;
+use super::slots::Verdict;
+
+/// What a command holds of its connection's memory.
+pub(super) struct Memory<'a> {
+    connection: &'a Connection,
+    slot: u16,
+    /// What it has of the connection's budget, bytes.
+    cost: u64,
+    /// What of that is in no buffer yet, bytes.
+    reserved: u64,
+}
+
+/// What a buffer counts for: they come in powers of two, of a page at least.
+fn cost_bytes(bytes: u32) -> u64 {
+    u64::from(bytes.max(PAGE_BYTES).next_power_of_two())
+}
+
+impl Memory<'_> {
+    pub(super) const fn of(connection: &Connection, slot: u16) -> Memory<'_> {
+        Memory {
+            connection,
+            slot,
+            cost: 0,
+            reserved: 0,
+        }
+    }
+
+    /// What is to be given back when the command's answer has been sent, bytes.
+    pub(super) const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) const fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// Waits until there is memory for `count` buffers of `bytes`; the command may be aborted until then. One that
+    /// needs several reserves them together: were each to wait for its second with its first in hand, all could
+    /// wait for ever.
+    pub(super) async fn reserve(&mut self, count: u64, bytes: u32) -> Result<(), Failure> {
+        let connection = self.connection;
+        let cost = count * cost_bytes(bytes);
+        if !connection.budget.try_acquire(cost) {
+            connection.slots.pause(self.slot);
+            connection.budget.acquire(cost).await;
+        }
+        self.cost += cost;
+        self.reserved += cost;
+        connection.slots.resume(self.slot).map_err(failure)
+    }
+
+    /// A buffer of `bytes`, once there is memory for it.
+    pub(super) async fn take(&mut self, bytes: u32) -> Result<Buf, Failure> {
+        let cost = cost_bytes(bytes);
+        if self.reserved < cost {
+            self.reserve(1, bytes).await?;
+        }
+        self.reserved -= cost;
+        Ok(Buf::scratch(bytes as usize))
+    }
+
+    /// The data that comes with a command, of exactly `bytes`.
+    pub(super) async fn receive(&mut self, capsule: &Capsule, bytes: u32) -> Result<Buf, Failure> {
+        let data = capsule.command.data()?;
+        if data.length() != bytes {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.into());
+        }
+        match data {
+            Data::InCapsule { offset, .. } => in_capsule(capsule, offset, bytes),
+            Data::Transport { .. } if capsule.data.is_some() => {
+                Err(Status::DATA_SGL_LENGTH_INVALID.into())
+            }
+            Data::Transport { length } => {
+                let buf = self.take(length).await?;
+                let connection = self.connection;
+                connection.slots.expect(self.slot, buf.clone());
+                connection.slots.pause(self.slot);
+                let ask = DataHeader {
+                    cid: capsule.command.cid,
+                    tag: self.slot,
+                    offset: 0,
+                    length,
+                };
+                connection.reply(Reply::R2t(ask), 0).await;
+                match connection.slots.verdict(self.slot).await {
+                    Verdict::Ready => {
+                        connection.slots.resume(self.slot).map_err(failure)?;
+                        Ok(buf)
+                    }
+                    verdict => Err(failure(verdict)),
+                }
+            }
+        }
+    }
+}
+
+fn in_capsule(capsule: &Capsule, offset: u64, bytes: u32) -> Result<Buf, Failure> {
+    let here = capsule.data.as_ref().ok_or(Status::SGL_OFFSET_INVALID)?;
+    if !capsule.sound {
+        return Err(Status::TRANSIENT_TRANSPORT_ERROR.into());
+    }
+    let end = offset.checked_add(u64::from(bytes));
+    let end = end.filter(|end| *end <= here.len() as u64);
+    let end = usize::try_from(end.ok_or(Status::SGL_OFFSET_INVALID)?).expect("within a buffer");
+    let part = here.slice(end - bytes as usize..end);
+    if offset == 0 {
+        return Ok(part);
+    }
+    // Devices take aligned memory.
+    let aligned = Buf::scratch(part.len());
+    aligned.copy_from_buf(&part);
+    Ok(aligned)
+}
+
+fn failure(verdict: Verdict) -> Failure {
+    match verdict {
+        Verdict::Aborted => Status::ABORT_REQUESTED.into(),
+        Verdict::Damaged => Status::TRANSIENT_TRANSPORT_ERROR.into(),
+        Verdict::Lost => Failure::Unanswered,
+        Verdict::Ready | Verdict::Event(_) => Status::INTERNAL_ERROR.into(),
+    }
+}

@@ -1,0 +1,279 @@
+//! Associations that end, in order or not, and what becomes of their commands.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use forebay_block::Op;
+
+use crate::initiator::{Association, Done, Identity, Style, With, command, on_blocks, words};
+use crate::target::{NQN, Target};
+use crate::{BLOCK, READ, WRITE};
+
+/// Waits until something holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn abort(queue: u16, cid: u16) -> [u8; 64] {
+    command(8, 0, words(&[u32::from(queue) | u32::from(cid) << 16]))
+}
+
+#[test]
+fn a_command_that_waits_for_data_is_aborted() {
+    let target = Target::start();
+    let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = host.queue(1);
+    let cid = queue.start(on_blocks(WRITE, 0, 1, 0), With::Room(BLOCK));
+    let (tag, ..) = queue.r2t(cid);
+    let aborted = Done {
+        status: 0,
+        result: 0,
+        data: vec![],
+    };
+    assert_eq!(host.admin.call(abort(1, cid), With::Nothing), aborted);
+    // The data that was asked for may be on its way: it is taken, and goes nowhere.
+    queue.send_data(cid, tag, 0, &[1; BLOCK], true, 0);
+    assert_eq!(queue.wait(cid).status, 0x07);
+    assert_eq!(target.take_log(), []);
+    // What is not there, or on the device, is not aborted.
+    assert_eq!(host.admin.call(abort(1, 999), With::Nothing).result, 1);
+    assert_eq!(host.admin.call(abort(9, 1), With::Nothing).status, 0x02);
+    target.hold(true);
+    let cid = queue.start(on_blocks(WRITE, 0, 1, 0), With::InCapsule(&[1; BLOCK]));
+    until("it reaches the device", || {
+        target.log.lock().expect("sound").len() == 1
+    });
+    assert_eq!(host.admin.call(abort(1, cid), With::Nothing).result, 1);
+    target.hold(false);
+    assert_eq!(queue.wait(cid).status, 0);
+    // An event request is given up at once.
+    let event = host.admin.start(command(0x0c, 0, [0; 6]), With::Nothing);
+    assert_eq!(host.admin.call(abort(0, event), With::Nothing).result, 0);
+    assert_eq!(host.admin.wait(event).status, 0x07);
+}
+
+#[test]
+fn a_host_that_is_silent_for_too_long_loses_its_association() {
+    let target = Target::start();
+    let mut identity = Identity::to(NQN);
+    identity.keep_alive_ms = 300;
+    let mut host = Association::new(target.address, identity, Style::default());
+    let mut queue = host.queue(1);
+    // Any command keeps it alive, on any queue.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(1500) {
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(
+            queue
+                .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+                .status,
+            0
+        );
+    }
+    assert_eq!(
+        host.admin
+            .call(command(0x18, 0, [0; 6]), With::Nothing)
+            .status,
+        0
+    );
+    let silent = Instant::now();
+    queue.closed();
+    host.admin.closed();
+    assert!(
+        silent.elapsed() >= Duration::from_millis(250),
+        "{:?}",
+        silent.elapsed()
+    );
+    // One without a timer may be silent.
+    let host = Association::new(target.address, Identity::to(NQN), Style::default());
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut queue = host.queue(1);
+    assert_eq!(
+        queue
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+}
+
+#[test]
+fn a_write_that_is_cut_off_is_not_written() {
+    let target = Target::start();
+    for (sent, in_capsule) in [
+        (0, false),
+        (1, false),
+        (4000, false),
+        (4095, false),
+        (100, true),
+    ] {
+        let host = Association::new(target.address, Identity::to(NQN), Style::default());
+        let mut queue = host.queue(1);
+        let mut words = if in_capsule {
+            let mut entry = on_blocks(WRITE, 0, 8, 0);
+            (entry[33], entry[39]) = (0x10, 1);
+            [&[4, 0, 72, 72, 72, 0x10, 0, 0][..], &entry].concat()
+        } else {
+            let cid = queue.start(on_blocks(WRITE, 0, 8, 0), With::Room(4096));
+            let (tag, ..) = queue.r2t(cid);
+            let (cid, tag) = (cid.to_le_bytes(), tag.to_le_bytes());
+            let header = [6, 4, 24, 24, 24, 0x10, 0, 0, cid[0], cid[1], tag[0], tag[1]];
+            [&header[..], &[0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0]].concat()
+        };
+        words.extend(vec![0xee; sent]);
+        queue.say(&words);
+        drop(queue);
+        // The association goes with its queue.
+        host.admin.closed();
+    }
+    assert_eq!(target.take_log(), []);
+    until("nothing is left in flight", || {
+        target.volume.stats().in_flight == 0
+    });
+}
+
+#[test]
+fn a_new_association_waits_for_the_old_ones_writes() {
+    let target = Target::start();
+    let host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = host.queue(1);
+    target.hold(true);
+    queue.start(on_blocks(WRITE, 0, 8, 0), With::InCapsule(&[1; 4096]));
+    until("it reaches the device", || {
+        target.log.lock().expect("sound").len() == 1
+    });
+    drop((host, queue));
+    let (send, receive) = mpsc::channel();
+    let address = target.address;
+    let comes_back = std::thread::spawn(move || {
+        let host = Association::new(address, Identity::to(NQN), Style::default());
+        send.send(()).expect("the test waits");
+        let mut queue = host.queue(1);
+        queue.call(on_blocks(WRITE, 0, 8, 0), With::InCapsule(&[2; 4096]))
+    });
+    let patience = Duration::from_millis(500);
+    assert!(
+        receive.recv_timeout(patience).is_err(),
+        "the old write is still on its way"
+    );
+    // Another host is not concerned.
+    let mut stranger = Identity::to(NQN);
+    stranger.host = "nqn.2026-11.io.forebay:other";
+    let other = Association::new(address, stranger, Style::default());
+    target.hold(false);
+    assert_eq!(comes_back.join().expect("it does").status, 0);
+    let mut queue = other.queue(1);
+    let read = queue.call(on_blocks(READ, 0, 8, 0), With::Room(4096));
+    assert_eq!(read.data, vec![2; 4096], "the newer write");
+}
+
+#[test]
+fn a_second_path_of_a_host_waits_for_nothing_but_what_is_in_flight() {
+    let target = Target::start();
+    let first = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = first.queue(1);
+    // It stays, and goes on, while the second is made.
+    let second = Association::new(target.address, Identity::to(NQN), Style::default());
+    assert_eq!(
+        queue
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+    let mut other = second.queue(1);
+    assert_eq!(
+        other
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+    // A write that waits for data which does not come is given up with its association.
+    queue.start(on_blocks(WRITE, 0, 1, 0), With::Room(BLOCK));
+    let begin = Instant::now();
+    let third = Association::new(target.address, Identity::to(NQN), Style::default());
+    let waited = begin.elapsed();
+    assert!((4..15).contains(&waited.as_secs()), "{waited:?}");
+    queue.closed();
+    drop((first, third));
+    assert_eq!(target.take_log(), []);
+}
+
+#[test]
+fn a_reset_takes_the_io_queues_alone() {
+    let target = Target::start();
+    let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let queue = host.queue(1);
+    let set = |value| command(0x7f, 0, words(&[0, 0x14, value]));
+    let get = command(0x7f, 4, words(&[0, 0x1c]));
+    assert_eq!(host.admin.call(set(0x46_0000), With::Nothing).status, 0);
+    queue.closed();
+    while host.admin.call(get, With::Nothing).result != 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(host.admin.call(set(0x46_0001), With::Nothing).status, 0);
+    assert_eq!(host.admin.call(get, With::Nothing).result, 1);
+    let mut queue = host.queue(1);
+    assert_eq!(
+        queue
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+    // A configuration that makes no sense is fatal until the next reset.
+    assert_eq!(host.admin.call(set(0x46_0000), With::Nothing).status, 0);
+    queue.closed();
+    while host.admin.call(get, With::Nothing).result != 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(host.admin.call(set(0x11_0001), With::Nothing).status, 0);
+    assert_eq!(host.admin.call(get, With::Nothing).result, 2);
+}
+
+#[test]
+fn hosts_are_told_when_namespaces_change() {
+    let target = Target::start();
+    let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = host.queue(1);
+    let wants = command(9, 0, words(&[0x0b, 1 << 8]));
+    assert_eq!(host.admin.call(wants, With::Nothing).status, 0);
+    let request = command(0x0c, 0, [0; 6]);
+    let event = host.admin.start(request, With::Nothing);
+    for _ in 0..3 {
+        host.admin.start(request, With::Nothing);
+    }
+    let fifth = host.admin.start(request, With::Nothing);
+    assert_eq!(host.admin.wait(fifth).status, 0x105, "four are held");
+    // What was there is looked at once before it changes.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(target.subsystem.remove("disk"));
+    assert!(!target.subsystem.remove("disk"));
+    let told = host.admin.wait(event);
+    assert_eq!((told.status, told.result), (0, 0x04_00_02));
+    assert_eq!(host.log(4, 0, 4096).data[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(host.log(4, 0, 4096).data[..4], [0; 4], "told once");
+    assert_eq!(host.identify(2, 0).data, vec![0; 4096]);
+    assert_eq!(
+        queue
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0x0b
+    );
+}
+
+#[test]
+fn a_volume_that_shuts_down_sends_its_hosts_away_without_an_error() {
+    let target = Target::start();
+    let host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = host.queue(1);
+    let flushed = queue.call(command(0, 1, [0; 6]), With::Nothing);
+    assert_eq!(flushed.status, 0);
+    assert_eq!(target.take_log(), [(Op::Flush, 0, 0)]);
+    target.drain();
+    std::thread::sleep(Duration::from_millis(100));
+    queue.start(on_blocks(READ, 0, 1, 0), With::Room(BLOCK));
+    assert_eq!(queue.closed(), b"", "no answer: the host tries again");
+    host.admin.closed();
+}

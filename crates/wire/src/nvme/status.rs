@@ -1,0 +1,175 @@
+//! The status of a completion (Base 3.3.3.2.1, "Status Field Definition").
+
+use forebay_block::ErrorKind;
+
+/// A status: its code, the code's type, and whether trying again is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Status(u16);
+
+/// "Do Not Retry".
+const DNR: u16 = 1 << 14;
+/// All bits of a status; bit 15 of the half word on the wire is the first, the phase tag is apart.
+const MASK: u16 = 0x7fff;
+
+const fn generic(code: u8) -> Status {
+    Status(code as u16)
+}
+
+const fn specific(code: u8) -> Status {
+    Status(1 << 8 | code as u16)
+}
+
+const fn media(code: u8) -> Status {
+    Status(2 << 8 | code as u16)
+}
+
+/// Generic ("Generic Command Status Definition").
+impl Status {
+    /// Done.
+    pub const SUCCESS: Self = generic(0x00);
+    /// No such command here.
+    pub const INVALID_OPCODE: Self = generic(0x01).final_();
+    /// A field of the command makes no sense.
+    pub const INVALID_FIELD: Self = generic(0x02).final_();
+    /// The identifier is that of a command in flight.
+    pub const COMMAND_ID_CONFLICT: Self = generic(0x03).final_();
+    /// The data could not be moved.
+    pub const DATA_TRANSFER_ERROR: Self = generic(0x04);
+    /// Something failed inside.
+    pub const INTERNAL_ERROR: Self = generic(0x06);
+    /// Aborted because the host asked for it.
+    pub const ABORT_REQUESTED: Self = generic(0x07).final_();
+    /// No such namespace.
+    pub const INVALID_NAMESPACE: Self = generic(0x0b).final_();
+    /// Not at this time: before Connect, or before the controller is ready.
+    pub const COMMAND_SEQUENCE_ERROR: Self = generic(0x0c).final_();
+    /// The descriptor's length is not that of the data.
+    pub const DATA_SGL_LENGTH_INVALID: Self = generic(0x0f).final_();
+    /// A descriptor of a type that is not taken.
+    pub const SGL_TYPE_INVALID: Self = generic(0x11).final_();
+    /// In-capsule data beyond the capsule.
+    pub const SGL_OFFSET_INVALID: Self = generic(0x16).final_();
+    /// The namespace takes no writes.
+    pub const WRITE_PROTECTED: Self = generic(0x20).final_();
+    /// The data was damaged on its way; it may be sent again.
+    pub const TRANSIENT_TRANSPORT_ERROR: Self = generic(0x22);
+    /// Past the end of the namespace.
+    pub const LBA_OUT_OF_RANGE: Self = generic(0x80).final_();
+    /// No space left.
+    pub const CAPACITY_EXCEEDED: Self = generic(0x81).final_();
+}
+
+/// Command specific ("Command Specific Status Definition").
+impl Status {
+    /// More asynchronous event requests than are held (Base 5.2).
+    pub const EVENT_LIMIT_EXCEEDED: Self = specific(0x05).final_();
+    /// No such log page (Base 5.16).
+    pub const INVALID_LOG_PAGE: Self = specific(0x09).final_();
+    /// The feature cannot be set (Base 5.27).
+    pub const FEATURE_NOT_CHANGEABLE: Self = specific(0x0e).final_();
+    /// Connect in a format that is not known (Base 6.3).
+    pub const CONNECT_INCOMPATIBLE_FORMAT: Self = specific(0x80).final_();
+    /// Nothing is free for this Connect now; later perhaps (Base 6.3).
+    pub const CONNECT_BUSY: Self = specific(0x81);
+    /// A parameter of Connect makes no sense (Base 6.3).
+    pub const CONNECT_INVALID_PARAMETERS: Self = specific(0x82).final_();
+    /// This host may not connect (Base 6.3).
+    pub const CONNECT_INVALID_HOST: Self = specific(0x84).final_();
+}
+
+/// Media ("Media and Data Integrity Errors Definition").
+impl Status {
+    /// The data was not written.
+    pub const WRITE_FAULT: Self = media(0x80);
+    /// The data cannot be read.
+    pub const UNRECOVERED_READ_ERROR: Self = media(0x81);
+    /// The data is not what it was compared with (NVM 3.2.1).
+    pub const COMPARE_FAILURE: Self = media(0x85).final_();
+}
+
+impl Status {
+    const fn final_(self) -> Self {
+        Self(self.0 | DNR)
+    }
+
+    /// The status code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0.to_le_bytes()[0]
+    }
+
+    /// The status code type: generic, command specific, media, path.
+    #[must_use]
+    pub const fn code_type(self) -> u8 {
+        self.0.to_le_bytes()[1] & 7
+    }
+
+    /// Whether trying again is of no use.
+    #[must_use]
+    pub const fn do_not_retry(self) -> bool {
+        self.0 & DNR != 0
+    }
+
+    /// The upper half of a completion's last word, phase tag 0 as fabrics have it.
+    #[must_use]
+    pub const fn to_wire(self) -> u16 {
+        self.0 << 1
+    }
+
+    /// Reads the upper half of a completion's last word.
+    #[must_use]
+    pub const fn from_wire(word: u16) -> Self {
+        Self((word >> 1) & MASK)
+    }
+
+    /// What tells a host about an error of `kind`, of a command that writes or does not.
+    #[must_use]
+    pub const fn of(kind: ErrorKind, writes: bool) -> Self {
+        match kind {
+            ErrorKind::InvalidInput => Self::INVALID_FIELD,
+            ErrorKind::OutOfRange => Self::LBA_OUT_OF_RANGE,
+            ErrorKind::ReadOnly | ErrorKind::Permission => Self::WRITE_PROTECTED,
+            ErrorKind::NoSpace => Self::CAPACITY_EXCEEDED,
+            ErrorKind::Unsupported => Self::INVALID_OPCODE,
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost if writes => Self::WRITE_FAULT,
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost => Self::UNRECOVERED_READ_ERROR,
+            _ => Self::INTERNAL_ERROR,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_specifications_numbers() {
+        assert_eq!(Status::SUCCESS.to_wire(), 0);
+        assert_eq!(Status::INVALID_FIELD.to_wire(), 0x8004);
+        assert_eq!(Status::CONNECT_INVALID_HOST.code_type(), 1);
+        assert_eq!(Status::CONNECT_INVALID_HOST.code(), 0x84);
+        assert_eq!(Status::COMPARE_FAILURE.to_wire(), 0x850a);
+        assert!(!Status::TRANSIENT_TRANSPORT_ERROR.do_not_retry());
+    }
+
+    #[test]
+    fn no_kind_is_told_as_success() {
+        for kind in [
+            ErrorKind::Io,
+            ErrorKind::Lost,
+            ErrorKind::Corrupt,
+            ErrorKind::TimedOut,
+            ErrorKind::ShuttingDown,
+        ] {
+            assert_ne!(Status::of(kind, true), Status::SUCCESS);
+            assert_ne!(Status::of(kind, false), Status::SUCCESS);
+        }
+    }
+
+    #[test]
+    fn a_status_comes_back_from_the_wire() {
+        for word in 0..=u16::MAX {
+            assert_eq!(Status::from_wire(word).to_wire(), word & !1);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What holds for every input of the codecs of NVMe and NVMe/TCP. Run by the seeded test beside this file and
+//! by the fuzz target `nvme_codec`.
+
+use forebay_wire::nvme::admin::LogRequest;
+use forebay_wire::nvme::fabrics::{
+    CONNECT_DATA_BYTES, Connect, ConnectData, MAX_NQN_BYTES, Property, is_nqn,
+};
+use forebay_wire::nvme::io::{MAX_RANGES, Range};
+use forebay_wire::nvme::{Command, Completion, Status};
+use forebay_wire::nvme_tcp::{Common, DataHeader, Digests, Initialize, Kind, Terminate};
+
+/// Decodes `data` as each message; what decodes is encoded to the very bytes it came from, but for what is
+/// reserved. Returns how many of the decoders took it.
+pub(crate) fn any_input(data: &[u8]) -> usize {
+    let mut taken = 0;
+    if let Some(&bytes) = data.first_chunk() {
+        taken += header(Common::decode(bytes), bytes);
+    }
+    if let Some(&bytes) = data.first_chunk()
+        && let Ok(value) = Initialize::decode(bytes)
+    {
+        assert_eq!(value.encode()[..8], bytes[..8]);
+        taken += 1;
+    }
+    if let Some(&bytes) = data.first_chunk() {
+        let value = DataHeader::decode(bytes);
+        assert_eq!(value.encode()[..12], bytes[..12]);
+        let value = Terminate::decode(bytes);
+        assert_eq!(value.encode()[..6], bytes[..6]);
+        let value = Range::decode(bytes);
+        assert_eq!(value.encode(), bytes);
+        let value = Completion::decode(bytes);
+        assert_eq!(value.encode()[..14], bytes[..14]);
+        assert_eq!(value.status, Completion::decode(value.encode()).status);
+        taken += 1;
+    }
+    if let Some(&bytes) = data.first_chunk() {
+        let value = Command::decode(bytes);
+        assert_eq!(value.encode(), bytes);
+        taken += command(&value);
+    }
+    if let Some(bytes) = data.first_chunk::<CONNECT_DATA_BYTES>()
+        && let Ok(value) = ConnectData::decode(bytes)
+    {
+        for name in [&value.subsystem, &value.host] {
+            assert!(is_nqn(name) && name.len() <= MAX_NQN_BYTES);
+        }
+        assert_eq!(ConnectData::decode(&value.encode()), Ok(value));
+        taken += 1;
+    }
+    taken
+}
+
+/// A header is refused, or all its parts together are as long as it says.
+fn header(value: Common, bytes: [u8; 8]) -> usize {
+    assert_eq!(value.encode(), bytes);
+    let mut taken = 0;
+    for (header, data) in [(false, false), (false, true), (true, false), (true, true)] {
+        let digests = Digests { header, data };
+        for alignment in [0, 3, 31] {
+            match value.check(digests, alignment) {
+                Ok(layout) => {
+                    let digest = |there: bool| if there { 4 } else { 0 };
+                    let length = u64::from(value.header_length)
+                        + digest(layout.header_digest)
+                        + u64::from(layout.padding_bytes)
+                        + u64::from(layout.data_bytes)
+                        + digest(layout.data_digest);
+                    assert_eq!(length, u64::from(value.length), "{value:?} {layout:?}");
+                    assert_eq!(Kind::of(value.kind), Some(layout.kind));
+                    taken = 1;
+                }
+                Err(fault) => assert!(fault.information < 8 && !fault.to_string().is_empty()),
+            }
+        }
+    }
+    taken
+}
+
+fn command(value: &Command) -> usize {
+    assert!((1..=1 << 16).contains(&value.blocks()));
+    assert!((1..=MAX_RANGES).contains(&value.ranges()));
+    assert!(LogRequest::of(value).length.is_multiple_of(4));
+    let connect = Connect::of(value);
+    assert_eq!(Connect::of(&connect.command()), connect);
+    let _ = Property::of(value);
+    match value.data() {
+        Ok(data) => {
+            assert_eq!(value.with_data(data).data(), Ok(data));
+            1
+        }
+        Err(status) => {
+            assert!(status == Status::INVALID_FIELD || status == Status::SGL_TYPE_INVALID);
+            0
+        }
+    }
+}
