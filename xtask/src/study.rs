@@ -2,6 +2,7 @@
 
 mod claims;
 mod jobs;
+mod mapperx;
 pub(crate) mod page;
 mod sections;
 mod simulation;
@@ -22,6 +23,8 @@ use page::Header;
 pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
+    /// The bit-tree: what a crash has written back, and what knowing it costs; writes docs/results/mapperx.md
+    Mapperx(mapperx::Options),
 }
 
 /// What a study takes.
@@ -47,8 +50,11 @@ pub(crate) struct Options {
 
 /// Runs a study. Fails when it could not be run or a claim of ours does not hold.
 pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
-    let Study::Adacache(options) = study;
-    match adacache(root, options) {
+    let outcome = match study {
+        Study::Adacache(options) => adacache(root, options),
+        Study::Mapperx(options) => mapperx::run(root, options),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -4,6 +4,7 @@ use forebay_policy::{
     Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth,
 };
 
+use super::changes::{Change, Changed};
 use super::cost::{Clock, Costs};
 use super::maps::bits;
 use super::serve::Fetch;
@@ -82,6 +83,8 @@ pub struct Simulated {
     pub(super) states: Vec<State>,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
+    /// None while nobody watches.
+    pub(super) changes: Option<Vec<Changed>>,
     /// What the present request reads from the backing device, and writes to the cache device.
     pub(super) fetches: Vec<Fetch>,
     pub(super) writes: Vec<u64>,
@@ -127,6 +130,7 @@ impl Simulated {
             states: Vec::new(),
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
+            changes: None,
             fetches: Vec::new(),
             writes: Vec::new(),
             found: Vec::new(),
@@ -374,6 +378,7 @@ impl Simulated {
             asked: self.touched(part, span),
             ..State::default()
         };
+        self.note(Change::Placed, id);
         self.counts.allocated_blocks += 1;
         self.counts.allocated_bytes += self.model.sizes.block_bytes(span.class);
         let cached = self.table.len() as u64;
