@@ -6,7 +6,7 @@ mod process;
 use std::collections::BTreeSet;
 
 use forebay_io::sim::{FaultPlan, Keep, OpClass, Outcome, Rng, Stop};
-use forebay_metadata::order::{Part, SitePart, reached, take_out};
+use forebay_metadata::order::{SitePart, reached, take_out};
 use forebay_metadata::tree::{Adjustment, LoadReport};
 use process::{Machine, Setup};
 

@@ -167,8 +167,9 @@ impl Process {
     pub(crate) async fn live(self, seed: u64, close: bool) -> Result<(), String> {
         let opened = self.open().await?;
         let rng = Rng::labelled(seed, u64::from(self.epoch));
+        let blocks = self.cached.borrow().keys().copied().collect();
         let life = Rc::new(Life {
-            blocks: self.cached.borrow().keys().copied().collect(),
+            blocks,
             process: self,
             writer: opened.writer,
             dirty: RefCell::new(opened.dirty),

@@ -150,16 +150,15 @@ struct Run {
 }
 
 fn one(input: &Input, dirty_percent: u64) -> Value {
-    let tree = |name, adjustment, nines, scope, levels| {
-        Trees::new(name, adjustment, nines, scope, levels, &input.blocks)
+    let tree = |name, adjustment, nines, scope| {
+        Trees::new(name, adjustment, nines, scope, &input.blocks)
     };
     let mut trees = Vec::new();
     for nines in [2.0, 3.0, 4.0] {
-        trees.push(tree("ours", Adjustment::Priced, nines, Scope::All, None));
-        trees.push(tree("paper", Adjustment::Paper, nines, Scope::All, None));
+        trees.push(tree("ours", Adjustment::Priced, nines, Scope::All));
+        trees.push(tree("paper", Adjustment::Paper, nines, Scope::All));
     }
-    trees.push(tree("ours, in place", Adjustment::Priced, 2.0, Scope::InPlace, None));
-    trees.push(tree("ours, 9 levels", Adjustment::Priced, 2.0, Scope::All, Some(9)));
+    trees.push(tree("ours, in place", Adjustment::Priced, 2.0, Scope::InPlace));
     let mut run = Run {
         cache: Simulated::new(model(input.working_set_bytes * CACHE_PERCENT / 100)),
         changes: Vec::new(),

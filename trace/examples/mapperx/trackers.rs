@@ -41,7 +41,6 @@ pub(crate) struct Trees {
     pub(crate) name: &'static str,
     options: TreeOptions,
     scope: Scope,
-    levels: u8,
     sizes: BTreeMap<u16, u64>,
     trees: BTreeMap<u16, VolumeTree>,
     /// Dirty blocks whose record says so, by volume and first unit.
@@ -60,7 +59,6 @@ impl Trees {
         adjustment: Adjustment,
         sla_nines: f64,
         scope: Scope,
-        levels: Option<u8>,
         sizes: &BTreeMap<u16, u64>,
     ) -> Self {
         Self {
@@ -70,7 +68,6 @@ impl Trees {
                 adjustment,
             },
             scope,
-            levels: levels.unwrap_or(DEFAULT_LEVELS),
             sizes: sizes.clone(),
             trees: BTreeMap::new(),
             recorded: BTreeSet::new(),
@@ -81,7 +78,7 @@ impl Trees {
     fn tree(&mut self, volume: u16) -> &mut VolumeTree {
         self.trees.entry(volume).or_insert_with(|| {
             let blocks = self.sizes.get(&volume).copied().unwrap_or(1);
-            let shape = Shape::for_volume(blocks, DEFAULT_DEGREE, self.levels);
+            let shape = Shape::for_volume(blocks, DEFAULT_DEGREE, DEFAULT_LEVELS);
             let place = TreePlace {
                 offset: 0,
                 unit_bytes: UNIT_BYTES,

@@ -30,7 +30,7 @@ use std::time::Duration;
 use bits::Bits;
 use budget::Budget;
 use paper::Paper;
-use priced::Priced;
+use priced::{Known, Priced};
 use summary::Summary;
 
 pub use load::{LoadReport, Loaded, format, load};
@@ -126,7 +126,7 @@ impl Tree {
         let summary = Summary::new(shape, unit_words);
         let adjuster = match options.adjustment {
             Adjustment::Paper => Adjuster::Paper(Paper::new(shape)),
-            Adjustment::Priced => Adjuster::Priced(Priced::new(shape, summary.media.clone())),
+            Adjustment::Priced => Adjuster::Priced(Priced::new(shape)),
         };
         Self {
             shape,
@@ -177,11 +177,7 @@ impl Tree {
             // What media covers for now is to be covered when that goes, too.
             let durable = self.summary.is_durable(leaf);
             if !self.summary.wants(leaf) {
-                let (shape, summary) = (self.shape, &mut self.summary);
-                match &mut self.adjuster {
-                    Adjuster::Paper(paper) => paper.cover(shape, leaf, !durable, summary),
-                    Adjuster::Priced(priced) => priced.cover(shape, leaf, !durable, summary),
-                }
+                self.want(leaf, durable);
             }
             if durable {
                 continue;
@@ -193,6 +189,31 @@ impl Tree {
             };
         }
         marked
+    }
+
+    /// A dirty leaf is to be covered; unless media does so for now, somebody waits for it.
+    fn want(&mut self, leaf: u32, durable: bool) {
+        match &mut self.adjuster {
+            Adjuster::Paper(paper) => paper.cover(self.shape, leaf, !durable, &mut self.summary),
+            Adjuster::Priced(_) if durable => self.summary.wanted.set(self.shape.node_of(leaf)),
+            Adjuster::Priced(priced) => {
+                // A round has to be written: it takes along whatever else is worth it.
+                priced.waited();
+                self.decide();
+            }
+        }
+    }
+
+    fn decide(&mut self) {
+        if let Adjuster::Priced(priced) = &mut self.adjuster {
+            let leaves = &self.leaves;
+            let known = Known {
+                shape: self.shape,
+                dirty: &self.dirty,
+                cached: &|leaf| leaves[leaf as usize].cached,
+            };
+            priced.decide(&known, self.ratio, &mut self.summary);
+        }
     }
 
     fn turn_dirty(&mut self, leaf: u32) {
@@ -300,17 +321,10 @@ impl Tree {
                 &mut self.summary,
             ),
             Adjuster::Priced(priced) => {
-                priced.fade(self.ratio, writes);
+                priced.pass(self.ratio, writes);
                 // What cannot be written is not decided either.
                 if self.budget.spare() > 0 {
-                    let leaves = &self.leaves;
-                    priced.decide(
-                        self.shape,
-                        self.ratio,
-                        |leaf| leaves[leaf as usize].cached,
-                        &self.dirty,
-                        &mut self.summary,
-                    );
+                    self.decide();
                 }
             }
         }

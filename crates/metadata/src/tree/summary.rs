@@ -52,6 +52,8 @@ pub(super) struct Summary {
     pub(super) begun: u64,
     pub(super) durable: u64,
     failed: bool,
+    /// The unit that is looked at first when some are written that nobody waits for.
+    next: u32,
 }
 
 impl Summary {
@@ -68,6 +70,7 @@ impl Summary {
             begun: 0,
             durable: 0,
             failed: false,
+            next: 0,
         }
     }
 
@@ -153,7 +156,8 @@ impl Summary {
         let mut units: Vec<u32> = covering.map(|node| self.unit_of(node)).collect();
         units.sort_unstable();
         units.dedup();
-        for unit in 0..self.units() {
+        let all = self.units();
+        for unit in (self.next..all).chain(0..self.next) {
             let forced = units.contains(&unit);
             if !forced && spare == 0 {
                 continue;
@@ -162,6 +166,7 @@ impl Summary {
             if changes && !forced {
                 units.push(unit);
                 spare -= 1;
+                self.next = (unit + 1) % all;
             }
         }
         if units.is_empty() && awaited.is_empty() {
