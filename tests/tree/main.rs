@@ -34,13 +34,33 @@ fn setups() -> Vec<Setup> {
     for adjustment in [Adjustment::Paper, Adjustment::Priced] {
         setups.extend([
             // Two units of a sector each.
-            Setup { adjustment, ..setup },
+            Setup {
+                adjustment,
+                ..setup
+            },
             // One of eight sectors, which tears.
-            Setup { adjustment, unit_bytes: 4096, ..setup },
-            Setup { adjustment, unit_bytes: 1024, fua: false, ..setup },
-            Setup { adjustment, volatile_cache: false, ..setup },
+            Setup {
+                adjustment,
+                unit_bytes: 4096,
+                ..setup
+            },
+            Setup {
+                adjustment,
+                unit_bytes: 1024,
+                fua: false,
+                ..setup
+            },
+            Setup {
+                adjustment,
+                volatile_cache: false,
+                ..setup
+            },
             // Every leaf has several blocks.
-            Setup { adjustment, levels: 3, ..setup },
+            Setup {
+                adjustment,
+                levels: 3,
+                ..setup
+            },
         ]);
     }
     setups
@@ -75,7 +95,12 @@ fn go_down(machine: &Machine, crash: Crash) {
 /// Opens the tree and checks what it says; none if the world ended before it.
 fn open(machine: &Machine) -> Result<Option<(LoadReport, usize)>, String> {
     let process = machine.process();
-    let opened = async move { process.open().await.map(|opened| (opened.report, opened.dirty.len())) };
+    let opened = async move {
+        process
+            .open()
+            .await
+            .map(|opened| (opened.report, opened.dirty.len()))
+    };
     match machine.world.run(7, opened) {
         Outcome::Finished(result) => result.map(Some),
         Outcome::Crashed => Ok(None),
@@ -99,7 +124,9 @@ fn crashes(machine: &Machine, seed: u64) -> Vec<Crash> {
     keeps.extend((0..3).map(|nth| Keep::Random(seed * 3 + nth)));
     keeps.extend((0..unflushed.min(4)).flat_map(|one| [Keep::Only(one), Keep::AllBut(one)]));
     let powers = keeps.into_iter().map(Crash::Power);
-    powers.chain([Crash::Process(seed), Crash::Process(seed + 1)]).collect()
+    powers
+        .chain([Crash::Process(seed), Crash::Process(seed + 1)])
+        .collect()
 }
 
 /// Cuts a life off at each of its writes and flushes, and each load after it at each of its own. How many
@@ -221,7 +248,10 @@ fn every_crash_point() {
 #[test]
 fn every_crash_point_of_loads() {
     for setup in setups().into_iter().filter(|setup| setup.unit_bytes != 512) {
-        let setup = Setup { operations: 5, ..setup };
+        let setup = Setup {
+            operations: 5,
+            ..setup
+        };
         let recovered = sweep(setup, 2, true).unwrap_or_else(|error| panic!("{setup:?}: {error}"));
         assert!(recovered > 300, "{setup:?}: only {recovered} crashes");
     }
@@ -246,7 +276,11 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
             machine.world.disks()[0].rot(place.offset + copy * unit, unit, 1);
             let opened = open(&machine).unwrap_or_else(|error| panic!("{setup:?}: {error}"));
             let (report, _) = opened.expect("nothing stops it");
-            assert_eq!(report.lost_units + report.mended_units, 1, "{setup:?}: {report:?}");
+            assert_eq!(
+                report.lost_units + report.mended_units,
+                1,
+                "{setup:?}: {report:?}"
+            );
         }
         // A unit that cannot be read, either.
         machine.world.disks()[0].set_faults(FaultPlan {
@@ -256,7 +290,11 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
         let (report, dirty) = open(&machine).expect("it opens").expect("nothing stops it");
         assert_eq!(report.lost_units, place.units());
         assert_eq!(u64::from(report.unreadable_copies) * unit, place.bytes());
-        assert_eq!(dirty, machine.cached.borrow().len(), "everything counts as dirty");
+        assert_eq!(
+            dirty,
+            machine.cached.borrow().len(),
+            "everything counts as dirty"
+        );
     }
 }
 

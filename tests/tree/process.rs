@@ -143,7 +143,9 @@ impl Process {
             tree.place(block..block + 1);
             if tree.may_be_dirty(block..block + 1) {
                 if tree.mark(block..block + 1) != Marked::Durable {
-                    return Err(format!("block {block} was loaded as dirty, and is not so durably"));
+                    return Err(format!(
+                        "block {block} was loaded as dirty, and is not so durably"
+                    ));
                 }
                 dirty.insert(block);
                 continue;
@@ -267,7 +269,8 @@ impl Life {
         let backing = &self.process.backing;
         backing.write(block * SECTOR, Buf::copied(&sector)).await?;
         let flushed = order::flush(backing).await;
-        self.flush_failed.set(self.flush_failed.get() | flushed.is_err());
+        self.flush_failed
+            .set(self.flush_failed.get() | flushed.is_err());
         if !self.flush_failed.get() {
             self.dirty.borrow_mut().remove(&block);
             self.writer.tree().clear(block..block + 1);

@@ -29,7 +29,7 @@ const UNIT_BYTES: u64 = 32 << 10;
 /// Nobody looks before this much of the trace has passed, percent: the tree warms up.
 const WARM_UP_PERCENT: u64 = 20;
 /// Crashes at these parts of the trace, percent.
-const CRASHES_PERCENT: [u64; 8] = [30, 40, 50, 60, 70, 80, 90, 100];
+const CRASHES_PERCENT: std::ops::RangeInclusive<u64> = 30..=100;
 /// A cache knows this many volumes; of a trace with more, all are laid one behind another.
 const MAX_VOLUMES: usize = 64;
 
@@ -50,7 +50,10 @@ fn run(job: &str) -> Outcome<Value> {
     let percents = percents.ok_or("the job has no dirty_percents")?;
     let percents: Vec<u64> = percents.iter().filter_map(Value::as_u64).collect();
     let input = Input::read(&job)?;
-    let runs: Vec<Value> = percents.iter().map(|percent| one(&input, *percent)).collect();
+    let runs: Vec<Value> = percents
+        .iter()
+        .map(|percent| one(&input, *percent))
+        .collect();
     Ok(json!({
         "requests": input.requests.len(),
         "writes": input.requests.iter().filter(|request| request.op == Op::Write).count(),
@@ -130,7 +133,8 @@ fn lay_out(requests: &mut [Request], ends: &BTreeMap<u32, u64>) -> BTreeMap<u32,
 
 fn model(capacity_bytes: u64) -> CacheModel {
     CacheModel {
-        sizes: BlockSizes::new(&[1, 2, 4, 8].map(|times| times * UNIT_BYTES)).expect("powers of two"),
+        sizes: BlockSizes::new(&[1, 2, 4, 8].map(|times| times * UNIT_BYTES))
+            .expect("powers of two"),
         capacity_bytes,
         replace: TwoLevel::Ours,
         fill: Fill::Learned,
@@ -150,15 +154,15 @@ struct Run {
 }
 
 fn one(input: &Input, dirty_percent: u64) -> Value {
-    let tree = |name, adjustment, nines, scope| {
-        Trees::new(name, adjustment, nines, scope, &input.blocks)
-    };
+    let tree =
+        |name, adjustment, nines, scope| Trees::new(name, adjustment, nines, scope, &input.blocks);
     let mut trees = Vec::new();
     for nines in [2.0, 3.0, 4.0] {
-        trees.push(tree("ours", Adjustment::Priced, nines, Scope::All));
-        trees.push(tree("paper", Adjustment::Paper, nines, Scope::All));
+        trees.push(tree("ours", Adjustment::Priced, nines, Scope::InPlace));
+        trees.push(tree("paper", Adjustment::Paper, nines, Scope::InPlace));
     }
-    trees.push(tree("ours, in place", Adjustment::Priced, 2.0, Scope::InPlace));
+    trees.push(tree("ours, all", Adjustment::Priced, 2.0, Scope::All));
+    trees.push(tree("paper, all", Adjustment::Paper, 2.0, Scope::All));
     let mut run = Run {
         cache: Simulated::new(model(input.working_set_bytes * CACHE_PERCENT / 100)),
         changes: Vec::new(),
@@ -170,7 +174,7 @@ fn one(input: &Input, dirty_percent: u64) -> Value {
     run.cache.watch();
     let at = |percent: u64| input.requests.len() as u64 * percent / 100;
     let (mut writes, mut warm_writes, mut warm) = (0_u64, 0, Vec::new());
-    let (mut points, mut crashes) = (Vec::new(), CRASHES_PERCENT.into_iter().peekable());
+    let (mut points, mut crashes) = (Vec::new(), CRASHES_PERCENT.step_by(2).peekable());
     for (nth, request) in (1..).zip(&input.requests) {
         writes += u64::from(request.op == Op::Write);
         run.request(request, dirty_percent);
@@ -251,12 +255,17 @@ impl Run {
                     self.announce(&mut dirtied, now);
                     self.dirty.cleaned(changed.id);
                     self.marks.cleaned(&block);
-                    self.trees.iter_mut().for_each(|trees| trees.cleaned(&block));
+                    self.trees
+                        .iter_mut()
+                        .for_each(|trees| trees.cleaned(&block));
                 }
                 Change::Removed => {
                     self.announce(&mut dirtied, now);
                     self.place(&mut placed);
-                    self.trees.iter_mut().for_each(|trees| trees.removed(&block));
+                    self.marks.removed(&block);
+                    self.trees
+                        .iter_mut()
+                        .for_each(|trees| trees.removed(&block));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Ways to know after a crash what was dirty, driven beside a simulated cache.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ const UNIT_BYTES: u32 = 4096;
 /// Today's marks: blocks of the smallest size in a region, and how long one stays after its last use.
 const REGION_BLOCKS: u64 = 64;
 const QUIET: Duration = Duration::from_secs(3);
+/// How long the record of a block that was written back goes on calling it dirty: it waits for room in a batch
+/// from one tick of the engine's timer to the next.
+const RECORD_LAG: Duration = Duration::from_secs(1);
 
 /// A block: its volume and what it holds of it.
 pub(crate) type Block = (u16, Range<u64>);
@@ -25,6 +28,49 @@ pub(crate) struct Cost {
     pub(crate) persists: u64,
     /// Client writes that waited for one.
     pub(crate) waited: u64,
+}
+
+/// Blocks that their records call dirty, by volume and first unit: that are, and that were until a moment ago.
+#[derive(Default)]
+struct Records {
+    dirty: BTreeSet<(u16, u64)>,
+    late: BTreeSet<(u16, u64)>,
+    /// The late ones in the order in which they turned clean.
+    queue: VecDeque<(Duration, (u16, u64))>,
+}
+
+impl Records {
+    fn dirtied(&mut self, (volume, units): &Block) {
+        self.dirty.insert((*volume, units.start));
+    }
+
+    /// Whether its record called the block dirty while it was.
+    fn cleaned(&mut self, (volume, units): &Block, now: Duration) -> bool {
+        let key = (*volume, units.start);
+        let known = self.dirty.remove(&key);
+        if known && self.late.insert(key) {
+            self.queue.push_back((now, key));
+        }
+        known
+    }
+
+    fn removed(&mut self, (volume, units): &Block) {
+        self.late.remove(&(*volume, units.start));
+    }
+
+    fn pass(&mut self, now: Duration) {
+        while let Some((cleaned, key)) = self.queue.front()
+            && *cleaned + RECORD_LAG <= now
+        {
+            self.late.remove(key);
+            self.queue.pop_front();
+        }
+    }
+
+    fn call_dirty(&self, (volume, units): &Block) -> bool {
+        let key = (*volume, units.start);
+        self.dirty.contains(&key) || self.late.contains(&key)
+    }
 }
 
 /// Which writes are announced.
@@ -43,8 +89,8 @@ pub(crate) struct Trees {
     scope: Scope,
     sizes: BTreeMap<u16, u64>,
     trees: BTreeMap<u16, VolumeTree>,
-    /// Dirty blocks whose record says so, by volume and first unit.
-    recorded: BTreeSet<(u16, u64)>,
+    records: Records,
+    now: Duration,
     pub(crate) cost: Cost,
 }
 
@@ -70,7 +116,8 @@ impl Trees {
             scope,
             sizes: sizes.clone(),
             trees: BTreeMap::new(),
-            recorded: BTreeSet::new(),
+            records: Records::default(),
+            now: Duration::ZERO,
             cost: Cost::default(),
         }
     }
@@ -96,9 +143,10 @@ impl Trees {
     /// These blocks turn dirty by one client write.
     pub(crate) fn dirtied(&mut self, blocks: &[(Block, bool)]) {
         let mut waits: Option<(u16, u64)> = None;
-        for ((volume, units), fresh) in blocks {
+        for (block, fresh) in blocks {
+            let (volume, units) = block;
             if *fresh && self.scope == Scope::InPlace {
-                self.recorded.insert((*volume, units.start));
+                self.records.dirtied(block);
                 continue;
             }
             if let Marked::After(round) = self.tree(*volume).tree.mark(units.clone()) {
@@ -125,9 +173,9 @@ impl Trees {
         true
     }
 
-    pub(crate) fn cleaned(&mut self, (volume, units): &Block) {
-        if !self.recorded.remove(&(*volume, units.start)) {
-            self.tree(*volume).tree.clear(units.clone());
+    pub(crate) fn cleaned(&mut self, block: &Block) {
+        if !self.records.cleaned(block, self.now) {
+            self.tree(block.0).tree.clear(block.1.clone());
         }
     }
 
@@ -135,12 +183,16 @@ impl Trees {
         self.tree(*volume).tree.place(units.clone());
     }
 
-    pub(crate) fn removed(&mut self, (volume, units): &Block) {
+    pub(crate) fn removed(&mut self, block: &Block) {
+        let (volume, units) = block;
+        self.records.removed(block);
         self.tree(*volume).tree.remove(units.clone());
     }
 
     /// A request was served.
     pub(crate) fn served(&mut self, volume: u16, write: bool, now: Duration) {
+        self.now = now;
+        self.records.pass(now);
         let one = self.tree(volume);
         one.writes += u64::from(write);
         let persists = one.tree.persists();
@@ -149,10 +201,10 @@ impl Trees {
     }
 
     /// Whether a crash now would have this cached block written back.
-    pub(crate) fn writes_back(&self, (volume, units): &Block) -> bool {
-        let tree = self.trees.get(volume);
-        tree.is_some_and(|one| one.tree.may_be_dirty(units.clone()))
-            || self.recorded.contains(&(*volume, units.start))
+    pub(crate) fn writes_back(&self, block: &Block) -> bool {
+        let tree = self.trees.get(&block.0);
+        tree.is_some_and(|one| one.tree.may_be_dirty(block.1.clone()))
+            || self.records.call_dirty(block)
     }
 
     pub(crate) fn describe(&self) -> Value {
@@ -172,8 +224,9 @@ impl Trees {
 pub(crate) struct Marks {
     /// By volume and region, when it was last used.
     marked: HashMap<(u16, u64), Duration>,
-    recorded: BTreeSet<(u16, u64)>,
+    records: Records,
     swept: Duration,
+    now: Duration,
     pub(crate) cost: Cost,
 }
 
@@ -184,9 +237,10 @@ impl Marks {
 
     pub(crate) fn dirtied(&mut self, blocks: &[(Block, bool)], now: Duration) {
         let mut waits = false;
-        for ((volume, units), fresh) in blocks {
+        for (block, fresh) in blocks {
+            let (volume, units) = block;
             // Once its mark is cleared, its record says that it is dirty.
-            self.recorded.insert((*volume, units.start));
+            self.records.dirtied(block);
             if *fresh {
                 continue;
             }
@@ -198,11 +252,17 @@ impl Marks {
         self.cost.persists += u64::from(waits);
     }
 
-    pub(crate) fn cleaned(&mut self, (volume, units): &Block) {
-        self.recorded.remove(&(*volume, units.start));
+    pub(crate) fn cleaned(&mut self, block: &Block) {
+        self.records.cleaned(block, self.now);
+    }
+
+    pub(crate) fn removed(&mut self, block: &Block) {
+        self.records.removed(block);
     }
 
     pub(crate) fn served(&mut self, now: Duration) {
+        self.now = now;
+        self.records.pass(now);
         if now < self.swept + QUIET {
             return;
         }
@@ -213,8 +273,9 @@ impl Marks {
         self.cost.persists += u64::from(self.marked.len() < before);
     }
 
-    pub(crate) fn writes_back(&self, (volume, units): &Block) -> bool {
-        self.recorded.contains(&(*volume, units.start))
+    pub(crate) fn writes_back(&self, block: &Block) -> bool {
+        let (volume, units) = block;
+        self.records.call_dirty(block)
             || Self::regions(units).any(|region| self.marked.contains_key(&(*volume, region)))
     }
 }

@@ -49,8 +49,7 @@ impl Simulated {
     #[must_use]
     pub fn units_of(&self, id: BlockId) -> (u16, Range<u64>) {
         let (volume, region, span) = self.table.address(id);
-        let first =
-            region * u64::from(self.model.sizes.region_units()) + u64::from(span.first);
+        let first = region * u64::from(self.model.sizes.region_units()) + u64::from(span.first);
         (volume, first..first + u64::from(span.units()))
     }
 

@@ -94,11 +94,7 @@ const SHARED: [(&str, &str, Tells); 14] = [
         "cloudphysics/w106.u32le.bin",
         Tells::Blocks(8.75),
     ),
-    (
-        "ARC OLTP, as writes",
-        "arc/OLTP.lis",
-        Tells::Blocks(254.0),
-    ),
+    ("ARC OLTP, as writes", "arc/OLTP.lis", Tells::Blocks(254.0)),
     ("ARC P3, as writes", "arc/P3.lis", Tells::Blocks(100.0)),
     ("ARC P6, as writes", "arc/P6.lis", Tells::Blocks(100.0)),
 ];
@@ -114,7 +110,10 @@ struct Job {
 
 pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
-    let program = built_program(root, &["--package", "forebay-trace", "--example", "mapperx"])?;
+    let program = built_program(
+        root,
+        &["--package", "forebay-trace", "--example", "mapperx"],
+    )?;
     let commit = commit(root)?;
     let jobs = jobs(root, options.quick);
     if jobs.is_empty() {

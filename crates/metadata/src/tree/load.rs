@@ -54,8 +54,12 @@ pub async fn format(
     // The older copies first: a unit whose only whole copy is the older one reads as all dirty.
     for copy in 0..2 {
         let sequence = first_sequence(epoch) + copy as u64;
-        let units = (0..place.units())
-            .map(|unit| (place.at(unit, copy), image(place, seed, unit, sequence, &words)));
+        let units = (0..place.units()).map(|unit| {
+            (
+                place.at(unit, copy),
+                image(place, seed, unit, sequence, &words),
+            )
+        });
         order::write_durably(device, units).await?;
     }
     Ok(())
@@ -87,7 +91,9 @@ pub async fn load(
         for copy in 0..2 {
             copies.push(read(device, place, seed, unit, copy, &mut report).await?);
         }
-        let sequences = copies.iter().flat_map(|copy| copy.sequences.iter().flatten());
+        let sequences = copies
+            .iter()
+            .flat_map(|copy| copy.sequences.iter().flatten());
         let highest = sequences.copied().max().unwrap_or(0);
         let fresh = first_sequence(epoch).max(highest.saturating_add(1));
         let chosen = choose([&copies[0].sequences, &copies[1].sequences]);
@@ -106,8 +112,14 @@ pub async fn load(
         let all = vec![u64::MAX; place.unit_words()];
         // A copy that is whole is written last: until then it may be all that is left.
         let last = usize::from(!copies[0].is_whole());
-        for (copy, sequence, parts) in [(1 - last, fresh, &mut first), (last, fresh + 1, &mut second)] {
-            parts.push((place.at(unit, copy), image(place, seed, unit, sequence, &all)));
+        for (copy, sequence, parts) in [
+            (1 - last, fresh, &mut first),
+            (last, fresh + 1, &mut second),
+        ] {
+            parts.push((
+                place.at(unit, copy),
+                image(place, seed, unit, sequence, &all),
+            ));
         }
         words.extend(all);
         units.push(UnitState {
@@ -167,13 +179,7 @@ fn check(device: &dyn BlockDevice, place: TreePlace) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn image(
-    place: TreePlace,
-    seed: Seed,
-    unit: u32,
-    sequence: u64,
-    words: &[u64],
-) -> Buf {
+pub(super) fn image(place: TreePlace, seed: Seed, unit: u32, sequence: u64, words: &[u64]) -> Buf {
     let mut bytes = vec![0; place.unit_bytes as usize];
     place.encode(&mut bytes, seed, unit, sequence, words);
     Buf::copied(&bytes)

@@ -401,7 +401,11 @@ impl Tree {
             Adjuster::Priced(priced) => priced.memory_bytes(),
         };
         let leaves = self.leaves.capacity() * size_of::<Leaf>();
-        size_of::<Self>() + leaves + self.dirty.memory_bytes() + self.summary.memory_bytes() + adjuster
+        size_of::<Self>()
+            + leaves
+            + self.dirty.memory_bytes()
+            + self.summary.memory_bytes()
+            + adjuster
     }
 }
 

@@ -113,8 +113,7 @@ impl Paper {
     }
 
     fn quietest_leaf(&self, shape: Shape, dirty: &Bits) -> Option<u32> {
-        let leaf =
-            |node: u32| !shape.is_leaf(node) && !self.inner.get(node);
+        let leaf = |node: u32| !shape.is_leaf(node) && !self.inner.get(node);
         let root = leaf(0).then_some(0);
         let others = self.inner.ones().flat_map(|node| shape.children(node));
         let leaves = root.into_iter().chain(others.filter(|&node| leaf(node)));

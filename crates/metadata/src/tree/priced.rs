@@ -6,11 +6,11 @@
 //! clean blocks. Of what is held and what is dirty, the highest nodes are marked.
 //!
 //! The price finds itself: each persist that a client waits for raises it, each client write lowers it, by so
-//! much that it stands still when clients wait for about half of the persists that the ratio allows. The other
-//! half is for rounds nobody waits for, which unmark what is no longer worth it.
+//! much that it stands still when clients wait for most of the persists that the ratio allows. A round that one
+//! waits for takes all else along that its units have to say; the rest is for rounds nobody waits for.
 //!
 //! What to expect of a leaf is learned from the whole tree: how often leaves beneath a node turned dirty lately is
-//! shared out among its children as it was seen among them, with a tenth of a time more for each, and so on down. A
+//! shared out among its children as it was seen among them, with half a time more for each, and so on down. A
 //! leaf that is written to again and again keeps its own count; one that never was has a part in its
 //! neighbourhood's. Clean blocks that come to lie somewhere are expected in the same way. What nothing is cached
 //! in costs next to nothing to hold, so that a tree begins as one mark on everything, and is cut back where clean
@@ -21,15 +21,15 @@ use super::shape::Shape;
 use super::summary::Summary;
 
 /// Clients wait for this part of the persists that the ratio allows.
-const WAITED_FOR: f64 = 0.45;
+const WAITED_FOR: f64 = 0.8;
 /// What a persist that a client waits for adds to the logarithm of the price.
-const STEP: f64 = 0.3;
+const STEP: f64 = 1.0;
 /// The price at first, at least and at most: clean blocks for one persist saved in the window.
 const PRICE: (f64, f64, f64) = (16.0, 1e-3, 1e6);
 /// The window in which things count, in persists that the ratio allows.
 const WINDOW_PERSISTS: f64 = 16.0;
 /// What each child is given in advance when something is shared out.
-const ADVANCE: f32 = 0.1;
+const ADVANCE: f32 = 0.5;
 /// Of the blocks that arrive in a window, those that lie there in vain at a time: a round comes about once a
 /// persist of it, and a block waits for half of the time between two.
 const IN_VAIN: f32 = 0.5 / WINDOW_PERSISTS as f32;

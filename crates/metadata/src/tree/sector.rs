@@ -183,7 +183,9 @@ mod tests {
     fn a_sector_survives_a_round_trip_and_no_flipped_bit_does() {
         let place = place(1024);
         let seed = Seed::new(&[3; 16]);
-        let words: Vec<u64> = (0..place.unit_words() as u64).map(|word| word * 77).collect();
+        let words: Vec<u64> = (0..place.unit_words() as u64)
+            .map(|word| word * 77)
+            .collect();
         let mut bytes = vec![0; 1024];
         place.encode(&mut bytes, seed, 2, 99, &words);
         assert_eq!(place.sequences(&bytes, seed, 2), [Some(99); 2]);
@@ -211,7 +213,10 @@ mod tests {
         words[0] = 0x0102_0304_0506_0708;
         let mut bytes = vec![0; 512];
         place.encode(&mut bytes, Seed::new(&[0; 16]), 3, 0x1122_3344_5566, &words);
-        let hex: String = bytes[4..36].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = bytes[4..36]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         assert_eq!(
             hex,
             "07000002665544332211000003000000070600000807060504030201\

@@ -252,7 +252,10 @@ fn marks_share_a_round_and_those_that_come_later_wait_for_the_next() {
 #[test]
 fn a_parent_goes_after_its_children_are_there() {
     let mut trial = trial(Adjustment::Paper);
-    trial.take(&Step::Mark { first: 0, blocks: 1 });
+    trial.take(&Step::Mark {
+        first: 0,
+        blocks: 1,
+    });
     trial.settle();
     assert!(trial.tree.may_be_dirty(299..300));
     trial.take(&Step::Adjust { writes: 1000 });
@@ -269,14 +272,22 @@ fn a_parent_goes_after_its_children_are_there() {
 #[test]
 fn children_go_after_their_parent_is_there() {
     let mut trial = trial(Adjustment::Paper);
-    trial.take(&Step::Mark { first: 0, blocks: 1 });
+    trial.take(&Step::Mark {
+        first: 0,
+        blocks: 1,
+    });
     trial.settle();
     trial.take(&Step::Adjust { writes: 1000 });
     trial.settle();
     // A persist for each write is too many.
-    trial.take(&Step::Mark { first: 299, blocks: 1 });
+    trial.take(&Step::Mark {
+        first: 299,
+        blocks: 1,
+    });
     trial.settle();
-    trial.tree.adjust(trial.now + PERIOD, trial.writes, trial.tree.persists());
+    trial
+        .tree
+        .adjust(trial.now + PERIOD, trial.writes, trial.tree.persists());
     trial.tree.budget.grant(10);
     trial.take(&Step::Begin);
     assert!(trial.round.is_some(), "the children are deleted");
@@ -290,7 +301,10 @@ fn children_go_after_their_parent_is_there() {
 #[test]
 fn after_a_failed_round_what_is_certain_stays_so_and_nothing_else_is_promised() {
     let mut trial = trial(Adjustment::Paper);
-    trial.take(&Step::Mark { first: 0, blocks: 1 });
+    trial.take(&Step::Mark {
+        first: 0,
+        blocks: 1,
+    });
     trial.settle();
     trial.take(&Step::Adjust { writes: 1000 });
     trial.settle();
@@ -310,17 +324,32 @@ fn after_a_failed_round_what_is_certain_stays_so_and_nothing_else_is_promised() 
 #[test]
 fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
     let mut trial = trial(Adjustment::Priced);
-    trial.take(&Step::Mark { first: 0, blocks: 1 });
+    trial.take(&Step::Mark {
+        first: 0,
+        blocks: 1,
+    });
     trial.settle();
-    assert!(trial.tree.may_be_dirty(200..300), "holding it costs nothing");
-    trial.take(&Step::Place { first: 250, blocks: 50 });
+    assert!(
+        trial.tree.may_be_dirty(200..300),
+        "holding it costs nothing"
+    );
+    trial.take(&Step::Place {
+        first: 250,
+        blocks: 50,
+    });
     trial.tree.adjust(Duration::from_secs(1), 20, 1);
     trial.settle();
     assert!(!trial.tree.may_be_dirty(256..300), "now it would");
     assert!(trial.tree.may_be_dirty(0..1) && trial.tree.may_be_dirty(100..110));
     let memory = trial.tree.memory_bytes();
-    trial.take(&Step::Place { first: 0, blocks: 250 });
-    trial.take(&Step::Mark { first: 0, blocks: 300 });
+    trial.take(&Step::Place {
+        first: 0,
+        blocks: 250,
+    });
+    trial.take(&Step::Mark {
+        first: 0,
+        blocks: 300,
+    });
     trial.settle();
     assert!(trial.tree.memory_bytes() <= memory + 4096, "it is bounded");
 }

@@ -223,7 +223,8 @@ impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(round) = self.round.take() {
             let dropped = "the task that wrote a round of the bit-tree ended before it";
-            self.writer.end(round, &Err(Error::new(ErrorKind::ShuttingDown, dropped)));
+            self.writer
+                .end(round, &Err(Error::new(ErrorKind::ShuttingDown, dropped)));
         }
     }
 }

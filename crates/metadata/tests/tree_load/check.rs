@@ -136,7 +136,11 @@ pub(crate) fn any_input(data: &[u8]) {
     let found = covered(&first);
     if !impossible {
         for block in DIRTY {
-            assert!(found.contains(&block), "block {block} was dirty: {:?}", first.report);
+            assert!(
+                found.contains(&block),
+                "block {block} was dirty: {:?}",
+                first.report
+            );
         }
     }
     // What was mended is whole, and says the same.
