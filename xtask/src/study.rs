@@ -3,6 +3,7 @@
 mod caiti;
 mod claims;
 mod jobs;
+mod mapperx;
 pub(crate) mod page;
 mod sections;
 mod simulation;
@@ -26,6 +27,8 @@ pub(crate) enum Study {
     /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy;
     /// writes docs/results/caiti.md. Two minutes for a look (`--quick`), on a machine with nothing else to do
     Caiti(caiti::Options),
+    /// The bit-tree: what a crash has written back, and what knowing it costs; writes docs/results/mapperx.md
+    Mapperx(mapperx::Options),
 }
 
 /// What a study takes.
@@ -54,6 +57,7 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
     let held = match study {
         Study::Adacache(options) => adacache(root, options),
         Study::Caiti(options) => caiti::study(root, options),
+        Study::Mapperx(options) => mapperx::run(root, options),
     };
     match held {
         Ok(true) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@
 //! - [`replay`]: from a ring back to the map.
 //! - [`journal`]: records in memory that outlives the process, for writes that were acknowledged
 //!   and not yet flushed.
+//! - [`tree`]: the adaptive bit-tree: which ranges of a volume may be dirty, at adaptive granularity.
 
 mod codec;
 pub mod journal;
@@ -17,5 +18,6 @@ pub mod order;
 pub mod record;
 pub mod replay;
 pub mod superblock;
+pub mod tree;
 
 pub use codec::Seed;

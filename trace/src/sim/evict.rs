@@ -2,6 +2,7 @@
 
 use forebay_policy::{BlockId, clean_with};
 
+use super::changes::Change;
 use super::cost::Way;
 use super::maps::{bits, runs};
 use super::model::{Fill, Simulated, WriteBack};
@@ -37,6 +38,7 @@ impl Simulated {
         }
         // Reads that are on their way to it have no place to go.
         self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
+        self.note(Change::Removed, id);
         self.table.remove(id);
         self.counts.evicted_blocks += 1;
     }
@@ -49,6 +51,7 @@ impl Simulated {
         match (self.model.fill, self.model.write_back) {
             (Fill::Whole, _) => {
                 self.traffic[id as usize].dirty = 0;
+                self.note(Change::Cleaned, id);
                 let bytes = self.model.sizes.block_bytes(self.table.class(id));
                 let read = self.read_victim(bytes);
                 let written = self.write_core(read, bytes);
@@ -56,6 +59,7 @@ impl Simulated {
             }
             (_, WriteBack::Victim) => {
                 self.traffic[id as usize].dirty = 0;
+                self.note(Change::Cleaned, id);
                 for (_, len) in runs(dirty) {
                     let bytes = u64::from(len) * self.granule_bytes;
                     let read = self.read_victim(bytes);
@@ -93,6 +97,9 @@ impl Simulated {
                 let piece = self.traffic[*id as usize].dirty & (run >> shift);
                 if piece != 0 {
                     self.traffic[*id as usize].dirty &= !piece;
+                    if self.traffic[*id as usize].dirty == 0 {
+                        self.note(Change::Cleaned, *id);
+                    }
                     let bytes = u64::from(piece.count_ones()) * self.granule_bytes;
                     read = read.max(self.read_victim(bytes));
                 }

@@ -1,5 +1,6 @@
 //! The simulator: a trace through caches that hold no data, on the engine's own decisions.
 
+mod changes;
 mod cost;
 mod evict;
 mod maps;
@@ -7,6 +8,7 @@ mod model;
 mod serve;
 mod volumes;
 
+pub use changes::{Change, Changed};
 pub use cost::{Costs, DeviceCosts, WayCosts};
 pub use model::{CacheModel, Fill, Simulated, WriteBack};
 pub use volumes::{Counts, IoVolumes, Requests, Volume};

@@ -7,6 +7,7 @@ use forebay_policy::{
     Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth,
 };
 
+use super::changes::{Change, Changed};
 use super::cost::{Clock, Costs};
 use super::maps::bits;
 use super::serve::Fetch;
@@ -95,6 +96,8 @@ pub struct Simulated {
     pub(super) all_ready_ns: u64,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
+    /// None while nobody watches.
+    pub(super) changes: Option<Vec<Changed>>,
     /// What the present request reads from the backing device, and writes to the cache device.
     pub(super) fetches: Vec<Fetch>,
     pub(super) writes: Vec<u64>,
@@ -147,6 +150,7 @@ impl Simulated {
             all_ready_ns: 0,
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
+            changes: None,
             fetches: Vec::new(),
             writes: Vec::new(),
             found: Vec::new(),
@@ -419,6 +423,7 @@ impl Simulated {
         };
         self.traffic[id as usize] = Traffic::default();
         self.placed = true;
+        self.note(Change::Placed, id);
         self.counts.allocated_blocks += 1;
         self.counts.allocated_bytes += self.model.sizes.block_bytes(span.class);
         let cached = self.table.len() as u64;

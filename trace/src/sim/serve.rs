@@ -2,6 +2,7 @@
 
 use forebay_policy::{BlockId, Span};
 
+use super::changes::Change;
 use super::cost::Way;
 use super::maps::{bits, runs};
 use super::model::{Fill, Part, Simulated};
@@ -73,6 +74,7 @@ impl Simulated {
             let written = self.clock.cache(Way::Write, at, bytes);
             self.clock.wait(written);
             self.traffic[id as usize].dirty = u64::MAX;
+            self.note(Change::Written, id);
         } else if !fresh {
             self.counts.io.read_from_cache.add(bytes);
             let read = self.clock.cache(Way::Read, at, bytes);
@@ -141,6 +143,7 @@ impl Simulated {
         );
         self.states[id as usize].valid |= touched;
         self.traffic[id as usize].dirty |= touched;
+        self.note(Change::Written, id);
         self.writes.push(end - start);
         if absent == 0 { end - start } else { 0 }
     }

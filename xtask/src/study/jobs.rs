@@ -155,11 +155,16 @@ fn generated(requests: u64, seed: u64, origin: Origin) -> Vec<Job> {
     volumes.map(job).collect()
 }
 
-/// The traces beside the repository, if they are there.
-fn shared(root: &Path, quick: bool) -> Vec<Job> {
+/// Where the traces beside the repository are, if they are there.
+pub(super) fn shared_folder(root: &Path) -> Option<PathBuf> {
     let named = std::env::var_os("FOREBAY_TRACES").map(PathBuf::from);
     let beside = || Some(root.parent()?.join("shared/traces"));
-    let Some(folder) = named.or_else(beside).filter(|folder| folder.is_dir()) else {
+    named.or_else(beside).filter(|folder| folder.is_dir())
+}
+
+/// The traces beside the repository, if they are there.
+fn shared(root: &Path, quick: bool) -> Vec<Job> {
+    let Some(folder) = shared_folder(root) else {
         println!("SKIPPED: real traces: there is no ../shared/traces (or $FOREBAY_TRACES)");
         return Vec::new();
     };
@@ -264,8 +269,18 @@ fn selection(files: &[PathBuf], requests: u64) -> Outcome<Vec<Job>> {
 
 /// Simulates them; in the order of the jobs.
 pub(super) fn run(program: &Path, jobs: Vec<Job>) -> Outcome<Vec<Trace>> {
+    let traces = in_parallel(&jobs, |job| &job.title, |job| simulate(program, job));
+    traces.into_iter().collect()
+}
+
+/// Does all jobs, as many at a time as there are processors; in their order.
+pub(super) fn in_parallel<J: Sync, T: Send>(
+    jobs: &[J],
+    title: impl Fn(&J) -> &str + Sync,
+    work: impl Fn(&J) -> T + Sync,
+) -> Vec<T> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Outcome<Trace>)>> = Mutex::new(Vec::new());
+    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -273,11 +288,11 @@ pub(super) fn run(program: &Path, jobs: Vec<Job>) -> Outcome<Vec<Trace>> {
                 loop {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(nth) else { break };
-                    eprintln!("{} of {}: {}", nth + 1, jobs.len(), job.title);
-                    let trace = simulate(program, job);
+                    eprintln!("{} of {}: {}", nth + 1, jobs.len(), title(job));
+                    let outcome = work(job);
                     done.lock()
                         .unwrap_or_else(|poisoned| poisoned.into_inner())
-                        .push((nth, trace));
+                        .push((nth, outcome));
                 }
             });
         }
@@ -286,7 +301,7 @@ pub(super) fn run(program: &Path, jobs: Vec<Job>) -> Outcome<Vec<Trace>> {
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     done.sort_by_key(|(nth, _)| *nth);
-    done.into_iter().map(|(_, trace)| trace).collect()
+    done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 fn simulate(program: &Path, job: &Job) -> Outcome<Trace> {

@@ -1,0 +1,223 @@
+//! From media to a tree, and a tree onto new media.
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+
+use super::sector::{TreePlace, choose};
+use super::{Tree, TreeOptions};
+use crate::{Seed, order};
+
+/// Where the next copy of a unit goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnitState {
+    /// The copy that counts.
+    pub(super) copy: usize,
+    /// The highest sequence that was used for the unit.
+    pub(super) sequence: u64,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Units of the tree.
+    pub units: u32,
+    /// Units that were to be believed in neither copy, and read as all dirty.
+    pub lost_units: u32,
+    /// Units of which one copy was torn or damaged, and which the other one gave.
+    pub mended_units: u32,
+    /// Copies that could not be read.
+    pub unreadable_copies: u32,
+}
+
+/// A tree as media has it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The tree; nothing in it is marked yet but what media says.
+    pub tree: Tree,
+    /// What was found.
+    pub report: LoadReport,
+    pub(super) units: Vec<UnitState>,
+}
+
+/// Writes the tree of a volume in which nothing is dirty. `epoch` is the volume's (DESIGN.md, rule 6) or
+/// any other number that is higher each time that the tree is formatted or loaded.
+///
+/// # Errors
+/// The device's own; `InvalidInput` for a place that is not one of whole units.
+pub async fn format(
+    device: &dyn BlockDevice,
+    place: TreePlace,
+    seed: Seed,
+    epoch: u32,
+) -> Result<()> {
+    check(device, place)?;
+    let words = vec![0; place.unit_words()];
+    // The older copies first: a unit whose only whole copy is the older one reads as all dirty.
+    for copy in 0..2 {
+        let sequence = first_sequence(epoch) + copy as u64;
+        let units = (0..place.units()).map(|unit| {
+            (
+                place.at(unit, copy),
+                image(place, seed, unit, sequence, &words),
+            )
+        });
+        order::write_durably(device, units).await?;
+    }
+    Ok(())
+}
+
+/// Reads a tree, and makes durable what was read: what the device shows need not be, if a flush failed
+/// before. `epoch` is higher than whenever it was formatted or loaded before.
+///
+/// # Errors
+/// The device's own, when writing, or if it is shutting down; `InvalidInput` for a place that is not one of whole units.
+/// Never for what cannot be read: that counts as dirty.
+pub async fn load(
+    device: &dyn BlockDevice,
+    place: TreePlace,
+    seed: Seed,
+    epoch: u32,
+    options: TreeOptions,
+) -> Result<Loaded> {
+    check(device, place)?;
+    let mut report = LoadReport {
+        units: place.units(),
+        ..LoadReport::default()
+    };
+    let (mut words, mut units) = (Vec::new(), Vec::new());
+    // What is to be written first, and what after that is durable.
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for unit in 0..place.units() {
+        let mut copies = Vec::with_capacity(2);
+        for copy in 0..2 {
+            copies.push(read(device, place, seed, unit, copy, &mut report).await?);
+        }
+        let sequences = copies
+            .iter()
+            .flat_map(|copy| copy.sequences.iter().flatten());
+        let highest = sequences.copied().max().unwrap_or(0);
+        let fresh = first_sequence(epoch).max(highest.saturating_add(1));
+        let chosen = choose([&copies[0].sequences, &copies[1].sequences]);
+        if let Some(copy) = chosen {
+            report.mended_units += u32::from(!copies[1 - copy].is_whole());
+            // Byte for byte, so that tearing it changes nothing.
+            first.push((place.at(unit, copy), Buf::copied(&copies[copy].bytes)));
+            words.extend(place.words(&copies[copy].bytes));
+            units.push(UnitState {
+                copy,
+                sequence: highest,
+            });
+            continue;
+        }
+        report.lost_units += 1;
+        let all = vec![u64::MAX; place.unit_words()];
+        // A copy that is whole is written last: until then it may be all that is left.
+        let last = usize::from(!copies[0].is_whole());
+        for (copy, sequence, parts) in [
+            (1 - last, fresh, &mut first),
+            (last, fresh + 1, &mut second),
+        ] {
+            parts.push((
+                place.at(unit, copy),
+                image(place, seed, unit, sequence, &all),
+            ));
+        }
+        words.extend(all);
+        units.push(UnitState {
+            copy: last,
+            sequence: fresh + 1,
+        });
+    }
+    for parts in [first, second] {
+        if !parts.is_empty() {
+            order::write_durably(device, parts).await?;
+        }
+    }
+    for unit in &mut units {
+        unit.sequence = unit.sequence.max(first_sequence(epoch));
+    }
+    Ok(Loaded {
+        tree: Tree::restored(place.shape, place.unit_words(), options, &words),
+        report,
+        units,
+    })
+}
+
+/// The units of a tree that was just formatted.
+pub(super) fn formatted(place: TreePlace, epoch: u32) -> Vec<UnitState> {
+    let unit = UnitState {
+        copy: 1,
+        sequence: first_sequence(epoch) + 1,
+    };
+    vec![unit; place.units() as usize]
+}
+
+/// Sequences of different epochs differ, so that what an earlier process wrote and this one did not see is
+/// never taken for a part of what this one writes.
+fn first_sequence(epoch: u32) -> u64 {
+    u64::from(epoch) << 32 | 1
+}
+
+fn check(device: &dyn BlockDevice, place: TreePlace) -> Result<()> {
+    let info = device.info();
+    let unit = place.unit_bytes;
+    let whole = unit.is_power_of_two()
+        && unit >= info.logical_block_bytes.max(512)
+        && place.offset.is_multiple_of(u64::from(unit));
+    if !whole || place.offset + place.bytes() > info.size_bytes {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{}: a bit-tree of {} bytes at byte {} in units of {unit}: it has to lie within the device's {} bytes, in whole units of at least {} bytes",
+                info.name,
+                place.bytes(),
+                place.offset,
+                info.size_bytes,
+                info.logical_block_bytes.max(512),
+            ),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn image(place: TreePlace, seed: Seed, unit: u32, sequence: u64, words: &[u64]) -> Buf {
+    let mut bytes = vec![0; place.unit_bytes as usize];
+    place.encode(&mut bytes, seed, unit, sequence, words);
+    Buf::copied(&bytes)
+}
+
+struct Copy {
+    bytes: Vec<u8>,
+    sequences: Vec<Option<u64>>,
+}
+
+impl Copy {
+    fn is_whole(&self) -> bool {
+        self.sequences[0].is_some() && self.sequences.iter().all(|one| *one == self.sequences[0])
+    }
+}
+
+async fn read(
+    device: &dyn BlockDevice,
+    place: TreePlace,
+    seed: Seed,
+    unit: u32,
+    copy: usize,
+    report: &mut LoadReport,
+) -> Result<Copy> {
+    let buf = Buf::scratch(place.unit_bytes as usize);
+    match device.read(place.at(unit, copy), buf.clone()).await {
+        Ok(()) => {
+            let bytes = buf.to_vec();
+            let sequences = place.sequences(&bytes, seed, unit);
+            Ok(Copy { bytes, sequences })
+        }
+        Err(error) if error.kind() == ErrorKind::ShuttingDown => Err(error),
+        Err(_) => {
+            report.unreadable_copies += 1;
+            Ok(Copy {
+                bytes: Vec::new(),
+                sequences: vec![None; place.unit_sectors()],
+            })
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The adaptive bit-tree: which ranges of a volume may be dirty, on media before they are (MapperX, ATC'21).
+//!
+//! In memory there is the *complete* tree: for each leaf how many of its blocks are dirty, and above them one
+//! bit a node, set if anything beneath is. On media there is its *summary*, one bit a node of which a set one
+//! says that all beneath may be dirty. Before a clean block may be written to, a node above it is durably set;
+//! mostly one is already, and the write waits for nothing. After a crash what no set node covers is clean, and what
+//! one covers is written back. How coarse the summary is decides how often a write must wait, and how much is
+//! written back in vain; it is adjusted so that at most a given ratio of client writes costs a write of metadata.
+//!
+//! A tree does no I/O and has no clock. [`Tree::begin_round`] says what to write, [`Tree::unit`] has the bits, and
+//! [`Tree::finish_round`] says that they are durable; [`TreeWriter`] does that on a block device.
+//! Byte-addressable media would have units of one line with two versions in place of two units: another
+//! writer and another `unit_words`, the same tree.
+//!
+//! docs/format.md has the bytes, docs/durability.md the order.
+
+mod bits;
+mod budget;
+mod load;
+mod paper;
+mod priced;
+mod sector;
+mod shape;
+mod summary;
+mod writer;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bits::Bits;
+use budget::Budget;
+use paper::Paper;
+use priced::{Known, Priced};
+use summary::Summary;
+
+pub use load::{LoadReport, Loaded, format, load};
+pub use sector::{Plane, TreePlace};
+pub use shape::{DEFAULT_DEGREE, DEFAULT_LEVELS, Shape};
+pub use summary::Round;
+pub use writer::TreeWriter;
+
+/// How often a tree is adjusted; the paper's period.
+const PERIOD: Duration = Duration::from_secs(1);
+/// It is adjusted earlier, too, after as many client writes as allow this many persists.
+const PERIOD_PERSISTS: f64 = 8.0;
+
+/// Who decides how coarse a tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adjustment {
+    /// The paper's Algorithm 1: one node a period.
+    Paper,
+    /// All nodes at once, by what holding them costs and saves.
+    Priced,
+}
+
+/// What a tree is to achieve.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeOptions {
+    /// Writes of metadata a client write: 10 to the power of minus this many.
+    pub sla_nines: f64,
+    /// Who decides.
+    pub adjustment: Adjustment,
+}
+
+impl Default for TreeOptions {
+    fn default() -> Self {
+        Self {
+            sla_nines: 2.0,
+            adjustment: Adjustment::Priced,
+        }
+    }
+}
+
+impl TreeOptions {
+    fn ratio(&self) -> f64 {
+        10_f64.powf(-self.sla_nines)
+    }
+}
+
+/// When a mark is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a write waits until its mark is durable"]
+pub enum Marked {
+    /// It is.
+    Durable,
+    /// When this round has ended.
+    After(u64),
+}
+
+/// A leaf of the complete tree.
+#[derive(Clone, Copy, Debug, Default)]
+struct Leaf {
+    /// Dirty blocks.
+    dirty: u32,
+    /// Cached blocks.
+    cached: u32,
+}
+
+#[derive(Debug)]
+enum Adjuster {
+    Paper(Paper),
+    Priced(Priced),
+}
+
+/// The tree of one volume.
+#[derive(Debug)]
+pub struct Tree {
+    shape: Shape,
+    ratio: f64,
+    leaves: Vec<Leaf>,
+    /// The complete tree: a node is set if any block beneath it is dirty.
+    dirty: Bits,
+    summary: Summary,
+    adjuster: Adjuster,
+    budget: Budget,
+    adjusted: Duration,
+    adjusted_writes: u64,
+    persists: u64,
+}
+
+impl Tree {
+    /// A tree in which nothing is dirty, on media of which `unit_words` words of 64 bits are written at a time
+    /// and say the same.
+    #[must_use]
+    pub fn new(shape: Shape, unit_words: usize, options: TreeOptions) -> Self {
+        let summary = Summary::new(shape, unit_words);
+        let adjuster = match options.adjustment {
+            Adjustment::Paper => Adjuster::Paper(Paper::new(shape)),
+            Adjustment::Priced => Adjuster::Priced(Priced::new(shape)),
+        };
+        Self {
+            shape,
+            ratio: options.ratio(),
+            leaves: vec![Leaf::default(); shape.leaves() as usize],
+            dirty: Bits::new(shape.nodes()),
+            summary,
+            adjuster,
+            budget: Budget::new(options.ratio()),
+            adjusted: Duration::ZERO,
+            adjusted_writes: 0,
+            persists: 0,
+        }
+    }
+
+    /// A tree of which media says this. Until the blocks that it covers are marked and cleared again, each
+    /// of them counts as dirty for whoever asks [`Tree::may_be_dirty`].
+    pub(crate) fn restored(
+        shape: Shape,
+        unit_words: usize,
+        options: TreeOptions,
+        words: &[u64],
+    ) -> Self {
+        let mut tree = Self::new(shape, unit_words, options);
+        tree.summary.restore(words);
+        if let Adjuster::Paper(paper) = &mut tree.adjuster {
+            paper.restore(shape, &mut tree.summary);
+        }
+        tree
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// These clean blocks are about to become dirty. Called once for each block when it does; none of them
+    /// may be written to before the mark is durable. A mark that is not needed after all is cleared.
+    ///
+    /// # Panics
+    /// If a block lies beyond the volume.
+    pub fn mark(&mut self, blocks: Range<u64>) -> Marked {
+        let mut marked = Marked::Durable;
+        for leaf in self.shape.leaves_of(&blocks) {
+            self.leaves[leaf as usize].dirty += self.shape.share(&blocks, leaf);
+            self.turn_dirty(leaf);
+            // What media covers for now is to be covered when that goes, too.
+            let durable = self.summary.is_durable(leaf);
+            if !self.summary.wants(leaf) {
+                self.want(leaf, durable);
+            }
+            if durable {
+                continue;
+            }
+            let round = self.summary.await_leaf(leaf);
+            marked = match marked {
+                Marked::After(other) if other > round => marked,
+                _ => Marked::After(round),
+            };
+        }
+        marked
+    }
+
+    /// A dirty leaf is to be covered; unless media does so for now, somebody waits for it.
+    fn want(&mut self, leaf: u32, durable: bool) {
+        match &mut self.adjuster {
+            Adjuster::Paper(paper) => paper.cover(self.shape, leaf, !durable, &mut self.summary),
+            Adjuster::Priced(_) if durable => self.summary.wanted.set(self.shape.node_of(leaf)),
+            Adjuster::Priced(priced) => {
+                // A round has to be written: it takes along whatever else is worth it.
+                priced.waited();
+                self.decide();
+            }
+        }
+    }
+
+    fn decide(&mut self) {
+        if let Adjuster::Priced(priced) = &mut self.adjuster {
+            let leaves = &self.leaves;
+            let known = Known {
+                shape: self.shape,
+                dirty: &self.dirty,
+                cached: &|leaf| leaves[leaf as usize].cached,
+            };
+            priced.decide(&known, self.ratio, &mut self.summary);
+        }
+    }
+
+    fn turn_dirty(&mut self, leaf: u32) {
+        let node = self.shape.node_of(leaf);
+        if self.dirty.get(node) {
+            return;
+        }
+        for node in self.shape.path(node) {
+            self.dirty.set(node);
+        }
+        if let Adjuster::Priced(priced) = &mut self.adjuster {
+            priced.turned(self.shape, leaf);
+        }
+    }
+
+    /// These blocks, each of which was marked, are clean: their data was written back, and the backing device was
+    /// flushed after that. Nothing is written for it; what media says follows with later rounds.
+    ///
+    /// # Panics
+    /// If more blocks of a leaf are cleared than were marked.
+    pub fn clear(&mut self, blocks: Range<u64>) {
+        for leaf in self.shape.leaves_of(&blocks) {
+            let share = self.shape.share(&blocks, leaf);
+            let dirty = &mut self.leaves[leaf as usize].dirty;
+            *dirty = dirty
+                .checked_sub(share)
+                .expect("a block is marked before it is cleared");
+            if *dirty == 0 {
+                self.turn_clean(leaf);
+            }
+        }
+    }
+
+    fn turn_clean(&mut self, leaf: u32) {
+        let leaf_node = self.shape.node_of(leaf);
+        self.dirty.clear(leaf_node);
+        for node in self.shape.path(leaf_node).skip(1) {
+            let mut children = self.shape.children(node);
+            if children.any(|child| self.dirty.get(child)) {
+                break;
+            }
+            self.dirty.clear(node);
+        }
+        if let Adjuster::Paper(paper) = &self.adjuster {
+            paper.cleaned(self.shape, leaf, &self.dirty, &mut self.summary);
+        }
+    }
+
+    /// These blocks are cached from now on. (Those that are written to are marked first.)
+    pub fn place(&mut self, blocks: Range<u64>) {
+        for leaf in self.shape.leaves_of(&blocks) {
+            let share = self.shape.share(&blocks, leaf);
+            let entry = &mut self.leaves[leaf as usize];
+            entry.cached += share;
+            if let Adjuster::Priced(priced) = &mut self.adjuster
+                && entry.dirty == 0
+            {
+                priced.arrived(self.shape, leaf, share);
+            }
+        }
+    }
+
+    /// These cached blocks are gone.
+    ///
+    /// # Panics
+    /// If more blocks of a leaf go than were placed.
+    pub fn remove(&mut self, blocks: Range<u64>) {
+        for leaf in self.shape.leaves_of(&blocks) {
+            let share = self.shape.share(&blocks, leaf);
+            let cached = &mut self.leaves[leaf as usize].cached;
+            let left = cached.checked_sub(share);
+            *cached = left.expect("a block is placed before it is removed");
+        }
+    }
+
+    /// Whether any of these blocks counts as dirty if power is lost now.
+    #[must_use]
+    pub fn may_be_dirty(&self, blocks: Range<u64>) -> bool {
+        let mut leaves = self.shape.leaves_of(&blocks);
+        leaves.any(|leaf| self.summary.covers(leaf))
+    }
+
+    /// Whether all of these blocks count as dirty for certain, and go on doing so.
+    #[must_use]
+    pub fn is_durably_marked(&self, blocks: Range<u64>) -> bool {
+        let mut leaves = self.shape.leaves_of(&blocks);
+        leaves.all(|leaf| self.summary.is_durable(leaf))
+    }
+
+    /// Adjusts the tree if its period is over. `now` is since any fixed moment, `writes` and `persists` are the
+    /// client's writes and the unit writes of all that shares the ratio since the tree was made.
+    pub fn adjust(&mut self, now: Duration, writes: u64, persists: u64) {
+        let since = (writes - self.adjusted_writes) as f64;
+        if now < self.adjusted + PERIOD && since * self.ratio < PERIOD_PERSISTS {
+            return;
+        }
+        (self.adjusted, self.adjusted_writes) = (now, writes);
+        self.budget.tell(writes, persists);
+        match &mut self.adjuster {
+            Adjuster::Paper(paper) => paper.adjust(
+                self.shape,
+                self.ratio,
+                (writes, persists),
+                &self.dirty,
+                &mut self.summary,
+            ),
+            Adjuster::Priced(priced) => {
+                priced.pass(self.ratio, writes);
+                // What cannot be written is not decided either.
+                if self.budget.spare() > 0 {
+                    self.decide();
+                }
+            }
+        }
+    }
+
+    /// For a clean end: from now on media is to say what is dirty and no more, whatever that costs. Rounds are
+    /// due until it does.
+    pub fn tighten(&mut self) {
+        self.summary.wanted.clear_all();
+        for leaf in 0..self.shape.leaves() {
+            if self.leaves[leaf as usize].dirty > 0 {
+                self.summary.wanted.set(self.shape.node_of(leaf));
+            }
+        }
+        let persists = u64::from(self.summary.units()) * 4;
+        self.budget = Budget::new(0.0);
+        self.budget.grant(persists);
+    }
+
+    /// Whether a round would write something that somebody waits for, or that the ratio leaves room for.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        !self.summary.in_flight()
+            && (self.summary.is_awaited() || self.budget.spare() > 0 && self.summary.differs())
+    }
+
+    /// Begins a round of writing, if there is anything to write and none is under way.
+    pub fn begin_round(&mut self) -> Option<Round> {
+        let round = self.summary.begin(&self.dirty, self.budget.spare())?;
+        let persists = round.units().len() as u64;
+        self.persists += persists;
+        self.budget.take(persists);
+        Some(round)
+    }
+
+    /// The bits that a unit has on media, or gets in the round under way.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    #[must_use]
+    pub fn unit(&self, unit: u32) -> &[u64] {
+        self.summary.unit(unit)
+    }
+
+    /// Ends a round: all its units are durable, or what they hold is not known. After the latter no round
+    /// begins any more; what was marked durably stays so.
+    pub fn finish_round(&mut self, round: Round, durable: bool) {
+        self.summary.finish(&round, durable);
+    }
+
+    /// The last round that is durable.
+    #[must_use]
+    pub const fn durable_round(&self) -> u64 {
+        self.summary.durable
+    }
+
+    /// Units written since the tree was made.
+    #[must_use]
+    pub const fn persists(&self) -> u64 {
+        self.persists
+    }
+
+    /// Units on media.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.summary.units()
+    }
+
+    /// Bytes of memory that it takes. It does not grow with what is cached or dirty.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let adjuster = match &self.adjuster {
+            Adjuster::Paper(paper) => paper.memory_bytes(),
+            Adjuster::Priced(priced) => priced.memory_bytes(),
+        };
+        let leaves = self.leaves.capacity() * size_of::<Leaf>();
+        size_of::<Self>()
+            + leaves
+            + self.dirty.memory_bytes()
+            + self.summary.memory_bytes()
+            + adjuster
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Our way of adjusting: what to keep marked though it is clean, decided for all leaves at once by a price.
+//!
+//! Keeping a leaf marked costs what a crash then writes back in vain: the clean cached blocks in it, and those
+//! that reads will bring in before the next round can unmark it. It saves a persist for each time that the leaf
+//! turns dirty. So a leaf is *held* while the persists that it is expected to save, times a price, are worth its
+//! clean blocks. Of what is held and what is dirty, the highest nodes are marked.
+//!
+//! The price finds itself: each persist that a client waits for raises it, each client write lowers it, by so
+//! much that it stands still when clients wait for most of the persists that the ratio allows. A round that one
+//! waits for takes all else along that its units have to say; the rest is for rounds nobody waits for.
+//!
+//! What to expect of a leaf is learned from the whole tree: how often leaves beneath a node turned dirty lately is
+//! shared out among its children as it was seen among them, with half a time more for each, and so on down. A
+//! leaf that is written to again and again keeps its own count; one that never was has a part in its
+//! neighbourhood's. Clean blocks that come to lie somewhere are expected in the same way. What nothing is cached
+//! in costs next to nothing to hold, so that a tree begins as one mark on everything, and is cut back where clean
+//! blocks come to lie.
+
+use super::bits::Bits;
+use super::shape::Shape;
+use super::summary::Summary;
+
+/// Clients wait for this part of the persists that the ratio allows.
+const WAITED_FOR: f64 = 0.8;
+/// What a persist that a client waits for adds to the logarithm of the price.
+const STEP: f64 = 1.0;
+/// The price at first, at least and at most: clean blocks for one persist saved in the window.
+const PRICE: (f64, f64, f64) = (16.0, 1e-3, 1e6);
+/// The window in which things count, in persists that the ratio allows.
+const WINDOW_PERSISTS: f64 = 16.0;
+/// What each child is given in advance when something is shared out.
+const ADVANCE: f32 = 0.5;
+/// Of the blocks that arrive in a window, those that lie there in vain at a time: a round comes about once a
+/// persist of it, and a block waits for half of the time between two.
+const IN_VAIN: f32 = 0.5 / WINDOW_PERSISTS as f32;
+/// Less than this in the window is nothing.
+const NOTHING: f32 = 1.0 / 64.0;
+
+#[derive(Debug)]
+pub(super) struct Priced {
+    price: f64,
+    /// By node, how often a leaf beneath turned dirty. Fades by the window.
+    turned: Vec<f32>,
+    /// By node, clean blocks that came to lie beneath. Fades by the window.
+    arrived: Vec<f32>,
+    writes: u64,
+    /// Client writes when what fades last did so.
+    faded: u64,
+}
+
+/// What a decision is made on.
+pub(super) struct Known<'a> {
+    pub(super) shape: Shape,
+    /// The complete tree.
+    pub(super) dirty: &'a Bits,
+    /// Cached blocks of each leaf.
+    pub(super) cached: &'a dyn Fn(u32) -> u32,
+}
+
+/// What is expected beneath a node within the window.
+#[derive(Clone, Copy)]
+struct Expected {
+    turns: f32,
+    arrivals: f32,
+}
+
+impl Priced {
+    pub(super) fn new(shape: Shape) -> Self {
+        let nodes = shape.nodes() as usize;
+        Self {
+            price: PRICE.0,
+            turned: vec![0.0; nodes],
+            arrived: vec![0.0; nodes],
+            writes: 0,
+            faded: 0,
+        }
+    }
+
+    pub(super) const fn memory_bytes(&self) -> usize {
+        (self.turned.capacity() + self.arrived.capacity()) * size_of::<f32>()
+    }
+
+    /// Clean blocks came to lie in a leaf.
+    pub(super) fn arrived(&mut self, shape: Shape, leaf: u32, blocks: u32) {
+        for node in shape.path(shape.node_of(leaf)) {
+            self.arrived[node as usize] += blocks as f32;
+        }
+    }
+
+    /// A leaf turned dirty.
+    pub(super) fn turned(&mut self, shape: Shape, leaf: u32) {
+        for node in shape.path(shape.node_of(leaf)) {
+            self.turned[node as usize] += 1.0;
+        }
+    }
+
+    /// A client waits for a persist.
+    pub(super) fn waited(&mut self) {
+        self.price = (self.price * STEP.exp()).min(PRICE.2);
+    }
+
+    /// Time passes: `writes` is a total.
+    pub(super) fn pass(&mut self, ratio: f64, writes: u64) {
+        let passed = (writes - self.writes) as f64;
+        self.writes = writes;
+        let price = self.price * (-STEP * WAITED_FOR * ratio * passed).exp();
+        self.price = price.max(PRICE.1);
+    }
+
+    /// Decides what is wanted.
+    pub(super) fn decide(&mut self, known: &Known<'_>, ratio: f64, summary: &mut Summary) {
+        let passed = (self.writes - self.faded) as f64;
+        self.faded = self.writes;
+        if passed > 0.0 {
+            let left = (-passed * ratio / WINDOW_PERSISTS).exp() as f32;
+            for value in self.turned.iter_mut().chain(&mut self.arrived) {
+                *value *= left;
+                if *value < NOTHING {
+                    *value = 0.0;
+                }
+            }
+        }
+        summary.wanted.clear_all();
+        let expected = Expected {
+            turns: self.turned[0],
+            arrivals: self.arrived[0],
+        };
+        if self.visit(known, 0, expected, summary) {
+            summary.wanted.set(0);
+        }
+    }
+
+    /// Whether all beneath a node is to be marked; if not, marks what is, as high as it can.
+    fn visit(
+        &self,
+        known: &Known<'_>,
+        node: u32,
+        expected: Expected,
+        summary: &mut Summary,
+    ) -> bool {
+        let shape = known.shape;
+        if shape.is_leaf(node) {
+            return known.dirty.get(node) || {
+                let clean = (known.cached)(node - shape.first_leaf()) as f32;
+                let cost = clean + IN_VAIN * expected.arrivals;
+                expected.turns > 0.0 && self.price as f32 * expected.turns >= cost
+            };
+        }
+        let degree = shape.degree() as f32;
+        let share = |all: f32, seen: &[f32], child: u32| {
+            all * (seen[child as usize] + ADVANCE) / (seen[node as usize] + degree * ADVANCE)
+        };
+        let children = shape.children(node);
+        let mut held = 0_u32;
+        for (nth, child) in children.clone().enumerate() {
+            let expected = Expected {
+                turns: share(expected.turns, &self.turned, child),
+                arrivals: share(expected.arrivals, &self.arrived, child),
+            };
+            held |= u32::from(self.visit(known, child, expected, summary)) << nth;
+        }
+        if held.count_ones() == shape.degree() {
+            return true;
+        }
+        for (nth, child) in children.enumerate() {
+            if held >> nth & 1 == 1 {
+                summary.wanted.set(child);
+            }
+        }
+        false
+    }
+}

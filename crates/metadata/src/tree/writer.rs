@@ -1,0 +1,249 @@
+//! A tree and the device that it is written to.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::future::poll_fn;
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+
+use super::load::{Loaded, UnitState, formatted, image};
+use super::sector::TreePlace;
+use super::{Marked, Round, Tree, TreeOptions};
+use crate::order::{Part, Site, write_fua};
+use crate::{Seed, order};
+
+/// Writes a tree's rounds. Lives on one reactor; whoever needs a round and finds none under way writes it,
+/// for all who wait.
+pub struct TreeWriter {
+    device: Rc<dyn BlockDevice>,
+    place: TreePlace,
+    seed: Seed,
+    tree: RefCell<Tree>,
+    units: RefCell<Vec<UnitState>>,
+    writing: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+    failed: RefCell<Option<Error>>,
+}
+
+impl std::fmt::Debug for TreeWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TreeWriter")
+            .field("place", &self.place)
+            .field("failed", &self.failed.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl TreeWriter {
+    /// Goes on with a tree that was loaded from this place.
+    #[must_use]
+    pub fn new(device: Rc<dyn BlockDevice>, place: TreePlace, seed: Seed, loaded: Loaded) -> Self {
+        Self {
+            device,
+            place,
+            seed,
+            tree: RefCell::new(loaded.tree),
+            units: RefCell::new(loaded.units),
+            writing: Cell::new(false),
+            waiting: RefCell::default(),
+            failed: RefCell::new(None),
+        }
+    }
+
+    /// Goes on with a tree that was just formatted there, in the same epoch.
+    #[must_use]
+    pub fn formatted(
+        device: Rc<dyn BlockDevice>,
+        place: TreePlace,
+        seed: Seed,
+        epoch: u32,
+        options: TreeOptions,
+    ) -> Self {
+        let loaded = Loaded {
+            tree: Tree::new(place.shape, place.unit_words(), options),
+            report: super::LoadReport::default(),
+            units: formatted(place, epoch),
+        };
+        Self::new(device, place, seed, loaded)
+    }
+
+    /// The tree. Not to be held over a wait.
+    ///
+    /// # Panics
+    /// If somebody else holds it.
+    pub fn tree(&self) -> RefMut<'_, Tree> {
+        self.tree.borrow_mut()
+    }
+
+    /// Marks blocks, see [`Tree::mark`], and waits until the mark is durable.
+    ///
+    /// # Errors
+    /// The device's own: then the mark stands in memory, and is to be cleared.
+    #[track_caller]
+    pub fn mark(&self, blocks: Range<u64>) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        let marked = self.tree.borrow_mut().mark(blocks);
+        async move {
+            match marked {
+                Marked::After(round) if !site.lacks(Part::Wait) => self.reach(round).await,
+                _ => Ok(()),
+            }
+        }
+    }
+
+    /// Waits until a round is durable, and writes those before it that nobody else does.
+    ///
+    /// # Errors
+    /// What ended the writing of rounds.
+    pub async fn reach(&self, round: u64) -> Result<()> {
+        while self.tree.borrow().durable_round() < round {
+            self.check()?;
+            if self.writing.get() {
+                self.wait().await;
+            } else {
+                self.write_round().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adjusts the tree (see [`Tree::adjust`]) and writes what the ratio leaves room for. For a timer.
+    ///
+    /// # Errors
+    /// What ended the writing of rounds.
+    pub async fn tick(&self, now: Duration, writes: u64, persists: u64) -> Result<()> {
+        self.tree.borrow_mut().adjust(now, writes, persists);
+        self.settle().await
+    }
+
+    /// Makes media say what is dirty and no more: for a clean end, when nobody marks any more.
+    ///
+    /// # Errors
+    /// What ended the writing of rounds.
+    pub async fn close(&self) -> Result<()> {
+        self.tree.borrow_mut().tighten();
+        self.settle().await
+    }
+
+    async fn settle(&self) -> Result<()> {
+        loop {
+            self.check()?;
+            if self.writing.get() {
+                self.wait().await;
+            } else if !self.tree.borrow().is_due() || !self.write_round().await? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*self.failed.borrow() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the round under way to end.
+    async fn wait(&self) {
+        let mut waited = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut waited, true) {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Writes a round, if there is one.
+    async fn write_round(&self) -> Result<bool> {
+        let Some(round) = self.tree.borrow_mut().begin_round() else {
+            return Ok(false);
+        };
+        self.writing.set(true);
+        let unfinished = Unfinished {
+            writer: self,
+            round: Some(round),
+        };
+        let round = unfinished.round.as_ref().expect("it was put there");
+        let result = match Site::here().lacks(Part::Step) {
+            true => Ok(()),
+            false => self.write_units(round).await,
+        };
+        unfinished.end(result)?;
+        Ok(true)
+    }
+
+    async fn write_units(&self, round: &Round) -> Result<()> {
+        let mut parts = Vec::with_capacity(round.units().len());
+        {
+            let (tree, mut units) = (self.tree.borrow(), self.units.borrow_mut());
+            for &unit in round.units() {
+                // The copy that does not count is written; then it does.
+                let state = &mut units[unit as usize];
+                state.copy = 1 - state.copy;
+                state.sequence += 1;
+                let words = tree.unit(unit);
+                let image = image(self.place, self.seed, unit, state.sequence, words);
+                parts.push((self.place.at(unit, state.copy), image));
+            }
+        }
+        let info = self.device.info();
+        match parts.len() {
+            0 => Ok(()),
+            1 if info.fua || !info.volatile_cache => {
+                let (offset, image) = parts.remove(0);
+                write_fua(&*self.device, offset, image).await
+            }
+            _ => order::write_durably(&*self.device, parts).await,
+        }
+    }
+}
+
+/// A round that is being written. Dropped before its end, nobody knows what its units hold.
+struct Unfinished<'a> {
+    writer: &'a TreeWriter,
+    round: Option<Round>,
+}
+
+impl Unfinished<'_> {
+    fn end(mut self, result: Result<()>) -> Result<()> {
+        if let Some(round) = self.round.take() {
+            self.writer.end(round, &result);
+        }
+        result
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(round) = self.round.take() {
+            let dropped = "the task that wrote a round of the bit-tree ended before it";
+            self.writer
+                .end(round, &Err(Error::new(ErrorKind::ShuttingDown, dropped)));
+        }
+    }
+}
+
+impl TreeWriter {
+    fn end(&self, round: Round, result: &Result<()>) {
+        if let Err(error) = result {
+            let place = self.place;
+            let context = format!(
+                "the bit-tree of volume {} on {}: no more blocks can be marked until the cache is opened again",
+                place.volume,
+                self.device.info().name
+            );
+            *self.failed.borrow_mut() = Some(error.clone().context(context));
+        }
+        self.tree.borrow_mut().finish_round(round, result.is_ok());
+        self.writing.set(false);
+        for waker in self.waiting.take() {
+            waker.wake();
+        }
+    }
+}

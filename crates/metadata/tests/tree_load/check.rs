@@ -1,0 +1,159 @@
+//! What must hold of the bit-tree's load path, whatever media holds. The fuzzer and the tests share it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request};
+use forebay_metadata::Seed;
+use forebay_metadata::tree::{
+    Adjustment, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
+};
+
+const SECTOR: usize = 512;
+/// What is dirty, in a volume of 4096 blocks.
+const DIRTY: [u64; 5] = [0, 17, 1200, 1203, 4095];
+
+/// A device of plain bytes that completes at once.
+#[derive(Clone)]
+struct Bytes(Rc<RefCell<Vec<u8>>>);
+
+impl BlockDevice for Bytes {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::new("bytes", self.0.borrow().len() as u64)
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let at = request.offset as usize;
+        let mut bytes = self.0.borrow_mut();
+        match (request.op, request.buf) {
+            (Op::Read, Some(buf)) => buf.copy_from(0, &bytes[at..at + buf.len()]),
+            (Op::Write { .. }, Some(buf)) => {
+                let len = buf.len();
+                buf.copy_to(0, &mut bytes[at..at + len]);
+            }
+            (Op::Flush, _) => {}
+            _ => return done.complete(Err(ErrorKind::Unsupported.into())),
+        }
+        done.complete(Ok(()));
+    }
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the device completes at once"),
+    }
+}
+
+fn place(unit_bytes: u32) -> TreePlace {
+    TreePlace {
+        offset: 0,
+        unit_bytes,
+        volume: 1,
+        plane: Plane::Dirty,
+        shape: Shape::for_volume(4096, 4, 6).expect("valid"),
+    }
+}
+
+const fn options(adjustment: Adjustment) -> TreeOptions {
+    TreeOptions {
+        sla_nines: 0.5,
+        adjustment,
+    }
+}
+
+/// Images of media, from the first to the last, in the last of which `DIRTY` is dirty.
+fn images(place: TreePlace) -> Vec<Vec<u8>> {
+    let seed = Seed::new(&[5; 16]);
+    let device = Bytes(Rc::new(RefCell::new(vec![0; place.bytes() as usize])));
+    now(format(&device, place, seed, 1)).expect("nothing fails");
+    let writer = TreeWriter::formatted(
+        Rc::new(device.clone()),
+        place,
+        seed,
+        1,
+        options(Adjustment::Paper),
+    );
+    let mut images = vec![device.0.borrow().clone()];
+    for (nth, block) in (1..).zip(DIRTY) {
+        now(writer.mark(block..block + 1)).expect("nothing fails");
+        images.push(device.0.borrow().clone());
+        now(writer.tick(Duration::from_secs(nth), nth * 100, nth)).expect("nothing fails");
+        images.push(device.0.borrow().clone());
+    }
+    images
+}
+
+/// Damages media as `data` says, and loads it.
+///
+/// # Panics
+/// If what is dirty is taken for clean, or the load path has another fault.
+pub(crate) fn any_input(data: &[u8]) {
+    let Some((&how, edits)) = data.split_first() else {
+        return;
+    };
+    let place = place(512 << (how % 4));
+    let images = images(place);
+    let mut image = images.last().expect("there are some").clone();
+    let sectors = image.len() / SECTOR;
+    // Whether a copy of a sector that was overwritten long ago comes back, which no device may do.
+    let mut impossible = false;
+    for edit in edits.chunks_exact(4) {
+        let at = edit[0] as usize % sectors * SECTOR;
+        let number = u16::from_le_bytes([edit[2], edit[3]]) as usize;
+        let sector = &mut image[at..at + SECTOR];
+        match edit[1] % 4 {
+            0 => sector[number / 8 % SECTOR] ^= 1 << (number % 8),
+            1 => sector.fill(edit[2]),
+            2 => sector[number % SECTOR..].fill(edit[3]),
+            _ => {
+                impossible = true;
+                sector.copy_from_slice(&images[number % images.len()][at..at + SECTOR]);
+            }
+        }
+    }
+    let adjustment = if how & 4 == 0 {
+        Adjustment::Paper
+    } else {
+        Adjustment::Priced
+    };
+    let device = Bytes(Rc::new(RefCell::new(image)));
+    let seed = Seed::new(&[5; 16]);
+    let open = |epoch| {
+        now(load(&device, place, seed, epoch, options(adjustment))).expect("damage is no error")
+    };
+    let covered = |loaded: &forebay_metadata::tree::Loaded| -> Vec<u64> {
+        let blocks = 0..4096;
+        blocks
+            .filter(|block| loaded.tree.may_be_dirty(*block..block + 1))
+            .collect()
+    };
+    let first = open(2);
+    let found = covered(&first);
+    if !impossible {
+        for block in DIRTY {
+            assert!(
+                found.contains(&block),
+                "block {block} was dirty: {:?}",
+                first.report
+            );
+        }
+    }
+    // What was mended is whole, and says the same.
+    let second = open(3);
+    assert_eq!(second.report.lost_units, 0, "{:?}", second.report);
+    assert_eq!(covered(&second), found);
+    // And it can be gone on with.
+    let writer = TreeWriter::new(Rc::new(device.clone()), place, seed, second);
+    for block in &found {
+        now(writer.mark(*block..block + 1)).expect("nothing fails");
+        writer.tree().clear(*block..block + 1);
+    }
+    now(writer.mark(77..78)).expect("nothing fails");
+    now(writer.close()).expect("nothing fails");
+    assert_eq!(covered(&open(4)), [77]);
+}

@@ -1,0 +1,9 @@
+//! A bit-tree on media, damaged as the bytes say, and loaded.
+#![no_main]
+
+#[path = "../../crates/metadata/tests/tree_load/check.rs"]
+mod check;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    check::any_input(data);
+});

@@ -1,0 +1,362 @@
+//! What `cargo xtask study mapperx` runs for each trace: a simulated cache whose dirty blocks are held at a share
+//! of the cached ones, and beside it ways to know after a crash what was dirty. Takes a job as JSON, prints the
+//! counts as JSON, and judges nothing.
+//!
+//! A job is as for the example `study`, with `dirty_percents` in place of `percents`, and perhaps `as_writes`:
+//! requests a second of a trace that tells neither operations nor times, all of which are taken for writes.
+
+#[path = "../study/source.rs"]
+mod source;
+mod trackers;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use forebay_metadata::tree::Adjustment;
+use forebay_policy::{BlockId, BlockSizes, TwoLevel};
+use forebay_trace::sim::{CacheModel, Change, Changed, Costs, Fill, Simulated, WriteBack};
+use forebay_trace::stats::{Stats, StatsOptions};
+use forebay_trace::{Op, Request, Volumes};
+use serde_json::{Value, json};
+
+use source::{Outcome, Source};
+use trackers::{Block, Cost, Marks, Scope, Trees};
+
+/// The cache's share of the working set, percent.
+const CACHE_PERCENT: u64 = 10;
+/// The smallest block.
+const UNIT_BYTES: u64 = 32 << 10;
+/// Nobody looks before this much of the trace has passed, percent: the tree warms up.
+const WARM_UP_PERCENT: u64 = 20;
+/// Crashes at these parts of the trace, percent.
+const CRASHES_PERCENT: std::ops::RangeInclusive<u64> = 30..=100;
+/// A cache knows this many volumes; of a trace with more, all are laid one behind another.
+const MAX_VOLUMES: usize = 64;
+
+fn main() {
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    match run(&argument) {
+        Ok(result) => println!("{result}"),
+        Err(error) => {
+            eprintln!("mapperx: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+fn run(job: &str) -> Outcome<Value> {
+    let job: Value = serde_json::from_str(job).map_err(|error| format!("the job: {error}"))?;
+    let percents = job["dirty_percents"].as_array();
+    let percents = percents.ok_or("the job has no dirty_percents")?;
+    let percents: Vec<u64> = percents.iter().filter_map(Value::as_u64).collect();
+    let input = Input::read(&job)?;
+    let runs: Vec<Value> = percents
+        .iter()
+        .map(|percent| one(&input, *percent))
+        .collect();
+    Ok(json!({
+        "requests": input.requests.len(),
+        "writes": input.requests.iter().filter(|request| request.op == Op::Write).count(),
+        "seconds": input.requests.last().map_or(0.0, |last| last.time_ns as f64 / 1e9),
+        "volumes": input.blocks.len(),
+        "volume_bytes": input.blocks.values().sum::<u64>() * UNIT_BYTES,
+        "working_set_bytes": input.working_set_bytes,
+        "runs": runs,
+    }))
+}
+
+/// A trace in memory.
+struct Input {
+    requests: Vec<Request>,
+    working_set_bytes: u64,
+    /// By volume, blocks of the smallest size.
+    blocks: BTreeMap<u16, u64>,
+}
+
+impl Input {
+    fn read(job: &Value) -> Outcome<Self> {
+        let mut source = Source::open(job)?;
+        let as_writes = job["as_writes"].as_f64();
+        let mut stats = Stats::new(StatsOptions::default());
+        let (mut requests, mut batch) = (Vec::new(), Vec::new());
+        while source.fill(&mut batch)? {
+            batch.retain(|request| matches!(request.op, Op::Read | Op::Write));
+            stats.add(&batch);
+            requests.append(&mut batch);
+        }
+        let mut latest = 0;
+        for (nth, request) in requests.iter_mut().enumerate() {
+            if let Some(rate) = as_writes {
+                request.op = Op::Write;
+                request.time_ns = (nth as f64 / rate * 1e9) as u64;
+            }
+            latest = request.time_ns.max(latest);
+            request.time_ns = latest;
+        }
+        let mut ends = BTreeMap::new();
+        for request in &requests {
+            let end = ends.entry(request.volume).or_insert(0);
+            *end = request.end_bytes().max(*end);
+        }
+        let mut names = Volumes::new();
+        for number in 0..=ends.keys().copied().max().unwrap_or(0) {
+            let _ = names.number(&number.to_string());
+        }
+        let working_set_bytes = stats.summary(&names).working_set_bytes();
+        if ends.len() > MAX_VOLUMES {
+            ends = lay_out(&mut requests, &ends);
+        }
+        let blocks = ends.into_iter();
+        let blocks = blocks.map(|(volume, end)| (volume as u16, end.div_ceil(UNIT_BYTES)));
+        Ok(Self {
+            requests,
+            working_set_bytes,
+            blocks: blocks.collect(),
+        })
+    }
+}
+
+/// Puts all volumes one behind another.
+fn lay_out(requests: &mut [Request], ends: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let mut at = 0;
+    let mut starts = HashMap::new();
+    for (volume, end) in ends {
+        starts.insert(*volume, at);
+        at += end.next_multiple_of(1 << 20);
+    }
+    for request in requests {
+        request.offset_bytes += starts[&request.volume];
+        request.volume = 0;
+    }
+    BTreeMap::from([(0, at)])
+}
+
+fn model(capacity_bytes: u64) -> CacheModel {
+    CacheModel {
+        sizes: BlockSizes::new(&[1, 2, 4, 8].map(|times| times * UNIT_BYTES))
+            .expect("powers of two"),
+        capacity_bytes,
+        replace: TwoLevel::Ours,
+        fill: Fill::Learned,
+        write_back: WriteBack::Runs,
+        costs: Costs::CLOUD,
+    }
+}
+
+/// One cache, and all that is kept beside it.
+struct Run {
+    cache: Simulated,
+    changes: Vec<Changed>,
+    dirty: DirtyList,
+    trees: Vec<Trees>,
+    marks: Marks,
+    exact: Cost,
+}
+
+fn one(input: &Input, dirty_percent: u64) -> Value {
+    let tree =
+        |name, adjustment, nines, scope| Trees::new(name, adjustment, nines, scope, &input.blocks);
+    let mut trees = Vec::new();
+    for nines in [2.0, 3.0, 4.0] {
+        trees.push(tree("ours", Adjustment::Priced, nines, Scope::InPlace));
+        trees.push(tree("paper", Adjustment::Paper, nines, Scope::InPlace));
+    }
+    trees.push(tree("ours, all", Adjustment::Priced, 2.0, Scope::All));
+    trees.push(tree("paper, all", Adjustment::Paper, 2.0, Scope::All));
+    let mut run = Run {
+        cache: Simulated::new(model(input.working_set_bytes * CACHE_PERCENT / 100)),
+        changes: Vec::new(),
+        dirty: DirtyList::default(),
+        trees,
+        marks: Marks::default(),
+        exact: Cost::default(),
+    };
+    run.cache.watch();
+    let at = |percent: u64| input.requests.len() as u64 * percent / 100;
+    let (mut writes, mut warm_writes, mut warm) = (0_u64, 0, Vec::new());
+    let (mut points, mut crashes) = (Vec::new(), CRASHES_PERCENT.step_by(2).peekable());
+    for (nth, request) in (1..).zip(&input.requests) {
+        writes += u64::from(request.op == Op::Write);
+        run.request(request, dirty_percent);
+        if nth == at(WARM_UP_PERCENT) {
+            (warm, warm_writes) = (run.costs(), writes);
+        }
+        if crashes.peek().is_some_and(|percent| nth == at(*percent)) {
+            crashes.next();
+            points.push(run.crash());
+        }
+    }
+    let names = run.trees.iter().map(Trees::describe);
+    let others = ["marks", "exact"].map(|name| json!({"name": name}));
+    let rows = names.chain(others).zip(run.costs()).enumerate();
+    let rows = rows.map(|(nth, (mut row, cost))| {
+        let before = warm.get(nth).copied().unwrap_or_default();
+        row["warm_up_persists"] = json!(before.persists);
+        row["persists"] = json!(cost.persists - before.persists);
+        row["waited"] = json!(cost.waited - before.waited);
+        let written_back = points.iter().map(|point| point.written_back[nth]);
+        row["written_back"] = json!(written_back.collect::<Vec<_>>());
+        row
+    });
+    let rows: Vec<Value> = rows.collect();
+    json!({
+        "dirty_percent": dirty_percent,
+        "warm_up_writes": warm_writes,
+        "writes": writes - warm_writes,
+        "cached": points.iter().map(|point| point.cached).collect::<Vec<_>>(),
+        "dirty": points.iter().map(|point| point.dirty).collect::<Vec<_>>(),
+        "rows": rows,
+    })
+}
+
+/// What a crash leaves, in blocks.
+struct Point {
+    cached: u64,
+    dirty: u64,
+    /// As the tracker of each row has it.
+    written_back: Vec<u64>,
+}
+
+impl Run {
+    fn request(&mut self, request: &Request, dirty_percent: u64) {
+        let now = Duration::from_nanos(request.time_ns);
+        self.cache.request(request);
+        self.follow(now);
+        let cached = self.cache.table().len() as u64;
+        while self.dirty.len() * 100 > cached * dirty_percent {
+            let oldest = self.dirty.oldest().expect("some are dirty");
+            self.cache.clean(oldest);
+            self.follow(now);
+        }
+        let write = request.op == Op::Write;
+        for trees in &mut self.trees {
+            trees.served(request.volume as u16, write, now);
+        }
+        self.marks.served(now);
+    }
+
+    /// Tells the trackers what happened: what turned dirty before what came to be cached.
+    fn follow(&mut self, now: Duration) {
+        self.cache.take_changes(&mut self.changes);
+        let changes = std::mem::take(&mut self.changes);
+        let mut dirtied: Vec<(Block, bool)> = Vec::new();
+        let mut placed: Vec<(BlockId, Block)> = Vec::new();
+        for changed in &changes {
+            let block = (changed.volume, changed.units.clone());
+            match changed.change {
+                Change::Placed => placed.push((changed.id, block)),
+                Change::Written => {
+                    if self.dirty.written(changed.id) {
+                        let fresh = placed.iter().any(|(id, _)| *id == changed.id);
+                        dirtied.push((block, fresh));
+                    }
+                }
+                Change::Cleaned => {
+                    self.announce(&mut dirtied, now);
+                    self.dirty.cleaned(changed.id);
+                    self.marks.cleaned(&block);
+                    self.trees
+                        .iter_mut()
+                        .for_each(|trees| trees.cleaned(&block));
+                }
+                Change::Removed => {
+                    self.announce(&mut dirtied, now);
+                    self.place(&mut placed);
+                    self.marks.removed(&block);
+                    self.trees
+                        .iter_mut()
+                        .for_each(|trees| trees.removed(&block));
+                }
+            }
+        }
+        self.announce(&mut dirtied, now);
+        self.place(&mut placed);
+        self.changes = changes;
+        self.changes.clear();
+    }
+
+    fn announce(&mut self, dirtied: &mut Vec<(Block, bool)>, now: Duration) {
+        if dirtied.is_empty() {
+            return;
+        }
+        self.exact.waited += 1;
+        self.exact.persists += 1;
+        self.marks.dirtied(dirtied, now);
+        for trees in &mut self.trees {
+            trees.dirtied(dirtied);
+        }
+        dirtied.clear();
+    }
+
+    fn place(&mut self, placed: &mut Vec<(BlockId, Block)>) {
+        for (_, block) in placed.drain(..) {
+            self.trees.iter_mut().for_each(|trees| trees.placed(&block));
+        }
+    }
+
+    fn costs(&self) -> Vec<Cost> {
+        let trees = self.trees.iter().map(|trees| trees.cost);
+        trees.chain([self.marks.cost, self.exact]).collect()
+    }
+
+    fn crash(&self) -> Point {
+        let blocks: Vec<BlockId> = self.cache.table().blocks().collect();
+        let mut written_back = vec![0; self.trees.len() + 2];
+        let exact = self.trees.len() + 1;
+        for &id in &blocks {
+            let block = self.cache.units_of(id);
+            let dirty = self.dirty.has(id);
+            for (count, trees) in written_back.iter_mut().zip(&self.trees) {
+                let found = trees.writes_back(&block);
+                assert!(found || !dirty, "{}: {block:?} is forgotten", trees.name);
+                *count += u64::from(found);
+            }
+            written_back[exact - 1] += u64::from(self.marks.writes_back(&block));
+            written_back[exact] += u64::from(dirty);
+        }
+        Point {
+            cached: blocks.len() as u64,
+            dirty: self.dirty.len(),
+            written_back,
+        }
+    }
+}
+
+/// Dirty blocks in the order of their last write.
+#[derive(Default)]
+struct DirtyList {
+    order: BTreeMap<u64, BlockId>,
+    turns: HashMap<BlockId, u64>,
+    turn: u64,
+}
+
+impl DirtyList {
+    /// A block is written to; whether it was clean.
+    fn written(&mut self, id: BlockId) -> bool {
+        self.turn += 1;
+        self.order.insert(self.turn, id);
+        let before = self.turns.insert(id, self.turn);
+        before.is_none_or(|turn| {
+            self.order.remove(&turn);
+            false
+        })
+    }
+
+    fn cleaned(&mut self, id: BlockId) {
+        if let Some(turn) = self.turns.remove(&id) {
+            self.order.remove(&turn);
+        }
+    }
+
+    fn has(&self, id: BlockId) -> bool {
+        self.turns.contains_key(&id)
+    }
+
+    fn oldest(&self) -> Option<BlockId> {
+        self.order.values().next().copied()
+    }
+
+    fn len(&self) -> u64 {
+        self.turns.len() as u64
+    }
+}

@@ -1,0 +1,187 @@
+//! `cargo xtask study mapperx`, the counting half: what a crash has written back, and what knowing it costs.
+
+mod page;
+mod result;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::jobs::{in_parallel, shared_folder};
+use super::{commit, date};
+use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
+use crate::claims::Report;
+use result::{DIRTY_PERCENTS, Simulation, Trace, claims};
+
+const QUICK_REQUESTS: u64 = 100_000;
+
+/// What the study takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The first 100,000 requests of each trace, and not into docs: for a look
+    #[arg(long)]
+    quick: bool,
+    /// Where the page goes
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write claims and rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What a trace tells of its requests.
+#[derive(Clone, Copy, Debug)]
+enum Tells {
+    /// Operations and times.
+    All,
+    /// Neither: all requests count as writes, so many a second.
+    Blocks(f64),
+}
+
+/// The traces beside the repository. The seconds that the untimed ones took are those that their publishers name:
+/// OLTP an hour, w106 a week; of P3 and P6 only "months" is known, and 100 a second is as good as any other number.
+const SHARED: [(&str, &str, Tells); 14] = [
+    (
+        "CloudPhysics, 2 h of a disk",
+        "cloudphysics/cloudPhysicsIO.vscsi",
+        Tells::All,
+    ),
+    (
+        "MSN-FS, 150,000 requests",
+        "msps/MSN-FS.149999.replayer.trace",
+        Tells::All,
+    ),
+    (
+        "Tencent CBS, 50,000 requests",
+        "tencent/cbs.first50000.csv",
+        Tells::All,
+    ),
+    (
+        "smartphone, installing",
+        "smartphone/Installing_log181.txt",
+        Tells::All,
+    ),
+    (
+        "SPC Financial1, excerpt",
+        "spc/Financial1.first10000.ssdsim.ascii",
+        Tells::All,
+    ),
+    (
+        "smartphone, calling",
+        "smartphone/calout_log147.txt",
+        Tells::All,
+    ),
+    ("MSR hm_0, excerpt", "msr/hm_0.first1000.csv", Tells::All),
+    (
+        "SYSTOR '17, excerpt",
+        "systor17/systor17-traces.first999.csv",
+        Tells::All,
+    ),
+    (
+        "SPC WebSearch1, excerpt",
+        "spc/WebSearch1.first24783.mqsim.trace",
+        Tells::All,
+    ),
+    (
+        "YCSB on RocksDB, excerpt",
+        "ycsb/ycsb_rocksdb.first10000events.blkparse",
+        Tells::All,
+    ),
+    (
+        "CloudPhysics w106, as writes",
+        "cloudphysics/w106.u32le.bin",
+        Tells::Blocks(8.75),
+    ),
+    ("ARC OLTP, as writes", "arc/OLTP.lis", Tells::Blocks(254.0)),
+    ("ARC P3, as writes", "arc/P3.lis", Tells::Blocks(100.0)),
+    ("ARC P6, as writes", "arc/P6.lis", Tells::Blocks(100.0)),
+];
+
+/// Its blocks are a database's pages, where the format has sectors.
+const OLTP: &str = "arc/OLTP.lis";
+
+struct Job {
+    title: &'static str,
+    as_writes: bool,
+    job: Value,
+}
+
+pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
+    let began = Instant::now();
+    let program = built_program(
+        root,
+        &["--package", "forebay-trace", "--example", "mapperx"],
+    )?;
+    let commit = commit(root)?;
+    let jobs = jobs(root, options.quick);
+    if jobs.is_empty() {
+        return Ok(true);
+    }
+    let traces = in_parallel(&jobs, |job| job.title, |job| simulate(&program, job));
+    let traces: Vec<Trace> = traces.into_iter().collect::<Outcome<_>>()?;
+    let report = Report {
+        quick: options.quick,
+        claims: claims(&traces),
+        rows: traces,
+    };
+    let header = page::Header {
+        commit,
+        date: run_for_output(date())?,
+        minutes: began.elapsed().as_secs_f64() / 60.0,
+    };
+    let out = options.out.clone().unwrap_or_else(|| match options.quick {
+        true => program.with_file_name("mapperx-quick.md"),
+        false => root.join("docs/results/mapperx.md"),
+    });
+    let text = page::render(&header, &report);
+    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
+    println!("written: {}", out.display());
+    conclude(&report, options.json.as_deref())
+}
+
+fn jobs(root: &Path, quick: bool) -> Vec<Job> {
+    let Some(folder) = shared_folder(root) else {
+        println!("SKIPPED: study mapperx: there is no ../shared/traces (or $FOREBAY_TRACES)");
+        return Vec::new();
+    };
+    let mut jobs = Vec::new();
+    for (title, path, tells) in SHARED {
+        let file = folder.join(format!("{path}.zst"));
+        if !file.is_file() {
+            println!("SKIPPED: {title}: there is no {}", file.display());
+            continue;
+        }
+        let mut job = json!({"files": [file], "dirty_percents": DIRTY_PERCENTS});
+        if quick {
+            job["limit"] = json!(QUICK_REQUESTS);
+        }
+        if path == OLTP {
+            job["scale"] = json!(8);
+        }
+        if let Tells::Blocks(rate) = tells {
+            job["as_writes"] = json!(rate);
+        }
+        jobs.push(Job {
+            title,
+            as_writes: matches!(tells, Tells::Blocks(_)),
+            job,
+        });
+    }
+    // The long ones first.
+    jobs.reverse();
+    jobs
+}
+
+fn simulate(program: &Path, job: &Job) -> Outcome<Trace> {
+    let mut command = std::process::Command::new(program);
+    command.arg(job.job.to_string());
+    let printed = run_for_output(command)?;
+    let result: Result<Simulation, _> = serde_json::from_value(json_of(&printed)?);
+    Ok(Trace {
+        title: job.title,
+        as_writes: job.as_writes,
+        result: result.map_err(|error| format!("{}: {error}", job.title))?,
+    })
+}
