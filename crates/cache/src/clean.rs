@@ -15,7 +15,7 @@ use std::time::Duration;
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, WaitList};
-use forebay_policy::{BlockId, clean_with};
+use forebay_policy::{BlockId, BlockKey, clean_with};
 
 use crate::bring::Spread;
 use crate::engine::{Attached, Engine};
@@ -466,16 +466,23 @@ impl Engine {
     /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and lets nobody
     /// change them meanwhile.
     async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
-        let (mut busy, mut locks) = (Vec::new(), Vec::new());
-        // In ascending order, as all who hold locks and want more.
+        let mut busy: Vec<BlockId> = Vec::new();
+        let mut wanted: Vec<(BlockKey, u64)> = Vec::new();
         for slot in slots {
             let entry = self.map.borrow().slot(*slot);
             if entry.has(LIVE) && entry.dirty != 0 {
-                let (region, granules) = self.lock_of(entry.key.volume(), entry.block());
-                locks.push(self.locks.shared(region, granules).await);
                 busy.push(*slot);
+                wanted.push(self.lock_of(entry.key.volume(), entry.block()));
             }
         }
+        // One lock a region, in ascending order, as all who hold locks and want more.
+        wanted.sort_unstable_by_key(|(region, _)| *region);
+        let mut locks = Vec::new();
+        for same in wanted.chunk_by(|one, next| one.0 == next.0) {
+            let granules = same.iter().fold(0, |all, (_, granules)| all | granules);
+            locks.push(self.locks.shared(same[0].0, granules).await);
+        }
+        busy.retain(|slot| self.map.borrow().slot(*slot).has(LIVE));
         while (busy.iter()).any(|slot| self.map.borrow().slot(*slot).has(CLEANING)) {
             rt::sleep(Duration::from_millis(1)).await;
         }
