@@ -56,7 +56,7 @@ A write-back cache is simulated that keeps no data, and drives the `policy` crat
 
 /// Figures of trials: made once, on the way, and not again with the page.
 const TRIED: &str = "\
-Three things were tried in the simulator on top of ours and are in neither simulator nor engine. Their figures are of those trials, made once, and not made again with the page: backend I/O / modelled latency / cache I/O, each over that of
+Three things were tried in the simulator on top of ours and are in neither simulator nor engine. Their figures are of those trials, made once, when the group that goes was one of 16 candidates and not of 64, and not made again with the page: backend I/O / modelled latency / cache I/O, each over that of
 the paper's rules with sub-block maps in the same run.
 
 | rules | CloudPhysics, 2 h of a disk | CloudPhysics w106, a week | ARC OLTP | ARC P3 | ARC P6 | MSN-FS | Tencent CBS |
