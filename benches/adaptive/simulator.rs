@@ -30,10 +30,8 @@ pub(crate) fn measure(file: Option<&Path>) -> (usize, Vec<Value>) {
     let lru = row("LRU of single blocks", &file, || {
         let slots = BLOCKS as usize;
         let mut cache = BlockSet::new(slots, Policy::Lru.build(slots));
-        move |requests: &[Request]| {
-            let keys = requests.iter();
-            let keys = keys.map(|request| BlockKey::new(0, request.offset_bytes / BLOCK_BYTES));
-            keys.filter(|key| !cache.reference(*key)).count() as u64
+        move |request: &Request| {
+            cache.reference(BlockKey::new(0, request.offset_bytes / BLOCK_BYTES))
         }
     });
     let simulated = |kib: &[u64], replace, fill, write_back| {
@@ -47,14 +45,10 @@ pub(crate) fn measure(file: Option<&Path>) -> (usize, Vec<Value>) {
         };
         move || {
             let mut cache = Simulated::new(model);
-            move |requests: &[Request]| {
-                let misses = |cache: &Simulated| {
-                    let reads = &cache.counts().reads;
-                    reads.count - reads.hits
-                };
-                let before = misses(&cache);
-                cache.requests(requests);
-                misses(&cache) - before
+            move |request: &Request| {
+                let before = cache.counts().reads.hits;
+                cache.request(request);
+                cache.counts().reads.hits > before
             }
         }
     };
@@ -78,8 +72,8 @@ pub(crate) fn measure(file: Option<&Path>) -> (usize, Vec<Value>) {
     (references, rows)
 }
 
-/// Replays the file through a new cache, several times; the fastest counts. A cache says how many of some requests it missed.
-fn row<C: FnMut(&[Request]) -> u64>(name: &str, file: &Path, cache: impl Fn() -> C) -> Value {
+/// Replays the file through a new cache, several times; the fastest counts.
+fn row<C: FnMut(&Request) -> bool>(name: &str, file: &Path, cache: impl Fn() -> C) -> Value {
     let (mut references, mut misses, mut bytes) = (0_u64, 0_u64, 0);
     let pass = |_| {
         let before = allocated_bytes();
@@ -94,7 +88,9 @@ fn row<C: FnMut(&[Request]) -> u64>(name: &str, file: &Path, cache: impl Fn() ->
         let mut batch = Vec::new();
         while trace.fill(&mut batch).expect("a sound trace") {
             references += batch.len() as u64;
-            misses += cache(&batch);
+            for request in &batch {
+                misses += u64::from(!cache(request));
+            }
         }
         let time_ns = processor_time_ns() - began;
         drop((trace, batch));

@@ -59,7 +59,7 @@ fn run(job: &str) -> Outcome<Value> {
             many.extend_from_slice(&batch);
         }
         for row in &mut rows {
-            row.requests(&many);
+            many.iter().for_each(|request| row.request(request));
         }
     }
     let sizes = (9..=20).map(|power| json!([1_u64 << power, summary.sizes.at_most(power)]));

@@ -113,15 +113,11 @@ pub(crate) fn rows(percent: u64, capacity_bytes: u64, choice: Choice) -> Vec<Row
 }
 
 impl Row {
-    pub(crate) fn requests(&mut self, requests: &[Request]) {
-        match &mut self.shards[..] {
-            [only] => only.requests(requests),
-            _ => requests.iter().for_each(|request| self.spread(request)),
+    pub(crate) fn request(&mut self, request: &Request) {
+        if let [only] = &mut self.shards[..] {
+            only.request(request);
+            return;
         }
-    }
-
-    /// A request to its shards.
-    fn spread(&mut self, request: &Request) {
         let mut rest = *request;
         while rest.len_bytes > 0 {
             let stripe = rest.offset_bytes / STRIPE_BYTES;

@@ -1,7 +1,6 @@
 //! A write-back cache without its data: what would be read and written where.
 
 use std::cell::Cell;
-use std::hint::black_box;
 
 use forebay_policy::{
     Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth,
@@ -92,8 +91,8 @@ pub struct Simulated {
     placed: bool,
     pub(super) states: Vec<State>,
     pub(super) traffic: Vec<Traffic>,
-    /// When the last of what is on its way to any block arrives.
-    pub(super) all_ready_ns: u64,
+    /// Blocks to which something is on its way, and some to which it was; when it arrives. Few, so that few hits ask `traffic`.
+    pub(super) arriving: Vec<(BlockId, u64)>,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
     /// None while nobody watches.
@@ -147,7 +146,7 @@ impl Simulated {
             placed: false,
             states: Vec::new(),
             traffic: Vec::new(),
-            all_ready_ns: 0,
+            arriving: Vec::new(),
             clock: Clock::new(&model.costs),
             counts: Counts::default(),
             changes: None,
@@ -182,21 +181,6 @@ impl Simulated {
         };
         let maps = (self.table.cached_bytes() >> self.granule_shift) * bits / 8;
         (self.table.memory_bytes() + 7 * self.table.len() + learned) as u64 + maps
-    }
-
-    /// Serves requests, one after the other: faster than each by itself where the tables do not fit the processor's caches.
-    pub fn requests(&mut self, requests: &[Request]) {
-        for some in requests.chunks(BlockTable::LOOK_AHEAD) {
-            let places = some.iter().map(|request| {
-                let region = request.offset_bytes >> self.region_shift;
-                let start = request.offset_bytes - (region << self.region_shift);
-                let unit = (start >> self.model.sizes.unit_shift()) as u32;
-                (request.volume as u16, region, unit)
-            });
-            let ids = self.table.look_ahead(places);
-            black_box(ids.map(|id| self.states.get(id as usize).map_or(0, |state| state.asked)));
-            some.iter().for_each(|request| self.request(request));
-        }
     }
 
     /// Serves a request; flushes and discards are passed over.
@@ -245,8 +229,8 @@ impl Simulated {
         let start = request.offset_bytes - (region << self.region_shift);
         let asked = bits(first - base, last - base);
         let holds = |(id, _): &(BlockId, Span)| asked & !self.states[*id as usize].valid == 0;
-        let unit = 1 << (start >> self.model.sizes.unit_shift());
-        let found = self.table.find_near(volume, region, unit).find(holds);
+        let unit = (start >> self.model.sizes.unit_shift()) as u32;
+        let found = self.table.find_at(volume, region, unit).find(holds);
         let Some((id, _)) = found else {
             return false;
         };
@@ -260,9 +244,12 @@ impl Simulated {
 
     /// Granules of a cached block are asked for.
     fn note_use(&mut self, id: BlockId, touched: u64) {
-        let state = &mut self.states[id as usize];
-        let again = state.asked & touched != 0;
-        state.asked |= touched;
+        let again = self.model.replace == TwoLevel::Ours && {
+            let state = &mut self.states[id as usize];
+            let again = state.asked & touched != 0;
+            state.asked |= touched;
+            again
+        };
         self.model.replace.used(&mut self.table, id, again);
     }
 

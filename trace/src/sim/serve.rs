@@ -86,7 +86,7 @@ impl Simulated {
     /// When granules of a block that are on their way have arrived; now if none are.
     fn arrived(&self, id: BlockId, granules: u64) -> u64 {
         let now = self.clock.now();
-        if self.all_ready_ns <= now {
+        if self.arriving.iter().all(|(of, _)| *of != id) {
             return now;
         }
         let traffic = &self.traffic[id as usize];
@@ -178,6 +178,7 @@ impl Simulated {
     fn fetch(&mut self) {
         self.fetches.sort_unstable_by_key(|fetch| fetch.start);
         let now = self.clock.now();
+        self.arriving.retain(|(_, ready_ns)| *ready_ns > now);
         let mut rest = &self.fetches[..];
         while let [first, ..] = rest {
             let (mut count, mut bytes) = (1, first.bytes);
@@ -203,7 +204,7 @@ impl Simulated {
                     }
                     traffic.pending |= fetch.mask;
                     traffic.ready_ns = traffic.ready_ns.max(read);
-                    self.all_ready_ns = self.all_ready_ns.max(read);
+                    self.arriving.push((fetch.id, read));
                 }
             }
         }

@@ -86,10 +86,11 @@ impl TwoLevel {
     }
 }
 
-/// GroupOrder that are looked at for one that goes.
-const CANDIDATES: usize = 16;
+/// Groups that are looked at for one that goes. With 16, what alibaba's table generates moves up to 6% more; with 128, it and
+/// ARC P3 move 1% less.
+const CANDIDATES: usize = 64;
 
-/// GroupOrder, in the order in which they should go.
+/// Groups, in the order in which they should go.
 #[derive(Debug)]
 pub(super) enum GroupOrder {
     /// The next of those that are listed, or [`NONE`].
@@ -190,6 +191,24 @@ mod tests {
             TwoLevel::Paper.victim(&table, 1),
             Some(Victim::Group(group))
         );
+    }
+
+    #[test]
+    fn of_the_groups_of_the_coldest_blocks_the_one_used_longest_ago_goes() {
+        let (mut table, ids) = filled(4);
+        // Of the group of 0 and 1, one is the coldest block and the other the warmest but one.
+        TwoLevel::Ours.used(&mut table, ids[0], false);
+        TwoLevel::Ours.used(&mut table, ids[7], false);
+        let groups = [2, 4, 6, 0].map(|nth| table.group_of(ids[nth]));
+        assert_eq!(
+            TwoLevel::Ours.victim(&table, 1),
+            Some(Victim::Group(groups[0]))
+        );
+        // Each is named once.
+        let mut order = GroupOrder::new(TwoLevel::Ours, &table);
+        let named = std::iter::from_fn(|| order.next(&table));
+        let expected = [groups[0], groups[1], groups[3], groups[2]];
+        assert_eq!(named.collect::<Vec<_>>(), expected);
     }
 
     #[test]

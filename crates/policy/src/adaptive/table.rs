@@ -110,8 +110,12 @@ pub struct BlockTable {
     groups: Groups,
     /// Lines of as many as a region has units; a region's line is chosen by hash.
     heads: Vec<u32>,
+    /// By unit of a region: where blocks that it lies in may begin.
+    starts: Vec<u64>,
     /// By segment, by class.
     pub(super) recency: [[List; 8]; 2],
+    /// What groups and index take, however much is cached.
+    fixed_bytes: usize,
     /// Only if it was asked for.
     pub(super) group_recency: Option<GroupRecency>,
 }
@@ -137,16 +141,22 @@ impl BlockTable {
         assert!(units < GONE, "a cache has less than 2^32 - 2 units");
         let blocks = usize::try_from(units).expect("fits memory");
         let lines = (units >> sizes.top()).max(1);
+        let groups = Groups::new(sizes, units);
+        let of_region = 0..sizes.region_units();
+        let starts = of_region.map(|unit| sizes.starts(1 << unit)).collect();
+        let heads = vec![NONE; (lines as usize) << sizes.top()];
         Self {
             sizes,
+            fixed_bytes: groups.memory_bytes() + heads.len() * size_of::<u32>(),
             // Its pages are the system's until they are needed.
             blocks: Vec::with_capacity(blocks),
             live_blocks: 0,
             live_units: 0,
             protected_units: 0,
             uses: 0,
-            groups: Groups::new(sizes, units),
-            heads: vec![NONE; (lines as usize) << sizes.top()],
+            groups,
+            heads,
+            starts,
             recency: [[List::EMPTY; 8]; 2],
             group_recency: None,
         }
@@ -160,7 +170,9 @@ impl BlockTable {
     pub fn with_group_recency(self) -> Self {
         let several = self.sizes.top() > 0;
         let recency = several.then(|| GroupRecency::new(self.groups.len()));
+        let bytes = recency.as_ref().map_or(0, GroupRecency::memory_bytes);
         Self {
+            fixed_bytes: self.fixed_bytes + bytes,
             group_recency: recency,
             ..self
         }
@@ -234,11 +246,7 @@ impl BlockTable {
     /// Bytes of memory that blocks in use, groups and index take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let recency = self.group_recency.as_ref();
-        self.groups.numbers_in_use() * size_of::<Block>()
-            + self.groups.memory_bytes()
-            + recency.map_or(0, GroupRecency::memory_bytes)
-            + self.heads.len() * size_of::<u32>()
+        self.groups.numbers_in_use() * size_of::<Block>() + self.fixed_bytes
     }
 
     /// The volume, the number of the region, and where in it a block lies.

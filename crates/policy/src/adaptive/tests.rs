@@ -20,6 +20,14 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId], groups: &[GroupI
         assert_eq!(table.address(id), (volume, region, span));
         assert!(table.find(volume, region).any(|found| found == (id, span)));
         for unit in 0..span.units() {
+            let mut at = table.find_at(volume, region, u32::from(span.first) + unit);
+            assert!(at.any(|found| found == (id, span)));
+        }
+        let all = table.find(volume, region);
+        let units = all.fold(0, |units, (_, span)| units | span.mask());
+        assert_eq!(table.gather(volume, region, |_, span| span.mask()), units);
+        assert_eq!(table.block_at(table.place(id)), Some(id));
+        for unit in 0..span.units() {
             assert!(
                 places.insert(table.place(id) + unit),
                 "two blocks in one place"

@@ -1,15 +1,10 @@
 //! How blocks are found: by the line of heads of their region, one for each unit that a block may begin at.
 
-use std::hint::black_box;
-
-use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, Link, NONE, PROTECTED};
+use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, NONE, PROTECTED};
 use crate::BlockKey;
 use crate::adaptive::sizes::{BlockSizes, Span, ones};
 
 impl BlockTable {
-    /// Places that [`BlockTable::look_ahead`] looks at: enough for memory to answer as many questions at a time as it can.
-    pub const LOOK_AHEAD: usize = 16;
-
     /// Where the heads of a region begin.
     #[inline]
     pub(super) fn line(&self, volume: u16, region: u64) -> usize {
@@ -69,33 +64,6 @@ impl BlockTable {
         gathered
     }
 
-    /// Reads what finding and using the blocks at some places (volume, region, unit) is going to take, so that memory is waited
-    /// for once and not place by place. Looks at the first [`BlockTable::LOOK_AHEAD`]; decides nothing. Returns numbers that
-    /// their blocks may have, or that no block has.
-    #[must_use]
-    pub fn look_ahead(
-        &self,
-        places: impl Iterator<Item = (u16, u64, u32)>,
-    ) -> [BlockId; Self::LOOK_AHEAD] {
-        let mut ids = [NONE; Self::LOOK_AHEAD];
-        for (id, (volume, region, unit)) in ids.iter_mut().zip(places) {
-            *id = self.heads[self.line(volume, region) + unit as usize];
-        }
-        for id in ids {
-            // Nothing comes of what is read, and so the compiler would leave it out.
-            if let Some(block) = self.blocks.get(id as usize) {
-                let Link { newer, older } = block.recency;
-                let beside = [newer, older, block.next];
-                black_box(beside.map(|id| {
-                    self.blocks
-                        .get(id as usize)
-                        .map_or(0, |block| block.used_at)
-                }));
-            }
-        }
-        ids
-    }
-
     /// A region's volume and number as they are in the address of its blocks, and the bits of the address that have them.
     #[inline]
     const fn key(&self, volume: u16, region: u64) -> (u64, u64) {
@@ -115,11 +83,32 @@ impl BlockTable {
         region: u64,
         units: u64,
     ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
-        let top = u32::from(self.sizes.top());
+        let starts = self.sizes.starts(units) & ones(1 << self.sizes.top());
+        self.find_from(volume, region, starts)
+    }
+
+    /// The block of a region that a unit lies in, and some others of it.
+    #[inline]
+    pub fn find_at(
+        &self,
+        volume: u16,
+        region: u64,
+        unit: u32,
+    ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
+        self.find_from(volume, region, self.starts[unit as usize])
+    }
+
+    /// The blocks of a region that begin at these units, and some others of it.
+    #[inline]
+    fn find_from(
+        &self,
+        volume: u16,
+        region: u64,
+        mut starts: u64,
+    ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
         let (wanted, mask) = self.key(volume, region);
         let line = self.line(volume, region);
-        let heads = &self.heads[line..line + (1 << top)];
-        let mut starts = self.sizes.starts(units) & ones(1 << top);
+        let heads = &self.heads[line..line + (1 << self.sizes.top())];
         let mut at = NONE;
         std::iter::from_fn(move || {
             loop {
