@@ -15,6 +15,49 @@ pub(crate) const VOLUME: &str = "v";
 /// A start or a stop that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const FILES: &str = r#"
+[[device]]
+name = "cache"
+kind = "file"
+path = "cache"
+
+[[device]]
+name = "backing"
+kind = "file"
+path = "backing"
+"#;
+
+/// The backing file's keeps what it has until there is no room, so that there is something to lose.
+const TRANSIT: &str = r#"
+[[device]]
+name = "memory"
+kind = "pmem"
+path = "cache"
+
+[[device]]
+name = "table"
+kind = "btt"
+on = "memory"
+
+[[device]]
+name = "cache"
+kind = "transit"
+on = "table"
+capacity = "4M"
+
+[[device]]
+name = "file"
+kind = "file"
+path = "backing"
+
+[[device]]
+name = "backing"
+kind = "transit"
+on = "file"
+capacity = "4M"
+policy = "lru"
+"#;
+
 /// A folder that is removed at the end.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
@@ -54,6 +97,8 @@ pub(crate) struct Setup {
     pub(crate) volume_bytes: u64,
     /// Whether the volume is also mounted with FUSE.
     pub(crate) fuse: bool,
+    /// Whether transit caches lie over both files, with a block translation table on that of the cache.
+    pub(crate) transit: bool,
 }
 
 /// The program, running or not, with its folder.
@@ -83,18 +128,10 @@ impl Daemon {
             String::new()
         };
         let durability = setup.durability;
+        let devices = if setup.transit { TRANSIT } else { FILES };
         let config = format!(
             r#"
-[[device]]
-name = "cache"
-kind = "file"
-path = "cache"
-
-[[device]]
-name = "backing"
-kind = "file"
-path = "backing"
-
+{devices}
 [cache]
 data = "cache"
 durability = "{durability}"
@@ -124,6 +161,9 @@ state = "state"
             group: None,
             child: None,
         };
+        if setup.transit {
+            daemon.command("format", &["--btt", "cache"]);
+        }
         daemon.command("format", &["--cache", "cache"]);
         daemon
     }

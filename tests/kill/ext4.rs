@@ -197,6 +197,7 @@ fn killed_while_files_are_written(durability: &'static str) {
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: true,
+        transit: false,
     };
     let mut daemon = Daemon::new(&format!("ext4-{durability}"), &setup);
     daemon.start();

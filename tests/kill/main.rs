@@ -134,12 +134,13 @@ fn seed() -> u64 {
     number("FOREBAY_SEED", || clock.as_nanos() as u64)
 }
 
-fn set_up(name: &str, durability: &'static str, seed: u64) -> (Daemon, Vec<Writer>) {
+fn set_up(name: &str, durability: &'static str, transit: bool, seed: u64) -> (Daemon, Vec<Writer>) {
     let setup = Setup {
         durability,
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: false,
+        transit,
     };
     let writer = |index| Writer::new(index, WRITERS, seed);
     (
@@ -148,10 +149,15 @@ fn set_up(name: &str, durability: &'static str, seed: u64) -> (Daemon, Vec<Write
     )
 }
 
-fn killed_under_load(durability: &'static str) {
+fn killed_under_load(durability: &'static str, transit: bool) {
     let seed = seed();
     say(&format!("durability {durability}: FOREBAY_SEED={seed}"));
-    let (mut daemon, mut writers) = set_up(&format!("kill-{durability}"), durability, seed);
+    let (mut daemon, mut writers) = set_up(
+        &format!("kill-{durability}-{transit}"),
+        durability,
+        transit,
+        seed,
+    );
     daemon.start();
     for round in 1..=kills() {
         let life_ms = 200 + mix(seed ^ (round << 32)) % 1300;
@@ -193,12 +199,17 @@ fn killed_under_load(durability: &'static str) {
 
 #[test]
 fn no_acknowledged_write_is_lost_with_durability_sync() {
-    killed_under_load("sync");
+    killed_under_load("sync", false);
 }
 
 #[test]
 fn no_acknowledged_write_is_lost_with_durability_flush() {
-    killed_under_load("flush");
+    killed_under_load("flush", false);
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_through_transit_caches() {
+    killed_under_load("flush", true);
 }
 
 /// The process journal holds what was acknowledged and not flushed: without it the daemon must not
@@ -206,7 +217,7 @@ fn no_acknowledged_write_is_lost_with_durability_flush() {
 #[test]
 fn without_its_process_journal_a_killed_cache_is_not_served() {
     let seed = seed();
-    let (mut daemon, mut writers) = set_up("journal", "flush", seed);
+    let (mut daemon, mut writers) = set_up("journal", "flush", false, seed);
     daemon.start();
     load_and_kill(&mut daemon, &mut writers, Duration::from_millis(300));
     let (journal, elsewhere) = (daemon.folder.join("journal"), daemon.folder.join("away"));
@@ -227,7 +238,7 @@ fn without_its_process_journal_a_killed_cache_is_not_served() {
 #[test]
 fn a_cache_opened_with_1_2_and_4_reactors_in_turn_keeps_every_byte() {
     let seed = seed();
-    let (mut daemon, mut writers) = set_up("reactors", "flush", seed);
+    let (mut daemon, mut writers) = set_up("reactors", "flush", false, seed);
     for (round, reactors) in [1, 2, 4, 1].into_iter().enumerate() {
         daemon.set_reactors(reactors);
         daemon.start();

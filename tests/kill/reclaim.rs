@@ -171,6 +171,7 @@ fn memory_is_reclaimed_through_the_volume_without_a_deadlock() {
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: true,
+        transit: false,
     };
     let mut daemon = Daemon::new("reclaim", &setup);
     daemon.group = Some(group.folder.clone());

@@ -56,6 +56,7 @@ fn a_million_cached_blocks_are_back_within_a_second() {
             cache_bytes: volume_bytes + volume_bytes / 8,
             volume_bytes,
             fuse: false,
+            transit: false,
         },
     );
     daemon.command(

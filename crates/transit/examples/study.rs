@@ -38,6 +38,8 @@ struct Settings {
     medium_bytes: u64,
     cache_bytes: u64,
     threads: usize,
+    /// Evictions at a time.
+    evictions: usize,
     /// Flushes come so far apart; none if zero.
     flush_interval: Duration,
     profile: MemoryProfile,
@@ -68,6 +70,7 @@ impl Settings {
             medium_bytes: 1 << 30,
             cache_bytes: 512 << 20,
             threads: 1,
+            evictions: 32,
             flush_interval: Duration::from_secs(5),
             profile: MemoryProfile::OPTANE_DIMM,
             waiting: Waiting::Spin,
@@ -78,6 +81,7 @@ impl Settings {
             match key {
                 "medium" => settings.medium_bytes = value.parse::<u64>().ok()? << 20,
                 "cache" => settings.cache_bytes = value.parse::<u64>().ok()? << 20,
+                "evictions" => settings.evictions = value.parse().ok()?,
                 "threads" => settings.threads = value.parse().ok()?,
                 "flush" => settings.flush_interval = Duration::from_secs_f64(value.parse().ok()?),
                 "profile" => settings.profile = value.parse().ok()?,
@@ -140,7 +144,7 @@ fn open(settings: &Settings) -> Result<Target> {
     )?;
     let options = TransitOptions {
         policy,
-        evictions: settings.threads * 4,
+        evictions: settings.evictions,
         ..TransitOptions::new("transit", [1; 16])
     };
     let slots = (settings.cache_bytes / u64::from(BLOCK_BYTES)) as usize;
@@ -322,7 +326,7 @@ fn main() -> std::process::ExitCode {
     let Some(settings) = Settings::parse(&arguments) else {
         eprintln!(
             "usage: study SYSTEM closed:N|open:N SECONDS [medium=MIB] [cache=MIB] [threads=N] \
-                   [flush=SECONDS] [profile=NAME] [wait=spin|yield] [seed=N]"
+                   [evictions=N]                    [flush=SECONDS] [profile=NAME] [wait=spin|yield] [seed=N]"
         );
         return std::process::ExitCode::FAILURE;
     };

@@ -7,6 +7,8 @@ pub(crate) enum Fault {
     BypassOverSlot,
     /// A flush does not wait for what is on its way already.
     FlushIgnoresEvicting,
+    /// Nobody writes again what a request held that failed, or that died with the process.
+    HeldIsForgotten,
     /// FUA is acknowledged when the data is in a slot.
     FuaFromMemory,
 }

@@ -146,7 +146,8 @@ impl Core {
         self.bars.run(bar);
         let result = match supersedes {
             true => {
-                held.iter().for_each(|slot| self.memory.hold(*slot, true));
+                let marked = !self.faults.has(Fault::HeldIsForgotten);
+                held.iter().for_each(|slot| self.memory.hold(*slot, marked));
                 self.device.start(request).await
             }
             false => self.discard(&blocks, &held).await,
@@ -154,8 +155,10 @@ impl Core {
         for slot in held {
             match (supersedes, &result) {
                 (true, Ok(())) => self.let_go(slot),
-                (true, Err(_)) => self.put_back(slot).await,
-                (false, _) => self.resume(slot),
+                (true, Err(_)) if !self.faults.has(Fault::HeldIsForgotten) => {
+                    self.put_back(slot).await;
+                }
+                _ => self.resume(slot),
             }
         }
         self.lift(bar);

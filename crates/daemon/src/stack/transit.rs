@@ -23,8 +23,9 @@ use crate::state::StateDirectory;
 const DIRECTORY: &str = "/dev/shm";
 /// No memory in use is smaller, bytes.
 const SMALLEST_BYTES: u64 = 8192;
-/// Evictions that wait or run at a time, for each thread.
-const EVICTIONS_PER_THREAD: usize = 4;
+/// Evictions that wait or run at a time, for each thread: so many that it has something to do while the
+/// reactor is elsewhere, and no more than a write can wait for behind that of its own block.
+const EVICTIONS_PER_THREAD: usize = 32;
 
 /// What is around the devices of a stack.
 pub(super) struct Around<'a> {

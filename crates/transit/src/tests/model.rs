@@ -256,15 +256,16 @@ policies! {
 
 #[test]
 fn planted_faults_are_found() {
-    for fault in [
-        Fault::BypassOverSlot,
-        Fault::FlushIgnoresEvicting,
-        Fault::FuaFromMemory,
+    for (fault, policy) in [
+        (Fault::BypassOverSlot, Policy::Caiti),
+        (Fault::FlushIgnoresEvicting, Policy::Caiti),
+        (Fault::FuaFromMemory, Policy::Caiti),
+        (Fault::HeldIsForgotten, Policy::CaitiWithoutEviction),
     ] {
-        let found = (0..300).find_map(|seed| {
+        let found = (0..600).find_map(|seed| {
             let rng = Rng::labelled(seed, 4);
             let setup = Setup {
-                policy: Policy::Caiti,
+                policy,
                 slots: [3, 8, 40][rng.index(3)],
                 variant: 1 + rng.below(1 << 20),
                 fault: Some(fault),
