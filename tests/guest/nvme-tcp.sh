@@ -187,7 +187,7 @@ blkdiscard -f \$d
 [ "\$(dd if=\$d bs=1M count=64 2>/dev/null | tr -d '\\0' | wc -c)" = 0 ]
 echo "DONE discard"
 nvme disconnect -n $nqn >/dev/null
-connect -g -G
+connect -g -G --disable-sqflow
 files "with both digests"
 mkfs.xfs -q -f \$d
 mount \$d /mnt
