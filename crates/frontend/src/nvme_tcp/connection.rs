@@ -176,6 +176,9 @@ pub(super) async fn serve(
     }
     let ended = connection.read(receiver, session.style.digests).await;
     connection.closing.set(true);
+    if ended.is_ok() && connection.slots.in_flight().is_empty() {
+        connection.membership.leave();
+    }
     connection.membership.lost();
     connection.slots.lose();
     match ended {
