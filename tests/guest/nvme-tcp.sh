@@ -187,7 +187,7 @@ blkdiscard -f \$d
 [ "\$(dd if=\$d bs=1M count=64 2>/dev/null | tr -d '\\0' | wc -c)" = 0 ]
 echo "DONE discard"
 nvme disconnect -n $nqn >/dev/null
-connect -g -G
+connect -g -G --disable-sqflow
 files "with both digests"
 mkfs.xfs -q -f \$d
 mount \$d /mnt
@@ -210,6 +210,8 @@ for _ in \$(seq $cycles); do
     nvme disconnect -n $nqn >/dev/null
 done
 echo "DONE $cycles times connect and disconnect"
+fails sh -c 'dmesg | grep "I/O error"'
+echo "DONE the kernel has seen no error"
 connect
 fio --name=k --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=64M --io_size=24M \\
     --rate_iops=400 --verify=crc32c --verify_fatal=1 --do_verify=1 >/tmp/fio 2>&1 &

@@ -17,11 +17,7 @@ use super::slots::Verdict;
 use super::{feature, identify, log, property};
 
 /// How often keep-alive timers and changes are looked at.
-const TICK: Duration = if cfg!(test) {
-    Duration::from_millis(20)
-} else {
-    Duration::from_millis(500)
-};
+const TICK: Duration = Duration::from_millis(500);
 
 /// Time that a discovery controller without a keep-alive timer may be idle (Base 5.18, "Keep Alive"; 3.1.2.3,
 /// "Discovery Controller").

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Error, ErrorKind, Request};
-use forebay_wire::nvme::io::{RANGE_BYTES, Range, opcode};
+use forebay_wire::nvme::io::{MAX_RANGES, RANGE_BYTES, Range, opcode};
 use forebay_wire::nvme::{ALL_NAMESPACES, Command, Data, Status};
 
 use super::MAX_TRANSFER_BYTES;
@@ -148,8 +148,12 @@ impl Io<'_> {
         let command = &capsule.command;
         let namespace = self.connection.open(command.nsid)?;
         let count = command.ranges();
-        let bytes = u32::try_from(count * RANGE_BYTES).expect("at most 256 ranges");
-        let list = memory.receive(capsule, bytes).await?;
+        // Linux sends room for all the ranges that there may be, however many it means.
+        let length = command.data()?.length();
+        if !(count * RANGE_BYTES..=MAX_RANGES * RANGE_BYTES).contains(&(length as usize)) {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.into());
+        }
+        let list = memory.receive(capsule, length).await?;
         if !command.deallocates() {
             // Hints on how ranges are used: none is needed here.
             return Ok(());

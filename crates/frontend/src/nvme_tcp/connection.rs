@@ -16,7 +16,7 @@ use forebay_wire::nvme_tcp::{
     ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, Fatal, Fault, Kind, flag,
 };
 
-use crate::net::{Progress, Receiver};
+use crate::net::{Deadline, Progress, Receiver};
 
 use super::controller::{Controller, Membership};
 use super::events::Events;
@@ -26,7 +26,7 @@ use super::memory::Memory;
 use super::receive::{Capsule, take_capsule, take_data, take_data_header, take_termination};
 use super::reply::{Outbox, Reply};
 use super::slots::{NoSlot, Slots};
-use super::{End, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, admin, command};
+use super::{End, FAREWELL_TIMEOUT, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, admin, command};
 
 /// Memory that the commands of one connection may hold at a time beside what came in capsules, bytes.
 const BUDGET_BYTES: u64 = 32 << 20;
@@ -69,6 +69,8 @@ pub(super) struct Connection {
     pub(super) budget: Semaphore,
     in_flight: Cell<u64>,
     idle: WaitList,
+    /// Its association has ended.
+    shut: Cell<bool>,
     closing: Cell<bool>,
     outbox: Outbox,
     parts: RefCell<Vec<Buf>>,
@@ -113,6 +115,8 @@ pub(super) fn find(id: u64) -> Option<Rc<Connection>> {
 /// Ends a connection of the calling reactor.
 pub(super) fn shut(id: u64) {
     if let Some(connection) = find(id) {
+        // What has arrived and was not begun yet is discarded.
+        connection.shut.set(true);
         connection.stream.shutdown();
     }
 }
@@ -158,6 +162,7 @@ pub(super) async fn serve(
         budget: Semaphore::new(BUDGET_BYTES),
         in_flight: Cell::new(0),
         idle: WaitList::new(),
+        shut: Cell::new(false),
         closing: Cell::new(false),
         outbox: Outbox::new(session.style),
         parts: RefCell::default(),
@@ -171,10 +176,15 @@ pub(super) async fn serve(
     }
     let ended = connection.read(receiver, session.style.digests).await;
     connection.closing.set(true);
+    if ended.is_ok() && connection.slots.in_flight().is_empty() {
+        connection.membership.leave();
+    }
     connection.membership.lost();
     connection.slots.lose();
-    if !matches!(ended, Err(End::Fault(..))) {
-        stream.shutdown();
+    match ended {
+        // It is to be told, but a host that does not read keeps nothing here.
+        Err(End::Fault(..)) => drop(Deadline::set(stream, FAREWELL_TIMEOUT)),
+        _ => stream.shutdown(),
     }
     let idle = || connection.in_flight.get() == 0;
     connection.idle.until(idle).await;
@@ -205,6 +215,9 @@ impl Connection {
         while let Some(header) = receiver.take::<COMMON_BYTES>().await? {
             let layout = Common::decode(header).check(digests, 0);
             let layout = layout.map_err(|fault| End::Fault(fault, header))?;
+            if self.shut.get() {
+                break;
+            }
             let last = header[1] & flag::LAST != 0;
             let done = match layout.kind {
                 Kind::CapsuleCmd => {

@@ -187,6 +187,7 @@ impl Controller {
         Some(Membership {
             controller: Arc::clone(self),
             queue,
+            left: AtomicBool::new(false),
         })
     }
 
@@ -255,6 +256,7 @@ impl Controller {
 pub(super) struct Membership {
     controller: Arc<Controller>,
     pub(super) queue: Arc<QueueShared>,
+    left: AtomicBool,
 }
 
 impl Membership {
@@ -262,17 +264,24 @@ impl Membership {
         &self.controller
     }
 
-    /// To be called when the connection is lost: an association has all its queues or ends, but that a reset
-    /// takes the I/O queues alone.
+    /// The host has closed an I/O queue with nothing in flight, as it does before a shutdown: the association goes on.
+    pub(super) fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// The connection was lost. With it goes the association, since its host may repeat elsewhere what is still in
+    /// flight here; but a reset takes the I/O queues alone.
     pub(super) fn lost(&self) {
-        let reset = self.queue.number != 0 && !self.controller.is_enabled();
-        if !reset {
-            let reason = match self.queue.number {
-                0 => "its admin connection has ended".to_owned(),
-                number => format!("the connection of its queue {number} has ended"),
-            };
-            self.controller.end(&reason);
+        let number = self.queue.number;
+        let io = number != 0;
+        if io && (self.left.load(Ordering::Relaxed) || !self.controller.is_enabled()) {
+            return;
         }
+        let reason = match io {
+            false => "its admin connection has ended".to_owned(),
+            true => format!("the connection of its queue {number} was lost"),
+        };
+        self.controller.end(&reason);
     }
 }
 

@@ -187,3 +187,6 @@ async fn farewell(stream: &Rc<Stream>, fault: Option<(Fault, [u8; COMMON_BYTES])
     while stream.recv(rest.clone()).await.is_ok_and(|len| len > 0) {}
     deadline.cancel();
 }
+
+#[cfg(test)]
+mod tests;

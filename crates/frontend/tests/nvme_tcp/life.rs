@@ -233,6 +233,59 @@ fn a_reset_takes_the_io_queues_alone() {
 }
 
 #[test]
+fn a_queue_that_is_closed_idle_leaves_its_association_alone() {
+    let target = Target::start();
+    let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let (mut first, mut second) = (host.queue(1), host.queue(2));
+    assert_eq!(
+        first
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+    // As Linux does it: the I/O queues go, then the controller is shut down.
+    drop(first);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(
+        second
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+    let mut again = host.queue(1);
+    assert_eq!(
+        again
+            .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
+            .status,
+        0
+    );
+    drop((again, second));
+    let set = command(0x7f, 0, words(&[0, 0x14, 0x46_4001]));
+    assert_eq!(host.admin.call(set, With::Nothing).status, 0);
+    let get = command(0x7f, 4, words(&[0, 0x1c]));
+    until("the shutdown is complete", || {
+        host.admin.call(get, With::Nothing).result == 0b1001
+    });
+    // One that goes with a command on the device takes the association along.
+    let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = host.queue(1);
+    assert_eq!(
+        host.admin
+            .call(command(0x18, 0, [0; 6]), With::Nothing)
+            .status,
+        0
+    );
+    target.hold(true);
+    target.take_log();
+    queue.start(on_blocks(WRITE, 0, 1, 0), With::InCapsule(&[1; BLOCK]));
+    until("it reaches the device", || {
+        target.log.lock().expect("sound").len() == 1
+    });
+    drop(queue);
+    host.admin.closed();
+}
+
+#[test]
 fn hosts_are_told_when_namespaces_change() {
     let target = Target::start();
     let mut host = Association::new(target.address, Identity::to(NQN), Style::default());

@@ -404,6 +404,13 @@ fn fua_flush_and_deallocation_reach_the_device() {
     );
     assert_eq!(queue.call(dsm(3, 1), With::Data(&list)).status, 0, "a hint");
     assert_eq!(target.take_log(), []);
+    // Room for more ranges than are meant, as Linux sends it; not for fewer, nor for more than there may be.
+    let room = [&ranges(&[(8, 8)])[..], &[0xff; 4080]].concat();
+    assert_eq!(queue.call(dsm(1, 4), With::InCapsule(&room)).status, 0);
+    assert_eq!(target.take_log(), [(Op::Discard, 4096, 4096)]);
+    assert_eq!(queue.call(dsm(4, 4), With::Data(&list)).status, 0x0f);
+    let long = [&room[..], &[0; 16]].concat();
+    assert_eq!(queue.call(dsm(1, 4), With::Data(&long)).status, 0x0f);
     let beyond = ranges(&[(8, 8), (SIZE_BYTES / 512, 1)]);
     assert_eq!(queue.call(dsm(2, 4), With::Data(&beyond)).status, 0x80);
     assert_eq!(target.take_log(), [], "nothing of it");
