@@ -45,6 +45,7 @@ pub(super) struct Run {
 pub(super) struct Simulation {
     pub(super) requests: u64,
     pub(super) writes: u64,
+    pub(super) write_bytes: u64,
     pub(super) seconds: f64,
     pub(super) volumes: u64,
     pub(super) volume_bytes: u64,
