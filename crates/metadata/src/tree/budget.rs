@@ -2,10 +2,11 @@
 
 /// Part of the allowed persists that is given out, so that the ratio stays below its bound.
 const GIVEN: f64 = 0.9;
-/// Persists that a new tree may take before the ratio counts.
+/// Persists that a new tree may take before the ratio counts: in its first periods, one less in each, or not
+/// at all.
 const AT_FIRST: f64 = 16.0;
 /// Persists that are saved up at most.
-const SAVED: f64 = 4.0;
+const SAVED: f64 = 2.0;
 
 /// Persists that may be spent.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +35,7 @@ impl Budget {
         let (written, persisted) = (writes - self.writes, persists - self.persists);
         (self.writes, self.persists) = (writes, persists);
         self.taken = 0;
-        let most = self.credit.max(SAVED);
+        let most = (self.credit - 1.0).max(SAVED);
         self.credit += GIVEN * self.ratio * written as f64 - persisted as f64;
         self.credit = self.credit.min(most);
     }
@@ -76,7 +77,7 @@ mod tests {
         assert!((750..=900).contains(&spent_late), "{spent_late}");
         // A pause saves up little.
         budget.tell(10_000_000, persists);
-        assert_eq!(budget.spare(), 4);
+        assert_eq!(budget.spare(), 2);
         // What clients had to wait for is paid back first.
         budget.tell(10_000_000, persists + 10);
         assert_eq!(budget.spare(), 0);

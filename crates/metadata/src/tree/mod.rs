@@ -30,7 +30,7 @@ use std::time::Duration;
 use bits::Bits;
 use budget::Budget;
 use paper::Paper;
-use priced::{Known, Priced};
+use priced::Priced;
 use summary::Summary;
 
 pub use load::{LoadReport, Loaded, format, load};
@@ -87,15 +87,6 @@ pub enum Marked {
     After(u64),
 }
 
-/// A leaf of the complete tree.
-#[derive(Clone, Copy, Debug, Default)]
-struct Leaf {
-    /// Dirty blocks.
-    dirty: u32,
-    /// Cached blocks.
-    cached: u32,
-}
-
 #[derive(Debug)]
 enum Adjuster {
     Paper(Paper),
@@ -107,7 +98,8 @@ enum Adjuster {
 pub struct Tree {
     shape: Shape,
     ratio: f64,
-    leaves: Vec<Leaf>,
+    /// Dirty blocks of each leaf.
+    leaves: Vec<u32>,
     /// The complete tree: a node is set if any block beneath it is dirty.
     dirty: Bits,
     summary: Summary,
@@ -131,7 +123,7 @@ impl Tree {
         Self {
             shape,
             ratio: options.ratio(),
-            leaves: vec![Leaf::default(); shape.leaves() as usize],
+            leaves: vec![0; shape.leaves() as usize],
             dirty: Bits::new(shape.nodes()),
             summary,
             adjuster,
@@ -172,7 +164,7 @@ impl Tree {
     pub fn mark(&mut self, blocks: Range<u64>) -> Marked {
         let mut marked = Marked::Durable;
         for leaf in self.shape.leaves_of(&blocks) {
-            self.leaves[leaf as usize].dirty += self.shape.share(&blocks, leaf);
+            self.leaves[leaf as usize] += self.shape.share(&blocks, leaf);
             self.turn_dirty(leaf);
             // What media covers for now is to be covered when that goes, too.
             let durable = self.summary.is_durable(leaf);
@@ -206,13 +198,7 @@ impl Tree {
 
     fn decide(&mut self) {
         if let Adjuster::Priced(priced) = &mut self.adjuster {
-            let leaves = &self.leaves;
-            let known = Known {
-                shape: self.shape,
-                dirty: &self.dirty,
-                cached: &|leaf| leaves[leaf as usize].cached,
-            };
-            priced.decide(&known, self.ratio, &mut self.summary);
+            priced.decide(self.shape, self.ratio, &self.dirty, &mut self.summary);
         }
     }
 
@@ -237,7 +223,7 @@ impl Tree {
     pub fn clear(&mut self, blocks: Range<u64>) {
         for leaf in self.shape.leaves_of(&blocks) {
             let share = self.shape.share(&blocks, leaf);
-            let dirty = &mut self.leaves[leaf as usize].dirty;
+            let dirty = &mut self.leaves[leaf as usize];
             *dirty = dirty
                 .checked_sub(share)
                 .expect("a block is marked before it is cleared");
@@ -264,15 +250,13 @@ impl Tree {
 
     /// These blocks are cached from now on. (Those that are written to are marked first.)
     pub fn place(&mut self, blocks: Range<u64>) {
+        let Adjuster::Priced(priced) = &mut self.adjuster else {
+            return;
+        };
         for leaf in self.shape.leaves_of(&blocks) {
+            let clean = self.leaves[leaf as usize] == 0;
             let share = self.shape.share(&blocks, leaf);
-            let entry = &mut self.leaves[leaf as usize];
-            entry.cached += share;
-            if let Adjuster::Priced(priced) = &mut self.adjuster
-                && entry.dirty == 0
-            {
-                priced.arrived(self.shape, leaf, share);
-            }
+            priced.place(self.shape, leaf, share, clean);
         }
     }
 
@@ -281,11 +265,11 @@ impl Tree {
     /// # Panics
     /// If more blocks of a leaf go than were placed.
     pub fn remove(&mut self, blocks: Range<u64>) {
+        let Adjuster::Priced(priced) = &mut self.adjuster else {
+            return;
+        };
         for leaf in self.shape.leaves_of(&blocks) {
-            let share = self.shape.share(&blocks, leaf);
-            let cached = &mut self.leaves[leaf as usize].cached;
-            let left = cached.checked_sub(share);
-            *cached = left.expect("a block is placed before it is removed");
+            priced.remove(self.shape, leaf, self.shape.share(&blocks, leaf));
         }
     }
 
@@ -335,7 +319,7 @@ impl Tree {
     pub fn tighten(&mut self) {
         self.summary.wanted.clear_all();
         for leaf in 0..self.shape.leaves() {
-            if self.leaves[leaf as usize].dirty > 0 {
+            if self.leaves[leaf as usize] > 0 {
                 self.summary.wanted.set(self.shape.node_of(leaf));
             }
         }
@@ -400,7 +384,7 @@ impl Tree {
             Adjuster::Paper(paper) => paper.memory_bytes(),
             Adjuster::Priced(priced) => priced.memory_bytes(),
         };
-        let leaves = self.leaves.capacity() * size_of::<Leaf>();
+        let leaves = self.leaves.capacity() * size_of::<u32>();
         size_of::<Self>()
             + leaves
             + self.dirty.memory_bytes()

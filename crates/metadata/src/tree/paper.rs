@@ -114,10 +114,15 @@ impl Paper {
 
     fn quietest_leaf(&self, shape: Shape, dirty: &Bits) -> Option<u32> {
         let leaf = |node: u32| !shape.is_leaf(node) && !self.inner.get(node);
-        let root = leaf(0).then_some(0);
-        let others = self.inner.ones().flat_map(|node| shape.children(node));
-        let leaves = root.into_iter().chain(others.filter(|&node| leaf(node)));
-        leaves.min_by_key(|&node| (self.persists_of(node), !dirty.get(node), node))
+        let leaves = || {
+            let root = leaf(0).then_some(0);
+            let others = self.inner.ones().flat_map(|node| shape.children(node));
+            root.into_iter().chain(others.filter(|&node| leaf(node)))
+        };
+        let key = |node: u32| (self.persists_of(node), !dirty.get(node), node);
+        // They come row by row, so that the first one of the best kind is the best.
+        let best = leaves().find(|&node| dirty.get(node) && self.persists_of(node) == 0);
+        best.or_else(|| leaves().min_by_key(|&node| key(node)))
     }
 
     pub(super) fn refine(&mut self, shape: Shape, leaf: u32, dirty: &Bits, summary: &mut Summary) {

@@ -43,18 +43,11 @@ pub(super) struct Priced {
     turned: Vec<f32>,
     /// By node, clean blocks that came to lie beneath. Fades by the window.
     arrived: Vec<f32>,
+    /// By node, cached blocks beneath.
+    cached: Vec<u32>,
     writes: u64,
     /// Client writes when what fades last did so.
     faded: u64,
-}
-
-/// What a decision is made on.
-pub(super) struct Known<'a> {
-    pub(super) shape: Shape,
-    /// The complete tree.
-    pub(super) dirty: &'a Bits,
-    /// Cached blocks of each leaf.
-    pub(super) cached: &'a dyn Fn(u32) -> u32,
 }
 
 /// What is expected beneath a node within the window.
@@ -71,19 +64,32 @@ impl Priced {
             price: PRICE.0,
             turned: vec![0.0; nodes],
             arrived: vec![0.0; nodes],
+            cached: vec![0; nodes],
             writes: 0,
             faded: 0,
         }
     }
 
     pub(super) const fn memory_bytes(&self) -> usize {
-        (self.turned.capacity() + self.arrived.capacity()) * size_of::<f32>()
+        let shares = self.turned.capacity() + self.arrived.capacity();
+        shares * size_of::<f32>() + self.cached.capacity() * size_of::<u32>()
     }
 
-    /// Clean blocks came to lie in a leaf.
-    pub(super) fn arrived(&mut self, shape: Shape, leaf: u32, blocks: u32) {
+    /// Blocks came to lie in a leaf. They are clean unless the leaf has dirty ones: then it is marked anyway.
+    pub(super) fn place(&mut self, shape: Shape, leaf: u32, blocks: u32, clean: bool) {
         for node in shape.path(shape.node_of(leaf)) {
-            self.arrived[node as usize] += blocks as f32;
+            self.cached[node as usize] += blocks;
+            if clean {
+                self.arrived[node as usize] += blocks as f32;
+            }
+        }
+    }
+
+    /// Cached blocks of a leaf are gone.
+    pub(super) fn remove(&mut self, shape: Shape, leaf: u32, blocks: u32) {
+        for node in shape.path(shape.node_of(leaf)) {
+            let left = self.cached[node as usize].checked_sub(blocks);
+            self.cached[node as usize] = left.expect("a block is placed before it is removed");
         }
     }
 
@@ -107,8 +113,8 @@ impl Priced {
         self.price = price.max(PRICE.1);
     }
 
-    /// Decides what is wanted.
-    pub(super) fn decide(&mut self, known: &Known<'_>, ratio: f64, summary: &mut Summary) {
+    /// Decides what is wanted. `dirty` is the complete tree.
+    pub(super) fn decide(&mut self, shape: Shape, ratio: f64, dirty: &Bits, summary: &mut Summary) {
         let passed = (self.writes - self.faded) as f64;
         self.faded = self.writes;
         if passed > 0.0 {
@@ -125,7 +131,7 @@ impl Priced {
             turns: self.turned[0],
             arrivals: self.arrived[0],
         };
-        if self.visit(known, 0, expected, summary) {
+        if self.visit(shape, 0, expected, dirty, summary) {
             summary.wanted.set(0);
         }
     }
@@ -133,18 +139,24 @@ impl Priced {
     /// Whether all beneath a node is to be marked; if not, marks what is, as high as it can.
     fn visit(
         &self,
-        known: &Known<'_>,
+        shape: Shape,
         node: u32,
         expected: Expected,
+        dirty: &Bits,
         summary: &mut Summary,
     ) -> bool {
-        let shape = known.shape;
-        if shape.is_leaf(node) {
-            return known.dirty.get(node) || {
-                let clean = (known.cached)(node - shape.first_leaf()) as f32;
-                let cost = clean + IN_VAIN * expected.arrivals;
-                expected.turns > 0.0 && self.price as f32 * expected.turns >= cost
-            };
+        let is_leaf = shape.is_leaf(node);
+        let at = node as usize;
+        // Where nothing is and nothing was, all leaves are alike, and what holds for one holds for all: what
+        // is expected of each is the same part of this.
+        let alike = self.cached[at] == 0
+            && self.turned[at] == 0.0
+            && self.arrived[at] == 0.0
+            && !dirty.get(node);
+        if is_leaf || alike {
+            let cost = self.cached[at] as f32 + IN_VAIN * expected.arrivals;
+            let held = expected.turns > 0.0 && self.price as f32 * expected.turns >= cost;
+            return held || is_leaf && dirty.get(node);
         }
         let degree = shape.degree() as f32;
         let share = |all: f32, seen: &[f32], child: u32| {
@@ -157,7 +169,7 @@ impl Priced {
                 turns: share(expected.turns, &self.turned, child),
                 arrivals: share(expected.arrivals, &self.arrived, child),
             };
-            held |= u32::from(self.visit(known, child, expected, summary)) << nth;
+            held |= u32::from(self.visit(shape, child, expected, dirty, summary)) << nth;
         }
         if held.count_ones() == shape.degree() {
             return true;

@@ -357,7 +357,7 @@ fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
 #[test]
 fn the_papers_tree_takes_so_much_memory() {
     let shape = Shape::for_volume(1 << 30, DEFAULT_DEGREE, DEFAULT_LEVELS).expect("valid");
-    for (adjustment, most_kib) in [(Adjustment::Paper, 150), (Adjustment::Priced, 410)] {
+    for (adjustment, most_kib) in [(Adjustment::Paper, 150), (Adjustment::Priced, 340)] {
         let options = TreeOptions {
             adjustment,
             ..TreeOptions::default()

@@ -45,6 +45,7 @@ pub(super) struct Run {
 pub(super) struct Simulation {
     pub(super) requests: u64,
     pub(super) writes: u64,
+    pub(super) write_bytes: u64,
     pub(super) seconds: f64,
     pub(super) volumes: u64,
     pub(super) volume_bytes: u64,
@@ -158,14 +159,16 @@ pub(super) fn claims(traces: &[Trace]) -> Vec<Claim> {
                 let ratio = run.ratio(row);
                 claims.push(Claim {
                     name: format!(
-                        "{}/{}% dirty/metadata writes at {bar}",
-                        trace.title, run.dirty_percent
+                        "{}/{}% dirty/metadata writes at {}",
+                        trace.title,
+                        run.dirty_percent,
+                        (bar * 1e4).round() / 1e4,
                     ),
                     paper_or_peer: None,
                     ours: ratio,
                     unit: "of client writes".into(),
                     kind: Kind::Counted,
-                    bar: format!("at most {bar}"),
+                    bar: format!("at most {}", (bar * 1e4).round() / 1e4),
                     holds: ratio <= bar,
                 });
             }
