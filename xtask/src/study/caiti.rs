@@ -123,7 +123,7 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
     let program = built_program(
         root,
-        &["--package", "forebay-transit", "--example", "study"],
+        &["--package", "forebay-transit", "--example", "caiti"],
     )?;
     let commit = commit(root)?;
     let (rounds, seconds) = match options.quick {

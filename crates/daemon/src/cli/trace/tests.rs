@@ -113,9 +113,18 @@ fn several_caches_and_the_page_take_one_pass() {
     assert_eq!(html.matches("<rect class=\"s1\"").count(), 2 * 11 * 5);
     // The page is not read back, nor anything else written.
     let both = "--cache 10%wss --html";
-    command(&format!("forebay simulate {trace} {both} {page}")).unwrap();
+    let said = command(&format!("forebay simulate {trace} {both} {page}")).unwrap_err();
+    assert!(
+        said.contains("exists") && said.contains("--force"),
+        "{said}"
+    );
+    command(&format!("forebay simulate {trace} {both} {page} --force")).unwrap();
+    let said = command(&format!("forebay simulate {trace} {both} {trace} --force")).unwrap_err();
+    assert!(said.contains("this is the trace"), "{said}");
     let said = command(&format!("forebay simulate {trace} {both} {page}/x")).unwrap_err();
-    assert!(said.contains("cannot write"), "{said}");
+    assert!(said.contains("is not a directory"), "{said}");
+    let said = command(&format!("forebay simulate {trace} --cache 100T")).unwrap_err();
+    assert!(said.contains("--cache: 100"), "{said}");
 }
 
 #[test]
