@@ -16,8 +16,7 @@ pub(super) struct Header {
 const UNIT_BYTES: f64 = 4096.0;
 
 /// Ways to know what was dirty, and what the tables call them.
-const WAYS: [(&str, Option<f64>, &str); 11] = [
-    ("ours", Some(1.5), "ours, 0.03"),
+const WAYS: [(&str, Option<f64>, &str); 10] = [
     ("ours", Some(2.0), "**ours, 0.01**"),
     ("ours", Some(3.0), "ours, 0.001"),
     ("ours", Some(4.0), "ours, 0.0001"),
@@ -37,7 +36,7 @@ those with a tree run the `metadata` crate's own code, with one tree a volume, d
 
 - A *crash* falls at 30, 32, ... 100% of the trace. **Written back** is the number of cached blocks that the next process would write back; *of dirty* is that over the blocks that were dirty, *of cached* over all that were cached.
 - **Metadata** is the units written over the client's writes, of all rounds: those that a client waited for, those that refine, coarsen or unmark. The first 20% of the writes are the warm-up, and apart. *Of bytes* is the same in bytes, 4 KiB for each of them. *Waited* are client writes that waited for a round.
-- **ours**, **Algorithm 1**: the tree with our adjustment and with the paper's, at a target ratio of 0.01, 0.001 or 0.0001 (ours at 0.03 as well, which is about what marks cost). Both write what nobody waits for only as far as the ratio allows; they differ in what they want to have written. Announced is a write to a block that is cached and clean. A new block needs no announcement: its record, which has
+- **ours**, **Algorithm 1**: the tree with our adjustment and with the paper's, at a target ratio of 0.01, 0.001 or 0.0001. Both write what nobody waits for only as far as the ratio allows; they differ in what they want to have written. Announced is a write to a block that is cached and clean. A new block needs no announcement: its record, which has
   to be written anyway, says that it is dirty. (A record that says so counts for a second after the block was written back, since the one that calls it clean waits for room in a batch.)
 - **every write**: as in the paper, where the mapping says nothing of that: each write that turns a block dirty is announced, those that place a new block too.
 - **marks** is what the log does today: writes in place are announced by a mark for 64 blocks, cleared after three seconds of quiet. There is no ratio that it keeps.
@@ -141,7 +140,6 @@ fn answer(report: &Report<Trace>) -> String {
             "- Worst of ours at 0.01: {most:.1} times the dirty blocks ({title}, {dirty}% dirty)."
         ));
     }
-    lines.push("- Why so much: with few dirty blocks, those that turn dirty between two persists (100 writes at 0.01) are as many as there are dirty ones, or more (the line above each table has both). All of them must be covered before, and those that were written back since are covered still. A tree has to know the future to do better; marks and exact tracking write more often instead.".into());
     lines.push("- The paper's own figure (0.6% of dm-cache's recovery on `proj` at 0.01) is of a trace that is not here.".into());
     lines.join("\n")
 }
@@ -223,12 +221,10 @@ fn trace_table(trace: &Trace) -> String {
         let dirty: u64 = run.dirty.iter().sum();
         let cached: u64 = run.cached.iter().sum();
         text += &format!(
-            "Dirty held at {}%: {} of {} blocks in the mean of the crashes; of 100 writes, {:.0} turn a clean block dirty.\n\n",
+            "Dirty held at {}%: {} of {} blocks in the mean of the crashes.\n\n",
             run.dirty_percent,
             number(dirty / run.dirty.len().max(1) as u64),
             number(cached / run.cached.len().max(1) as u64),
-            run.row("exact", None)
-                .map_or(0.0, |exact| run.ratio(exact) * 100.0),
         );
         let mut table = Table::new(&[
             "tracking",

@@ -159,16 +159,14 @@ pub(super) fn claims(traces: &[Trace]) -> Vec<Claim> {
                 let ratio = run.ratio(row);
                 claims.push(Claim {
                     name: format!(
-                        "{}/{}% dirty/metadata writes at {}",
-                        trace.title,
-                        run.dirty_percent,
-                        (bar * 1e4).round() / 1e4,
+                        "{}/{}% dirty/metadata writes at {bar}",
+                        trace.title, run.dirty_percent
                     ),
                     paper_or_peer: None,
                     ours: ratio,
                     unit: "of client writes".into(),
                     kind: Kind::Counted,
-                    bar: format!("at most {}", (bar * 1e4).round() / 1e4),
+                    bar: format!("at most {bar}"),
                     holds: ratio <= bar,
                 });
             }
