@@ -432,26 +432,9 @@ impl Engine {
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
                 self.check_alive()?;
-                // A batch that the task had begun may still hold some of these.
-                while chunk
-                    .iter()
-                    .any(|slot| self.map.borrow().slot(*slot).has(CLEANING))
-                {
-                    rt::sleep(Duration::from_millis(1)).await;
-                }
-                if self.stopping.get() {
-                    return Err(ErrorKind::ShuttingDown.into());
-                }
-                let failed = |error: Error| {
-                    Error::with_source(
-                        error.kind(),
-                        "dirty data could not be written back; it stays in the cache",
-                        error,
-                    )
-                };
-                self.clean_batch(chunk, BATCH).await.map_err(failed)?;
+                self.clean_in_turn(chunk).await?;
                 if !until_clean {
-                    self.clean_what_was_busy(chunk).await.map_err(failed)?;
+                    self.clean_what_was_busy(chunk).await?;
                 }
             }
             if !until_clean {
@@ -460,9 +443,24 @@ impl Engine {
             rt::yield_now().await;
         }
     }
-}
 
-impl Engine {
+    /// Cleans blocks, after a batch that the task had begun and that may still hold some of these.
+    async fn clean_in_turn(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+        while (slots.iter()).any(|slot| self.map.borrow().slot(*slot).has(CLEANING)) {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        if self.stopping.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        self.clean_batch(slots, BATCH).await.map_err(|error| {
+            Error::with_source(
+                error.kind(),
+                "dirty data could not be written back; it stays in the cache",
+                error,
+            )
+        })
+    }
+
     /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and lets nobody
     /// change them meanwhile.
     async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
@@ -483,13 +481,7 @@ impl Engine {
             locks.push(self.locks.shared(same[0].0, granules).await);
         }
         busy.retain(|slot| self.map.borrow().slot(*slot).has(LIVE));
-        while (busy.iter()).any(|slot| self.map.borrow().slot(*slot).has(CLEANING)) {
-            rt::sleep(Duration::from_millis(1)).await;
-        }
-        match busy.is_empty() {
-            true => Ok(()),
-            false => self.clean_batch(&busy, BATCH).await,
-        }
+        self.clean_in_turn(&busy).await
     }
 }
 
