@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 5] = [
+pub(crate) const ARGUED: [(&str, &str); 6] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -15,6 +15,11 @@ pub(crate) const ARGUED: [(&str, &str); 5] = [
         "cache/open.rs write_back",
         "the blocks are on the backing device, flushed; without the record they are written back once more, which only \
          who uses that device without the cache next would notice (the cache's own tests do)",
+    ),
+    (
+        "cache/clean.rs clean_what_was_busy Lock",
+        "a block that a client was changing stays dirty in the cache, which only who uses the backing device without the \
+         cache next would notice (the cache's own tests do)",
     ),
     (
         "cache/open.rs settle Step: engine.commit().await",

@@ -12,10 +12,12 @@ mod argued;
 mod stack;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 use forebay_cache::plant::{Fault, SitePart, plant, reached, take_out};
 use forebay_testkit::crash::{Failure, Report, Target};
@@ -30,6 +32,8 @@ const FIRST: u64 = 100_000;
 /// Lives from which the sites are collected.
 const COLLECTED: u64 = 120;
 const THREADS: usize = 2;
+/// Longer than any mutation takes; one that makes the engine run in circles would take for ever.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 fn target(setup: Setup) -> Target<CacheStack> {
     Target {
@@ -86,6 +90,18 @@ struct Mutation {
 enum Change {
     Site(SitePart),
     Fault(Fault),
+}
+
+/// Ends the test, and says where it was, if what `watch` belongs to is not over in time.
+fn end_after_patience(name: &str, watch: &mpsc::Receiver<()>) {
+    if watch.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        // The test's output is captured, and it will not end to show it.
+        let _ = writeln!(
+            std::io::stderr(),
+            "still running after {PATIENCE:?}: {name}"
+        );
+        std::process::exit(1);
+    }
 }
 
 /// A line of the source and the function that it stands in.
@@ -151,6 +167,9 @@ fn what_is_left_out_is_found_missing() {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 while let Some(mutation) = mutations.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (over, watch) = mpsc::channel::<()>();
+                    let name = mutation.name.clone();
+                    std::thread::spawn(move || end_after_patience(&name, &watch));
                     match mutation.change {
                         Change::Site(site) => take_out(Some(site)),
                         Change::Fault(fault) => plant(Some(fault)),
@@ -159,6 +178,7 @@ fn what_is_left_out_is_found_missing() {
                     let found = found(!argued || !only.is_empty());
                     take_out(None);
                     plant(None);
+                    drop(over);
                     results.lock().unwrap().push((mutation, found));
                 }
             });

@@ -43,7 +43,7 @@ impl Aim {
     }
 }
 
-pub(crate) const AIMS: [Aim; 8] = [
+pub(crate) const AIMS: [Aim; 9] = [
     // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
     Aim {
         mode: Mode::WriteBack,
@@ -198,5 +198,20 @@ pub(crate) const AIMS: [Aim; 8] = [
         },
         recoveries: true,
         seeds: 40,
+    },
+    // Overwrites of a block that is dirty take longer than the hand takes to come by twice: it must not clean
+    // the block by what was there before. The next process reads the backing device.
+    Aim {
+        mode: Mode::WriteBack,
+        durability: Durability::Flush,
+        script: &[Write(0, 4), Write(0, 4), Write(0, 4), Write(0, 4), Flush],
+        change: |small| Details {
+            metadata_device: true,
+            latency_us: [(1, 3_000_000), (1, 2), (1, 2)],
+            modes: vec![Mode::PassThrough, Mode::WriteBack],
+            ..small
+        },
+        recoveries: false,
+        seeds: 20,
     },
 ];

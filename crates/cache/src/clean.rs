@@ -48,6 +48,8 @@ pub(crate) struct Cleaner {
     is_wanted: Cell<bool>,
     /// Somebody else is writing back; the task pauses.
     suspended: Cell<u32>,
+    /// Woken when the write-back of a block ends.
+    ended: WaitList,
 }
 
 impl Cleaner {
@@ -257,6 +259,7 @@ impl Engine {
                 error.get_or_insert(found);
             }
         }
+        self.cleaner.ended.wake_all();
         error.map_or(Ok(()), Err)
     }
 
@@ -446,9 +449,11 @@ impl Engine {
 
     /// Cleans blocks, after a batch that the task had begun and that may still hold some of these.
     async fn clean_in_turn(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
-        while (slots.iter()).any(|slot| self.map.borrow().slot(*slot).has(CLEANING)) {
-            rt::sleep(Duration::from_millis(1)).await;
-        }
+        let is_over = || {
+            let map = self.map.borrow();
+            !slots.iter().any(|slot| map.has(*slot, CLEANING))
+        };
+        self.cleaner.ended.until(is_over).await;
         if self.stopping.get() {
             return Err(ErrorKind::ShuttingDown.into());
         }

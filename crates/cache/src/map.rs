@@ -272,6 +272,10 @@ impl Map {
     /// A client asked for granules of a slot that holds a block of this class.
     #[inline]
     pub(crate) fn used(&mut self, slot: BlockId, class: u8, granules: u64) {
+        debug_assert!(
+            self.has(slot, LIVE) && !self.table.is_leaving(slot),
+            "a lock keeps what is being used"
+        );
         let (place, count) = (self.table.place(slot), self.geometry.granules(class));
         let again = self.granules.ask(place, count, granules);
         TwoLevel::Ours.used(&mut self.table, slot, again);

@@ -146,6 +146,7 @@ impl BlockTable {
     pub fn change_segment(&mut self, id: BlockId) {
         self.stamp(id);
         let block = &mut self.blocks[id as usize];
+        debug_assert!(!block.is_leaving(), "a leaving block is on no list");
         let (from, class) = (block.segment(), block.class());
         let bit = (PROTECTED >> 32) as u32;
         block.address[1] ^= bit;
