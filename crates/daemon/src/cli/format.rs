@@ -159,12 +159,21 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     ))
 }
 
+/// Less than any cache needs.
+const LEAST_CREATE_BYTES: u64 = 64 << 10;
+
 /// Looks at what --create meets. What is going to be made, if nothing is there.
 fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
     let refuse = |kind, what: String| {
         let path = path.display();
         Err(Error::new(kind, format!("--create: {path} {what}")))
     };
+    if bytes < LEAST_CREATE_BYTES {
+        let what = format!(
+            "cannot be a cache of {bytes} bytes: a number without a unit means bytes, write 64M or 64G"
+        );
+        return refuse(ErrorKind::InvalidInput, what);
+    }
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

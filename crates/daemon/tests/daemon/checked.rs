@@ -262,6 +262,11 @@ fn format_says_what_it_does_not_do() {
     std::fs::write(new, []).expect("made");
     format(&["--cache", new, "--create", "64K"]);
     assert!(Path::new(new).exists());
+    let said = format(&["--cache", new, "--create", "64"]);
+    assert!(
+        said.contains("64 bytes: a number without a unit means bytes"),
+        "{said}"
+    );
     let said = format(&["--cache", text(&place.path("no/where")), "--create", "64M"]);
     assert!(said.contains("make that first"), "{said}");
     let said = format(&["--cache", "/dev/null", "--create", "64M"]);

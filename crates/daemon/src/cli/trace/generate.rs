@@ -15,6 +15,14 @@ use super::input::bar;
 use super::stats::text;
 use crate::config::size::Size;
 
+/// A share in percent.
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    (percent.ok())
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .ok_or_else(|| "help: write a number from 0 to 100".to_owned())
+}
+
 /// Make a trace from a description
 ///
 /// The same seed makes the same trace. A preset has the numbers of reads, writes and bytes, and the
@@ -60,6 +68,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "PERCENT",
         default_value = "70",
+        value_parser = percent,
         conflicts_with = "preset"
     )]
     pub(super) reads: f64,
@@ -95,6 +104,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "PERCENT",
         default_value = "0",
+        value_parser = percent,
         conflicts_with = "preset"
     )]
     pub(super) sequential: f64,

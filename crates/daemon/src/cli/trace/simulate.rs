@@ -84,6 +84,11 @@ impl FromStr for CacheSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(percent) = text.strip_suffix("%wss") else {
+            if text.ends_with('%') {
+                return Err(format!(
+                    "{text:?} does not say of what: write {text}wss for a share of the working set"
+                ));
+            }
             let bytes = text.parse::<Size>().map_err(|bad| bad.to_string())?;
             return Ok(Self::Bytes(bytes.0));
         };

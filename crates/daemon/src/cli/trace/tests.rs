@@ -125,6 +125,8 @@ fn several_caches_and_the_page_take_one_pass() {
     assert!(said.contains("is not a directory"), "{said}");
     let said = command(&format!("forebay simulate {trace} --cache 100T")).unwrap_err();
     assert!(said.contains("--cache: 100"), "{said}");
+    let said = command(&format!("forebay simulate {trace} --cache 10%")).unwrap_err();
+    assert!(said.contains("write 10%wss"), "{said}");
 }
 
 #[test]
@@ -158,6 +160,7 @@ fn what_is_wrong_is_said_with_the_remedy() {
     );
     assert!(refused(&format!("generate {out} --preset x")).contains("alibaba, msr or systor"));
     assert!(refused(&format!("generate {out} --preset msr --reads 5")).contains("cannot be used"));
+    assert!(refused(&format!("generate {out} --reads 101")).contains("from 0 to 100"));
     assert!(refused(&format!("generate {out} --sizes 4K")).contains("4K:60,64K:40"));
     assert!(refused(&format!("generate {out} --requests 0")).contains("nothing to generate"));
     command(&format!("forebay trace stats {trace} --skip-bad")).unwrap();

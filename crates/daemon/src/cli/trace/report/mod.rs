@@ -44,7 +44,7 @@ i.s1{background:var(--s1)}i.s2{background:var(--s2)}i.s3{background:var(--s3)}i.
 .axis{stroke:var(--soft)}.grid{stroke:var(--line)}.mark{stroke:var(--s4);stroke-width:1.5;stroke-dasharray:5 4}\
 .line{fill:none;stroke:var(--s1);stroke-width:2}.band{fill:var(--s1);opacity:.2}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.84rem}th,td{padding:.3rem .65rem .3rem 0;text-align:left;\
-border-bottom:1px solid var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600}.n{text-align:right;font-variant-numeric:tabular-nums}";
+border-bottom:1px solid var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}.n{text-align:right;font-variant-numeric:tabular-nums}";
 
 /// What the page is about.
 pub(super) struct Content<'a> {
