@@ -5,14 +5,13 @@
 //! exclusive locks, so that nobody can take them for absent.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
-use forebay_policy::{Ahead, BlockId, BlockSizes};
+use forebay_policy::{Ahead, BlockId, BlockKey, BlockSizes, Leave};
 
 use crate::commit::Ticket;
 use crate::engine::Engine;
@@ -165,38 +164,50 @@ impl Engine {
         durable
     }
 
+    /// Whether a block can go: nobody is at it, and if it is dirty, somebody can write it back.
+    fn can_leave(&self, block: Candidate) -> Leave {
+        let Candidate {
+            region,
+            granules,
+            dirty,
+            flags,
+        } = block;
+        if dirty {
+            let attached = self.volumes.borrow().contains_key(&region.volume());
+            return match attached && !self.locks.is_exclusive(region, granules) {
+                true => Leave::Later,
+                false => Leave::Never,
+            };
+        }
+        match flags & CLEANING == 0 && self.locks.admits(region, granules, true) {
+            true => Leave::Now,
+            false => Leave::Never,
+        }
+    }
+
     async fn reclaim_round(self: &Rc<Self>) {
-        let (mut victims, mut locks) = (Vec::new(), Vec::new());
-        let mut dirty = VecDeque::new();
-        let urgent = {
+        let (urgent, picked) = {
             let mut ahead = self.reclaim.ahead.borrow_mut();
             let urgent = ahead.is_pressed(self.map.borrow().table());
-            self.map.borrow_mut().pick(&mut ahead, |slot, candidate| {
-                let Candidate {
-                    region, granules, ..
-                } = candidate;
-                if candidate.dirty {
-                    dirty.push_back(slot);
-                    return false;
-                }
-                // Nobody is at it, and nobody will be.
-                let goes =
-                    candidate.flags & CLEANING == 0 && self.locks.admits(region, granules, true);
-                if goes {
-                    self.locks.take(region, granules, true);
-                    victims.push(slot);
-                    locks.push((region, granules));
-                }
-                goes
-            });
-            urgent
+            let mut map = self.map.borrow_mut();
+            (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
         };
-        if !dirty.is_empty() {
-            self.cleaner.want_clean(dirty);
+        if !picked.dirty.is_empty() {
+            self.cleaner.want_clean(picked.dirty.into());
         }
+        let victims = picked.leaving;
         if victims.is_empty() {
             self.reclaim.stuck.set(true);
             return;
+        }
+        // Nobody is at them, and nobody will be.
+        let lock = |slot: &BlockId| {
+            let (volume, region, span) = self.map.borrow().table().address(*slot);
+            (BlockKey::new(volume, region), self.geometry.covers(span))
+        };
+        let locks: Vec<(BlockKey, u64)> = victims.iter().map(lock).collect();
+        for (region, granules) in &locks {
+            self.locks.take(*region, *granules, true);
         }
         let traced: Vec<u32> = {
             let map = self.map.borrow();
