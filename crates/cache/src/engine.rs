@@ -38,6 +38,8 @@ pub(crate) struct Engine {
     pub(crate) map: RefCell<Map>,
     /// What reads bring in.
     pub(crate) footprint: RefCell<Footprint>,
+    /// Bytes on their way into the cache that nobody asked for.
+    pub(crate) along_bytes: Cell<u64>,
     pub(crate) locks: LockTable,
     pub(crate) regions: Regions,
     pub(crate) commit: Committer,

@@ -96,16 +96,7 @@ impl Engine {
     /// None if nothing can be evicted now: then the request goes round the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
         loop {
-            self.reclaim.ahead.borrow_mut().ask(block.class);
-            let slot = self.map.borrow_mut().allocate(volume, block);
-            if !self.reclaim.busy.get() && self.is_low() {
-                self.reclaim.kick.wake_all();
-            }
-            if (slot.is_none() || self.is_scarce(block.class))
-                && let Some(round) = self.reclaim.waits_for.take()
-            {
-                self.request(round);
-            }
+            let slot = self.allocate_now(volume, block);
             if slot.is_some() {
                 return slot;
             }
@@ -120,6 +111,21 @@ impl Engine {
             }
             self.reclaim.freed.wait().await;
         }
+    }
+
+    /// The same, if there is a slot at once. The reclaimer hears of it either way.
+    pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
+        self.reclaim.ahead.borrow_mut().ask(block.class);
+        let slot = self.map.borrow_mut().allocate(volume, block);
+        if !self.reclaim.busy.get() && self.is_low() {
+            self.reclaim.kick.wake_all();
+        }
+        if (slot.is_none() || self.is_scarce(block.class))
+            && let Some(round) = self.reclaim.waits_for.take()
+        {
+            self.request(round);
+        }
+        slot
     }
 
     /// The reclaimer's task.
