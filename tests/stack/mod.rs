@@ -15,10 +15,7 @@ use forebay_volume::Volume;
 #[allow(unused_imports, reason = "not every test changes modes")]
 pub(crate) use setup::CHANGING;
 pub(crate) use setup::Setup;
-use setup::{Details, VOLUME_BYTES, VOLUMES};
-
-/// Where the cache's data starts at the latest: what the format reserves, and the log.
-const OVERHEAD_BYTES: u64 = 256 << 10;
+use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
 pub(crate) struct CacheStack {
@@ -58,21 +55,23 @@ impl Stack for CacheStack {
     fn world(&self, seed: u64) -> World {
         let details = &self.details;
         let (block, largest) = (details.block_sizes[0], details.largest_block());
+        let volume_bytes = self.setup.volume_bytes();
         let blocks = if self.setup.fits {
-            VOLUMES as u64 * (VOLUME_BYTES / block + 4) + 16 * (largest / block - 1)
+            VOLUMES as u64 * (volume_bytes / block + 4) + 16 * (largest / block - 1)
         } else {
             // Never less than the engine works with.
             let sizes = details.block_sizes.len() as u64;
             let least = ((sizes + 3) * largest / block).max(6);
-            (VOLUMES as u64 * VOLUME_BYTES / block / details.share).max(least)
+            (VOLUMES as u64 * volume_bytes / block / details.share).max(least)
         };
+        let overhead_bytes = self.setup.overhead_bytes();
         let mut world = World::new(seed);
         world.add_disk(&DiskConfig {
             physical_block_bytes: details.unit_bytes,
             volatile_cache: details.volatile[0],
             fua: details.fua,
             latency_us: details.latency_us[0],
-            ..DiskConfig::new("cache", OVERHEAD_BYTES + blocks * block)
+            ..DiskConfig::new("cache", overhead_bytes + blocks * block)
         });
         if details.metadata_device {
             world.add_disk(&DiskConfig {
@@ -81,7 +80,7 @@ impl Stack for CacheStack {
                 volatile_cache: details.volatile[1],
                 fua: details.fua,
                 latency_us: details.latency_us[1],
-                ..DiskConfig::new("metadata", OVERHEAD_BYTES + blocks * 192)
+                ..DiskConfig::new("metadata", overhead_bytes + blocks * 192)
             });
         }
         for volume in 0..VOLUMES {
@@ -89,14 +88,14 @@ impl Stack for CacheStack {
                 volatile_cache: details.volatile[2],
                 fua: details.fua,
                 latency_us: details.latency_us[2],
-                ..DiskConfig::new(format!("backing{volume}"), VOLUME_BYTES)
+                ..DiskConfig::new(format!("backing{volume}"), volume_bytes)
             });
         }
         world
     }
 
     fn volume_bytes(&self) -> Vec<u64> {
-        vec![VOLUME_BYTES; VOLUMES]
+        vec![self.setup.volume_bytes(); VOLUMES]
     }
 
     fn promise(&self) -> Promise {
@@ -155,7 +154,7 @@ impl Stack for CacheStack {
                     .find(|&volume| name(volume) == range.volume)
                     .expect("a volume of ours"),
                 offset: range.offset,
-                len: range.len.min(VOLUME_BYTES - range.offset),
+                len: range.len.min(self.setup.volume_bytes() - range.offset),
             })
             .collect();
         Ok(OpenCache {
