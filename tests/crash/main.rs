@@ -124,6 +124,7 @@ fn random(part: u64) {
     for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
         let setup = match (seed / PARTS % 32, seed % 8 < PARTS) {
             (0, _) => Setup::large(seed),
+            (1 | 18, _) => Setup::tiny(seed),
             (_, true) => Setup::draw(seed),
             (_, false) => Setup::pressed(seed),
         };

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::{Cache, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 use forebay_io::sim::{DiskConfig, World};
+use forebay_metadata::superblock::{PlanInput, Superblock};
 use forebay_testkit::model::Promise;
 use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
@@ -38,6 +39,33 @@ impl CacheStack {
     }
 }
 
+impl Details {
+    /// The smallest data device that holds so many blocks of the smallest size.
+    fn bytes_for(&self, blocks: u64, metadata_bytes: u64) -> u64 {
+        let block = self.block_sizes[0];
+        let holds = |data_bytes: &u64| {
+            let classes = self
+                .block_sizes
+                .iter()
+                .map(|size| 1 << (size / block).ilog2());
+            let plan = Superblock::plan(PlanInput {
+                data_bytes: *data_bytes,
+                metadata_bytes: self.metadata_device.then_some(metadata_bytes),
+                unit_bytes: self.unit_bytes,
+                block_size_bytes: block as u32,
+                classes: classes.sum(),
+                region_shift: self
+                    .region_shift
+                    .max((self.largest_block() / block).ilog2() as u8),
+                uuid: [7; 16],
+            });
+            plan.is_ok_and(|plan| u64::from(plan.slots) >= blocks)
+        };
+        let found = (0..).map(|nth| nth * 4096).find(holds);
+        found.expect("some device is large enough")
+    }
+}
+
 /// An open cache with its volumes.
 pub(crate) struct OpenCache {
     cache: Cache,
@@ -65,13 +93,17 @@ impl Stack for CacheStack {
             (VOLUMES as u64 * volume_bytes / block / details.share).max(least)
         };
         let overhead_bytes = self.setup.overhead_bytes();
+        let data_bytes = match details.blocks {
+            Some(blocks) => details.bytes_for(blocks, overhead_bytes),
+            None => overhead_bytes + blocks * block,
+        };
         let mut world = World::new(seed);
         world.add_disk(&DiskConfig {
             physical_block_bytes: details.unit_bytes,
             volatile_cache: details.volatile[0],
             fua: details.fua,
             latency_us: details.latency_us[0],
-            ..DiskConfig::new("cache", overhead_bytes + blocks * block)
+            ..DiskConfig::new("cache", data_bytes)
         });
         if details.metadata_device {
             world.add_disk(&DiskConfig {
@@ -125,6 +157,11 @@ impl Stack for CacheStack {
             ..CacheOptions::new(process.boot_id)
         };
         let (cache, report) = Cache::open(self.devices(process), options).await?;
+        if let Some(blocks) = details.blocks {
+            // Of several sizes, whole groups only.
+            let found = cache.stats().blocks;
+            assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
+        }
         let devices_are_well = process.disks.iter().all(|disk| disk.counters().failed == 0);
         if devices_are_well && report.damaged_records + report.unreadable_units > 0 {
             let what = format!("a crash looks like damage: {report:?}");

@@ -27,6 +27,8 @@ const PRESSED: u64 = 1 << 32;
 const AIMED: u64 = 1 << 33;
 /// Set in a variant of [`Setup::large`].
 const LARGE: u64 = 1 << 34;
+/// Set in a variant of [`Setup::tiny`].
+const TINY: u64 = 1 << 35;
 
 /// Sizes of cache blocks that a drawn configuration may have, bytes.
 const SIZES: [&[u64]; 8] = [
@@ -140,6 +142,17 @@ impl Setup {
         let drawn = Self::draw(seed);
         Self {
             variant: drawn.variant | LARGE,
+            ..drawn
+        }
+    }
+
+    /// A configuration that `seed` draws among those that press, with a cache of fewer than 16 blocks.
+    #[allow(dead_code, reason = "not every test draws them")]
+    pub(crate) fn tiny(seed: u64) -> Self {
+        let drawn = Self::pressed(seed);
+        Self {
+            fits: false,
+            variant: drawn.variant | TINY,
             ..drawn
         }
     }
@@ -327,6 +340,7 @@ impl Setup {
             latency_us: [(20, 200), (20, 200), (100, 1000)],
             commit_interval: Duration::from_millis(50),
             share: 3,
+            blocks: None,
         }
     }
 
@@ -365,6 +379,16 @@ impl Setup {
             latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
             commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
             share: 2 + rng.below(6),
+            blocks: None,
+        };
+        let drawn = match self.variant & TINY {
+            0 => drawn,
+            _ => Details {
+                // One size, or as few as several get by with.
+                block_sizes: [&[4 << 10][..], &[16 << 10], &[4 << 10, 8 << 10]][rng.index(3)],
+                blocks: Some(10 + rng.below(6)),
+                ..drawn
+            },
         };
         if !self.is_pressed() {
             return drawn;
@@ -430,4 +454,6 @@ pub(super) struct Details {
     pub(super) commit_interval: Duration,
     /// Where the volumes do not fit, the cache has one block for so many of theirs.
     pub(super) share: u64,
+    /// Or this many of the smallest size, exactly.
+    pub(super) blocks: Option<u64>,
 }

@@ -235,6 +235,8 @@ impl Engine {
             self.regions.recorded(entry.key);
         }
         self.map.borrow_mut().remove(slot);
+        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
+        self.reclaim.made_room();
     }
 
     /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing

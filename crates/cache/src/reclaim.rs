@@ -57,6 +57,11 @@ impl Reclaimer {
         self.freed.wake_all();
     }
 
+    /// A slot is free.
+    pub(crate) fn made_room(&self) {
+        self.freed.wake_all();
+    }
+
     /// Something changed that may let blocks be evicted.
     pub(crate) fn hint(&self) {
         if self.stuck.replace(false) {
