@@ -108,6 +108,7 @@ impl BlockDevice for Counting {
 #[test]
 fn what_comes_along_is_bounded() {
     const READS: u64 = 1800;
+    const { assert!(READS * 24 * K > ALONG_MAX_BYTES * 5 / 4, "too few reads") };
     let mut world = World::new(13);
     world.add_disk(&device("cache", 64 << 20, 10));
     world.add_disk(&device("backing", READS * 32 * K, 1_000_000));
@@ -129,7 +130,6 @@ fn what_comes_along_is_bounded() {
         };
         Engine::join((0..READS).map(read).collect()).await;
         let along = most.get() - READS * 4 * K;
-        assert!(READS * 24 * K > ALONG_MAX_BYTES * 5 / 4, "too few reads");
         assert!(along <= ALONG_MAX_BYTES, "{along} bytes came along");
         assert!(along > ALONG_MAX_BYTES - 24 * K, "only {along} bytes");
         rt::sleep(Duration::from_secs(1)).await;
