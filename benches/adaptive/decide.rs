@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use forebay_benches::processor_time_ns;
-use forebay_policy::{Ahead, BlockId, BlockTable, Footprint, Span, TwoLevel, Victim, Worth};
+use forebay_policy::{Ahead, BlockId, BlockTable, Footprint, Leave, Span, TwoLevel, Victim, Worth};
 use forebay_trace::Op;
 use forebay_trace::generate::{Arrivals, Generator, SizeCdf, VolumeLoad};
 use serde_json::{Value, json};
@@ -133,15 +133,10 @@ impl Decider {
 
     /// Makes room ahead of need. Returns whether anything came of it.
     fn make_room(&mut self) -> bool {
-        let mut victims = std::mem::take(&mut self.victims);
-        self.ahead
-            .pick(self.rules.replace, &mut self.table, |_, id| {
-                victims.push(id);
-                true
-            });
+        let (rule, table) = (self.rules.replace, &mut self.table);
+        let victims = self.ahead.pick(rule, table, |_, _| Leave::Now).leaving;
         let moved = !victims.is_empty();
-        victims.drain(..).for_each(|id| self.evict(id));
-        self.victims = victims;
+        victims.into_iter().for_each(|id| self.evict(id));
         moved
     }
 

@@ -122,10 +122,11 @@ fn random(part: u64) {
     let count = number("FOREBAY_SEEDS", 2000);
     let mut crashes = 0;
     for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
-        let setup = if seed % 8 < PARTS {
-            Setup::draw(seed)
-        } else {
-            Setup::pressed(seed)
+        let setup = match (seed / PARTS % 32, seed % 8 < PARTS) {
+            (0, _) => Setup::large(seed),
+            (1 | 18, _) => Setup::tiny(seed),
+            (_, true) => Setup::draw(seed),
+            (_, false) => Setup::pressed(seed),
         };
         match target(setup).random(seed) {
             Ok(report) => crashes += report.crashes,

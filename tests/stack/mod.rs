@@ -8,6 +8,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::{Cache, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 use forebay_io::sim::{DiskConfig, World};
+use forebay_metadata::superblock::{PlanInput, Superblock};
 use forebay_testkit::model::Promise;
 use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
@@ -15,10 +16,7 @@ use forebay_volume::Volume;
 #[allow(unused_imports, reason = "not every test changes modes")]
 pub(crate) use setup::CHANGING;
 pub(crate) use setup::Setup;
-use setup::{Details, VOLUME_BYTES, VOLUMES};
-
-/// Where the cache's data starts at the latest: what the format reserves, and the log.
-const OVERHEAD_BYTES: u64 = 256 << 10;
+use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
 pub(crate) struct CacheStack {
@@ -41,6 +39,33 @@ impl CacheStack {
     }
 }
 
+impl Details {
+    /// The smallest data device that holds so many blocks of the smallest size.
+    fn bytes_for(&self, blocks: u64, metadata_bytes: u64) -> u64 {
+        let block = self.block_sizes[0];
+        let holds = |data_bytes: &u64| {
+            let classes = self
+                .block_sizes
+                .iter()
+                .map(|size| 1 << (size / block).ilog2());
+            let plan = Superblock::plan(PlanInput {
+                data_bytes: *data_bytes,
+                metadata_bytes: self.metadata_device.then_some(metadata_bytes),
+                unit_bytes: self.unit_bytes,
+                block_size_bytes: block as u32,
+                classes: classes.sum(),
+                region_shift: self
+                    .region_shift
+                    .max((self.largest_block() / block).ilog2() as u8),
+                uuid: [7; 16],
+            });
+            plan.is_ok_and(|plan| u64::from(plan.slots) >= blocks)
+        };
+        let found = (0..).map(|nth| nth * 4096).find(holds);
+        found.expect("some device is large enough")
+    }
+}
+
 /// An open cache with its volumes.
 pub(crate) struct OpenCache {
     cache: Cache,
@@ -58,13 +83,19 @@ impl Stack for CacheStack {
     fn world(&self, seed: u64) -> World {
         let details = &self.details;
         let (block, largest) = (details.block_sizes[0], details.largest_block());
+        let volume_bytes = self.setup.volume_bytes();
         let blocks = if self.setup.fits {
-            VOLUMES as u64 * (VOLUME_BYTES / block + 4) + 16 * (largest / block - 1)
+            VOLUMES as u64 * (volume_bytes / block + 4) + 16 * (largest / block - 1)
         } else {
             // Never less than the engine works with.
             let sizes = details.block_sizes.len() as u64;
             let least = ((sizes + 3) * largest / block).max(6);
-            (VOLUMES as u64 * VOLUME_BYTES / block / details.share).max(least)
+            (VOLUMES as u64 * volume_bytes / block / details.share).max(least)
+        };
+        let overhead_bytes = self.setup.overhead_bytes();
+        let data_bytes = match details.blocks {
+            Some(blocks) => details.bytes_for(blocks, overhead_bytes),
+            None => overhead_bytes + blocks * block,
         };
         let mut world = World::new(seed);
         world.add_disk(&DiskConfig {
@@ -72,7 +103,7 @@ impl Stack for CacheStack {
             volatile_cache: details.volatile[0],
             fua: details.fua,
             latency_us: details.latency_us[0],
-            ..DiskConfig::new("cache", OVERHEAD_BYTES + blocks * block)
+            ..DiskConfig::new("cache", data_bytes)
         });
         if details.metadata_device {
             world.add_disk(&DiskConfig {
@@ -81,7 +112,7 @@ impl Stack for CacheStack {
                 volatile_cache: details.volatile[1],
                 fua: details.fua,
                 latency_us: details.latency_us[1],
-                ..DiskConfig::new("metadata", OVERHEAD_BYTES + blocks * 192)
+                ..DiskConfig::new("metadata", overhead_bytes + blocks * 192)
             });
         }
         for volume in 0..VOLUMES {
@@ -89,14 +120,14 @@ impl Stack for CacheStack {
                 volatile_cache: details.volatile[2],
                 fua: details.fua,
                 latency_us: details.latency_us[2],
-                ..DiskConfig::new(format!("backing{volume}"), VOLUME_BYTES)
+                ..DiskConfig::new(format!("backing{volume}"), volume_bytes)
             });
         }
         world
     }
 
     fn volume_bytes(&self) -> Vec<u64> {
-        vec![VOLUME_BYTES; VOLUMES]
+        vec![self.setup.volume_bytes(); VOLUMES]
     }
 
     fn promise(&self) -> Promise {
@@ -126,6 +157,11 @@ impl Stack for CacheStack {
             ..CacheOptions::new(process.boot_id)
         };
         let (cache, report) = Cache::open(self.devices(process), options).await?;
+        if let Some(blocks) = details.blocks {
+            // Of several sizes, whole groups only.
+            let found = cache.stats().blocks;
+            assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
+        }
         let devices_are_well = process.disks.iter().all(|disk| disk.counters().failed == 0);
         if devices_are_well && report.damaged_records + report.unreadable_units > 0 {
             let what = format!("a crash looks like damage: {report:?}");
@@ -155,7 +191,7 @@ impl Stack for CacheStack {
                     .find(|&volume| name(volume) == range.volume)
                     .expect("a volume of ours"),
                 offset: range.offset,
-                len: range.len.min(VOLUME_BYTES - range.offset),
+                len: range.len.min(self.setup.volume_bytes() - range.offset),
             })
             .collect();
         Ok(OpenCache {

@@ -15,6 +15,8 @@ use super::aims::{AIMS, Aim};
 /// Volumes of every stack, and their size.
 pub(crate) const VOLUMES: usize = 2;
 pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
+/// Their size in a variant of [`Setup::large`]: the last block is not whole.
+const LARGE_VOLUME_BYTES: u64 = (2 << 20) + (10 << 10);
 
 /// The variant of the plain configuration in which modes change under the clients, and blocks have
 /// several sizes.
@@ -23,6 +25,10 @@ pub(crate) const CHANGING: u64 = 1;
 const PRESSED: u64 = 1 << 32;
 /// Set in a variant of [`Setup::aimed`].
 const AIMED: u64 = 1 << 33;
+/// Set in a variant of [`Setup::large`].
+const LARGE: u64 = 1 << 34;
+/// Set in a variant of [`Setup::tiny`].
+const TINY: u64 = 1 << 35;
 
 /// Sizes of cache blocks that a drawn configuration may have, bytes.
 const SIZES: [&[u64]; 8] = [
@@ -34,6 +40,18 @@ const SIZES: [&[u64]; 8] = [
     &[4 << 10, 8 << 10, 16 << 10],
     &[4 << 10, 16 << 10],
     &[8 << 10, 16 << 10, 32 << 10],
+];
+
+/// The same for large blocks.
+const LARGE_SIZES: [&[u64]; 8] = [
+    &[512 << 10],
+    &[1 << 20],
+    &[4 << 10, 256 << 10],
+    &[8 << 10, 512 << 10],
+    &[64 << 10, 512 << 10],
+    &[32 << 10, 1 << 20],
+    &[16 << 10, 128 << 10, 1 << 20],
+    &[4 << 10, 8 << 10, 64 << 10, 256 << 10],
 ];
 
 /// A configuration; as text it is the label in replay commands.
@@ -115,6 +133,43 @@ impl Setup {
             fits: drawn.fits && seed.is_multiple_of(2),
             variant: drawn.variant | PRESSED,
             ..drawn
+        }
+    }
+
+    /// A configuration that `seed` draws among those with large blocks, on larger volumes.
+    #[allow(dead_code, reason = "its lives are long: not every test has the time")]
+    pub(crate) fn large(seed: u64) -> Self {
+        let drawn = Self::draw(seed);
+        Self {
+            variant: drawn.variant | LARGE,
+            ..drawn
+        }
+    }
+
+    /// A configuration that `seed` draws among those that press, with a cache of fewer than 16 blocks.
+    #[allow(dead_code, reason = "not every test draws them")]
+    pub(crate) fn tiny(seed: u64) -> Self {
+        let drawn = Self::pressed(seed);
+        Self {
+            fits: false,
+            variant: drawn.variant | TINY,
+            ..drawn
+        }
+    }
+
+    /// The size of each volume, bytes.
+    pub(super) const fn volume_bytes(&self) -> u64 {
+        match self.variant & LARGE {
+            0 => VOLUME_BYTES,
+            _ => LARGE_VOLUME_BYTES,
+        }
+    }
+
+    /// Where the cache's data starts at the latest: what the format reserves, and the log, up to the next block.
+    pub(super) const fn overhead_bytes(&self) -> u64 {
+        match self.variant & LARGE {
+            0 => 256 << 10,
+            _ => 4 << 20,
         }
     }
 
@@ -257,6 +312,7 @@ impl Setup {
             mix,
             largest_bytes: match self.pressure() {
                 Some(Pressure::Bulk) => VOLUME_BYTES,
+                _ if self.variant & LARGE != 0 => [8, 48, 96, 700][rng.index(4)] << 10,
                 _ => [8, 48, 96][rng.index(3)] << 10,
             },
         }
@@ -284,6 +340,7 @@ impl Setup {
             latency_us: [(20, 200), (20, 200), (100, 1000)],
             commit_interval: Duration::from_millis(50),
             share: 3,
+            blocks: None,
         }
     }
 
@@ -296,7 +353,10 @@ impl Setup {
             return self.plain();
         }
         let drawn = Details {
-            block_sizes: SIZES[rng.index(SIZES.len())],
+            block_sizes: match self.variant & LARGE {
+                0 => SIZES[rng.index(SIZES.len())],
+                _ => LARGE_SIZES[rng.index(LARGE_SIZES.len())],
+            },
             region_shift: [0, 2, 6][rng.index(3)],
             metadata_device: rng.chance(1, 2),
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
@@ -319,6 +379,16 @@ impl Setup {
             latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
             commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
             share: 2 + rng.below(6),
+            blocks: None,
+        };
+        let drawn = match self.variant & TINY {
+            0 => drawn,
+            _ => Details {
+                // One size, or as few as several get by with.
+                block_sizes: [&[4 << 10][..], &[16 << 10], &[4 << 10, 8 << 10]][rng.index(3)],
+                blocks: Some(10 + rng.below(6)),
+                ..drawn
+            },
         };
         if !self.is_pressed() {
             return drawn;
@@ -384,4 +454,6 @@ pub(super) struct Details {
     pub(super) commit_interval: Duration,
     /// Where the volumes do not fit, the cache has one block for so many of theirs.
     pub(super) share: u64,
+    /// Or this many of the smallest size, exactly.
+    pub(super) blocks: Option<u64>,
 }

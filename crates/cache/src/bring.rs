@@ -1,6 +1,7 @@
 //! What a read brings in beside what it asks for, as the footprint has learned (`forebay_policy::Footprint`).
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use forebay_policy::{Span, Worth};
 
@@ -13,7 +14,35 @@ pub(crate) fn worth(granule_bytes: u64) -> Worth {
     Worth::of(1_000_000, 3000, 125 << 20, granule_bytes)
 }
 
+/// Bytes that may be on their way into the cache at a time though nobody asked for them; beyond that, reads bring in
+/// what they ask for and no more. These bytes lie in memory that no connection's budget of buffers counts, and a
+/// backing device that has got slow would let them grow without end. It is as much as a front end admits at a time.
+pub(crate) const ALONG_MAX_BYTES: u64 = 32 << 20;
+
+/// Bytes that come along with what was asked for, counted until this is dropped.
+pub(crate) struct Along {
+    engine: Rc<Engine>,
+    bytes: u64,
+}
+
+impl Drop for Along {
+    fn drop(&mut self) {
+        let bytes = &self.engine.along_bytes;
+        bytes.set(bytes.get() - self.bytes);
+    }
+}
+
 impl Engine {
+    /// Counts bytes that nobody asked for, if there is still room for them under [`ALONG_MAX_BYTES`].
+    pub(crate) fn come_along(self: &Rc<Self>, bytes: usize) -> Option<Along> {
+        let (engine, bytes) = (Rc::clone(self), bytes as u64);
+        let all = self.along_bytes.get() + bytes;
+        (all <= ALONG_MAX_BYTES).then(|| {
+            self.along_bytes.set(all);
+            Along { engine, bytes }
+        })
+    }
+
     /// Notes a request. Returns what of the volume it is about, bytes: for a read that misses, with what is
     /// worth bringing in along with it.
     pub(crate) fn bring(

@@ -38,6 +38,8 @@ pub(crate) struct Engine {
     pub(crate) map: RefCell<Map>,
     /// What reads bring in.
     pub(crate) footprint: RefCell<Footprint>,
+    /// Bytes on their way into the cache that nobody asked for.
+    pub(crate) along_bytes: Cell<u64>,
     pub(crate) locks: LockTable,
     pub(crate) regions: Regions,
     pub(crate) commit: Committer,
@@ -233,6 +235,8 @@ impl Engine {
             self.regions.recorded(entry.key);
         }
         self.map.borrow_mut().remove(slot);
+        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
+        self.reclaim.made_room();
     }
 
     /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing

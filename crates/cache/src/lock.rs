@@ -23,6 +23,14 @@ fn nobodys() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// What a region's lock is found by.
+fn key_of(site: Site, region: BlockKey) -> u64 {
+    match site.lacks(Part::Lock) {
+        true => nobodys(),
+        false => region.hash(),
+    }
+}
+
 /// The key is mixed already.
 #[derive(Default)]
 struct Identity(u64);
@@ -157,18 +165,39 @@ impl LockTable {
         granules: u64,
         exclusive: bool,
     ) -> Acquire<'_> {
-        let key = if site.lacks(Part::Lock) {
-            nobodys()
-        } else {
-            region.hash()
-        };
         Acquire {
             table: self,
-            key,
+            key: key_of(site, region),
             granules,
             exclusive,
             ticket: None,
             done: false,
+        }
+    }
+
+    /// Takes granules of a region alone, if that can be had at once.
+    pub(crate) fn try_exclusive(
+        &self,
+        site: Site,
+        region: BlockKey,
+        granules: u64,
+    ) -> Option<Guard<'_>> {
+        let mut guard = Guard {
+            table: self,
+            key: key_of(site, region),
+            granules: 0,
+            exclusive: true,
+        };
+        guard.widen(granules).then_some(guard)
+    }
+
+    /// A lock that [`Guard::hand_over`] gave away.
+    pub(crate) const fn adopt(&self, handed: HandedOver) -> Guard<'_> {
+        Guard {
+            table: self,
+            key: handed.key,
+            granules: handed.granules,
+            exclusive: handed.exclusive,
         }
     }
 
@@ -226,6 +255,15 @@ impl LockTable {
             waker.wake();
         }
     }
+}
+
+/// A held lock on its way from one task to another.
+#[derive(Debug)]
+#[must_use = "the lock is held until somebody adopts it"]
+pub(crate) struct HandedOver {
+    key: u64,
+    granules: u64,
+    exclusive: bool,
 }
 
 /// Waits for a lock.
@@ -317,10 +355,41 @@ impl Guard<'_> {
     pub(crate) const fn granules(&self) -> u64 {
         self.granules
     }
+
+    /// Takes more granules of the region, if that can be had at once.
+    pub(crate) fn widen(&mut self, granules: u64) -> bool {
+        let more = granules & !self.granules;
+        let mut locks = self.table.locks.borrow_mut();
+        let in_the_way = |lock: &Lock| {
+            !lock.admits(more, self.exclusive)
+                || lock.overtakes(lock.queue.len(), more, self.exclusive)
+        };
+        if locks.get(&self.key).is_some_and(in_the_way) {
+            return false;
+        }
+        let lock = locks.entry(self.key).or_default();
+        lock.take(more, self.exclusive);
+        self.granules |= more;
+        true
+    }
+
+    /// Gives the lock to a task that has no part in this borrow: see [`LockTable::adopt`].
+    pub(crate) fn hand_over(self) -> HandedOver {
+        let guard = std::mem::ManuallyDrop::new(self);
+        HandedOver {
+            key: guard.key,
+            granules: guard.granules,
+            exclusive: guard.exclusive,
+        }
+    }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
+        if self.granules == 0 {
+            // It was refused.
+            return;
+        }
         self.table
             .give_back(self.key, self.granules, self.exclusive);
     }
@@ -367,6 +436,30 @@ mod tests {
             assert!(!table.admits(key, 1, false));
             table.release(key, 1, true);
             assert!(table.locks.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_lock_is_widened_at_once_or_not_at_all() {
+        rt::block_on_simulated(7, async {
+            let table = Rc::new(LockTable::default());
+            let key = BlockKey::new(1, 1);
+            let mut held = table.exclusive(key, 0b0001).await;
+            let other = table.shared(key, 0b0100).await;
+            assert!(!held.widen(0b0111) && held.granules() == 0b0001);
+            assert!(table.try_exclusive(Site::here(), key, 0b0110).is_none());
+            let waits = Rc::clone(&table);
+            rt::spawn(async move { drop(waits.exclusive(key, 0b1100).await) });
+            rt::sleep(std::time::Duration::from_millis(1)).await;
+            assert!(!held.widen(0b1000), "it would overtake");
+            assert!(held.widen(0b0011) && !table.admits(key, 0b0010, true));
+            let handed = held.hand_over();
+            assert!(!table.admits(key, 0b0001, true), "it is held still");
+            drop((table.adopt(handed), other));
+            rt::sleep(std::time::Duration::from_millis(1)).await;
+            assert!(table.locks.borrow().is_empty());
+            let had = table.try_exclusive(Site::here(), key, 0b0110);
+            assert!(had.is_some() && !table.admits(key, 0b0010, false));
         });
     }
 

@@ -7,7 +7,9 @@
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
 use forebay_metadata::record::BlockRecord;
-use forebay_policy::{Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Misplaced, Span, TwoLevel};
+use forebay_policy::{
+    Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Leave, Misplaced, Picked, Span, TwoLevel,
+};
 
 use crate::bring::Spread;
 use crate::geometry::{Block, Geometry};
@@ -287,25 +289,19 @@ impl Map {
         ahead.is_low(&self.table)
     }
 
-    /// Names what goes; what `offer` accepts is leaving then. It is told slot, volume, block, whether it is
-    /// dirty, and its flags.
-    pub(crate) fn pick(
-        &mut self,
-        ahead: &mut Ahead,
-        mut offer: impl FnMut(BlockId, Candidate) -> bool,
-    ) {
+    /// Names what goes, which is leaving then; `look` says of each whether it can.
+    pub(crate) fn pick(&mut self, ahead: &mut Ahead, look: impl Fn(Candidate) -> Leave) -> Picked {
         let (geometry, granules, flags) = (self.geometry, &self.granules, &self.flags);
         ahead.pick(TwoLevel::Ours, &mut self.table, |table, slot| {
             let (volume, region, span) = table.address(slot);
             let maps = granules.get(table.place(slot), geometry.granules(span.class));
-            let candidate = Candidate {
+            look(Candidate {
                 region: BlockKey::new(volume, region),
                 granules: geometry.covers(span),
                 dirty: maps.1 != 0,
                 flags: flags[slot as usize],
-            };
-            offer(slot, candidate)
-        });
+            })
+        })
     }
 
     /// A slot that was picked stays.

@@ -72,6 +72,7 @@ impl Cache {
             attaching: Semaphore::new(1),
             map: RefCell::new(map),
             footprint: RefCell::new(footprint),
+            along_bytes: Cell::new(0),
             locks: LockTable::default(),
             regions,
             commit: Committer::new(log, None),

@@ -5,14 +5,13 @@
 //! exclusive locks, so that nobody can take them for absent.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
-use forebay_policy::{Ahead, BlockId, BlockSizes};
+use forebay_policy::{Ahead, BlockId, BlockKey, BlockSizes, Leave};
 
 use crate::commit::Ticket;
 use crate::engine::Engine;
@@ -58,6 +57,11 @@ impl Reclaimer {
         self.freed.wake_all();
     }
 
+    /// A slot is free.
+    pub(crate) fn made_room(&self) {
+        self.freed.wake_all();
+    }
+
     /// Something changed that may let blocks be evicted.
     pub(crate) fn hint(&self) {
         if self.stuck.replace(false) {
@@ -97,16 +101,7 @@ impl Engine {
     /// None if nothing can be evicted now: then the request goes round the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
         loop {
-            self.reclaim.ahead.borrow_mut().ask(block.class);
-            let slot = self.map.borrow_mut().allocate(volume, block);
-            if !self.reclaim.busy.get() && self.is_low() {
-                self.reclaim.kick.wake_all();
-            }
-            if (slot.is_none() || self.is_scarce(block.class))
-                && let Some(round) = self.reclaim.waits_for.take()
-            {
-                self.request(round);
-            }
+            let slot = self.allocate_now(volume, block);
             if slot.is_some() {
                 return slot;
             }
@@ -121,6 +116,21 @@ impl Engine {
             }
             self.reclaim.freed.wait().await;
         }
+    }
+
+    /// The same, if there is a slot at once. The reclaimer hears of it either way.
+    pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
+        self.reclaim.ahead.borrow_mut().ask(block.class);
+        let slot = self.map.borrow_mut().allocate(volume, block);
+        if !self.reclaim.busy.get() && self.is_low() {
+            self.reclaim.kick.wake_all();
+        }
+        if (slot.is_none() || self.is_scarce(block.class))
+            && let Some(round) = self.reclaim.waits_for.take()
+        {
+            self.request(round);
+        }
+        slot
     }
 
     /// The reclaimer's task.
@@ -165,38 +175,50 @@ impl Engine {
         durable
     }
 
+    /// Whether a block can go: nobody is at it, and if it is dirty, somebody can write it back.
+    fn can_leave(&self, block: Candidate) -> Leave {
+        let Candidate {
+            region,
+            granules,
+            dirty,
+            flags,
+        } = block;
+        if dirty {
+            let attached = self.volumes.borrow().contains_key(&region.volume());
+            return match attached && !self.locks.is_exclusive(region, granules) {
+                true => Leave::Later,
+                false => Leave::Never,
+            };
+        }
+        match flags & CLEANING == 0 && self.locks.admits(region, granules, true) {
+            true => Leave::Now,
+            false => Leave::Never,
+        }
+    }
+
     async fn reclaim_round(self: &Rc<Self>) {
-        let (mut victims, mut locks) = (Vec::new(), Vec::new());
-        let mut dirty = VecDeque::new();
-        let urgent = {
+        let (urgent, picked) = {
             let mut ahead = self.reclaim.ahead.borrow_mut();
             let urgent = ahead.is_pressed(self.map.borrow().table());
-            self.map.borrow_mut().pick(&mut ahead, |slot, candidate| {
-                let Candidate {
-                    region, granules, ..
-                } = candidate;
-                if candidate.dirty {
-                    dirty.push_back(slot);
-                    return false;
-                }
-                // Nobody is at it, and nobody will be.
-                let goes =
-                    candidate.flags & CLEANING == 0 && self.locks.admits(region, granules, true);
-                if goes {
-                    self.locks.take(region, granules, true);
-                    victims.push(slot);
-                    locks.push((region, granules));
-                }
-                goes
-            });
-            urgent
+            let mut map = self.map.borrow_mut();
+            (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
         };
-        if !dirty.is_empty() {
-            self.cleaner.want_clean(dirty);
+        if !picked.dirty.is_empty() {
+            self.cleaner.want_clean(picked.dirty.into());
         }
+        let victims = picked.leaving;
         if victims.is_empty() {
             self.reclaim.stuck.set(true);
             return;
+        }
+        // Nobody is at them, and nobody will be.
+        let lock = |slot: &BlockId| {
+            let (volume, region, span) = self.map.borrow().table().address(*slot);
+            (BlockKey::new(volume, region), self.geometry.covers(span))
+        };
+        let locks: Vec<(BlockKey, u64)> = victims.iter().map(lock).collect();
+        for (region, granules) in &locks {
+            self.locks.take(*region, *granules, true);
         }
         let traced: Vec<u32> = {
             let map = self.map.borrow();

@@ -118,8 +118,13 @@ impl Engine {
                 if first.len() as u64 == wide.end - wide.start {
                     return self.run(volume, job(first), first, write).await;
                 }
-                let parts = std::iter::once(first).chain(parts).map(|part| {
-                    let job = job(part);
+                // What was asked for gets room first.
+                let parts = std::iter::once(first)
+                    .chain(parts)
+                    .map(|part| (job(part), part));
+                let (asked, beside): (Vec<_>, Vec<_>) =
+                    parts.partition(|(job, _)| job.part.len() > 0);
+                let parts = asked.into_iter().chain(beside).map(|(job, part)| {
                     let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
                     async move { engine.run(&volume, job, part, write).await }
                 });
@@ -250,16 +255,7 @@ impl Engine {
         volume: &Attached,
         part: &Stretch,
     ) -> Guard<'_> {
-        let (touched, units) = (
-            self.geometry.region_granules(part),
-            self.geometry.units(part),
-        );
-        let needed = || {
-            let map = self.map.borrow();
-            let blocks = map.overlapping(volume.id, part.region, units);
-            let missing = blocks.fold(units, |missing, (_, span)| missing & !span.mask());
-            touched | self.geometry.granules_of_units(missing)
-        };
+        let needed = || self.granules_to_lock(volume, part);
         let mut granules = needed();
         loop {
             let key = volume.region_key(part.region);
@@ -271,5 +267,14 @@ impl Engine {
             }
             granules = now;
         }
+    }
+
+    /// What [`Engine::lock_blocks`] locks, as things are.
+    pub(crate) fn granules_to_lock(&self, volume: &Attached, part: &Stretch) -> u64 {
+        let units = self.geometry.units(part);
+        let map = self.map.borrow();
+        let blocks = map.overlapping(volume.id, part.region, units);
+        let missing = blocks.fold(units, |missing, (_, span)| missing & !span.mask());
+        self.geometry.region_granules(part) | self.geometry.granules_of_units(missing)
     }
 }

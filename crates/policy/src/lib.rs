@@ -13,8 +13,8 @@ pub mod replacement;
 #[cfg(feature = "decisions")]
 pub use adaptive::take_decisions;
 pub use adaptive::{
-    Ahead, BlockId, BlockSizes, BlockTable, Decision, Footprint, GroupId, Misplaced, Segment, Span,
-    TwoLevel, Victim, Worth, clean_with,
+    Ahead, BlockId, BlockSizes, BlockTable, Decision, Footprint, GroupId, Leave, Misplaced, Picked,
+    Segment, Span, TwoLevel, Victim, Worth, clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};

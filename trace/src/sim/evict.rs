@@ -1,6 +1,6 @@
 //! What goes, and what is written back for it.
 
-use forebay_policy::{BlockId, clean_with};
+use forebay_policy::{BlockId, BlockTable, Leave, clean_with};
 
 use super::changes::Change;
 use super::cost::Way;
@@ -10,20 +10,17 @@ use super::model::{Fill, Simulated, WriteBack};
 impl Simulated {
     /// Makes room ahead of need. Returns whether anything came of it.
     pub(super) fn make_room(&mut self) -> bool {
-        let (mut victims, mut dirty) = (std::mem::take(&mut self.victims), Vec::new());
         let traffic = &self.traffic;
-        self.ahead
-            .pick(self.model.replace, &mut self.table, |_, id| {
-                let clean = traffic[id as usize].dirty == 0;
-                if clean { &mut victims } else { &mut dirty }.push(id);
-                clean
-            });
-        let moved = !victims.is_empty() || !dirty.is_empty();
-        for id in victims.drain(..) {
+        let look = |_: &BlockTable, id: BlockId| match traffic[id as usize].dirty {
+            0 => Leave::Now,
+            _ => Leave::Later,
+        };
+        let picked = self.ahead.pick(self.model.replace, &mut self.table, look);
+        let moved = !picked.leaving.is_empty() || !picked.dirty.is_empty();
+        for id in picked.leaving {
             self.evict(id);
         }
-        self.victims = victims;
-        for id in dirty {
+        for id in picked.dirty {
             self.write_back(id);
         }
         moved

@@ -259,25 +259,32 @@ impl Simulated {
         let (granule, volume) = (self.granule_bytes, request.volume as u16);
         let region_bytes = self.model.sizes.region_bytes();
         let wanted = self.widen(volume, first, last, write);
-        let (mut at, end) = (wanted.0 * granule, wanted.1 * granule);
+        let (start, end) = (wanted.0 * granule, wanted.1 * granule);
         let mut hit_bytes = 0;
-        while at < end {
-            let region = at >> self.region_shift;
-            let base = region << self.region_shift;
-            let to = end.min(base + region_bytes);
-            let inside = |bytes: u64| bytes.clamp(base, base + region_bytes) - base;
-            hit_bytes += self.part(Part {
-                volume,
-                region,
-                start: inside(request.offset_bytes),
-                end: inside(request.end_bytes()),
-                wanted: bits(
-                    (at - base) >> self.granule_shift,
-                    (to - base) >> self.granule_shift,
-                ),
-                write,
-            });
-            at = to;
+        // What was asked for gets room first.
+        for asked in [true, false] {
+            let mut at = start;
+            while at < end {
+                let region = at >> self.region_shift;
+                let base = region << self.region_shift;
+                let to = end.min(base + region_bytes);
+                let inside = |bytes: u64| bytes.clamp(base, base + region_bytes) - base;
+                let part = Part {
+                    volume,
+                    region,
+                    start: inside(request.offset_bytes),
+                    end: inside(request.end_bytes()),
+                    wanted: bits(
+                        (at - base) >> self.granule_shift,
+                        (to - base) >> self.granule_shift,
+                    ),
+                    write,
+                };
+                if (part.start < part.end) == asked {
+                    hit_bytes += self.part(part);
+                }
+                at = to;
+            }
         }
         self.issue();
         hit_bytes
@@ -361,7 +368,10 @@ impl Simulated {
         }
         if self.model.fill == Fill::Learned {
             for span in sizes.cut_asked(missing, asked) {
-                hit_bytes += self.place(part, span);
+                hit_bytes += match span.mask() & asked {
+                    0 => self.place_beside(part, span),
+                    _ => self.place(part, span),
+                };
             }
         } else {
             for span in sizes.cut(missing) {
@@ -369,6 +379,15 @@ impl Simulated {
             }
         }
         hit_bytes
+    }
+
+    /// Places a block that nobody asked for, if there is room at once.
+    fn place_beside(&mut self, part: Part, span: Span) -> u64 {
+        if self.table.has_room(span.class) {
+            return self.place(part, span);
+        }
+        self.ahead.ask(span.class);
+        0
     }
 
     /// Places a missed block and serves what of a part lies in it.

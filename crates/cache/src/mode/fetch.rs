@@ -7,7 +7,7 @@ use forebay_block::{BlockDeviceExt, Error, ErrorKind, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
-use super::take_in::take_in;
+use super::take_in::{Held, take_in};
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
 
@@ -20,7 +20,9 @@ pub(super) enum Use {
     DirtyOnly,
 }
 
-/// Serves a read from the cache; what is missing of `wide` is taken in, if the policy admits it.
+/// Serves a read from the cache; what is missing of `wide` is taken in, if the policy admits it. The answer
+/// waits for nothing that was not asked for: that is locked, and gets room, at once or not at all, and most
+/// of it comes behind the answer.
 pub(super) async fn promoting(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
@@ -36,8 +38,28 @@ pub(super) async fn promoting(
         }
     }
     // Promotion changes blocks, and a read of the backing device must not race with a write to it.
-    let _lock = engine.lock_blocks(Site::here(), volume, &wide).await;
-    take_in(engine, volume, job, wide).await
+    let site = Site::here();
+    let key = volume.region_key(wide.region);
+    let locked = || engine.granules_to_lock(volume, &wide);
+    if job.part.len() == 0 {
+        if let Some(along) = engine.come_along(wide.len())
+            && let Some(lock) = engine.locks.try_exclusive(site, key, locked())
+        {
+            let held = Held {
+                lock,
+                along: Some(along),
+            };
+            return take_in(engine, volume, job, wide, held).await;
+        }
+        return Ok(());
+    }
+    let mut lock = engine.lock_blocks(site, volume, &job.part).await;
+    let along = match wide.len() - job.part.len() {
+        0 => None,
+        beside => engine.come_along(beside).filter(|_| lock.widen(locked())),
+    };
+    let wide = if along.is_some() { wide } else { job.part };
+    take_in(engine, volume, job, wide, Held { lock, along }).await
 }
 
 /// Reads a piece that is in the cache.

@@ -1,17 +1,21 @@
 //! Read misses: what the cache lacks comes from the backing device, in one read where it touches, and is
 //! taken in on the way.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
+use forebay_io::rt;
 use forebay_policy::{BlockId, Span};
 
 use super::cached::forget_if_empty;
 use super::fetch::from_slot;
+use crate::bring::Along;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
+use crate::lock::Guard;
 
 /// Runs that touch are read at once up to this length, bytes: a backing device that is shared would make
 /// others wait for more.
@@ -25,14 +29,23 @@ struct Taker {
     granules: u64,
 }
 
-/// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of `wide`. All
-/// blocks there are locked. The answer does not depend on whether the cache device takes anything, nor on
-/// what was not asked for.
+/// What is held while something is taken in.
+pub(super) struct Held<'a> {
+    /// All blocks of what comes.
+    pub(super) lock: Guard<'a>,
+    /// Counts what nobody asked for, if some of it is.
+    pub(super) along: Option<Along>,
+}
+
+/// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of `wide`. The
+/// answer does not depend on whether the cache device takes anything, nor on what was not asked for; what
+/// the client does not wait for has a task of its own, which holds the locks until it ends.
 pub(super) async fn take_in(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     job: Job<Stretch>,
     wide: Stretch,
+    held: Held<'_>,
 ) -> Result<()> {
     let geometry = engine.geometry;
     let asked = match job.part.len() {
@@ -99,9 +112,10 @@ pub(super) async fn take_in(
             admitted =
                 !job.sequential && engine.commit.is_alive() && volume.promotes(volume.key(block));
         }
-        let slot = match admitted {
-            true => engine.allocate(volume.id, block).await,
-            false => None,
+        let slot = match (admitted, wanted) {
+            (true, true) => engine.allocate(volume.id, block).await,
+            (true, false) => engine.allocate_now(volume.id, block),
+            (false, _) => None,
         };
         if let Some(slot) = slot {
             if wanted {
@@ -126,12 +140,21 @@ pub(super) async fn take_in(
         let runs = geometry.runs(taker.span.class, taker.granules, 0..limit);
         reads.extend(runs.map(|run| base + run.start..base + run.end));
     }
-    let takers: Rc<[Taker]> = takers.into();
-    for run in joined(reads) {
-        let (engine, volume) = (Rc::clone(engine), Rc::clone(volume));
-        let (job, takers) = (job.clone(), Rc::clone(&takers));
+    let intake = Rc::new(Intake {
+        engine: Rc::clone(engine),
+        volume: Rc::clone(volume),
+        region: wide.region,
+        takers,
+        fresh,
+    });
+    let (waited_for, behind) = parted(joined(reads), &(job.part.start..job.part.end));
+    let read: Rc<RefCell<Vec<Come>>> = Rc::default();
+    for run in waited_for {
+        let (intake, job, read) = (Rc::clone(&intake), job.clone(), Rc::clone(&read));
         work.push(Box::pin(async move {
-            read_run(&engine, &volume, &job, run, &takers).await
+            let more = intake.read_for_client(&job, run).await?;
+            read.borrow_mut().extend(more);
+            Ok(())
         }));
     }
     let result = match work.pop() {
@@ -139,10 +162,21 @@ pub(super) async fn take_in(
         Some(last) => Engine::all(work.into_iter().chain([last])).await,
         None => Ok(()),
     };
-    for taker in &takers[fresh..] {
-        forget_if_empty(engine, taker.slot);
+    let mut come = read.take();
+    come.extend(behind.into_iter().map(|run| Come { run, buf: None }));
+    if come.is_empty() {
+        intake.end();
+    } else {
+        intake.go_on(come, held);
     }
     result
+}
+
+/// A run of a region that is to be put into the cache, with its data if that was read.
+#[derive(Debug)]
+struct Come {
+    run: Range<u32>,
+    buf: Option<Buf>,
 }
 
 /// Puts runs that touch each other together, bytes of the region.
@@ -158,77 +192,153 @@ fn joined(mut runs: Vec<Range<u32>>) -> Vec<Range<u32>> {
     runs
 }
 
-/// Reads a run of a region from the backing device, for the client and for the blocks that take it in.
-async fn read_run(
-    engine: &Rc<Engine>,
-    volume: &Attached,
-    job: &Job<Stretch>,
-    run: Range<u32>,
-    takers: &[Taker],
-) -> Result<()> {
-    let geometry = engine.geometry;
-    let region = |start: u32| geometry.region_offset(&Stretch { start, ..job.part });
-    let asked = run.start.max(job.part.start)..run.end.min(job.part.end);
-    let for_client = |range: &Range<u32>| {
-        let at = (range.start - job.part.start) as usize;
-        job.buf.slice(at..at + range.len())
-    };
-    let buf = if asked == run {
-        for_client(&asked)
-    } else {
-        Buf::scratch(run.len())
-    };
-    let read = volume.backing.device.read(region(run.start), buf.clone());
-    if let Err(error) = read.await {
+/// Parts runs into those that the client waits for and those that come behind its answer.
+///
+/// A run with something in it that was asked for is read at once up to [`READ_MAX`]: the client waits a little
+/// longer for more bytes, but the backing device serves one operation instead of two, and operations are
+/// what it has fewest of. Of a longer run, only the aligned stretches of that length that hold what was asked
+/// for are waited for; they end where granules do.
+fn parted(runs: Vec<Range<u32>>, asked: &Range<u32>) -> (Vec<Range<u32>>, Vec<Range<u32>>) {
+    let (mut waited_for, mut behind) = (Vec::new(), Vec::new());
+    for run in runs {
+        let own = run.start.max(asked.start)..run.end.min(asked.end);
+        if own.is_empty() {
+            behind.push(run);
+            continue;
+        }
+        let (mut start, mut end) = (run.start, run.end);
+        if end - start > READ_MAX {
+            start = start.max(own.start - own.start % READ_MAX);
+            end = end.min(own.end.next_multiple_of(READ_MAX));
+        }
+        waited_for.push(start..end);
+        behind.extend(
+            [run.start..start, end..run.end]
+                .into_iter()
+                .filter(|rest| !rest.is_empty()),
+        );
+    }
+    (waited_for, behind)
+}
+
+/// Something that is being taken in: a region, and the blocks that take it.
+struct Intake {
+    engine: Rc<Engine>,
+    volume: Rc<Attached>,
+    region: u64,
+    takers: Vec<Taker>,
+    /// Those from here on were given their slots for this.
+    fresh: usize,
+}
+
+impl Intake {
+    /// Where a byte of the region lies in the volume.
+    fn offset(&self, start: u32) -> u64 {
+        let (region, end) = (self.region, start);
+        self.engine
+            .geometry
+            .region_offset(&Stretch { region, start, end })
+    }
+
+    /// Reads a run from the backing device for the client, who asked for some of it at least. What lies in the
+    /// client's buffer is put into the cache before the answer, after which the buffer is the client's; a run
+    /// with more in it is given back for later.
+    async fn read_for_client(&self, job: &Job<Stretch>, run: Range<u32>) -> Result<Option<Come>> {
+        let asked = run.start.max(job.part.start)..run.end.min(job.part.end);
+        let at = (asked.start - job.part.start) as usize;
+        let own = job.buf.slice(at..at + asked.len());
+        let backing = &self.volume.backing.device;
         if asked == run {
-            return Err(error);
+            backing.read(self.offset(run.start), own.clone()).await?;
+            self.fill(&run, &own).await;
+            return Ok(None);
         }
-        // What nobody asked for may be what cannot be read.
-        if !asked.is_empty() {
-            let (at, buf) = (region(asked.start), for_client(&asked));
-            return volume.backing.device.read(at, buf).await;
+        let buf = Buf::scratch(run.len());
+        let read = backing.read(self.offset(run.start), buf.clone()).await;
+        if read.is_err() {
+            // What nobody asked for may be what cannot be read.
+            backing.read(self.offset(asked.start), own).await?;
+            return Ok(None);
         }
-        return Ok(());
-    }
-    if asked != run && !asked.is_empty() {
         let at = (asked.start - run.start) as usize;
-        for_client(&asked).copy_from_buf(&buf.slice(at..at + asked.len()));
+        own.copy_from_buf(&buf.slice(at..at + asked.len()));
+        let buf = Some(buf);
+        Ok(Some(Come { run, buf }))
     }
-    for taker in takers {
-        let base = geometry.block_start(taker.span);
-        let block = geometry.block_in(job.part.region, taker.span);
-        let limit = volume.limit(geometry, block);
-        let mut filled = 0;
-        for part in geometry.runs(taker.span.class, taker.granules, 0..limit) {
-            // Runs were put together, never cut.
-            let (start, end) = (base + part.start, base + part.end);
-            if start < run.start || end > run.end {
-                continue;
+
+    /// Takes in what the client does not wait for. The locks are held, and the volume stays, until it is there.
+    fn go_on(self: Rc<Self>, come: Vec<Come>, held: Held<'_>) {
+        let Held { lock, along } = held;
+        let lock = lock.hand_over();
+        self.volume.enter();
+        rt::spawn(async move {
+            let lock = self.engine.locks.adopt(lock);
+            let runs = come.into_iter().map(|come| self.take(come));
+            // Nobody asked for it: an error is nobody's.
+            let _ = Engine::all(runs).await;
+            self.end();
+            drop((lock, along));
+            self.volume.leave();
+        });
+    }
+
+    async fn take(&self, come: Come) -> Result<()> {
+        let Come { run, buf } = come;
+        let buf = match buf {
+            Some(buf) => buf,
+            None => {
+                let (at, buf) = (self.offset(run.start), Buf::scratch(run.len()));
+                self.volume.backing.device.read(at, buf.clone()).await?;
+                buf
             }
-            let data = buf.slice((start - run.start) as usize..(end - run.start) as usize);
-            if engine
-                .write_slot(taker.slot, part.start, data)
-                .await
-                .is_ok()
-            {
-                filled |= geometry.touched(&Piece {
-                    block,
-                    start: part.start,
-                    end: part.end,
-                });
+        };
+        self.fill(&run, &buf).await;
+        Ok(())
+    }
+
+    /// Writes a run that was read into the blocks that take it.
+    async fn fill(&self, run: &Range<u32>, buf: &Buf) {
+        let (engine, geometry) = (&self.engine, self.engine.geometry);
+        for taker in &self.takers {
+            let base = geometry.block_start(taker.span);
+            let block = geometry.block_in(self.region, taker.span);
+            let limit = self.volume.limit(geometry, block);
+            // Granules are whole in a run: runs end where blocks, the volume or granules do.
+            let within = run.start.max(base) - base..run.end.saturating_sub(base).min(limit);
+            let mut filled = 0;
+            for part in geometry.runs(taker.span.class, taker.granules, within) {
+                let at = (base + part.start - run.start) as usize;
+                let data = buf.slice(at..at + part.len());
+                if engine
+                    .write_slot(taker.slot, part.start, data)
+                    .await
+                    .is_ok()
+                {
+                    filled |= geometry.touched(&Piece {
+                        block,
+                        start: part.start,
+                        end: part.end,
+                    });
+                }
+            }
+            // After a failed flush nobody knows what is there.
+            if filled != 0 && !engine.is_in_doubt(taker.slot) {
+                let mut map = engine.map.borrow_mut();
+                let entry = map.slot(taker.slot);
+                map.set(taker.slot, entry.valid | filled, entry.dirty);
+                drop(map);
+                engine.stats.promotions.add(1);
+                engine.queue_later(taker.slot);
             }
         }
-        // After a failed flush nobody knows what is there.
-        if filled != 0 && !engine.is_in_doubt(taker.slot) {
-            let mut map = engine.map.borrow_mut();
-            let entry = map.slot(taker.slot);
-            map.set(taker.slot, entry.valid | filled, entry.dirty);
-            drop(map);
-            engine.stats.promotions.add(1);
-            engine.queue_later(taker.slot);
+    }
+
+    /// All that was to come has: slots that took nothing are given back.
+    fn end(&self) {
+        for taker in &self.takers[self.fresh..] {
+            forget_if_empty(&self.engine, taker.slot);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -242,5 +352,24 @@ mod tests {
         let long = vec![0..READ_MAX, READ_MAX..READ_MAX + 4];
         assert_eq!(joined(long.clone()), long);
         assert_eq!(joined(Vec::new()), []);
+    }
+
+    #[test]
+    fn a_long_run_is_waited_for_where_it_was_asked_for() {
+        const M: u32 = READ_MAX;
+        let of = |run, asked| {
+            let (waited_for, behind) = parted(vec![run], &asked);
+            let ends = |runs: Vec<Range<u32>>| -> Vec<(u32, u32)> {
+                runs.into_iter().map(|run| (run.start, run.end)).collect()
+            };
+            (ends(waited_for), ends(behind))
+        };
+        assert_eq!(of(8..M, 16..20), (vec![(8, M)], vec![]));
+        assert_eq!(of(8..16, 16..20), (vec![], vec![(8, 16)]));
+        assert_eq!(of(8..M + 9, 16..20), (vec![(8, M)], vec![(M, M + 9)]));
+        let behind = vec![(0, M), (2 * M, 4 * M)];
+        assert_eq!(of(0..4 * M, M + 4..M + 8), (vec![(M, 2 * M)], behind));
+        assert_eq!(of(0..4 * M, 0..4 * M), (vec![(0, 4 * M)], vec![]));
+        assert_eq!(of(0..4, 0..0), (vec![], vec![(0, 4)]));
     }
 }

@@ -9,6 +9,29 @@ use super::table::{BlockId, BlockTable, GroupId};
 
 /// Candidates that are looked at for each that is wanted: others are at some, or they are dirty.
 const LOOK_AT: u32 = 16;
+/// Groups that a batch passes over because a block keeps them. Looking at so many takes about a millisecond,
+/// and a volume that is not attached may have left dirty blocks in any number.
+const PASS_OVER: u32 = 4096;
+
+/// Whether a block can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// At once.
+    Now,
+    /// It is dirty, and will be written back if that is asked for.
+    Later,
+    /// Not as things are: somebody is at it, or nothing can be written back of it.
+    Never,
+}
+
+/// What [`Ahead::pick`] chose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Picked {
+    /// What goes, coldest first; each is leaving until it is removed or stays.
+    pub leaving: Vec<BlockId>,
+    /// What would go if it were written back. A block may be named twice.
+    pub dirty: Vec<BlockId>,
+}
 
 /// When to make room, how much, and for blocks of which sizes.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +40,7 @@ pub struct Ahead {
     low: u32,
     /// What is given up at a time, units.
     batch: u32,
-    /// GroupOrder that are kept free for a class that nobody asked for lately.
+    /// Groups that are kept free for a class that nobody asked for lately.
     reserve: u32,
     /// Units of each class that were asked for since the last batch.
     asked: [u32; 8],
@@ -82,18 +105,18 @@ impl Ahead {
     }
 
     /// Names what goes, coldest first as [`TwoLevel::victim`] would: a batch for the classes that were asked
-    /// for and are short of room. `offer` says whether a block can go; one that can is leaving then, until
-    /// it is removed or stays.
+    /// for and are short of room. `look` says whether a block can go. A group of which a block never can is
+    /// left alone: it would not be free, and what is warm of it lost for nothing.
     pub fn pick(
         &mut self,
         rule: TwoLevel,
         table: &mut BlockTable,
-        offer: impl FnMut(&BlockTable, BlockId) -> bool,
-    ) {
+        look: impl Fn(&BlockTable, BlockId) -> Leave,
+    ) -> Picked {
         let all: u64 = self.asked.iter().map(|units| u64::from(*units)).sum();
         let short = |class: &u8| self.lacks(table, *class);
         let short: Vec<u8> = table.sizes().classes().filter(short).collect();
-        let mut round = Round::new(rule, table, offer);
+        let mut round = Round::new(rule, table, look);
         for class in short {
             let asked = u64::from(self.asked[usize::from(class)]);
             #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
@@ -102,44 +125,56 @@ impl Ahead {
         }
         round.free_groups(self.reserve);
         self.asked = [0; 8];
+        round.picked
     }
 }
 
 /// A batch in the making.
-struct Round<'a, Offer> {
+struct Round<'a, Look> {
     rule: TwoLevel,
     table: &'a mut BlockTable,
-    offer: Offer,
+    look: Look,
+    picked: Picked,
     /// Blocks that were not looked at.
     walk: Walk,
     groups: GroupOrder,
-    /// GroupOrder of which something is leaving.
+    /// Groups of which something is leaving.
     touched: Vec<GroupId>,
+    /// Groups that a block keeps.
+    passed_over: u32,
 }
 
-impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
-    fn new(rule: TwoLevel, table: &'a mut BlockTable, offer: Offer) -> Self {
+impl<'a, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Look> {
+    fn new(rule: TwoLevel, table: &'a mut BlockTable, look: Look) -> Self {
         Self {
             rule,
             walk: Walk::new(table),
             groups: GroupOrder::new(rule, table),
             table,
-            offer,
+            look,
+            picked: Picked::default(),
             touched: Vec::new(),
+            passed_over: 0,
         }
     }
 
-    /// Looks at a block; returns its units if it goes.
-    fn look(&mut self, id: BlockId) -> u32 {
+    /// Takes a block if it can go; returns its units then.
+    fn take(&mut self, id: BlockId) -> u32 {
         if self.table.is_leaving(id) {
             return 0;
         }
         self.walk.pass(self.table, id);
-        if !(self.offer)(self.table, id) {
-            return 0;
+        match (self.look)(self.table, id) {
+            Leave::Now => {}
+            Leave::Later => {
+                self.picked.dirty.push(id);
+                return 0;
+            }
+            Leave::Never => return 0,
         }
         self.groups.pass(self.table, id);
         self.table.leave(id);
+        self.picked.leaving.push(id);
         let group = self.table.group_of(id);
         if self.touched.last() != Some(&group) {
             self.touched.push(group);
@@ -147,11 +182,19 @@ impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
         1 << self.table.class(id)
     }
 
-    /// Looks at a group's blocks; returns the units of those that go.
-    fn look_at_group(&mut self) -> Option<u32> {
-        let group = self.groups.next(self.table)?;
-        let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
-        Some(blocks.iter().map(|id| self.look(*id)).sum())
+    /// Takes the next group of which all can go; returns the units of those blocks that do now.
+    fn take_group(&mut self) -> Option<u32> {
+        while self.passed_over < PASS_OVER {
+            let group = self.groups.next(self.table)?;
+            let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
+            let (table, look) = (&*self.table, &self.look);
+            let stays = |id: &BlockId| !table.is_leaving(*id) && look(table, *id) == Leave::Never;
+            if !blocks.iter().any(stays) {
+                return Some(blocks.iter().map(|id| self.take(*id)).sum());
+            }
+            self.passed_over += 1;
+        }
+        None
     }
 
     fn make_room(&mut self, class: u8, units: u32) {
@@ -165,14 +208,14 @@ impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
             };
             let fits =
                 same != NONE && (one_size || is_as_cold(self.rule, self.table, same, coldest));
-            if fits {
-                found += self.look(same);
-            } else {
-                match self.look_at_group() {
-                    Some(units) => found += units,
-                    None => return,
-                }
-            }
+            let group = if fits { None } else { self.take_group() };
+            found += match (group, self.walk.next_of(class)) {
+                (Some(units), _) => units,
+                (None, _) if fits => self.take(same),
+                // No group is left that could go; of the size there may be blocks that are warmer.
+                (None, NONE) => return,
+                (None, warmer) => self.take(warmer),
+            };
         }
     }
 
@@ -184,13 +227,13 @@ impl<'a, Offer: FnMut(&BlockTable, BlockId) -> bool> Round<'a, Offer> {
         let mut left = reserve.saturating_mul(LOOK_AT);
         while free + self.emptied() < reserve && left > 0 {
             left -= 1;
-            if self.look_at_group().is_none() {
+            if self.take_group().is_none() {
                 return;
             }
         }
     }
 
-    /// GroupOrder of which everything is leaving.
+    /// Groups of which everything is leaving.
     fn emptied(&mut self) -> u32 {
         self.touched.sort_unstable();
         self.touched.dedup();
@@ -228,11 +271,8 @@ mod tests {
     #[test]
     fn the_coldest_of_the_size_go_and_groups_for_the_reserve() {
         let (mut table, mut ahead) = full(0);
-        let mut gone = Vec::new();
-        ahead.pick(TwoLevel::Ours, &mut table, |_, id| {
-            gone.push(id);
-            true
-        });
+        let gone = ahead.pick(TwoLevel::Ours, &mut table, |_, _| Leave::Now);
+        let gone = gone.leaving;
         // Two groups' worth of blocks, in order, which are the two coldest groups; no third is needed.
         assert_eq!(gone, (0..16).collect::<Vec<_>>());
         for id in gone {
@@ -245,11 +285,9 @@ mod tests {
     #[test]
     fn another_size_takes_groups() {
         let (mut table, mut ahead) = full(3);
-        let mut gone = Vec::new();
-        ahead.pick(TwoLevel::Ours, &mut table, |table, id| {
-            gone.push(table.group_of(id));
-            true
-        });
+        let gone = ahead.pick(TwoLevel::Ours, &mut table, |_, _| Leave::Now);
+        let gone = gone.leaving.into_iter().map(|id| table.group_of(id));
+        let mut gone: Vec<GroupId> = gone.collect();
         gone.dedup();
         assert_eq!(gone, [0, 1]);
     }
@@ -257,14 +295,15 @@ mod tests {
     #[test]
     fn what_cannot_go_stays_and_the_next_is_asked() {
         let (mut table, mut ahead) = full(0);
-        let mut gone = Vec::new();
-        ahead.pick(TwoLevel::Ours, &mut table, |_, id| {
-            let goes = id % 2 == 1;
-            if goes {
-                gone.push(id);
-            }
-            goes
-        });
+        let look = |_: &BlockTable, id: BlockId| match id % 2 {
+            1 => Leave::Now,
+            _ => Leave::Later,
+        };
+        let Picked {
+            leaving: gone,
+            dirty,
+        } = ahead.pick(TwoLevel::Ours, &mut table, look);
+        assert!(!dirty.is_empty() && dirty.iter().all(|id| id % 2 == 0));
         assert!(gone.len() >= 16 && gone.iter().all(|id| table.is_leaving(*id)));
         assert_eq!(table.coldest(Segment::Probation), Some(0));
         for id in gone {
@@ -272,5 +311,60 @@ mod tests {
         }
         assert_eq!(table.coldest_of(Segment::Probation, 0), Some(0));
         assert!(table.blocks().all(|id| !table.is_leaving(id)));
+    }
+
+    #[test]
+    fn a_group_that_a_block_keeps_loses_nothing() {
+        let (mut table, mut ahead) = full(3);
+        // Of each group but the last, one block cannot go.
+        let look = |table: &BlockTable, id: BlockId| match id % 8 == 3 && table.group_of(id) != 63 {
+            true => Leave::Never,
+            false => Leave::Now,
+        };
+        let gone = ahead.pick(TwoLevel::Ours, &mut table, look).leaving;
+        assert_eq!(gone, (63 * 8..64 * 8).collect::<Vec<_>>());
+        assert!(
+            table
+                .blocks()
+                .all(|id| table.is_leaving(id) == (id >= 63 * 8))
+        );
+    }
+
+    #[test]
+    fn a_group_goes_while_its_dirty_blocks_are_written_back() {
+        let (mut table, mut ahead) = full(3);
+        let look = |_: &BlockTable, id: BlockId| match id % 8 {
+            3 => Leave::Later,
+            _ => Leave::Now,
+        };
+        let picked = ahead.pick(TwoLevel::Ours, &mut table, look);
+        assert!(picked.dirty.starts_with(&[3]), "{picked:?}");
+        assert_eq!(picked.leaving[..7], [0, 1, 2, 4, 5, 6, 7]);
+    }
+
+    /// If no group can go, room for a size comes from its own blocks, however warm they are.
+    #[test]
+    fn where_every_group_is_kept_blocks_of_the_size_go() {
+        let sizes = BlockSizes::new(&[32 * K, 64 * K, 256 * K]).expect("right");
+        let mut table = BlockTable::new(sizes, 64);
+        for region in 0..64 * 8 - 4 {
+            let (first, class) = (0, u8::from(region >= 63 * 8));
+            let span = Span { first, class };
+            table.allocate(0, region, span).expect("there is room");
+        }
+        let pairs: Vec<BlockId> = table.blocks().filter(|id| table.class(*id) == 1).collect();
+        for id in &pairs {
+            TwoLevel::Ours.used(&mut table, *id, true);
+        }
+        let mut ahead = Ahead::new(sizes, 64 * 8);
+        ahead.ask(1);
+        let look = |table: &BlockTable, id: BlockId| match table.class(id) == 0 && id % 8 == 3
+            || id == pairs[0]
+        {
+            true => Leave::Never,
+            false => Leave::Now,
+        };
+        let gone = ahead.pick(TwoLevel::Ours, &mut table, look).leaving;
+        assert_eq!(gone, pairs[1..]);
     }
 }

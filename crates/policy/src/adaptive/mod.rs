@@ -15,7 +15,7 @@ mod replace;
 mod sizes;
 mod table;
 
-pub use ahead::Ahead;
+pub use ahead::{Ahead, Leave, Picked};
 pub use cleaning::clean_with;
 pub use decisions::Decision;
 #[cfg(feature = "decisions")]

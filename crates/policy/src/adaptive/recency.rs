@@ -90,6 +90,12 @@ impl Walk {
         })
     }
 
+    /// The next block of a class, or [`NONE`].
+    pub(super) fn next_of(&self, class: u8) -> BlockId {
+        let mut next = self.0.iter().map(|next| next[usize::from(class)]);
+        next.find(|id| *id != NONE).unwrap_or(NONE)
+    }
+
     /// Goes on behind a block if that is where it is. The block is on a list still.
     pub(super) fn pass(&mut self, table: &BlockTable, id: BlockId) {
         let block = &table.blocks[id as usize];

@@ -1,0 +1,139 @@
+//! What a read brings in though nobody asked for it.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use forebay_block::{Completion, DeviceInfo, Op, Request};
+
+use super::*;
+use crate::bring::ALONG_MAX_BYTES;
+use crate::engine::{Engine, Job};
+use crate::geometry::Stretch;
+use crate::mode;
+
+const K: u64 = 1 << 10;
+
+fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
+    DiskConfig {
+        latency_us: (latency_us, latency_us),
+        ..config(name, size, 4096)
+    }
+}
+
+/// Reads the first 4 KiB of a region and brings in 24 KiB beside them; returns how long that took.
+async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
+    let volume = engine.volume_by_name("v").expect("attached");
+    let start = 0;
+    let part = |end| Stretch { region, start, end };
+    let job = Job {
+        part: part(4096),
+        buf: Buf::zeroed(4096),
+        durable: false,
+        sequential: false,
+    };
+    let began = rt::now();
+    let read = mode::read(engine, &volume, job, part(28 << 10));
+    read.await.expect("reads");
+    rt::now() - began
+}
+
+/// The answer waits neither for others' locks nor until it is in the cache; what can come comes behind it.
+#[test]
+fn what_nobody_asked_for_is_not_waited_for() {
+    let mut world = World::new(12);
+    world.add_disk(&device("cache", 4 << 20, 50_000));
+    world.add_disk(&device("backing", 1 << 20, 1000));
+    run(&world, async |disks| {
+        make_sizes(&disks, &[4, 8, 16, 32].map(|size| size * K)).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let engine = &cache.engine;
+        let id = engine.volume_by_name("v").expect("attached").id;
+        let cached = |region| engine.map.borrow().cached(id, region);
+
+        // Somebody is at one of the blocks that would come along.
+        let key = forebay_policy::BlockKey::new(id, 0);
+        let others = engine.locks.exclusive(key, 0b1000).await;
+        read_along(engine, 0).await;
+        assert_eq!(cached(0), 1, "what was asked for, and no more");
+        drop(others);
+
+        let took = read_along(engine, 1).await;
+        assert!(took < Duration::from_millis(10), "waited for {took:?}");
+        assert_eq!(cached(1), 0, "it is on its way");
+        assert_eq!(engine.along_bytes.get(), 24 * K);
+        let reads = disks[1].counters().reads;
+        let block = Buf::zeroed(4096);
+        volume.read(56 * K, block).await.expect("waits, and reads");
+        assert_eq!(disks[1].counters().reads, reads, "one read brought all");
+        assert_eq!((cached(1), engine.along_bytes.get()), (0x7f, 0));
+
+        // Who closes the cache waits for it.
+        read_along(engine, 2).await;
+        cache.close().await.expect("closes");
+        assert_eq!((cached(2), engine.along_bytes.get()), (0x7f, 0));
+    });
+}
+
+/// A device that knows how many bytes are being read from it.
+struct Counting {
+    disk: SimDisk,
+    now: Rc<Cell<u64>>,
+    most: Rc<Cell<u64>>,
+}
+
+impl BlockDevice for Counting {
+    fn info(&self) -> DeviceInfo {
+        self.disk.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let bytes = if request.op == Op::Read {
+            request.len
+        } else {
+            0
+        };
+        self.now.set(self.now.get() + bytes);
+        self.most.set(self.most.get().max(self.now.get()));
+        let (io, now) = (self.disk.start(request), Rc::clone(&self.now));
+        rt::spawn(async move {
+            let result = io.await;
+            now.set(now.get() - bytes);
+            done.complete(result);
+        });
+    }
+}
+
+/// However many reads miss, what they bring in beside what they ask for has a bound.
+#[test]
+fn what_comes_along_is_bounded() {
+    const READS: u64 = 1800;
+    const { assert!(READS * 24 * K > ALONG_MAX_BYTES * 5 / 4, "too few reads") };
+    let mut world = World::new(13);
+    world.add_disk(&device("cache", 64 << 20, 10));
+    world.add_disk(&device("backing", READS * 32 * K, 1_000_000));
+    run(&world, async |disks| {
+        make_sizes(&disks, &[32 * K]).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let (now, most) = (Rc::default(), Rc::default());
+        let backing = Counting {
+            disk: disks[1].clone(),
+            now,
+            most: Rc::clone(&most),
+        };
+        let options = VolumeOptions::new(Mode::WriteBack);
+        let attached = cache.attach("v", Rc::new(backing), options).await;
+        drop(attached.expect("attaches"));
+        let read = |region| {
+            let engine = Rc::clone(&cache.engine);
+            async move { read_along(&engine, region).await }
+        };
+        Engine::join((0..READS).map(read).collect()).await;
+        let along = most.get() - READS * 4 * K;
+        assert!(along <= ALONG_MAX_BYTES, "{along} bytes came along");
+        assert!(along > ALONG_MAX_BYTES - 24 * K, "only {along} bytes");
+        rt::sleep(Duration::from_secs(1)).await;
+        assert_eq!(cache.engine.along_bytes.get(), 0);
+        cache.close().await.expect("closes");
+    });
+}
