@@ -133,19 +133,19 @@ pub(crate) const AIMS: [Aim; 9] = [
         recoveries: false,
         seeds: 1,
     },
-    // A clean granule is overwritten in a region that is marked already, while its block waits for another
-    // record, and the write fails; what is then put beside it goes to the backing device alone, which is done
-    // long before the log.
+    // A granule that the cleaner made clean is overwritten in a region that is marked already, while its block
+    // waits for the record that says so, and the write fails; what is then put there goes to the backing device
+    // alone, which is done long before the log.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Sync,
         script: &[
-            Flush,
-            Read(0, 4),
             Read(16, 4),
+            Pause(50),
             WRITE_BACK,
             Write(16, 4),
-            Read(4, 4),
+            Write(0, 4),
+            Pause(1600),
             Write(0, 4),
             Zero(0, 4),
         ],

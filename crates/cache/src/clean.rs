@@ -3,8 +3,9 @@
 //! Rule 4: a block turns clean only when its data went to the backing device, a flush there covered
 //! it, and nobody wrote to the block meanwhile. The cleaner takes no lock while it works, so that
 //! clients never wait for the backing device; a write that comes meanwhile sets `REWRITTEN`, and the
-//! block stays dirty. It reads slots whose data may still sit in the cache device's volatile cache,
-//! which is fine: the dirty record stays until the copy is durable elsewhere.
+//! block stays dirty, and what was read of it is not written back, for it may be half old, half new. It
+//! reads slots whose data may still sit in the cache device's volatile cache, which is fine as long as no flush
+//! of that failed: the dirty record stays until the copy is durable elsewhere.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
-use forebay_io::sync::{Promise, WaitList};
+use forebay_io::sync::WaitList;
 use forebay_policy::{BlockId, BlockKey, clean_with};
 
 use crate::bring::Spread;
@@ -89,9 +90,10 @@ struct WrittenBack {
 impl Engine {
     /// The cleaner's task.
     pub(crate) async fn clean_loop(self: Rc<Self>) {
+        rt::spawn(Rc::clone(&self).kick_at_times());
         while !self.stopping.get() {
             if !self.is_cleaning_pressed() {
-                self.pause().await;
+                self.cleaner.kick.wait().await;
             }
             if self.stopping.get() || self.commit.failure().is_some() {
                 return;
@@ -129,6 +131,14 @@ impl Engine {
         }
     }
 
+    /// Nothing that is dirty lies for ever.
+    async fn kick_at_times(self: Rc<Self>) {
+        while !self.stopping.get() {
+            rt::sleep(PAUSE).await;
+            self.cleaner.kick();
+        }
+    }
+
     fn is_cleaning_pressed(&self) -> bool {
         self.cleaner.is_wanted() || self.above_dirty_limit()
     }
@@ -138,19 +148,6 @@ impl Engine {
         if self.cleaner.is_wanted.replace(false) {
             self.reclaim.look_again();
         }
-    }
-
-    /// Waits for a kick, but not for ever.
-    async fn pause(&self) {
-        let alarm = Promise::new();
-        let set = alarm.clone();
-        rt::spawn(async move {
-            rt::sleep(PAUSE).await;
-            set.set(());
-        });
-        let kicked = std::pin::pin!(self.cleaner.kick.wait());
-        let timed = std::pin::pin!(alarm.get());
-        either(kicked, timed).await;
     }
 
     pub(crate) fn dirty_percent(&self) -> u64 {
@@ -233,6 +230,9 @@ impl Engine {
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
         let windows = self.by_window(slots);
         for chunk in windows.chunks(width) {
+            if !self.commit.is_alive() {
+                break;
+            }
             let started: Vec<_> = chunk
                 .iter()
                 .filter_map(|slots| self.start_write_back(slots))
@@ -374,8 +374,21 @@ impl Engine {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
                 self.read_slot(*slot, *from, buf.slice(piece)).await?;
             }
-            volume.backing.write(start, buf, false).await?;
-            self.stats.write_back_bytes.add(end - start);
+            self.flush_in_flight().await;
+            let doubtful = |(slot, ..): &(BlockId, u32, Range<u64>)| self.is_in_doubt(*slot);
+            if joined.iter().any(doubtful) {
+                return Err(in_doubt());
+            }
+            // Who writes to a block says so before the first byte.
+            let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
+            for whole in joined.chunk_by(|one, next| is_whole(one.0) == is_whole(next.0)) {
+                let (from, to) = (whole[0].2.start, whole[whole.len() - 1].2.end);
+                if is_whole(whole[0].0) {
+                    let buf = buf.slice((from - start) as usize..(to - start) as usize);
+                    volume.backing.write(from, buf, false).await?;
+                    self.stats.write_back_bytes.add(to - from);
+                }
+            }
         }
         Ok(())
     }
@@ -385,10 +398,21 @@ impl Engine {
         let entry = map.slot(done.slot);
         debug_assert!(entry.has(LIVE | CLEANING));
         map.clear_flags(done.slot, CLEANING);
-        if let Err(error) = &done.result {
+        drop(map);
+        // Of what was read before a flush failed, and was written back since, nobody knows what it is.
+        let doubt = || {
+            if self.is_in_doubt(done.slot) {
+                Err(in_doubt())
+            } else {
+                Ok(())
+            }
+        };
+        let result = done.result.clone().and_then(|()| doubt());
+        let mut map = self.map.borrow_mut();
+        if let Err(error) = result {
             map.requeue_dirty(done.slot);
             self.stats.write_back_errors.add(1);
-            return Err(error.clone());
+            return Err(error);
         }
         self.stats.write_backs.add(1);
         if entry.has(REWRITTEN) && !planted(Fault::ForgetRewrite) {
@@ -430,7 +454,7 @@ impl Engine {
                     .collect()
             };
             if slots.is_empty() {
-                return Ok(());
+                return self.check_alive();
             }
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
@@ -441,7 +465,7 @@ impl Engine {
                 }
             }
             if !until_clean {
-                return Ok(());
+                return self.check_alive();
             }
             rt::yield_now().await;
         }
@@ -490,16 +514,8 @@ impl Engine {
     }
 }
 
-/// Waits for the first of two.
-async fn either(
-    mut first: std::pin::Pin<&mut impl Future<Output = ()>>,
-    mut second: std::pin::Pin<&mut impl Future<Output = ()>>,
-) {
-    std::future::poll_fn(|cx| {
-        if first.as_mut().poll(cx).is_ready() {
-            return std::task::Poll::Ready(());
-        }
-        second.as_mut().poll(cx)
-    })
-    .await;
+/// Why a block is not written back.
+fn in_doubt() -> Error {
+    let what = "a flush of the cache device failed since this was written: it is not written back";
+    Error::new(ErrorKind::Io, what)
 }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
+use forebay_io::sync::{Semaphore, WaitList};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::log::{Log, LogExtent};
 use forebay_metadata::order::{self, Ordered, Part, Site};
@@ -62,6 +62,11 @@ pub(crate) struct Committer {
     failed: RefCell<Option<Error>>,
     /// Slots written to since the last flush of the data device began.
     unflushed: RefCell<Vec<BlockId>>,
+    /// Slots that the flush in flight covers: in doubt with it.
+    covered: RefCell<Vec<BlockId>>,
+    /// Flushes of the data device go one at a time: the failure of one must be told before another that
+    /// began later calls durable what it lost.
+    pub(crate) flushing: Semaphore,
     /// A flush, or a write that carried one, failed: what a device was given since the last good one
     /// may be gone.
     flush_failed: Cell<bool>,
@@ -90,6 +95,8 @@ impl Committer {
             done: WaitList::new(),
             failed: RefCell::new(None),
             unflushed: RefCell::default(),
+            covered: RefCell::default(),
+            flushing: Semaphore::new(1),
             flush_failed: Cell::new(false),
             // What an earlier process wrote may sit in the device's cache.
             data_written: Cell::new(1),
@@ -303,7 +310,18 @@ impl Engine {
 
     /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache device failed.
     pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
-        self.commit.flush_failed.get() && self.map.borrow().has(slot, UNFLUSHED)
+        self.commit.flush_failed.get()
+            && (self.map.borrow().has(slot, UNFLUSHED)
+                || self.commit.covered.borrow().contains(&slot))
+    }
+
+    /// Waits for a flush of the cache device that is in flight, so that it is known whether it failed: what it
+    /// should have covered may be gone before that is told.
+    pub(crate) async fn flush_in_flight(&self) {
+        if self.data_volatile {
+            self.commit.flushing.acquire(1).await;
+            self.commit.flushing.release(1);
+        }
     }
 
     /// The committer's task.
@@ -382,6 +400,7 @@ impl Engine {
 
     /// Rule 1: the data that the batch's records point to is durable before they are written.
     async fn flush_data(&self) -> Result<()> {
+        self.commit.flushing.acquire(1).await;
         let written = self.commit.data_written.get();
         if self.data_volatile && written != self.commit.data_flushed.get() {
             // A write that comes while the flush runs is on the next list.
@@ -389,7 +408,9 @@ impl Engine {
             for slot in &covered {
                 self.map.borrow_mut().clear_flags(*slot, UNFLUSHED);
             }
+            *self.commit.covered.borrow_mut() = covered;
             let result = order::flush(self.data.as_ref()).await;
+            let covered = self.commit.covered.take();
             // Another flush that failed meanwhile may be the one that was told of what is gone.
             if result.is_err() || !self.commit.is_alive() {
                 self.commit.unflushed.borrow_mut().extend(covered);
@@ -397,14 +418,27 @@ impl Engine {
             if result.is_err() {
                 self.commit.flush_failed.set(true);
             }
+            self.commit.flushing.release(1);
             result?;
             self.check_alive()?;
+        } else {
+            self.commit.flushing.release(1);
         }
         self.commit.data_flushed.set(written);
         Ok(())
     }
 
     async fn write_batch(&self, extents: Vec<LogExtent>) -> Result<()> {
+        if !self.is_one_device() {
+            return self.write_extents(extents).await;
+        }
+        self.commit.flushing.acquire(1).await;
+        let result = self.write_extents(extents).await;
+        self.commit.flushing.release(1);
+        result
+    }
+
+    async fn write_extents(&self, extents: Vec<LogExtent>) -> Result<()> {
         let fua = self.metadata_volatile && self.metadata_fua && extents.len() == 1;
         let start = |extent: &LogExtent| -> Ordered {
             let bytes = extent.buf.len() as u64;
@@ -445,8 +479,13 @@ impl Engine {
 
     /// A flush of the metadata device failed: the data is in doubt if it lies on the same device.
     pub(crate) fn metadata_flush_failed(&self) {
-        if Rc::ptr_eq(&self.metadata, &self.data) {
+        if self.is_one_device() {
             self.commit.flush_failed.set(true);
         }
+    }
+
+    /// Whether data and metadata lie on the same device.
+    pub(crate) fn is_one_device(&self) -> bool {
+        Rc::ptr_eq(&self.metadata, &self.data)
     }
 }

@@ -71,7 +71,8 @@ impl CachedVolume {
             if locked {
                 engine.locks.release(region, granules, write);
             }
-            if result.is_err() {
+            // A read meanwhile may have seen what a failed flush left.
+            if result.is_err() || !write && engine.commit.flush_failed() {
                 result = engine.serve(&volume, request).await;
             } else if write {
                 result = engine.check_alive();

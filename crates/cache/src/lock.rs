@@ -130,6 +130,19 @@ impl Lock {
         self.queue.is_empty() && self.exclusive | self.shared == 0
     }
 
+    /// Those who wait and may go now; each checks for itself.
+    fn who_may_go(&self) -> Vec<Waker> {
+        let mut who = Vec::new();
+        for (place, waiting) in self.queue.iter().enumerate() {
+            if self.admits(waiting.granules, waiting.exclusive)
+                && !self.overtakes(place, waiting.granules, waiting.exclusive)
+            {
+                who.push(waiting.waker.clone());
+            }
+        }
+        who
+    }
+
     /// Whether somebody who waits, among the first so many, must go before this one.
     fn overtakes(&self, place: usize, granules: u64, exclusive: bool) -> bool {
         self.queue
@@ -241,15 +254,7 @@ impl LockTable {
             locks.remove(&key);
             return;
         }
-        // Wake those who may go now; each checks for itself.
-        let mut woken = Vec::new();
-        for (place, waiting) in lock.queue.iter().enumerate() {
-            if lock.admits(waiting.granules, waiting.exclusive)
-                && !lock.overtakes(place, waiting.granules, waiting.exclusive)
-            {
-                woken.push(waiting.waker.clone());
-            }
-        }
+        let woken = lock.who_may_go();
         drop(locks);
         for waker in woken {
             waker.wake();
@@ -332,11 +337,18 @@ impl Drop for Acquire<'_> {
             return;
         };
         let mut locks = self.table.locks.borrow_mut();
-        if let Some(lock) = locks.get_mut(&self.key) {
-            lock.queue.retain(|waiting| waiting.ticket != ticket);
-            if lock.is_idle() {
-                locks.remove(&self.key);
-            }
+        let Some(lock) = locks.get_mut(&self.key) else {
+            return;
+        };
+        lock.queue.retain(|waiting| waiting.ticket != ticket);
+        // It may have been woken, and in the way of those behind it.
+        let woken = lock.who_may_go();
+        if lock.is_idle() {
+            locks.remove(&self.key);
+        }
+        drop(locks);
+        for waker in woken {
+            waker.wake();
         }
     }
 }

@@ -296,6 +296,10 @@ impl Engine {
         change(&mut next);
         let device: &Rc<dyn BlockDevice> = &self.metadata;
         let mut result = Ok(());
+        let one_device = self.is_one_device();
+        if one_device {
+            self.commit.flushing.acquire(1).await;
+        }
         // One copy after the other, so that losing either loses nothing.
         for _ in 0..2 {
             next.sequence += 1;
@@ -311,6 +315,9 @@ impl Engine {
                 self.metadata_flush_failed();
                 self.fail(error.clone());
             }
+        }
+        if one_device {
+            self.commit.flushing.release(1);
         }
         self.superblock_lock.release(1);
         result

@@ -11,6 +11,7 @@ use super::*;
 
 mod along;
 mod damage;
+mod doubt;
 mod failures;
 mod identity;
 mod limits;

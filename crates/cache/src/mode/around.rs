@@ -118,10 +118,12 @@ pub(super) async fn write_present(
         refresh(engine, volume, slot, job, copy).await;
     }
     result?;
-    if job.durable && dirty != 0 {
-        engine.commit().await?;
+    match dirty != 0 {
+        true if job.durable => engine.commit().await,
+        // The device failed meanwhile: whether the data is there nobody knows.
+        true => engine.check_alive(),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Drops clean granules from a slot.

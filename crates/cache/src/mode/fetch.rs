@@ -147,12 +147,17 @@ pub(super) async fn from_slot(
     let part = job.buf.slice(relative(job, &run));
     let read = match engine.is_in_doubt(slot) {
         false => engine.read_slot(slot, run.start, part).await,
+        true => Ok(()),
+    };
+    // The flush may have failed while this was read.
+    let doubt = || match engine.is_in_doubt(slot) {
+        false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Io,
             "a flush of the cache device failed since this was written: whether it is there nobody knows; restart to recover what was flushed",
         )),
     };
-    let Err(error) = read else {
+    let Err(error) = read.and_then(|()| doubt()) else {
         return Ok(());
     };
     engine.stats.cache_read_errors.add(1);

@@ -1,0 +1,174 @@
+//! A flush of the cache device fails and loses what was written, while something else is at it.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use forebay_io::sim::{FaultPlan, OpClass};
+
+use super::*;
+
+const BLOCKS: u64 = 16;
+
+fn pattern(byte: u8) -> Buf {
+    Buf::copied(&[byte; 4096])
+}
+
+fn world(seed: u64) -> World {
+    let mut world = World::new(seed);
+    world.add_disk(&DiskConfig {
+        latency_us: (20, 1000),
+        ..DiskConfig::new("cache", 2 << 20)
+    });
+    world.add_disk(&DiskConfig {
+        latency_us: (20, 1000),
+        ..config("backing", 1 << 20, 512)
+    });
+    world
+}
+
+async fn open_lazy(disks: &[SimDisk]) -> Cache {
+    let devices = Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    let options = CacheOptions {
+        journal: Some(Buf::zeroed(1 << 16)),
+        cleaning: Cleaning::OnDemand,
+        dirty_limit_percent: 95,
+        ..CacheOptions::new([9; 16])
+    };
+    Cache::open(devices, options).await.expect("opens").0
+}
+
+/// Acknowledged and flushed, then overwritten and acknowledged; the next flush fails.
+async fn two_versions(disks: &[SimDisk], volume: &Rc<dyn BlockDevice>) {
+    for version in [6, 7] {
+        for block in 0..BLOCKS {
+            let written = volume.write(block * 4096, pattern(version)).await;
+            written.expect("writes");
+        }
+        if version == 6 {
+            volume.flush().await.expect("flushes");
+        }
+    }
+    disks[0].set_faults(FaultPlan {
+        fail_nth: Some((OpClass::Flush, 1)),
+        lose_at_failed_flush: true,
+        ..FaultPlan::default()
+    });
+}
+
+/// Reads that were answered with something older than what was acknowledged last.
+async fn older(volume: &Rc<dyn BlockDevice>) -> u32 {
+    let mut older = 0;
+    for block in 0..BLOCKS {
+        let found = Buf::zeroed(4096);
+        let read = volume.read(block * 4096, found.clone()).await;
+        older += u32::from(read.is_ok() && found.to_vec() != pattern(7).to_vec());
+    }
+    older
+}
+
+#[test]
+fn what_a_failed_flush_lost_is_not_written_back_as_what_was_there_before() {
+    let (mut wrong, mut failed) = (0, 0);
+    for seed in 0..60 {
+        let (older, has_failed) = run(&world(seed), async move |disks| {
+            make(&disks, 4096).await;
+            let cache = open_lazy(&disks).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            two_versions(&disks, &volume).await;
+            let cleaned = Rc::new(Cell::new(None));
+            let (cleaner, set) = (cache.clone(), Rc::clone(&cleaned));
+            rt::spawn(async move {
+                rt::sleep(Duration::from_micros(20 * seed)).await;
+                set.set(Some(cleaner.write_back(None).await.is_ok()));
+            });
+            let _ = volume.flush().await;
+            rt::sleep(Duration::from_secs(5)).await;
+            let told_wrong = cleaned.get() == Some(true) && cache.stats().dirty_blocks > 0;
+            let has_failed = cache.stats().failure.is_some();
+            (older(&volume).await + u32::from(told_wrong), has_failed)
+        });
+        wrong += older;
+        failed += u32::from(has_failed);
+    }
+    assert!(failed > 50, "{failed} of 60 flushes failed");
+    assert_eq!(wrong, 0, "of {} reads", 60 * BLOCKS);
+}
+
+#[test]
+fn a_read_that_is_under_way_when_a_flush_fails_is_not_answered_as_good() {
+    let mut wrong = 0;
+    for seed in 0..60 {
+        wrong += run(&world(seed), async move |disks| {
+            make(&disks, 4096).await;
+            let cache = open_lazy(&disks).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            two_versions(&disks, &volume).await;
+            let count = Rc::new(Cell::new(0));
+            for block in 0..BLOCKS - 1 {
+                let (volume, count) = (Rc::clone(&volume), Rc::clone(&count));
+                let cache = cache.clone();
+                rt::spawn(async move {
+                    rt::sleep(Duration::from_micros(60 * block)).await;
+                    // Every other one touches two blocks: not the short way.
+                    let len = 4096 * (1 + block % 2);
+                    let found = Buf::zeroed(len as usize);
+                    let read = volume.read(block * 4096, found.clone()).await;
+                    let good = found.to_vec().iter().all(|byte| *byte == 7);
+                    // What was answered before the engine could know of the failure is nobody's fault.
+                    let known = cache.stats().failure.is_some();
+                    count.set(count.get() + u32::from(known && read.is_ok() && !good));
+                });
+            }
+            let _ = volume.flush().await;
+            rt::sleep(Duration::from_secs(5)).await;
+            assert!(cache.stats().failure.is_some());
+            count.get()
+        });
+    }
+    assert_eq!(wrong, 0, "of {} reads", 60 * (BLOCKS - 1));
+}
+
+#[test]
+fn writes_over_what_is_dirty_are_not_acknowledged_once_the_cache_has_failed() {
+    let mut acknowledged = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed);
+        world.add_disk(&DiskConfig {
+            latency_us: (20, 200),
+            ..DiskConfig::new("cache", 2 << 20)
+        });
+        world.add_disk(&DiskConfig {
+            latency_us: (50_000, 60_000),
+            ..config("backing", 1 << 20, 512)
+        });
+        acknowledged += run(&world, async move |disks| {
+            make(&disks, 4096).await;
+            let cache = open_lazy(&disks).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            two_versions(&disks, &volume).await;
+            cache
+                .set_mode("v", Mode::WriteThrough)
+                .expect("the mode changes");
+            let count = Rc::new(Cell::new(0));
+            for zeroes in [false, true] {
+                let (volume, count) = (Rc::clone(&volume), Rc::clone(&count));
+                rt::spawn(async move {
+                    let done = match zeroes {
+                        true => volume.write_zeroes(4096, 4096).await,
+                        false => volume.write(0, pattern(8)).await,
+                    };
+                    count.set(count.get() + u32::from(done.is_ok()));
+                });
+            }
+            rt::sleep(Duration::from_millis(20)).await;
+            let _ = volume.flush().await;
+            assert!(cache.stats().failure.is_some());
+            rt::sleep(Duration::from_secs(5)).await;
+            count.get()
+        });
+    }
+    assert_eq!(acknowledged, 0, "of 80 writes");
+}
