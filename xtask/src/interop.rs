@@ -6,12 +6,16 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 /// The tests of exports in a guest, and whether there is a short form of each.
-const TESTS: [(&str, bool); 2] = [("nvme-tcp.sh", true), ("nbd.sh", false)];
+const TESTS: [(&str, bool); 3] = [
+    ("nvme-tcp.sh", true),
+    ("vhost-user.sh", true),
+    ("nbd.sh", false),
+];
 
 /// What can be chosen.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The short forms, in about a minute; nothing, with a line that says so, where a package is missing
+    /// The short forms, in about three minutes; nothing, with a line that says so, where a package is missing
     #[arg(long)]
     quick: bool,
 }

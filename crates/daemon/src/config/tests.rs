@@ -50,6 +50,10 @@ nbd = "unix:/run/forebay/db.sock"
 volume = "db"
 fuse = "/run/forebay/db"
 
+[[export]]
+volume = "db"
+vhost-user-blk = "vm.sock"
+
 [server]
 reactors = 2
 control = "/run/x.sock"
@@ -118,9 +122,20 @@ fn a_good_file_means_what_it_says() {
         Some(50_000_000)
     );
     assert_eq!(limits.burst, std::time::Duration::from_secs(2));
-    assert_eq!(config.exports.len(), 3);
+    assert_eq!(config.exports.len(), 4);
+    let disk = Protocol::VhostUserBlk("/etc/vm.sock".into());
+    assert_eq!(config.exports[3].protocol, disk);
     assert_eq!(config.server.state, Path::new("/etc/state"));
     assert_eq!(config.server.io, Io::Threads);
+}
+
+#[test]
+fn a_virtual_machines_disk_is_alone_on_its_socket() {
+    let disk = "vhost-user-blk = \"vm.sock\"";
+    let report = broken(disk, "vhost-user-blk = \"/run/forebay/db.sock\"");
+    assert!(report.contains("cannot both be listened on"), "{report}");
+    let report = broken(disk, "vhost-user-blk = \"vm.sock\"\ninsecure = true");
+    assert!(report.contains("that no network reaches"), "{report}");
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn answer(line: &mut Line, script: &mut Script<'_>) {
         5 => line.data(cid, tag, offset, length / 2, false),
         6 => line.data_cut_off(cid, tag, length),
         _ => {
-            let half = length / 2 & !3;
+            let half = (length / 2) & !3;
             line.data(cid, tag, offset, half, false);
             line.data(cid, tag, offset + half, length - half, true);
         }
