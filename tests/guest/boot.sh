@@ -57,7 +57,7 @@ fi
 
 if [ -n "$socket" ]; then
     # Whoever serves the disk reads and writes the guest's memory.
-    hardware=(-machine pc,memory-backend=ram -m "$memory"
+    hardware=(-machine "pc,memory-backend=ram" -m "$memory"
         -object "memory-backend-memfd,id=ram,size=${memory}M,share=on"
         -chardev "socket,id=disk,path=$socket" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
 fi
