@@ -22,6 +22,7 @@ else
     printf '\n== SKIPPED shellcheck: it is not installed (apt-get install shellcheck)\n'
 fi
 step cargo test --workspace --locked
+step cargo xtask interop --quick
 if command -v valgrind >/dev/null; then
     step cargo xtask bench engine
 else

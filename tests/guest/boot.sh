@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# boot.sh -i IMAGE [-d DISK]... [-n NVDIMM [-l]] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
+# boot.sh -i IMAGE [-d DISK]... [-v SOCKET] [-n NVDIMM [-l]] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
 # six seconds), runs SCRIPT in it, prints what it says as it says it, and exits with its code. The disks are raw files:
 # /dev/d0, /dev/d1... inside, and NVDIMM, a file of whole MiB, is persistent memory, with -l its last 128 KiB labels. The
-# host's 127.0.0.1 is 10.0.2.2 inside. With -k the machine is killed two seconds after the script has said MARK.
+# host's 127.0.0.1 is 10.0.2.2 inside. SOCKET is that of a disk by vhost-user, with two queues. With -k the machine is killed two seconds after the script has said MARK.
 set -euo pipefail
 # shellcheck source=tests/guest/kernel.sh
 . "$(dirname "$0")/kernel.sh"
-image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark=''
-while getopts i:d:n:lk:m:t: option; do
+image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark='' socket=''
+while getopts i:d:v:n:lk:m:t: option; do
     case $option in
     i) image=$OPTARG ;;
     d) disks+=("$OPTARG") ;;
+    v) socket=$OPTARG ;;
     n) nvdimm=$OPTARG ;;
     l) labels=,label-size=128K ;;
     k) mark=$OPTARG ;;
@@ -52,6 +53,13 @@ if [ -n "$nvdimm" ]; then
     hardware=(-machine "pc,nvdimm=on" -m "$memory,slots=2,maxmem=8G"
         -object "memory-backend-file,id=n0mem,share=on,mem-path=$nvdimm,size=$(stat -c %s "$nvdimm")"
         -device "nvdimm,id=nvdimm0,memdev=n0mem$labels")
+fi
+
+if [ -n "$socket" ]; then
+    # Whoever serves the disk reads and writes the guest's memory.
+    hardware=(-machine "pc,memory-backend=ram" -m "$memory"
+        -object "memory-backend-memfd,id=ram,size=${memory}M,share=on"
+        -chardev "socket,id=disk,path=$socket" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
 fi
 
 : >"$work/console"

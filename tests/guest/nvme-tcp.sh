@@ -6,7 +6,7 @@
 #  3. ext4 and XFS, fsck, fio's verify, without digests and with both.
 #  4. A host that is not allowed is refused; 50 times connect and disconnect (`--quick`: 5).
 #  5. The daemon is killed (-9) and started again under fio's verify, which goes on.
-# Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
+# The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -225,6 +225,7 @@ G
 
 "$here/image.sh" "$work/image" nvme
 failed=0 ended=''
+: >"$work/said"
 declare -A before
 while read -r word name rest; do
     case $word in
@@ -252,12 +253,17 @@ while read -r word name rest; do
         serve
         ;;
     GUEST) ended=$name ;;
-    *) echo "guest: $word $name $rest" ;;
+    *) echo "guest: $word $name $rest" | tee -a "$work/said" ;;
     esac
 done < <("$here/boot.sh" -i "$work/image" -t 900 "$work/script" && echo "GUEST 0" || echo "GUEST $?")
+if grep -q "Property Set error" "$work/said"; then
+    echo "the kernel could not shut a controller down: FAILED"
+    failed=1
+fi
 if [ "$ended" != 0 ]; then
     echo "guest nvme-tcp: the guest ended with ${ended:-nothing}"
     tail -n 20 "$work/log"
     failed=1
 fi
+echo "guest nvme-tcp: $([ $failed = 0 ] && echo "all hold" || echo "FAILED"), ${SECONDS} s"
 exit "$failed"

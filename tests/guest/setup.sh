@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the guest tests need and this machine lacks (the list: packages), and says so. May be run again.
+# --check installs nothing, and fails if something is missing.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 list="$(dirname "$0")/packages"
@@ -11,6 +12,10 @@ done < <(grep -v '^#' "$list")
 if [ ${#missing[@]} -eq 0 ]; then
     echo "guest setup: all packages are here"
     exit 0
+fi
+if [ "${1:-}" = --check ]; then
+    echo "guest setup: these packages are missing: ${missing[*]}"
+    exit 1
 fi
 install="apt-get install -y --no-install-recommends ${missing[*]}"
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

@@ -2,6 +2,7 @@
 
 mod bench;
 mod claims;
+mod interop;
 mod soak;
 mod study;
 mod tidy;
@@ -32,6 +33,8 @@ enum Command {
     /// Tries to lose data, or to make it stand still, for longer than CI does.
     #[command(subcommand)]
     Soak(soak::Soak),
+    /// Drives the exports with the clients of a real kernel, in a guest.
+    Interop(interop::Options),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Bench(which) => bench::run(&root, &which),
         Command::Study(which) => study::run(&root, &which),
         Command::Soak(which) => soak::run(&root, &which),
+        Command::Interop(options) => interop::run(&root, &options),
     }
 }
 

@@ -1,8 +1,9 @@
-//! Protocols to block requests, nothing else: NBD, NVMe/TCP and FUSE.
+//! Protocols to block requests, nothing else: NBD, NVMe/TCP, vhost-user-blk and FUSE.
 
 pub mod fuse;
 pub mod nbd;
 mod net;
 pub mod nvme_tcp;
+pub mod vhost_user;
 
 pub use net::Spread;

@@ -173,6 +173,9 @@ impl Ring {
                     .flags(libc::SOCK_CLOEXEC)
                     .build()
             }
+            SocketStep::Poll { fd } => {
+                opcode::PollAdd::new(Fd(fd), libc::POLLIN.cast_unsigned().into()).build()
+            }
             SocketStep::Connect { fd, address, len } => {
                 opcode::Connect::new(Fd(fd), address, len).build()
             }

@@ -14,6 +14,10 @@
 //! reactor; the flush is submitted there later than that, and the device covers what it has
 //! completed.
 //!
+//! **Limits.** A volume may have a limit of operations and of bytes a second ([`Limits`]), over all handles together, so
+//! for all front-ends alike. What is above them waits in one line, which nothing overtakes, a flush neither; the time
+//! counts as the request's latency.
+//!
 //! **Buffers.** A request that crosses reactors travels with its buffer. The device on the engine
 //! reactor holds it until the completion, whatever becomes of the asking reactor.
 
@@ -21,6 +25,7 @@ mod blocking;
 mod forward;
 mod handle;
 mod histogram;
+mod limit;
 mod local;
 mod mailbox;
 pub mod record;
@@ -28,6 +33,7 @@ mod stats;
 
 pub use handle::VolumeHandle;
 pub use histogram::{BUCKETS, HistogramSnapshot, bucket_upper_ns};
+pub use limit::Limits;
 pub use local::Volume;
 pub use stats::{OpStats, VolumeStats};
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -17,6 +17,7 @@ use forebay_io::sync::WaitList;
 
 use crate::forward::{Answer, Ask};
 use crate::handle::{Shared, VolumeHandle};
+use crate::limit::{Limits, Line};
 use crate::mailbox::Mailbox;
 use crate::record::Recorder;
 use crate::stats::{Counters, OpKind};
@@ -54,6 +55,17 @@ struct Local {
     /// Whether there is a recorder: what each request has to look at.
     recorded: Cell<bool>,
     recorder: RefCell<Option<(Rc<Recorder>, u16)>>,
+    /// Whether requests may have to wait in the line: what each request has to look at.
+    limited: Cell<bool>,
+    line: RefCell<Line<Taken>>,
+}
+
+/// A request that was taken and has not gone to the device.
+struct Taken {
+    request: Request,
+    /// When it came, if its latency is measured.
+    came: Option<Duration>,
+    answer: Answer,
 }
 
 /// A volume on the reactor of its device. Dropping it ends the volume: handles stay valid, and
@@ -100,6 +112,8 @@ impl Volume {
             idle: WaitList::new(),
             recorded: Cell::new(false),
             recorder: RefCell::new(None),
+            limited: Cell::new(false),
+            line: RefCell::new(Line::new()),
         });
         VOLUMES.with_borrow_mut(|volumes| volumes.push(Rc::clone(&local)));
         Self { local }
@@ -113,9 +127,22 @@ impl Volume {
         }
     }
 
-    /// Takes no more requests (they end with `ShuttingDown`) and waits until none is in flight.
+    /// Lets no more through than `limits` from now on. What is above them waits, in the order of its arrival; what
+    /// waits already goes on as it was to.
+    pub fn limit(&self, limits: Limits) {
+        let mut line = self.local.line.borrow_mut();
+        line.set(limits);
+        self.local.limited.set(!line.is_open());
+    }
+
+    /// Takes no more requests (they end with `ShuttingDown`) and waits until none is in flight. What waits for the
+    /// volume's limits goes at once.
     pub async fn drain(&self) {
         self.local.draining.set(true);
+        let waiting = self.local.line.borrow_mut().take_all();
+        for (_, taken) in waiting {
+            self.local.run(taken);
+        }
         let counters = &self.local.shared.counters;
         self.local.idle.until(|| counters.in_flight() == 0).await;
     }
@@ -193,9 +220,8 @@ impl Local {
         self.info.borrow().check(request)
     }
 
-    fn submit(self: &Rc<Self>, mut request: Request, answer: Answer) {
+    fn submit(self: &Rc<Self>, request: Request, answer: Answer) {
         let kind = OpKind::of(request.op);
-        let len = request.len;
         if let Err(refused) = self.admit(&request) {
             self.shared.counters.refuse(kind);
             answer.give(Err(refused));
@@ -204,7 +230,55 @@ impl Local {
         if self.recorded.get() {
             self.record(&request);
         }
-        let started = self.shared.counters.start(kind).then(rt::now);
+        let came = self.shared.counters.start(kind).then(rt::now);
+        let taken = Taken {
+            request,
+            came,
+            answer,
+        };
+        if self.limited.get() {
+            self.wait_in_line(taken);
+        } else {
+            self.run(taken);
+        }
+    }
+
+    fn wait_in_line(self: &Rc<Self>, taken: Taken) {
+        let now = rt::now();
+        let mut line = self.line.borrow_mut();
+        let begin = line.charge(now, &taken.request);
+        if let Some(taken) = line.queue(now, begin, taken) {
+            drop(line);
+            self.run(taken);
+        } else if !std::mem::replace(&mut line.attended, true) {
+            rt::spawn(let_through(Rc::downgrade(self)));
+        }
+    }
+
+    /// Lets those in the line through that may begin. The time until the next may, if there is one.
+    fn serve_line(self: &Rc<Self>) -> Option<Duration> {
+        loop {
+            let now = rt::now();
+            let mut line = self.line.borrow_mut();
+            let Some(taken) = line.pop(now) else {
+                let next = line.next();
+                line.attended = next.is_some();
+                self.limited.set(!line.is_open());
+                return next.map(|begin| begin - now);
+            };
+            drop(line);
+            self.run(taken);
+        }
+    }
+
+    /// Gives a request to the device.
+    fn run(self: &Rc<Self>, taken: Taken) {
+        let Taken {
+            mut request,
+            came,
+            answer,
+        } = taken;
+        let (kind, len) = (OpKind::of(request.op), request.len);
         let then_flush = !self.device_fua && strip_fua(&mut request.op);
         let mut io = self.device.start(request);
         // A device that has answered already (a memory device) costs no task.
@@ -212,7 +286,7 @@ impl Local {
             && let Poll::Ready(outcome) =
                 Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()))
         {
-            self.finish(kind, len, started, outcome, answer);
+            self.finish(kind, len, came, outcome, answer);
             return;
         }
         let this = Rc::clone(self);
@@ -221,7 +295,7 @@ impl Local {
             if then_flush && outcome.is_ok() {
                 outcome = this.device.flush().await;
             }
-            this.finish(kind, len, started, outcome, answer);
+            this.finish(kind, len, came, outcome, answer);
         });
     }
 
@@ -252,6 +326,13 @@ impl Local {
         if self.draining.get() && counters.in_flight() == 0 {
             self.idle.wake_all();
         }
+    }
+}
+
+/// Lets those in a volume's line through until none is left. Meanwhile it keeps no volume alive that ends.
+async fn let_through(volume: Weak<Local>) {
+    while let Some(pause) = volume.upgrade().and_then(|local| local.serve_line()) {
+        rt::sleep(pause).await;
     }
 }
 

@@ -3,7 +3,9 @@
 //!
 //! - [`nbd`]: the Network Block Device protocol.
 //! - [`nvme`]: commands and pages of NVM Express; [`nvme_tcp`]: their way over TCP.
+//! - [`virtio_blk`]: the block device of virtio.
 
 pub mod nbd;
 pub mod nvme;
 pub mod nvme_tcp;
+pub mod virtio_blk;

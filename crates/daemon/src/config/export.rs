@@ -31,6 +31,8 @@ pub enum Protocol {
     Fuse(PathBuf),
     /// A namespace of an NVMe subsystem, over TCP.
     NvmeTcp(NvmeTcp),
+    /// The disk of a virtual machine, whose monitor connects to this Unix socket.
+    VhostUserBlk(PathBuf),
 }
 
 /// A subsystem at an address. Exports of one name are namespaces of one subsystem, which all of its addresses
@@ -51,6 +53,7 @@ impl Protocol {
         match self {
             Self::Nbd(listen) => Some(listen.clone()),
             Self::NvmeTcp(target) => Some(Listen::Tcp(target.listen)),
+            Self::VhostUserBlk(path) => Some(Listen::Unix(path.clone())),
             Self::Fuse(_) => None,
         }
     }
@@ -103,6 +106,8 @@ pub(super) struct RawExport {
     fuse: Option<Spanned<PathBuf>>,
     #[serde(rename = "nvme-tcp")]
     nvme_tcp: Option<Spanned<String>>,
+    #[serde(rename = "vhost-user-blk")]
+    vhost_user_blk: Option<Spanned<PathBuf>>,
     nqn: Option<Spanned<String>>,
     allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     insecure: Option<Spanned<bool>>,
@@ -120,6 +125,12 @@ fn parse_listen(text: &str, base: &Path) -> Option<Listen> {
     }
 }
 
+fn check_socket(problems: &mut Problems<'_>, span: &Span, path: &Path) {
+    if path.as_os_str().len() > super::SOCKET_PATH_BYTES {
+        problems.add(span, super::LONG_SOCKET, super::LONG_SOCKET_HELP);
+    }
+}
+
 impl RawExport {
     pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Option<Export> {
         let volume = self.volume.get_ref();
@@ -128,12 +139,13 @@ impl RawExport {
             self.nbd.is_some(),
             self.fuse.is_some(),
             self.nvme_tcp.is_some(),
+            self.vhost_user_blk.is_some(),
         ];
         if named.iter().filter(|named| **named).count() > 1 {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names two protocols"),
-                "write an [[export]] table for each, with `nbd`, `nvme-tcp` or `fuse`",
+                "write an [[export]] table for each, with `nbd`, `nvme-tcp`, `vhost-user-blk` or `fuse`",
             );
             return None;
         }
@@ -143,19 +155,25 @@ impl RawExport {
             Protocol::Fuse(problems.base().join(path.get_ref()))
         } else if let Some(address) = &self.nvme_tcp {
             Protocol::NvmeTcp(self.resolve_nvme_tcp(problems, address)?)
+        } else if let Some(path) = &self.vhost_user_blk {
+            let socket = problems.base().join(path.get_ref());
+            check_socket(problems, &path.span(), &socket);
+            Protocol::VhostUserBlk(socket)
         } else {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names no protocol"),
                 "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \"127.0.0.1:4420\" \
-                 with an nqn, or fuse = \"/run/forebay/db\"",
+                 with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", or fuse = \"/run/forebay/db\"",
             );
             return None;
         };
-        if let (Some(insecure), Protocol::Fuse(_)) = (&self.insecure, &protocol) {
+        if let (Some(insecure), Protocol::Fuse(_) | Protocol::VhostUserBlk(_)) =
+            (&self.insecure, &protocol)
+        {
             problems.add(
                 &insecure.span(),
-                "`insecure` means nothing to a FUSE export",
+                "`insecure` means nothing to an export that no network reaches",
                 "remove it",
             );
         }
@@ -194,10 +212,8 @@ impl RawExport {
                 "127.0.0.1 or a Unix socket",
             );
         }
-        if let Listen::Unix(path) = &listen
-            && path.as_os_str().len() > super::SOCKET_PATH_BYTES
-        {
-            problems.add(&span, super::LONG_SOCKET, super::LONG_SOCKET_HELP);
+        if let Listen::Unix(path) = &listen {
+            check_socket(problems, &span, path);
         }
         Some(listen)
     }

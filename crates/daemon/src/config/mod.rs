@@ -192,7 +192,8 @@ impl Config {
         for (index, export) in self.exports.iter().enumerate() {
             let twin = self.exports[..index].iter().find(|other| {
                 match (&other.protocol, &export.protocol) {
-                    (Protocol::Fuse(a), Protocol::Fuse(b)) => a == b,
+                    (Protocol::Fuse(a), Protocol::Fuse(b))
+                    | (Protocol::VhostUserBlk(a), Protocol::VhostUserBlk(b)) => a == b,
                     (a, b) => a == b && other.volume == export.volume,
                 }
             });

@@ -33,6 +33,9 @@ pub(crate) fn nvme_uri(address: &SocketAddr, nqn: &str) -> String {
     format!("nvme-tcp://{address}/{nqn}")
 }
 
+/// Before the socket of a virtual machine's disk, in status lines.
+pub(crate) const VHOST_USER_AT: &str = "vhost-user-blk: ";
+
 /// The address as an NBD URI, which every NBD client takes.
 pub(crate) fn nbd_uri(address: &Address, volume: &str) -> String {
     match address {
@@ -191,6 +194,10 @@ impl Places<'_> {
             Protocol::NvmeTcp(target) => {
                 let before = nvme_uri(&target.listen, "");
                 self.look_at_socket(volume, &Listen::Tcp(target.listen), &before, "")
+            }
+            Protocol::VhostUserBlk(path) => {
+                let (before, after) = (VHOST_USER_AT, path.display().to_string());
+                self.look_at_socket(volume, &Listen::Unix(path.clone()), before, &after)
             }
             Protocol::Fuse(directory) => {
                 let own = format!("is the file {}/", as_mounted(directory).display());

@@ -128,7 +128,7 @@ impl FromStr for Rate {
         match scaled(number, unit) {
             Some(0) => Err(BadValue {
                 what: "a rate of zero lets nothing through".into(),
-                help: "leave `bandwidth` out where there is no limit",
+                help: "write a higher one, or leave it out where there is no limit",
             }),
             Some(bytes) => Ok(Self(bytes)),
             None => bad(text, "a rate", RATE_HELP),
@@ -325,7 +325,12 @@ mod tests {
         assert_eq!(ok("100MB/s"), Ok(100_000_000));
         assert_eq!(ok("100 MiB/s"), Ok(100 << 20));
         assert!(ok("100M").is_err());
-        assert!(ok("0MB/s").unwrap_err().to_string().contains("leave"));
+        assert!(
+            ok("0MB/s")
+                .unwrap_err()
+                .to_string()
+                .contains("leave it out")
+        );
     }
 
     #[test]

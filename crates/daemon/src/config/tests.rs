@@ -34,6 +34,9 @@ backing = "slow"
 mode = "wb"
 promotion = "nhit:2"
 sequential_cutoff = "1M"
+iops_limit = 2000
+bandwidth_limit = "50MB/s"
+burst = "2s"
 
 [[export]]
 volume = "db"
@@ -46,6 +49,10 @@ nbd = "unix:/run/forebay/db.sock"
 [[export]]
 volume = "db"
 fuse = "/run/forebay/db"
+
+[[export]]
+volume = "db"
+vhost-user-blk = "vm.sock"
 
 [server]
 reactors = 2
@@ -108,9 +115,38 @@ fn a_good_file_means_what_it_says() {
     assert_eq!(config.volumes[0].mode, Mode::WriteBack);
     assert_eq!(config.volumes[0].promotion, Promotion::Nhit { hits: 2 });
     assert_eq!(config.volumes[0].sequential_cutoff_bytes, 1 << 20);
-    assert_eq!(config.exports.len(), 3);
+    let limits = config.volumes[0].limits;
+    assert_eq!(limits.iops.map(u32::from), Some(2000));
+    assert_eq!(
+        limits.bandwidth_bytes_per_s.map(u64::from),
+        Some(50_000_000)
+    );
+    assert_eq!(limits.burst, std::time::Duration::from_secs(2));
+    assert_eq!(config.exports.len(), 4);
+    let disk = Protocol::VhostUserBlk("/etc/vm.sock".into());
+    assert_eq!(config.exports[3].protocol, disk);
     assert_eq!(config.server.state, Path::new("/etc/state"));
     assert_eq!(config.server.io, Io::Threads);
+}
+
+#[test]
+fn a_virtual_machines_disk_is_alone_on_its_socket() {
+    let disk = "vhost-user-blk = \"vm.sock\"";
+    let report = broken(disk, "vhost-user-blk = \"/run/forebay/db.sock\"");
+    assert!(report.contains("cannot both be listened on"), "{report}");
+    let report = broken(disk, "vhost-user-blk = \"vm.sock\"\ninsecure = true");
+    assert!(report.contains("that no network reaches"), "{report}");
+}
+
+#[test]
+fn limits_that_let_nothing_through_are_refused() {
+    let report = broken("iops_limit = 2000", "iops_limit = 0");
+    assert!(report.contains("leave `iops_limit` out"), "{report}");
+    let report = broken("bandwidth_limit = \"50MB/s\"", "bandwidth_limit = \"0B/s\"");
+    assert!(report.contains("lets nothing through"), "{report}");
+    let alone = "iops_limit = 2000\nbandwidth_limit = \"50MB/s\"\nburst = \"2s\"";
+    let report = broken(alone, "burst = \"2s\"");
+    assert!(report.contains("a burst and no limit"), "{report}");
 }
 
 #[test]
@@ -415,7 +451,7 @@ fn addresses_that_clash_are_named_where_they_stand() {
     let tcp = "volume = \"db\"\nnbd = \"127.0.0.1:10809\"";
     let report = broken("io = \"threads\"", "metrics = \"127.0.0.1:10809\"");
     assert!(
-        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 35"),
+        report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 38"),
         "{report}"
     );
     // The default is the configuration's as well.

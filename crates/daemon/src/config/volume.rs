@@ -1,13 +1,15 @@
 //! `[[volume]]`: what clients see, and how it uses the cache.
 
 use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 
+use forebay_volume::Limits;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use toml::Spanned;
 
 use super::problem::Problems;
-use super::size::{BadValue, Size};
+use super::size::{BadValue, Interval, Rate, Size};
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct Volume {
     pub sequential_cutoff_bytes: u64,
     /// Whether clients may not write.
     pub read_only: bool,
+    /// What it lets through at most.
+    pub limits: Limits,
     /// The line of the file.
     pub line: usize,
 }
@@ -185,6 +189,9 @@ pub(super) struct RawVolume {
     promotion: Option<Promotion>,
     sequential_cutoff: Option<Size>,
     read_only: Option<bool>,
+    iops_limit: Option<Spanned<u32>>,
+    bandwidth_limit: Option<Rate>,
+    burst: Option<Spanned<Interval>>,
 }
 
 impl RawVolume {
@@ -200,7 +207,38 @@ impl RawVolume {
             promotion: self.promotion.unwrap_or_default(),
             sequential_cutoff_bytes: self.sequential_cutoff.map_or(0, |size| size.0),
             read_only: self.read_only.unwrap_or(false),
+            limits: self.limits(problems),
             line: problems.line(self.name.span().start),
+        }
+    }
+
+    fn limits(&self, problems: &mut Problems<'_>) -> Limits {
+        let name = self.name.get_ref();
+        if let Some(iops) = self.iops_limit.as_ref().filter(|iops| *iops.get_ref() == 0) {
+            problems.add(
+                &iops.span(),
+                format!("volume {name:?} with no operations a second does nothing"),
+                "write 1 or more, or leave `iops_limit` out where there is no limit",
+            );
+        }
+        if let Some(burst) = &self.burst
+            && self.iops_limit.is_none()
+            && self.bandwidth_limit.is_none()
+        {
+            problems.add(
+                &burst.span(),
+                format!("volume {name:?} has a burst and no limit"),
+                "write `iops_limit` or `bandwidth_limit` too, or leave `burst` out",
+            );
+        }
+        let iops = self.iops_limit.as_ref();
+        let burst = self.burst.as_ref();
+        Limits {
+            iops: iops.and_then(|iops| NonZeroU32::new(*iops.get_ref())),
+            bandwidth_bytes_per_s: self
+                .bandwidth_limit
+                .and_then(|rate| NonZeroU64::new(rate.0)),
+            burst: burst.map_or(Limits::DEFAULT_BURST, |burst| burst.get_ref().0),
         }
     }
 }

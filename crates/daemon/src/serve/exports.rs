@@ -1,4 +1,4 @@
-//! Puts the volumes on their protocols: NBD and NVMe/TCP on reactors, FUSE mounts on threads.
+//! Puts the volumes on their protocols: NBD, NVMe/TCP and vhost-user-blk on reactors, FUSE mounts on threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use forebay_frontend::Spread;
 use forebay_frontend::fuse::{self, FuseMount};
 use forebay_frontend::nbd::{self, Exports};
 use forebay_frontend::nvme_tcp::{self, Subsystem};
+use forebay_frontend::vhost_user;
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::spawn_reactor;
@@ -17,7 +18,7 @@ use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
 use super::engine::Handle;
-use crate::config::places::{nbd_uri, nvme_uri};
+use crate::config::places::{VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
 
@@ -119,6 +120,7 @@ impl Running {
         }
         self.start_nbd(config, &spread).await?;
         self.start_nvme(config, &spread).await?;
+        self.start_vhost_user(config, &spread).await?;
         for export in &config.exports {
             if let Protocol::Fuse(directory) = &export.protocol {
                 let volume = self.handle(&export.volume)?;
@@ -219,6 +221,25 @@ impl Running {
                     namespaces[&(nqn, volume)]
                 ));
             }
+        }
+        Ok(())
+    }
+
+    /// Starts a server for each disk of a virtual machine.
+    async fn start_vhost_user(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
+        for export in &config.exports {
+            let Protocol::VhostUserBlk(path) = &export.protocol else {
+                continue;
+            };
+            make_parent(path)?;
+            let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
+            let serve = |listener| vhost_user::serve_on(listener, volume, spread);
+            let address = Address::Unix(path.clone());
+            let started = self.listen(address, "vhost-user server", serve).await;
+            started.context(|| no_address(config, export.line))?;
+            let (volume, path) = (&export.volume, path.display());
+            let line = format!("{VHOST_USER_AT}volume {volume:?} is the disk at {path}");
+            self.listening.push(line);
         }
         Ok(())
     }

@@ -71,7 +71,10 @@ impl Served {
                 Protocol::NvmeTcp(target) if target.listen.port() != 0 => {
                     served.nvme_ports.push(target.listen.port());
                 }
-                Protocol::Nbd(Listen::Tcp(_)) | Protocol::NvmeTcp(_) => {}
+                // A virtual machine's disk is none of this machine's.
+                Protocol::Nbd(Listen::Tcp(_))
+                | Protocol::NvmeTcp(_)
+                | Protocol::VhostUserBlk(_) => {}
             }
         }
         served

@@ -48,9 +48,11 @@ impl Stack {
         };
         let (device, record) =
             attached.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
+        let presented = Volume::new(name.as_str(), Rc::clone(&device), volume.read_only);
+        presented.limit(volume.limits);
         let served = Served {
             config: volume.clone(),
-            volume: Volume::new(name.as_str(), Rc::clone(&device), volume.read_only),
+            volume: presented,
             device,
             backing: volume.backing.clone(),
             cached: cache.is_some(),

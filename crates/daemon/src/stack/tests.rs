@@ -91,6 +91,29 @@ fn volumes_are_apart_and_known_by_name() {
 }
 
 #[test]
+fn limits_in_the_configuration_hold() {
+    let scratch = Scratch::new("limits");
+    let limited = "mode = \"wt\", iops_limit = 100, burst = \"1ms\" }";
+    let text = memory("false", "wt").replacen("mode = \"wt\" }", limited, 1);
+    let config = scratch.config(&text);
+    on_reactor(|| async move {
+        let stack = Stack::open(&config, &Wishes::default())
+            .await
+            .expect("opens");
+        for (name, limited) in [("db", true), ("logs", false)] {
+            let volume = stack.volume(name).expect("there").open();
+            let begin = forebay_io::rt::now();
+            for _ in 0..31 {
+                volume.read(0, Buf::scratch(4096)).await.expect("read");
+            }
+            let took = forebay_io::rt::now() - begin;
+            assert_eq!(took.as_millis() >= 290, limited, "{name}: {took:?}");
+        }
+        stack.close().await.expect("closed");
+    });
+}
+
+#[test]
 fn a_volatile_cache_that_died_is_told_of_and_not_in_the_way() {
     let scratch = Scratch::new("volatile");
     let config = scratch.config(&memory("true", "wb"));

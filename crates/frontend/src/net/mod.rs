@@ -10,6 +10,7 @@ mod spread;
 pub(crate) use accept::{Protocol, serve};
 pub(crate) use deadline::Deadline;
 pub(crate) use receive::{Progress, Receiver};
+pub(crate) use spread::Place;
 pub use spread::Spread;
 
 #[cfg(test)]

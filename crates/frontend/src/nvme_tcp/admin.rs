@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use forebay_block::ErrorKind;
 use forebay_io::rt;
 use forebay_wire::nvme::admin::opcode;
 use forebay_wire::nvme::{Command, Data, Status, fabrics};
@@ -154,10 +155,8 @@ pub(super) async fn watch(connection: Weak<Connection>) {
             (time, _) => Duration::from_millis(time.into()),
         };
         if !limit.is_zero() && rt::now() - heard > limit {
-            controller.end(&format!(
-                "nothing was heard of it for {} s",
-                limit.as_secs_f32()
-            ));
+            let silent = format!("nothing was heard of it for {} s", limit.as_secs_f32());
+            controller.end(ErrorKind::TimedOut, &silent);
             return;
         }
         connection.events.look(&connection);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Buf};
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
 use forebay_io::net::Stream;
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
@@ -174,7 +174,14 @@ pub(super) async fn serve(
     if connection.queue == 0 {
         rt::spawn(admin::watch(Rc::downgrade(&connection)));
     }
-    let ended = connection.read(receiver, session.style.digests).await;
+    let mut ended = connection.read(receiver, session.style.digests).await;
+    // Of an association that has ended, the admin connection says why.
+    if connection.shut.get()
+        && connection.queue == 0
+        && let Some(reason) = connection.controller().ended()
+    {
+        ended = Err(End::Broken(reason));
+    }
     connection.closing.set(true);
     if ended.is_ok() && connection.slots.in_flight().is_empty() {
         connection.membership.leave();
@@ -235,8 +242,8 @@ impl Connection {
                         "the host has ended it for fatal error {} ({})",
                         said.fatal, said.information
                     );
-                    let kind = forebay_block::ErrorKind::Disconnected;
-                    return Err(End::Broken(forebay_block::Error::new(kind, what)));
+                    let error = Error::new(ErrorKind::Disconnected, what);
+                    return Err(End::Broken(error));
                 }
                 Kind::IcReq => Err(Fault::plain(Fatal::SequenceError).into()),
                 // A controller's PDU, from a host.
@@ -419,7 +426,8 @@ impl Connection {
 
     /// Ends the association: a volume of it is shutting down, and its hosts are to come again.
     pub(super) fn abandon(&self) -> Failure {
-        self.controller().end("its volume is shutting down");
+        let why = "its volume is shutting down";
+        self.controller().end(ErrorKind::ShuttingDown, why);
         Failure::Unanswered
     }
 }

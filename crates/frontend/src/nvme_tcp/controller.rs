@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forebay_block::{Error, ErrorKind};
 use forebay_io::rt::{self, Remote};
 use forebay_wire::nvme::fabrics::{cc, csts};
 use forebay_wire::nvme::log::ErrorEntry;
@@ -36,7 +37,8 @@ pub(super) struct Controller {
 
 #[derive(Default)]
 struct Queues {
-    ended: bool,
+    /// Why the association has ended, if it has.
+    ended: Option<Error>,
     list: Vec<Arc<QueueShared>>,
 }
 
@@ -174,7 +176,7 @@ impl Controller {
     /// Adds a queue on the calling reactor. None if the number is taken, or the controller has ended.
     pub(super) fn join(self: &Arc<Self>, number: u16, connection: u64) -> Option<Membership> {
         let mut queues = self.queues();
-        if queues.ended || queues.list.iter().any(|queue| queue.number == number) {
+        if queues.ended.is_some() || queues.list.iter().any(|queue| queue.number == number) {
             return None;
         }
         let queue = Arc::new(QueueShared {
@@ -216,16 +218,23 @@ impl Controller {
     }
 
     /// Ends the association: all connections are shut down, commands in flight run to their end unanswered.
-    pub(super) fn end(&self, reason: &str) {
-        if std::mem::replace(&mut self.queues().ended, true) {
+    /// The reason is logged with the admin connection, if that did not end first.
+    pub(super) fn end(&self, kind: ErrorKind, reason: &str) {
+        let mut queues = self.queues();
+        if queues.ended.is_some() {
             return;
         }
+        let nqn = self.subsystem().map_or("discovery", |it| it.nqn());
         let (id, host) = (self.id, &self.host);
-        let nqn = self
-            .subsystem()
-            .map_or("discovery", |subsystem| subsystem.nqn());
-        tracing::info!("NVMe controller {id} of {nqn} for host {host:?} has ended: {reason}");
+        let what = format!("controller {id} of {nqn} for host {host:?} has ended: {reason}");
+        queues.ended = Some(Error::new(kind, what));
+        drop(queues);
         self.shut(|_| true);
+    }
+
+    /// Why the association has ended.
+    pub(super) fn ended(&self) -> Option<Error> {
+        self.queues().ended.clone()
     }
 
     fn shut(&self, which: impl Fn(&QueueShared) -> bool) {
@@ -281,7 +290,7 @@ impl Membership {
             false => "its admin connection has ended".to_owned(),
             true => format!("the connection of its queue {number} was lost"),
         };
-        self.controller.end(&reason);
+        self.controller.end(ErrorKind::Disconnected, &reason);
     }
 }
 
@@ -290,7 +299,7 @@ impl Drop for Membership {
         self.lost();
         let mut queues = self.controller.queues();
         queues.list.retain(|queue| !Arc::ptr_eq(queue, &self.queue));
-        let gone = queues.ended && queues.list.is_empty();
+        let gone = queues.ended.is_some() && queues.list.is_empty();
         drop(queues);
         if gone && let Some(subsystem) = self.controller.subsystem() {
             subsystem.forget(self.controller.id);

@@ -269,9 +269,10 @@ impl Subsystem {
             if patient && waited >= SETTLE_TIME {
                 // Whose data has not come by now belongs to a host that is not there any more.
                 patient = false;
-                older
-                    .iter()
-                    .for_each(|c| c.end("its host has made a new association"));
+                for controller in &older {
+                    let why = "its host has made a new association";
+                    controller.end(ErrorKind::Disconnected, why);
+                }
             }
             if waited >= BUSY_TIME {
                 return Err(Status::CONNECT_BUSY);

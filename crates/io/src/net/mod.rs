@@ -40,7 +40,7 @@ impl Socket {
         self.fd.try_clone()
     }
 
-    fn start(self: &Rc<Self>, step: &SocketStep, hold: Hold) -> SocketFuture {
+    pub(crate) fn start(self: &Rc<Self>, step: &SocketStep, hold: Hold) -> SocketFuture {
         self.driver.start_socket(self, step, hold)
     }
 }
@@ -67,7 +67,7 @@ fn new_socket(driver: &Driver, family: libc::c_int) -> Result<OwnedFd> {
 }
 
 /// A count from an operation's result, or the error that it names.
-fn count(result: i32) -> Result<usize> {
+pub(crate) fn count(result: i32) -> Result<usize> {
     usize::try_from(result).map_err(|_| {
         let error = io::Error::from_raw_os_error(-result);
         match -result {

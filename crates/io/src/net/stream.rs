@@ -277,6 +277,14 @@ impl Stream {
         stream.local_addr().ok()
     }
 
+    /// A descriptor of its own for the same connection, for a thread that receives by itself. It may or may not block.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn duplicate(&self) -> Result<OwnedFd> {
+        Ok(self.socket.duplicate()?)
+    }
+
     /// Bytes that have arrived and that nobody has received yet.
     #[must_use]
     pub fn unread_bytes(&self) -> u64 {

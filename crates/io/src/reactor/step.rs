@@ -76,6 +76,10 @@ pub(crate) enum SocketStep {
     Accept {
         fd: RawFd,
     },
+    /// Waits until the descriptor can be read.
+    Poll {
+        fd: RawFd,
+    },
     Connect {
         fd: RawFd,
         address: *const libc::sockaddr,
@@ -160,13 +164,17 @@ impl SocketStep {
             | Self::Send { fd, .. }
             | Self::SendMessage { fd, .. }
             | Self::Accept { fd }
+            | Self::Poll { fd }
             | Self::Connect { fd, .. } => fd,
         }
     }
 
     /// Whether the step waits for the socket to become readable (else: writable).
     pub(crate) const fn reads(&self) -> bool {
-        matches!(self, Self::Recv { .. } | Self::Accept { .. })
+        matches!(
+            self,
+            Self::Recv { .. } | Self::Accept { .. } | Self::Poll { .. }
+        )
     }
 
     /// Tries the step: a send on any socket, the others on one that does not block. None if it would
@@ -196,6 +204,19 @@ impl SocketStep {
                 i64::from(unsafe {
                     libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags)
                 })
+            }
+            Self::Poll { fd } => {
+                let mut look = libc::pollfd {
+                    fd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                // SAFETY: the call looks at one descriptor, which is open, and does not wait.
+                let ready = unsafe { libc::poll(&raw mut look, 1, 0) };
+                if ready == 0 {
+                    return None;
+                }
+                i64::from(ready)
             }
             Self::Connect { fd, address, len } => {
                 // SAFETY: the operation keeps the address alive.

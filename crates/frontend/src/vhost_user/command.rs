@@ -1,0 +1,194 @@
+//! Requests of a guest, on the volume.
+
+use forebay_block::{BlockDeviceExt as _, Buf, Error, ErrorKind, Request};
+use forebay_wire::virtio_blk::{
+    HEADER_BYTES, Header, ID_BYTES, SECTOR_BYTES, SEGMENT_BYTES, Segment, UNMAP, request, status,
+};
+
+use super::export::{MAX_RANGE_SECTORS, MAX_RANGES};
+use super::memory::{BadAddress, Piece};
+use super::queue::{BUDGET_BYTES, Chain, Queue};
+
+/// Why a request is not done: its status.
+#[derive(Clone, Copy)]
+struct Failure(u8);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(match error.kind() {
+            ErrorKind::Unsupported => status::UNSUPP,
+            _ => status::IOERR,
+        })
+    }
+}
+
+impl From<BadAddress> for Failure {
+    fn from(_: BadAddress) -> Self {
+        Self(status::IOERR)
+    }
+}
+
+const WRONG: Failure = Failure(status::IOERR);
+
+fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|(_, len)| u64::from(*len)).sum()
+}
+
+/// Does what a request asks for, and says how it ended in the last byte that may be written. Returns how many bytes
+/// were written.
+pub(super) async fn run(queue: &Queue, chain: &Chain) -> u32 {
+    // Data is behind the header of what the guest has written, and before the status of what it wants to read.
+    let outgoing = total(&chain.readable).checked_sub(HEADER_BYTES as u64);
+    let incoming = total(&chain.writable).checked_sub(1);
+    let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else {
+        return 0;
+    };
+    let wanted = Wanted {
+        queue,
+        chain,
+        outgoing,
+        incoming,
+    };
+    let (mut status, written) = match wanted.run().await {
+        Ok(written) => (status::OK, written),
+        Err(Failure(status)) => (status, 0),
+    };
+    match queue
+        .memory
+        .scatter(&chain.writable, incoming, std::slice::from_mut(&mut status))
+    {
+        Ok(()) => written.saturating_add(1),
+        Err(BadAddress) => 0,
+    }
+}
+
+struct Wanted<'a> {
+    queue: &'a Queue,
+    chain: &'a Chain,
+    /// Bytes of data from the guest.
+    outgoing: u64,
+    /// Bytes of data that it has room for.
+    incoming: u64,
+}
+
+/// Memory of a queue that is given back when it is dropped.
+struct Cost<'a>(&'a Queue, u64);
+
+impl Drop for Cost<'_> {
+    fn drop(&mut self) {
+        self.0.budget.release(self.1);
+    }
+}
+
+impl Wanted<'_> {
+    async fn run(&self) -> Result<u32, Failure> {
+        let mut header = [0; HEADER_BYTES];
+        self.queue
+            .memory
+            .gather(&self.chain.readable, 0, &mut header)?;
+        let header = Header::decode(header);
+        match header.kind {
+            request::IN => self.read(header.sector).await,
+            request::OUT => self.write(header.sector).await,
+            request::FLUSH => {
+                self.queue.device.flush().await?;
+                Ok(0)
+            }
+            request::GET_ID => self.tell_id(),
+            request::DISCARD => self.ranges(false).await,
+            request::WRITE_ZEROES => self.ranges(true).await,
+            _ => Err(Failure(status::UNSUPP)),
+        }
+    }
+
+    /// A buffer for `len` bytes of data from a sector on, once there is memory for it, and the first byte.
+    async fn buffer(&self, sector: u64, len: u64) -> Result<(Buf, u64, Cost<'_>), Failure> {
+        let offset = sector.checked_mul(SECTOR_BYTES).ok_or(WRONG)?;
+        if len == 0 || len > BUDGET_BYTES || !len.is_multiple_of(SECTOR_BYTES) {
+            return Err(WRONG);
+        }
+        // Buffers come in powers of two.
+        let cost = len.next_power_of_two().max(4096);
+        self.queue.budget.acquire(cost).await;
+        let cost = Cost(self.queue, cost);
+        let buf = Buf::scratch(usize::try_from(len).map_err(|_| WRONG)?);
+        Ok((buf, offset, cost))
+    }
+
+    async fn read(&self, sector: u64) -> Result<u32, Failure> {
+        let (buf, offset, _cost) = self.buffer(sector, self.incoming).await?;
+        let read = Request::read(offset, buf.clone());
+        self.queue.device.start(read).await?;
+        self.queue.memory.scatter_buf(&self.chain.writable, &buf)?;
+        u32::try_from(self.incoming).map_err(|_| WRONG)
+    }
+
+    async fn write(&self, sector: u64) -> Result<u32, Failure> {
+        let (buf, offset, _cost) = self.buffer(sector, self.outgoing).await?;
+        let data = HEADER_BYTES as u64;
+        self.queue
+            .memory
+            .gather_buf(&self.chain.readable, data, &buf)?;
+        let write = Request::write(offset, buf, !self.queue.flushes);
+        self.queue.device.start(write).await?;
+        Ok(0)
+    }
+
+    fn tell_id(&self) -> Result<u32, Failure> {
+        if self.incoming < ID_BYTES as u64 {
+            return Err(WRONG);
+        }
+        let mut serial = self.queue.export.serial();
+        self.queue
+            .memory
+            .scatter(&self.chain.writable, 0, &mut serial)?;
+        Ok(ID_BYTES as u32)
+    }
+
+    /// Discards ranges, or makes them read as zeroes.
+    async fn ranges(&self, zeroes: bool) -> Result<u32, Failure> {
+        let mut bytes = [0; MAX_RANGES * SEGMENT_BYTES];
+        let len = usize::try_from(self.outgoing).map_err(|_| WRONG)?;
+        let told = bytes.get_mut(..len).ok_or(WRONG)?;
+        if len == 0 || !len.is_multiple_of(SEGMENT_BYTES) {
+            return Err(WRONG);
+        }
+        let data = HEADER_BYTES as u64;
+        self.queue.memory.gather(&self.chain.readable, data, told)?;
+        let device = &self.queue.device;
+        if !zeroes && !device.info().discard {
+            return Err(Failure(status::UNSUPP));
+        }
+        let ranges = || {
+            let (ranges, _) = told.as_chunks::<SEGMENT_BYTES>();
+            ranges.iter().map(|range| Segment::decode(*range))
+        };
+        // All of them are looked at before the first is done.
+        for range in ranges() {
+            let flags = if zeroes { UNMAP } else { 0 };
+            if range.flags & !flags != 0 {
+                return Err(Failure(status::UNSUPP));
+            }
+            if range.sectors > MAX_RANGE_SECTORS || range.sector.checked_mul(SECTOR_BYTES).is_none()
+            {
+                return Err(WRONG);
+            }
+        }
+        for range in ranges().filter(|range| range.sectors > 0) {
+            let offset = range.sector * SECTOR_BYTES;
+            let len = u64::from(range.sectors) * SECTOR_BYTES;
+            let request = match zeroes {
+                true => {
+                    let unmap = range.flags & UNMAP != 0;
+                    Request::write_zeroes(offset, len, !self.queue.flushes, unmap)
+                }
+                false => Request::discard(offset, len),
+            };
+            device.start(request).await?;
+        }
+        if !zeroes && !self.queue.flushes {
+            device.flush().await?;
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,404 @@
+//! What the monitor of a virtual machine says: features, memory, and where the queues are.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::event;
+use forebay_io::rt::Remote;
+use forebay_wire::virtio_blk::feature;
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{
+    BackendReqHandler, Error as Refusal, GpuBackend, VhostUserBackendReqHandlerMut,
+    VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+};
+use virtio_queue::{Queue as Ring, QueueT as _};
+
+use super::export::{Export, MAX_QUEUE_SIZE, QUEUES};
+use super::memory::Memory;
+use super::next_id;
+use super::queue::{self, Start};
+use crate::net::{Place, Spread};
+
+/// Talks with a monitor until it leaves; then ends its queues. Blocks.
+pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spread>) -> Result<()> {
+    let monitor = Arc::new(Mutex::new(Monitor {
+        export,
+        spread,
+        features: 0,
+        memory: None,
+        wrong: None,
+        queues: std::iter::repeat_with(Wanted::default)
+            .take(QUEUES.into())
+            .collect(),
+    }));
+    let mut handler = BackendReqHandler::from_stream(socket, Arc::clone(&monitor));
+    loop {
+        let handled = handler.handle_request();
+        let mut monitor = monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        // A monitor that is refused something and goes on has other things in mind than what is.
+        let ended = match (monitor.wrong.take(), handled) {
+            (Some(wrong), _) => Err(Error::new(ErrorKind::InvalidInput, wrong)),
+            (None, Ok(())) => continue,
+            (None, Err(Refusal::Disconnected | Refusal::PartialMessage)) => Ok(()),
+            (None, Err(Refusal::SocketBroken(_))) => Ok(()),
+            (None, Err(refusal)) => Err(Error::new(ErrorKind::InvalidInput, refusal.to_string())),
+        };
+        monitor.stop_all();
+        return ended;
+    }
+}
+
+/// A monitor, and what it wants.
+struct Monitor {
+    export: Arc<Export>,
+    spread: Arc<Spread>,
+    /// What both sides have agreed on.
+    features: u64,
+    memory: Option<Arc<Memory>>,
+    /// What was wrong with what it said last, in words.
+    wrong: Option<String>,
+    queues: Vec<Wanted>,
+}
+
+/// A queue as the monitor wants it. It runs when all is there.
+#[derive(Default)]
+struct Wanted {
+    size: u16,
+    /// Descriptors, available and used entries, as the monitor addresses them.
+    addresses: Option<[u64; 3]>,
+    /// The next available entry, while it does not run.
+    next: u16,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    enabled: bool,
+    running: Option<Running>,
+}
+
+/// A queue on its reactor.
+struct Running {
+    id: u64,
+    place: Place,
+    ended: mpsc::Receiver<u16>,
+}
+
+impl Running {
+    /// Ends it, once what it has begun has ended; the next available entry.
+    fn stop(self) -> Option<u16> {
+        let (reactor, id): (Remote, u64) = (self.place.reactor(), self.id);
+        reactor.call(move || queue::stop(id));
+        self.ended.recv().ok()
+    }
+}
+
+type Answer<T = ()> = std::result::Result<T, Refusal>;
+
+impl Monitor {
+    fn refuse<T>(&mut self, what: impl Into<String>) -> Answer<T> {
+        self.wrong = Some(what.into());
+        Err(Refusal::InvalidParam)
+    }
+
+    fn queue(&mut self, index: u32) -> Answer<&mut Wanted> {
+        let found = self.queues.get_mut(index as usize);
+        found.ok_or(Refusal::InvalidParam)
+    }
+
+    fn stop(&mut self, index: u32) -> Answer {
+        let queue = self.queue(index)?;
+        if let Some(running) = queue.running.take() {
+            queue.next = running.stop().unwrap_or(queue.next);
+        }
+        Ok(())
+    }
+
+    fn stop_all(&mut self) {
+        for index in 0..u32::from(QUEUES) {
+            // Every index is one.
+            let _ = self.stop(index);
+        }
+    }
+
+    /// Changes a queue, which stands still meanwhile.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Wanted)) -> Answer {
+        self.stop(index)?;
+        change(self.queue(index)?);
+        self.start(index)
+    }
+
+    /// Starts the queues that have all they need.
+    fn start_all(&mut self) -> Answer {
+        (0..u32::from(QUEUES)).try_for_each(|index| self.start(index))
+    }
+
+    /// Starts a queue that has all it needs.
+    fn start(&mut self, index: u32) -> Answer {
+        let (features, export) = (self.features, Arc::clone(&self.export));
+        let memory = self.memory.clone();
+        let queue = self.queue(index)?;
+        let (true, None) = (queue.enabled, &queue.running) else {
+            return Ok(());
+        };
+        let (Some(kick), Some(addresses), Some(memory)) = (&queue.kick, queue.addresses, memory)
+        else {
+            return Ok(());
+        };
+        let ring = ring(queue.size, addresses, queue.next, features, &memory);
+        let copies = (
+            kick.try_clone(),
+            queue.call.as_ref().map(OwnedFd::try_clone).transpose(),
+        );
+        let (Some(ring), (Ok(kick), Ok(call))) = (ring, copies) else {
+            return self.refuse(format!("queue {index} does not lie in the guest's memory"));
+        };
+        let (tell, ended) = mpsc::channel();
+        let id = next_id();
+        let start = Start {
+            id,
+            export,
+            memory,
+            ring,
+            kick,
+            call,
+            flushes: features & feature::FLUSH != 0,
+            ended: tell,
+        };
+        let place = self.spread.place();
+        place.reactor().call(move || queue::start(start));
+        self.queue(index)?.running = Some(Running { id, place, ended });
+        Ok(())
+    }
+}
+
+/// A ring in the guest's memory; none if it does not lie there.
+fn ring(size: u16, addresses: [u64; 3], next: u16, features: u64, memory: &Memory) -> Option<Ring> {
+    let [descriptors, available, used] = addresses.map(|user| memory.guest_address(user));
+    let mut ring = Ring::new(MAX_QUEUE_SIZE).ok()?;
+    ring.try_set_size(size).ok()?;
+    ring.try_set_desc_table_address(descriptors?).ok()?;
+    ring.try_set_avail_ring_address(available?).ok()?;
+    ring.try_set_used_ring_address(used?).ok()?;
+    ring.set_event_idx(features & feature::RING_EVENT_IDX != 0);
+    ring.set_next_avail(next);
+    ring.set_ready(true);
+    if !ring.is_valid(memory.ram()) {
+        return None;
+    }
+    let used = ring.used_idx(memory.ram(), Ordering::Acquire).ok()?;
+    ring.set_next_used(used.0);
+    Some(ring)
+}
+
+/// What we do not do.
+fn unsupported<T>() -> Answer<T> {
+    Err(Refusal::InvalidOperation("it is not offered"))
+}
+
+impl VhostUserBackendReqHandlerMut for Monitor {
+    fn set_owner(&mut self) -> Answer {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Answer {
+        self.stop_all();
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Answer {
+        unsupported()
+    }
+
+    fn get_features(&mut self) -> Answer<u64> {
+        Ok(self.export.features())
+    }
+
+    fn set_features(&mut self, features: u64) -> Answer {
+        if features & !self.export.features() != 0 {
+            return self.refuse(format!("features {features:#x} were not offered"));
+        }
+        self.stop_all();
+        self.features = features;
+        // Without the messages that enable queues, they are.
+        if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
+            self.queues
+                .iter_mut()
+                .for_each(|queue| queue.enabled = true);
+        }
+        self.start_all()
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Answer<Option<Vec<VhostUserMemoryRegionBase>>> {
+        match Memory::map(regions, files) {
+            Ok(memory) => {
+                self.stop_all();
+                self.memory = Some(Arc::new(memory));
+                self.start_all().map(|()| None)
+            }
+            Err(wrong) => self.refuse(format!("its memory: {wrong}")),
+        }
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Answer {
+        let size = u16::try_from(num).ok();
+        let size = size.filter(|size| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE);
+        let Some(size) = size else {
+            return self.refuse(format!(
+                "a queue of {num} entries; {MAX_QUEUE_SIZE} are the most"
+            ));
+        };
+        self.change(index, |queue| queue.size = size)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        flags: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Answer {
+        if !flags.is_empty() {
+            return unsupported();
+        }
+        self.change(index, |queue| {
+            queue.addresses = Some([descriptors, available, used])
+        })
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Answer {
+        let Ok(next) = u16::try_from(base) else {
+            return self.refuse(format!("a queue that begins at {base}"));
+        };
+        self.change(index, |queue| queue.next = next)
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Answer<VhostUserVringState> {
+        self.stop(index)?;
+        let queue = self.queue(index)?;
+        // It runs again when it is kicked anew.
+        queue.kick = None;
+        queue.call = None;
+        Ok(VhostUserVringState::new(index, queue.next.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Answer {
+        if fd.is_none() {
+            return self.refuse("a queue that is to be polled");
+        }
+        self.change(index.into(), |queue| queue.kick = fd.map(OwnedFd::from))
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Answer {
+        let call = fd.map(OwnedFd::from);
+        if let Some(Err(error)) = call.as_ref().map(event::never_block) {
+            return self.refuse(error.report());
+        }
+        self.change(index.into(), |queue| queue.call = call)
+    }
+
+    fn set_vring_err(&mut self, index: u8, _fd: Option<File>) -> Answer {
+        self.queue(index.into()).map(|_| ())
+    }
+
+    fn get_protocol_features(&mut self) -> Answer<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK)
+    }
+
+    fn set_protocol_features(&mut self, _features: u64) -> Answer {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Answer<u64> {
+        Ok(QUEUES.into())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Answer {
+        if self.queue(index)?.enabled == enable {
+            return Ok(());
+        }
+        self.change(index, |queue| queue.enabled = enable)
+    }
+
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Answer<Vec<u8>> {
+        Ok(self.export.config(offset as usize, size as usize))
+    }
+
+    fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Answer {
+        unsupported()
+    }
+
+    fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Answer {
+        unsupported()
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Answer<File> {
+        unsupported()
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Answer<(VhostUserInflight, File)> {
+        unsupported()
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _file: File) -> Answer {
+        unsupported()
+    }
+
+    fn get_max_mem_slots(&mut self) -> Answer<u64> {
+        unsupported()
+    }
+
+    fn add_mem_region(
+        &mut self,
+        _region: &VhostUserSingleMemoryRegion,
+        _fd: File,
+        _postcopy: Option<bool>,
+    ) -> Answer<Option<VhostUserMemoryRegionBase>> {
+        unsupported()
+    }
+
+    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Answer {
+        unsupported()
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Answer<Option<File>> {
+        unsupported()
+    }
+
+    fn check_device_state(&mut self) -> Answer {
+        unsupported()
+    }
+
+    fn get_shmem_config(&mut self) -> Answer<VhostUserShMemConfig> {
+        unsupported()
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Answer {
+        unsupported()
+    }
+}

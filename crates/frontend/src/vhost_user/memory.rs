@@ -1,0 +1,143 @@
+//! The guest's memory, as its monitor has handed it over.
+
+use std::fs::File;
+
+use forebay_block::Buf;
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vm_memory::mmap::MmapRegion;
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryBackend as _, GuestMemoryMmap, GuestMemoryRegion as _,
+    GuestRegionMmap, VolatileSlice,
+};
+
+/// Guest memory as rings are read from.
+pub(super) type Ram = GuestMemoryMmap<()>;
+
+/// A piece of guest memory: where, and how many bytes.
+pub(super) type Piece = (GuestAddress, u32);
+
+/// The memory of a guest, mapped for as long as somebody uses it.
+pub(super) struct Memory {
+    ram: Ram,
+    /// Where the monitor has a region, how long it is, and where the guest has it.
+    regions: Vec<(u64, u64, u64)>,
+}
+
+/// Whether the guest has what it says.
+type Outcome = Result<(), BadAddress>;
+
+/// An address that is not the guest's.
+#[derive(Debug)]
+pub(super) struct BadAddress;
+
+impl Memory {
+    /// Maps the regions.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub(super) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self, String> {
+        let mut mapped = Vec::new();
+        let mut known = Vec::new();
+        for (region, file) in regions.iter().zip(files) {
+            let (size, guest, user) =
+                (region.memory_size, region.guest_phys_addr, region.user_addr);
+            let bytes = usize::try_from(size).map_err(|error| error.to_string())?;
+            let from = FileOffset::new(file, region.mmap_offset);
+            let mapping = MmapRegion::from_file(from, bytes);
+            let mapping = mapping.map_err(|error| format!("mapping {size} bytes: {error}"))?;
+            let region = GuestRegionMmap::new(mapping, GuestAddress(guest));
+            mapped.push(region.ok_or("a region beyond the end of addresses")?);
+            known.push((user, size, guest));
+        }
+        mapped.sort_by_key(|region| region.start_addr());
+        let ram = Ram::from_regions(mapped).map_err(|error| error.to_string())?;
+        Ok(Self {
+            ram,
+            regions: known,
+        })
+    }
+
+    pub(super) const fn ram(&self) -> &Ram {
+        &self.ram
+    }
+
+    /// The guest's address of what the monitor has at `user`.
+    pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
+        self.regions.iter().find_map(|(start, size, guest)| {
+            let offset = user.checked_sub(*start).filter(|offset| offset < size)?;
+            Some(GuestAddress(guest + offset))
+        })
+    }
+
+    /// Copies bytes out of pieces, from the byte `skip` of them on.
+    pub(super) fn gather(&self, pieces: &[Piece], skip: u64, into: &mut [u8]) -> Outcome {
+        self.copy(pieces, skip, VolatileSlice::from(into), Way::Out)
+    }
+
+    /// Copies bytes into pieces, from the byte `skip` of them on.
+    pub(super) fn scatter(&self, pieces: &[Piece], skip: u64, from: &mut [u8]) -> Outcome {
+        self.copy(pieces, skip, VolatileSlice::from(from), Way::In)
+    }
+
+    /// [`Memory::gather`] into a buffer.
+    pub(super) fn gather_buf(&self, pieces: &[Piece], skip: u64, into: &Buf) -> Outcome {
+        // SAFETY: the memory lives as long as the buffer, through this call.
+        let ours = unsafe { VolatileSlice::new(into.as_ptr(), into.len()) };
+        self.copy(pieces, skip, ours, Way::Out)
+    }
+
+    /// [`Memory::scatter`] from a buffer.
+    pub(super) fn scatter_buf(&self, pieces: &[Piece], from: &Buf) -> Outcome {
+        // SAFETY: as above.
+        let ours = unsafe { VolatileSlice::new(from.as_ptr(), from.len()) };
+        self.copy(pieces, 0, ours, Way::In)
+    }
+
+    fn copy(&self, pieces: &[Piece], skip: u64, ours: VolatileSlice<'_>, way: Way) -> Outcome {
+        let mut done = 0;
+        for (address, len) in cut(pieces, skip, ours.len()) {
+            for guests in self.ram.get_slices(address, len) {
+                let guests = guests.map_err(|_| BadAddress)?;
+                let part = ours.subslice(done, guests.len()).map_err(|_| BadAddress)?;
+                match way {
+                    Way::Out => guests.copy_to_volatile_slice(part),
+                    Way::In => part.copy_to_volatile_slice(guests),
+                }
+                done += part.len();
+            }
+        }
+        if done < ours.len() {
+            return Err(BadAddress);
+        }
+        Ok(())
+    }
+}
+
+/// Out of the guest's memory, or into it.
+#[derive(Clone, Copy)]
+enum Way {
+    Out,
+    In,
+}
+
+/// The parts of `pieces` that hold `want` bytes from the byte `skip` on, as far as there are any.
+fn cut(
+    pieces: &[Piece],
+    mut skip: u64,
+    mut want: usize,
+) -> impl Iterator<Item = (GuestAddress, usize)> + '_ {
+    pieces.iter().filter_map(move |(address, len)| {
+        let here = u64::from(*len);
+        if skip >= here {
+            skip -= here;
+            return None;
+        }
+        let start = std::mem::take(&mut skip);
+        let len = usize::try_from(here - start)
+            .unwrap_or(usize::MAX)
+            .min(want);
+        want -= len;
+        // An address that runs over is no guest's.
+        (len > 0).then(|| (GuestAddress(address.0.saturating_add(start)), len))
+    })
+}

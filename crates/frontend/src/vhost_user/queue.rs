@@ -1,0 +1,233 @@
+//! One queue: takes the requests that the guest has put into the ring, a task for each, and puts them back.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
+
+use forebay_block::{BlockDevice, Result};
+use forebay_io::event::{self, Event};
+use forebay_io::rt;
+use forebay_io::sync::{Semaphore, WaitList};
+use virtio_queue::{Queue as Ring, QueueT as _};
+
+use super::command;
+use super::export::Export;
+use super::memory::{Memory, Piece};
+
+/// Memory that the requests of one queue may hold at a time, bytes.
+pub(super) const BUDGET_BYTES: u64 = 32 << 20;
+/// Requests that are begun before those that wait for their turn get it.
+const BURST: u32 = 8;
+
+/// All that a queue needs to begin.
+pub(super) struct Start {
+    pub(super) id: u64,
+    pub(super) export: Arc<Export>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) ring: Ring,
+    pub(super) kick: OwnedFd,
+    pub(super) call: Option<OwnedFd>,
+    /// Whether the guest flushes; else every write is to be durable when it ends.
+    pub(super) flushes: bool,
+    /// Told of the next entry of the ring when the queue has ended.
+    pub(super) ended: mpsc::Sender<u16>,
+}
+
+/// A queue in use.
+pub(super) struct Queue {
+    id: u64,
+    ring: RefCell<Ring>,
+    pub(super) export: Arc<Export>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) device: Rc<dyn BlockDevice>,
+    pub(super) flushes: bool,
+    pub(super) budget: Semaphore,
+    call: Option<OwnedFd>,
+    /// Whether the guest is to be told of requests that have ended.
+    to_tell: Cell<bool>,
+    in_flight: Cell<u64>,
+    idle: WaitList,
+    stopping: Cell<bool>,
+    stop: WaitList,
+    /// Memory of requests that have ended, for the next.
+    spare: RefCell<Vec<Chain>>,
+}
+
+/// A request as it lies in the guest's memory.
+#[derive(Default)]
+pub(super) struct Chain {
+    head: u16,
+    /// What the guest has written.
+    pub(super) readable: Vec<Piece>,
+    /// What is to be written.
+    pub(super) writable: Vec<Piece>,
+    /// Whether it is a request at all.
+    sound: bool,
+}
+
+thread_local! {
+    /// The queues of this thread's reactor.
+    static QUEUES: RefCell<Vec<(u64, Weak<Queue>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Ends a queue of the calling reactor.
+pub(super) fn stop(id: u64) {
+    let found = QUEUES.with_borrow(|list| {
+        let (_, found) = list.iter().find(|(known, _)| *known == id)?;
+        found.upgrade()
+    });
+    if let Some(queue) = found {
+        queue.stopping.set(true);
+        queue.stop.wake_all();
+    }
+}
+
+/// Begins a queue on the calling reactor.
+pub(super) fn start(start: Start) {
+    let queue = Rc::new(Queue {
+        id: start.id,
+        ring: RefCell::new(start.ring),
+        device: start.export.volume().open(),
+        export: start.export,
+        memory: start.memory,
+        flushes: start.flushes,
+        budget: Semaphore::new(BUDGET_BYTES),
+        call: start.call,
+        to_tell: Cell::new(false),
+        in_flight: Cell::new(0),
+        idle: WaitList::new(),
+        stopping: Cell::new(false),
+        stop: WaitList::new(),
+        spare: RefCell::default(),
+    });
+    QUEUES.with_borrow_mut(|list| list.push((queue.id, Rc::downgrade(&queue))));
+    let (kick, ended) = (start.kick, start.ended);
+    rt::spawn(async move {
+        if let Err(error) = queue.serve(kick).await {
+            let (volume, why) = (queue.export.volume().name(), error.report());
+            tracing::debug!(volume, why, "a virtual machine's queue has ended");
+        }
+        queue.idle.until(|| queue.in_flight.get() == 0).await;
+        queue.tell();
+        QUEUES.with_borrow_mut(|list| list.retain(|(id, _)| *id != queue.id));
+        // The monitor may be gone.
+        let _ = ended.send(queue.ring.borrow().next_avail());
+    });
+}
+
+impl Queue {
+    async fn serve(self: &Rc<Self>, kick: OwnedFd) -> Result<()> {
+        let kick = Event::adopt(kick)?;
+        // What a former owner of the ring has not told the guest of.
+        self.to_tell.set(true);
+        self.tell();
+        loop {
+            self.take_all().await;
+            let (mut kicked, mut stopped) = (pin!(kick.wait()), pin!(self.stop.wait()));
+            poll_fn(|cx| {
+                if self.stopping.get() || stopped.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                kicked.as_mut().poll(cx)
+            })
+            .await?;
+            if self.stopping.get() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins all requests in the ring; the guest kicks for the next.
+    async fn take_all(self: &Rc<Self>) {
+        let mut begun = 0_u32;
+        // A ring that makes no sense says for ever that there is more.
+        let mut empty_handed = 0;
+        while empty_handed < 2 {
+            let _ = (self.ring.borrow_mut()).disable_notification(self.memory.ram());
+            empty_handed += 1;
+            while let Some(chain) = self.next() {
+                if self.stopping.get() {
+                    self.ring_back(chain);
+                    return;
+                }
+                empty_handed = 0;
+                self.in_flight.set(self.in_flight.get() + 1);
+                rt::spawn(Rc::clone(self).run(chain));
+                begun = begun.wrapping_add(1);
+                if begun.is_multiple_of(BURST) {
+                    rt::yield_now().await;
+                }
+            }
+            let more = (self.ring.borrow_mut()).enable_notification(self.memory.ram());
+            if !more.unwrap_or(false) {
+                return;
+            }
+        }
+    }
+
+    /// A request that is not begun is the next again.
+    fn ring_back(&self, chain: Chain) {
+        let mut ring = self.ring.borrow_mut();
+        let next = ring.next_avail().wrapping_sub(1);
+        ring.set_next_avail(next);
+        self.spare.borrow_mut().push(chain);
+    }
+
+    /// The next request in the ring.
+    fn next(&self) -> Option<Chain> {
+        let descriptors = (self.ring.borrow_mut()).pop_descriptor_chain(self.memory.ram())?;
+        let mut chain = self.spare.borrow_mut().pop().unwrap_or_default();
+        chain.head = descriptors.head_index();
+        chain.readable.clear();
+        chain.writable.clear();
+        let (mut ordered, mut goes_on) = (true, true);
+        for descriptor in descriptors {
+            let piece = (descriptor.addr(), descriptor.len());
+            if descriptor.is_write_only() {
+                chain.writable.push(piece);
+            } else {
+                ordered &= chain.writable.is_empty();
+                chain.readable.push(piece);
+            }
+            goes_on = descriptor.has_next();
+        }
+        // One that goes on after its last runs in circles, or to where no descriptor is.
+        chain.sound = ordered && !goes_on;
+        Some(chain)
+    }
+
+    async fn run(self: Rc<Self>, chain: Chain) {
+        let written = match chain.sound {
+            true => command::run(&self, &chain).await,
+            false => 0,
+        };
+        let used = (self.ring.borrow_mut()).add_used(self.memory.ram(), chain.head, written);
+        self.spare.borrow_mut().push(chain);
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.in_flight.get() == 0 {
+            self.idle.wake_all();
+        }
+        if used.is_ok() && !self.to_tell.replace(true) {
+            // Others that end now are told of together.
+            rt::yield_now().await;
+            self.tell();
+        }
+    }
+
+    /// Tells the guest of requests that have ended, if it wants to know.
+    fn tell(&self) {
+        if !self.to_tell.replace(false) {
+            return;
+        }
+        let wanted = (self.ring.borrow_mut()).needs_notification(self.memory.ram());
+        if wanted.unwrap_or(true)
+            && let Some(call) = &self.call
+        {
+            event::signal(call.as_fd());
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Hosts that say anything and end anywhere: nothing of them is left, and nobody else notices. A seeded stand-in for
+//! the fuzzer that needs no nightly compiler, and connections that stop half way, by the thousand.
+
+mod check;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use check::initiator::{Association, Identity, Queue, Style, With, on_blocks};
+use check::target::{NQN, Target};
+use proptest::prelude::*;
+
+/// Connections that stop half way, at a time.
+const HALVES: u8 = 250;
+/// Ways to stop half way.
+const STAGES: usize = 3;
+/// Memory that a connection may take which stops half way: its receive buffer, and what it has announced.
+const MOST_BYTES: usize = 64 << 10;
+
+struct Counting;
+
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Tests count what belongs to the whole process: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("Linux").count()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Conversations that come far enough to have something to leave behind.
+fn drawn(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = vec![0, 0x10, 1, 0x10];
+    bytes.extend((0..count).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    }));
+    bytes
+}
+
+#[test]
+fn any_conversation_ends_and_leaves_nothing() {
+    let _alone = alone();
+    let target = Target::start();
+    let mut answered = 0;
+    for seed in 1..=300_u64 {
+        answered += check::any_conversation(&target, &drawn(seed * 0x9e37_79b9, 120));
+    }
+    // They are about something.
+    assert!(answered > 1000, "{answered} commands were answered well");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_end_and_leave_nothing(input in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _alone = alone();
+        check::any_conversation(&Target::start(), &input);
+    }
+}
+
+#[test]
+fn conversations_leave_no_memory_behind() {
+    let _alone = alone();
+    let target = Target::start();
+    let round = || {
+        for seed in 1..=40_u64 {
+            check::any_conversation(&target, &drawn(seed * 0x51ed_270b, 120));
+        }
+        // Buffers that are kept for reuse have settled by then.
+        LIVE_BYTES.load(Ordering::Relaxed)
+    };
+    round();
+    let (before, after) = (round(), round());
+    assert!(
+        after < before + (1 << 20),
+        "{before} bytes after one round, {after} after the next"
+    );
+}
+
+/// Connections that stop at a stage of the way.
+fn half(target: &Target, number: u8, stage: usize) -> Vec<Queue> {
+    let mut words = [0; 128];
+    (words[2], words[4]) = (128, 128);
+    let identity = Identity {
+        host_id: [number; 16],
+        ..Identity::to(NQN)
+    };
+    match stage {
+        0 => {
+            let mut queue = Queue::silent(target.address);
+            queue.say(&words[..usize::from(number) % 128]);
+            vec![queue]
+        }
+        1 => {
+            let mut queue = Queue::open(target.address, Style::default());
+            // A Connect, as far as its command.
+            queue.say(&[4, 0, 72, 72, 72, 4, 0, 0, 0x7f, 0x40]);
+            vec![queue]
+        }
+        _ => {
+            let host = Association::new(target.address, identity, Style::default());
+            let mut queue = host.queue(1);
+            let cid = queue.start(on_blocks(0x01, 0, 64, 0), With::Room(32 << 10));
+            let (tag, ..) = queue.r2t(cid);
+            let (tag, cid) = (tag.to_le_bytes(), cid.to_le_bytes());
+            queue.say(&[6, 0, 24, 24, 24, 64, 0, 0]);
+            queue.say(&[
+                cid[0], cid[1], tag[0], tag[1], 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0,
+            ]);
+            queue.say(&[5; 8000]);
+            vec![host.admin, queue]
+        }
+    }
+}
+
+#[test]
+fn a_thousand_connections_that_stop_half_way_leave_nothing() {
+    let _alone = alone();
+    let target = Target::start();
+    let round = || {
+        let memory = LIVE_BYTES.load(Ordering::Relaxed);
+        let files = open_files();
+        let mut open = Vec::new();
+        for stage in 0..STAGES {
+            for number in 0..HALVES {
+                open.extend(half(&target, number, stage));
+            }
+        }
+        // One of the ways has two.
+        assert_eq!(open.len(), 4 * usize::from(HALVES));
+        let held = LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(memory);
+        let each = held / open.len();
+        assert!(each < MOST_BYTES, "{each} bytes for each connection");
+        // Others are served beside them.
+        let identity = Identity {
+            host_id: [HALVES; 16],
+            ..Identity::to(NQN)
+        };
+        let host = Association::new(target.address, identity, Style::default());
+        let read = on_blocks(0x02, 0, 1, 0);
+        assert_eq!(host.queue(1).call(read, With::Room(512)).status, 0);
+        drop((host, open));
+        check::nothing_is_left(&target);
+        until("all descriptors are closed", || open_files() <= files);
+        LIVE_BYTES.load(Ordering::Relaxed)
+    };
+    round();
+    let (before, after) = (round(), round());
+    assert!(
+        after < before + (1 << 20),
+        "{before} bytes after one round, {after} after the next"
+    );
+}
