@@ -1,0 +1,30 @@
+//! Errors that the simulation plants to see that it finds them. Outside of this crate's tests there are none.
+
+/// A planted error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A dead node stays among a page's sharers.
+    KeepDeadSharer,
+    /// A frame is reused when the first sharer has acknowledged.
+    ReuseBeforeAcknowledged,
+}
+
+/// Which errors are planted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    #[cfg(test)]
+    pub(crate) planted: Option<Fault>,
+}
+
+impl Faults {
+    /// Whether this error is planted.
+    pub(crate) const fn has(self, fault: Fault) -> bool {
+        #[cfg(test)]
+        return matches!(self.planted, Some(planted) if planted as u8 == fault as u8);
+        #[cfg(not(test))]
+        {
+            let _ = fault;
+            false
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The distributed page cache: every file page has at most one copy in the memory of a cluster of nodes. One node
+//! owns the frame that holds it; the others map that frame.
+//!
+//! - [`message`]: what nodes and the directory say to each other.
+//! - [`directory`]: which page is where; a state machine without I/O.
+
+pub mod directory;
+mod fault;
+pub mod message;
