@@ -2,8 +2,10 @@
 //! owns the frame that holds it; the others map that frame.
 //!
 //! - [`message`]: what nodes and the directory say to each other.
+//! - [`protocol`]: the same as bytes.
 //! - [`directory`]: which page is where; a state machine without I/O.
 
 pub mod directory;
 mod fault;
 pub mod message;
+pub mod protocol;
