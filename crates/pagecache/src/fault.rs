@@ -3,6 +3,8 @@
 /// A planted error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
+    /// A copy is not checked against the frame's generation.
+    UncheckedGeneration,
     /// A dead node stays among a page's sharers.
     KeepDeadSharer,
     /// A frame is reused when the first sharer has acknowledged.

@@ -9,3 +9,5 @@ pub mod directory;
 mod fault;
 pub mod message;
 pub mod protocol;
+pub mod segment;
+pub mod store;
