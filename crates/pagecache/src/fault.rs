@@ -3,8 +3,12 @@
 /// A planted error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
+    /// A node acknowledges an invalidation while views and stores still use the page.
+    AcknowledgeMapped,
     /// A copy is not checked against the frame's generation.
     UncheckedGeneration,
+    /// A page is published before it is filled.
+    PublishUnfilled,
     /// A dead node stays among a page's sharers.
     KeepDeadSharer,
     /// A frame is reused when the first sharer has acknowledged.

@@ -8,6 +8,7 @@
 pub mod directory;
 mod fault;
 pub mod message;
+pub mod node;
 pub mod protocol;
 pub mod segment;
 pub mod store;

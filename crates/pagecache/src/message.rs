@@ -57,6 +57,15 @@ pub struct PageId {
     pub index: u64,
 }
 
+impl PageId {
+    /// A hash for tables of pages: inodes and indices are small numbers, so all their bits are mixed.
+    #[must_use]
+    pub const fn hash64(self) -> u64 {
+        let mixed = (self.inode ^ self.index.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+}
+
 impl fmt::Display for PageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "page {} of inode {}", self.index, self.inode)

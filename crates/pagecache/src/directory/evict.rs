@@ -162,7 +162,7 @@ impl Directory {
         let place = self.entries[frame as usize].place(frame);
         let slot = self
             .pages
-            .find_entry(super::hash(page), |other| *other == frame);
+            .find_entry(page.hash64(), |other| *other == frame);
         slot.expect("a frame in use is in the table").remove();
         if let Some(flushes) = self.flushes.remove(&frame) {
             for node in flushes.now.into_iter().chain(flushes.next) {

@@ -392,8 +392,8 @@ impl Directory {
         };
         let place = entry.place(frame);
         let entries = &self.entries;
-        let hasher = |frame: &u32| hash(entries[*frame as usize].page);
-        self.pages.insert_unique(hash(page), frame, hasher);
+        let hasher = |frame: &u32| entries[*frame as usize].page.hash64();
+        self.pages.insert_unique(page.hash64(), frame, hasher);
         self.counts.filled += 1;
         out.send(
             node,
@@ -441,7 +441,7 @@ impl Directory {
 
     fn find(&self, page: PageId) -> Option<u32> {
         let same = |frame: &u32| self.entries[*frame as usize].page == page;
-        self.pages.find(hash(page), same).copied()
+        self.pages.find(page.hash64(), same).copied()
     }
 
     /// The entry, if the frame is still in the use that is meant.
@@ -487,12 +487,6 @@ impl Directory {
     const fn has(&self, fault: Fault) -> bool {
         self.faults.has(fault)
     }
-}
-
-/// A page's place in the table: files and indices are small numbers, so all their bits are mixed.
-fn hash(page: PageId) -> u64 {
-    let mixed = (page.inode ^ page.index.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
 fn refused(from: NodeId, message: &ToDirectory, why: &str) -> Error {
