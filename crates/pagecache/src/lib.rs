@@ -11,4 +11,6 @@ pub mod message;
 pub mod node;
 pub mod protocol;
 pub mod segment;
+#[cfg(test)]
+mod simulation;
 pub mod store;

@@ -92,18 +92,30 @@ impl Segment {
     /// [`Frame::Storing`] for long.
     pub fn read(&self, place: Place, out: &mut [u8]) -> Result<u64, Frame> {
         for _ in 0..SPINS {
-            match self.look(place) {
-                Frame::Steady(sequence) => {
-                    self.load(place.frame, 0, out);
-                    if self.unchanged(place, sequence) {
-                        return Ok(sequence);
-                    }
-                }
-                Frame::Stale => return Err(Frame::Stale),
-                Frame::Storing(_) => std::hint::spin_loop(),
+            match self.read_once(place, out) {
+                Ok(sequence) => return Ok(sequence),
+                Err(Frame::Stale) => return Err(Frame::Stale),
+                Err(_) => std::hint::spin_loop(),
             }
         }
         Err(self.look(place))
+    }
+
+    /// As [`Segment::read`], but tries once.
+    ///
+    /// # Errors
+    /// How the frame was found; if steady, somebody stored meanwhile and it is worth another try.
+    pub fn read_once(&self, place: Place, out: &mut [u8]) -> Result<u64, Frame> {
+        let found = self.look(place);
+        let Frame::Steady(sequence) = found else {
+            return Err(found);
+        };
+        self.load(place.frame, 0, out);
+        if self.unchanged(place, sequence) {
+            Ok(sequence)
+        } else {
+            Err(found)
+        }
     }
 
     /// Stores `bytes` at `offset` of the page, as one step for all who copy. The caller has the page pinned, so

@@ -73,7 +73,13 @@ impl Directory {
             State::Invalid => {}
             // What it filled is discarded, wherever the frame is. What others fill in its memory goes when they
             // publish or abandon it.
-            State::Exclusive if entry.holder == node => self.release(frame, false, out),
+            State::Exclusive if entry.holder == node => {
+                // It may have stored into it already: its word that the fill had ended was on the way.
+                if entry.flags & WRITTEN != 0 {
+                    out.lost.push(entry.page);
+                }
+                self.release(frame, false, out);
+            }
             State::Exclusive => {}
             State::Owner | State::Shared if hosted => self.bury(frame, out),
             State::Owner | State::Shared => entry.state = entry.published(),

@@ -23,7 +23,7 @@ impl Flushes {
 }
 
 impl Directory {
-    /// Begins to empty frames if too few are free or on their way: a batch at a time, so that the messages of one
+    /// Begins to empty frames if too few are free or on their way, after each message: a batch at a time, so that the messages of one
     /// node share a packet and the acknowledgements too.
     pub(super) fn make_room(&mut self, out: &mut Outbox) {
         let waiting = u32::try_from(self.room.len()).unwrap_or(u32::MAX);
@@ -104,7 +104,6 @@ impl Directory {
         if last && ok {
             self.counts.evicted += 1;
             self.release(frame, true, out);
-            self.make_room(out);
         } else if last {
             // The store refuses it: the page stays, and another goes.
             self.leaving -= 1;
@@ -114,7 +113,6 @@ impl Directory {
                 self.write_back(frame, 0, out);
             }
             self.wake(page, out);
-            self.make_room(out);
         } else if emptied {
             self.write_back(frame, FINAL, out);
         } else if self.flushes.contains_key(&frame) {

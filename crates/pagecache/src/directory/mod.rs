@@ -189,7 +189,6 @@ impl Directory {
                     },
                     out,
                 );
-                self.make_room(out);
             }
             ToDirectory::Publish { place } => {
                 self.filling(from, place, &message)?;
@@ -198,13 +197,15 @@ impl Directory {
             ToDirectory::Abandon { place } => {
                 self.filling(from, place, &message)?;
                 self.release(place.frame, false, out);
-                self.make_room(out);
             }
             ToDirectory::Invalidated { place } => {
                 let sharer = |entry: &Entry| {
                     entry.state == State::ToBeInvalidated && entry.sharers & from.bit() != 0
                 };
                 if !self.at(place).is_some_and(sharer) {
+                    if self.has(Fault::ReuseBeforeAcknowledged) {
+                        return Ok(());
+                    }
                     return Err(refused(from, &message, "nobody asked for it"));
                 }
                 self.acknowledged(from, place.frame, out);
@@ -250,6 +251,7 @@ impl Directory {
                 }
             }
         }
+        self.make_room(out);
         Ok(())
     }
 
@@ -415,7 +417,6 @@ impl Directory {
             self.bury(frame, out);
         }
         self.wake(page, out);
-        self.make_room(out);
     }
 
     /// Looks again for those who wait for `page`.

@@ -155,6 +155,7 @@ pub struct Node {
     unpublished: BTreeMap<PageId, Unpublished>,
     /// What this node wrote and has not flushed.
     unflushed: BTreeMap<PageId, Written>,
+    stores: u64,
     /// Files of which something unflushed was lost, until a flush has said so.
     lost: BTreeSet<u64>,
     syncs: Vec<Sync>,
@@ -184,6 +185,7 @@ impl Node {
             pending: BTreeMap::new(),
             unpublished: BTreeMap::new(),
             unflushed: BTreeMap::new(),
+            stores: 0,
             lost: BTreeSet::new(),
             syncs: Vec::new(),
             files: BTreeMap::new(),
@@ -301,7 +303,10 @@ impl Node {
     /// # Panics
     /// If the page is not mapped there.
     pub fn pin(&mut self, page: PageId) {
-        let mapping = self.mapped.find_mut(page).expect("only mapped pages are pinned");
+        let mapping = self
+            .mapped
+            .find_mut(page)
+            .expect("only mapped pages are pinned");
         mapping.pins += 1;
     }
 
@@ -310,9 +315,15 @@ impl Node {
     /// # Panics
     /// If the page is not pinned.
     pub fn unpin(&mut self, page: PageId, out: &mut Vec<Effect>) {
-        let pinned = self.mapped.find_mut(page).filter(|mapping| mapping.pins > 0);
+        let pinned = self
+            .mapped
+            .find_mut(page)
+            .filter(|mapping| mapping.pins > 0);
         let Some(mapping) = pinned else {
-            assert!(self.faults.has(Fault::AcknowledgeMapped), "{page} is not pinned");
+            assert!(
+                self.faults.has(Fault::AcknowledgeMapped),
+                "{page} is not pinned"
+            );
             return;
         };
         mapping.pins -= 1;
@@ -327,9 +338,9 @@ impl Node {
             self.lose(page.inode);
             return;
         }
-        let written = self.unflushed.entry(page).or_default();
-        written.stores += 1;
-        written.place = Some(place);
+        self.stores += 1;
+        let store = self.stores;
+        self.unflushed.insert(page, Written { store, place });
     }
 
     /// A fill has ended. If it failed, nobody gets the page and who waited for it here is told.
@@ -379,7 +390,21 @@ impl Node {
 
     /// Every page that is mapped, with its place.
     pub fn mappings(&self) -> impl Iterator<Item = (PageId, Place)> + '_ {
-        self.mapped.iter().map(|mapping| (mapping.page, mapping.place))
+        self.mapped
+            .iter()
+            .map(|mapping| (mapping.page, mapping.place))
+    }
+
+    /// Every page that only this node has.
+    #[must_use]
+    pub fn unpublished_pages(&self) -> impl ExactSizeIterator<Item = PageId> + '_ {
+        self.unpublished.keys().copied()
+    }
+
+    /// Most pages that only this node may have.
+    #[must_use]
+    pub const fn unpublished_max(&self) -> usize {
+        self.unpublished_max
     }
 
     /// The lookup of a page, sent if there is none yet.
@@ -418,7 +443,10 @@ impl Node {
 
     /// An unpublished page is in a frame now.
     fn published(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
-        let writer = self.unpublished.remove(&page).and_then(|unpublished| unpublished.writer);
+        let writer = self
+            .unpublished
+            .remove(&page)
+            .and_then(|unpublished| unpublished.writer);
         self.stored(page, place);
         out.extend(writer.map(|ticket| Effect::Done { ticket, ok: true }));
         self.sync_published(page, out);

@@ -37,7 +37,11 @@ impl Node {
             return;
         };
         let sequential = page.index == stream.next;
-        stream.window = if sequential { (stream.window * 2).max(1) } else { 0 };
+        stream.window = if sequential {
+            (stream.window * 2).max(1)
+        } else {
+            0
+        };
         stream.window = stream.window.min(self.config.read_ahead_pages);
         let first = page.index.saturating_add(1);
         let end = first.saturating_add(stream.window).min(stream.pages);

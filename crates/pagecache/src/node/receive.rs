@@ -20,7 +20,11 @@ impl Node {
                 (self.first_frame, self.frames) = (first_frame, frames);
                 self.unpublished_max = unpublished_pages as usize;
             }
-            ToNode::Fill { page, place, access } => {
+            ToNode::Fill {
+                page,
+                place,
+                access,
+            } => {
                 let Some(pending) = self.pending.get_mut(&page) else {
                     return Err(self.refused(&message, "the node did not ask for it"));
                 };
@@ -35,7 +39,11 @@ impl Node {
                     Effect::Fill { page, place }
                 });
             }
-            ToNode::Map { page, place, access } => self.receive_map(page, place, access, &message, out)?,
+            ToNode::Map {
+                page,
+                place,
+                access,
+            } => self.receive_map(page, place, access, &message, out)?,
             ToNode::Invalidate { page, place } => {
                 self.pressure = self.pressure.wrapping_add(1);
                 let early = self.faults.has(Fault::AcknowledgeMapped);

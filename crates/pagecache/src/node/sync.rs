@@ -6,12 +6,12 @@ use super::{Effect, Node, PageId, Place, Ticket};
 use crate::message::ToDirectory;
 
 /// A page that this node wrote and that may not be in the store.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// Counts, so that a flush does not cover what was stored after it began.
-    pub(super) stores: u64,
+    /// The node's number of its last store: a flush does not cover what was stored after it began.
+    pub(super) store: u64,
     /// Where it was stored last.
-    pub(super) place: Option<Place>,
+    pub(super) place: Place,
 }
 
 /// One flush or close in progress.
@@ -22,7 +22,7 @@ pub(super) struct Sync {
     /// Whether the store is to have it.
     durable: bool,
     publishing: BTreeSet<PageId>,
-    /// Flushes that were asked for, and how many stores they cover.
+    /// Flushes that were asked for, and the last store that each covers.
     flushing: BTreeMap<PageId, (Place, u64)>,
     ok: bool,
 }
@@ -41,7 +41,11 @@ impl Node {
     }
 
     fn sync(&mut self, inode: u64, ticket: Ticket, durable: bool, out: &mut Vec<Effect>) {
-        let publishing: BTreeSet<PageId> = self.unpublished.range(pages_of(inode)).map(|(page, _)| *page).collect();
+        let publishing: BTreeSet<PageId> = self
+            .unpublished
+            .range(pages_of(inode))
+            .map(|(page, _)| *page)
+            .collect();
         for page in &publishing {
             self.begin_publish(*page, out);
         }
@@ -66,8 +70,8 @@ impl Node {
             }
             if std::mem::take(&mut sync.durable) {
                 for (page, written) in unflushed.range(pages_of(sync.inode)) {
-                    let Some(place) = written.place else { continue };
-                    sync.flushing.insert(*page, (place, written.stores));
+                    let place = written.place;
+                    sync.flushing.insert(*page, (place, written.store));
                     out.push(Effect::Send(ToDirectory::Flush { page: *page, place }));
                 }
             }
@@ -88,14 +92,24 @@ impl Node {
     }
 
     /// The answer to one flush of a page. Answers come in the order of the questions.
-    pub(super) fn sync_flushed(&mut self, page: PageId, place: Place, ok: bool, out: &mut Vec<Effect>) {
-        let asked = |sync: &&mut Sync| sync.flushing.get(&page).is_some_and(|(asked, _)| *asked == place);
+    pub(super) fn sync_flushed(
+        &mut self,
+        page: PageId,
+        place: Place,
+        ok: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let asked = |sync: &&mut Sync| {
+            sync.flushing
+                .get(&page)
+                .is_some_and(|(asked, _)| *asked == place)
+        };
         let Some(sync) = self.syncs.iter_mut().find(asked) else {
             return;
         };
-        let (_, stores) = sync.flushing.remove(&page).unwrap_or((place, 0));
+        let (_, store) = sync.flushing.remove(&page).unwrap_or((place, 0));
         sync.ok &= ok;
-        let covered = |written: &Written| written.stores == stores && written.place == Some(place);
+        let covered = |written: &Written| written.store == store && written.place == place;
         if ok && self.unflushed.get(&page).is_some_and(covered) {
             self.unflushed.remove(&page);
         }
@@ -103,7 +117,9 @@ impl Node {
     }
 
     pub(super) fn is_lost(&self, place: Place) -> bool {
-        self.dead.iter().any(|(_, frames)| frames.contains(&place.frame))
+        self.dead
+            .iter()
+            .any(|(_, frames)| frames.contains(&place.frame))
     }
 
     /// Something that this node wrote to the file is lost. The flush in progress says so, or the next one.
@@ -124,8 +140,9 @@ impl Node {
         let mut inodes = BTreeSet::new();
         let dead = &self.dead;
         self.unflushed.retain(|page, written| {
-            let gone = |place: Place| dead.iter().any(|(_, frames)| frames.contains(&place.frame));
-            let lost = written.place.is_some_and(gone);
+            let lost = dead
+                .iter()
+                .any(|(_, frames)| frames.contains(&written.place.frame));
             if lost {
                 inodes.insert(page.inode);
             }
@@ -145,4 +162,3 @@ fn pages_of(inode: u64) -> std::ops::RangeInclusive<PageId> {
     };
     first..=last
 }
-

@@ -25,20 +25,25 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn find(&self, page: PageId) -> Option<&Mapping> {
-        self.mappings.find(page.hash64(), |mapping| mapping.page == page)
+        self.mappings
+            .find(page.hash64(), |mapping| mapping.page == page)
     }
 
     pub(super) fn find_mut(&mut self, page: PageId) -> Option<&mut Mapping> {
-        self.mappings.find_mut(page.hash64(), |mapping| mapping.page == page)
+        self.mappings
+            .find_mut(page.hash64(), |mapping| mapping.page == page)
     }
 
     pub(super) fn insert(&mut self, mapping: Mapping) {
         let hasher = |mapping: &Mapping| mapping.page.hash64();
-        self.mappings.insert_unique(mapping.page.hash64(), mapping, hasher);
+        self.mappings
+            .insert_unique(mapping.page.hash64(), mapping, hasher);
     }
 
     pub(super) fn remove(&mut self, page: PageId) -> Option<Mapping> {
-        let found = self.mappings.find_entry(page.hash64(), |mapping| mapping.page == page);
+        let found = self
+            .mappings
+            .find_entry(page.hash64(), |mapping| mapping.page == page);
         found.ok().map(|entry| entry.remove().0)
     }
 
