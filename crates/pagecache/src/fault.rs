@@ -11,6 +11,10 @@ pub(crate) enum Fault {
     PublishUnfilled,
     /// A dead node stays among a page's sharers.
     KeepDeadSharer,
+    /// A page that died is filled again while somebody still maps what is left of it.
+    RefillMapped,
+    /// A write-back calls what was stored during it clean.
+    CleanRacing,
     /// A frame is reused when the first sharer has acknowledged.
     ReuseBeforeAcknowledged,
 }

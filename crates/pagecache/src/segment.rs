@@ -157,14 +157,11 @@ impl Segment {
     #[must_use]
     pub fn look(&self, place: Place) -> Frame {
         let sequence = self.word(place.frame, SEQUENCE).load(Ordering::Acquire);
-        if let Some(node) = writer(sequence) {
-            return Frame::Storing(node);
+        // First of all: a frame in another use may be left open by a fill that failed.
+        if !self.is_generation(place) {
+            return Frame::Stale;
         }
-        if self.is_generation(place) {
-            Frame::Steady(sequence)
-        } else {
-            Frame::Stale
-        }
+        writer(sequence).map_or(Frame::Steady(sequence), Frame::Storing)
     }
 
     /// Ends a copy: whether what was loaded since [`Segment::look`] is the page, from one moment.
@@ -231,7 +228,10 @@ impl Segment {
     }
 
     /// The store holds the page as it was at `sequence`.
-    pub fn set_clean(&self, place: Place, sequence: u64) {
+    pub fn set_clean(&self, place: Place, mut sequence: u64) {
+        if self.faults.has(Fault::CleanRacing) {
+            sequence = self.word(place.frame, SEQUENCE).load(Ordering::Relaxed);
+        }
         self.word(place.frame, CLEAN)
             .store(sequence, Ordering::Release);
     }

@@ -66,10 +66,11 @@ impl Directory {
     /// If nobody maps the page any more: its last write-back, once no other is in progress.
     pub(super) fn emptied(&mut self, frame: u32, out: &mut Outbox) {
         let entry = self.entries[frame as usize];
-        if entry.sharers != 0 {
+        let dead = self.members[entry.host.index()].life == Life::Dead;
+        if entry.sharers != 0 && !(dead && self.has(Fault::RefillMapped)) {
             return;
         }
-        if self.members[entry.host.index()].life == Life::Dead {
+        if dead {
             self.release(frame, false, out);
         } else if !entry.is(WRITING) {
             self.write_back(frame, FINAL, out);

@@ -203,7 +203,7 @@ impl Directory {
                     entry.state == State::ToBeInvalidated && entry.sharers & from.bit() != 0
                 };
                 if !self.at(place).is_some_and(sharer) {
-                    if self.has(Fault::ReuseBeforeAcknowledged) {
+                    if self.has(Fault::ReuseBeforeAcknowledged) || self.has(Fault::RefillMapped) {
                         return Ok(());
                     }
                     return Err(refused(from, &message, "nobody asked for it"));

@@ -395,10 +395,10 @@ impl Node {
             .map(|mapping| (mapping.page, mapping.place))
     }
 
-    /// Every page that only this node has.
-    #[must_use]
-    pub fn unpublished_pages(&self) -> impl ExactSizeIterator<Item = PageId> + '_ {
-        self.unpublished.keys().copied()
+    /// Every page that only this node has, and whether it is being published.
+    pub fn unpublished_pages(&self) -> impl ExactSizeIterator<Item = (PageId, bool)> + '_ {
+        let pages = self.unpublished.iter();
+        pages.map(|(page, unpublished)| (*page, unpublished.publishing))
     }
 
     /// Most pages that only this node may have.

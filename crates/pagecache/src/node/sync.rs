@@ -19,8 +19,10 @@ pub(super) struct Written {
 pub(super) struct Sync {
     ticket: Ticket,
     inode: u64,
-    /// Whether the store is to have it.
+    /// Whether the store is to have it: a flush, not a close.
     durable: bool,
+    /// Whether the flushes were asked for.
+    asked: bool,
     publishing: BTreeSet<PageId>,
     /// Flushes that were asked for, and the last store that each covers.
     flushing: BTreeMap<PageId, (Place, u64)>,
@@ -49,11 +51,12 @@ impl Node {
         for page in &publishing {
             self.begin_publish(*page, out);
         }
-        let ok = !(durable && self.lost.remove(&inode));
+        let ok = !(durable && self.lost.contains(&inode));
         self.syncs.push(Sync {
             ticket,
             inode,
             durable,
+            asked: false,
             publishing,
             flushing: BTreeMap::new(),
             ok,
@@ -63,12 +66,12 @@ impl Node {
 
     /// Goes on with syncs that have published all, and ends those that have flushed all.
     fn go_on(&mut self, out: &mut Vec<Effect>) {
-        let unflushed = &self.unflushed;
+        let (unflushed, lost) = (&self.unflushed, &mut self.lost);
         self.syncs.retain_mut(|sync| {
             if !sync.publishing.is_empty() {
                 return true;
             }
-            if std::mem::take(&mut sync.durable) {
+            if sync.durable && !std::mem::replace(&mut sync.asked, true) {
                 for (page, written) in unflushed.range(pages_of(sync.inode)) {
                     let place = written.place;
                     sync.flushing.insert(*page, (place, written.store));
@@ -77,6 +80,9 @@ impl Node {
             }
             let over = sync.flushing.is_empty();
             if over {
+                if !sync.ok {
+                    lost.remove(&sync.inode);
+                }
                 let (ticket, ok) = (sync.ticket, sync.ok);
                 out.push(Effect::Done { ticket, ok });
             }
@@ -122,16 +128,13 @@ impl Node {
             .any(|(_, frames)| frames.contains(&place.frame))
     }
 
-    /// Something that this node wrote to the file is lost. The flush in progress says so, or the next one.
+    /// Something that this node wrote to the file is lost. Every flush says so that is in progress or begins before
+    /// the first of them has said it.
     pub(super) fn lose(&mut self, inode: u64) {
-        let mut told = false;
-        for sync in self.syncs.iter_mut().filter(|sync| sync.inode == inode) {
-            let flushes = sync.durable || !sync.flushing.is_empty();
-            sync.ok &= !flushes;
-            told |= flushes;
-        }
-        if !told {
-            self.lost.insert(inode);
+        self.lost.insert(inode);
+        let flushes = |sync: &&mut Sync| sync.inode == inode && sync.durable;
+        for sync in self.syncs.iter_mut().filter(flushes) {
+            sync.ok = false;
         }
     }
 

@@ -61,6 +61,14 @@ impl Work {
 impl World {
     pub(super) fn step_work(&mut self, index: usize) -> Result<(), String> {
         let mut work = self.work.swap_remove(index);
+        if work.kind == Kind::WriteBack && work.half.is_none() && !self.segment.is_dirty(work.place)
+        {
+            let mut effects = Vec::new();
+            let node = &mut self.peers[work.node].node;
+            node.written_back(work.place, true, &mut effects);
+            self.apply(work.node, effects);
+            return Ok(());
+        }
         let Some(half) = work.half.take() else {
             work.half = self.first_half(&work)?;
             self.work.push(work);

@@ -8,6 +8,7 @@ use forebay_io::sim::Rng;
 
 use super::client::Client;
 use super::model::{Model, initial};
+use super::summary::Summary;
 use super::work::Work;
 use super::{PAGE_BYTES, Words, to_bytes, to_words};
 use crate::directory::{self, Directory, Outbox};
@@ -20,72 +21,6 @@ use crate::store::Store;
 
 /// More steps than any run takes that comes to an end.
 const STEPS_MAX: u64 = 400_000;
-
-/// What a run came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Summary {
-    pub(super) steps: u64,
-    pub(super) packets: u64,
-    pub(super) messages: u64,
-    pub(super) operations: u64,
-    pub(super) hits_local: u64,
-    pub(super) hits_remote: u64,
-    pub(super) read_ahead: u64,
-    pub(super) fills: u64,
-    pub(super) evictions: u64,
-    pub(super) flushes_failed: u64,
-    pub(super) deaths: u64,
-    pub(super) losses: u64,
-    pub(super) locks_broken: u64,
-    pub(super) merges: u64,
-    pub(super) retries: u64,
-    /// Most copies of one page that anybody could read at a time: in frames, and unpublished.
-    pub(super) copies_peak: u64,
-}
-
-impl Summary {
-    pub(super) fn add(&mut self, other: &Self) {
-        let copies_peak = self.copies_peak.max(other.copies_peak);
-        *self = Self {
-            steps: self.steps + other.steps,
-            packets: self.packets + other.packets,
-            messages: self.messages + other.messages,
-            operations: self.operations + other.operations,
-            hits_local: self.hits_local + other.hits_local,
-            hits_remote: self.hits_remote + other.hits_remote,
-            read_ahead: self.read_ahead + other.read_ahead,
-            fills: self.fills + other.fills,
-            evictions: self.evictions + other.evictions,
-            flushes_failed: self.flushes_failed + other.flushes_failed,
-            deaths: self.deaths + other.deaths,
-            losses: self.losses + other.losses,
-            locks_broken: self.locks_broken + other.locks_broken,
-            merges: self.merges + other.merges,
-            retries: self.retries + other.retries,
-            copies_peak,
-        };
-    }
-
-    /// A simulation that never came to a case proves nothing about it.
-    pub(super) fn expect_everything_happened(&self) {
-        let rare = [
-            self.hits_local,
-            self.hits_remote,
-            self.read_ahead,
-            self.evictions,
-            self.flushes_failed,
-            self.deaths,
-            self.losses,
-            self.locks_broken,
-            self.merges,
-            self.retries,
-        ];
-        assert!(
-            rare.iter().all(|count| *count > 0),
-            "something never happened: {self:?}"
-        );
-    }
-}
 
 /// The store: pages that were never written hold what [`initial`] says.
 #[derive(Debug, Default)]
@@ -127,7 +62,6 @@ pub(super) struct Peer {
 pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) now: u64,
-    pub(super) consistency: Consistency,
     pub(super) directory: Directory,
     pub(super) segment: Segment,
     pub(super) shelf: Shelf,
@@ -185,7 +119,6 @@ impl World {
         segment.faults = faults;
         let mut world = Self {
             now: 1,
-            consistency,
             directory,
             segment,
             shelf: Shelf::default(),
@@ -195,7 +128,11 @@ impl World {
             model: Model::default(),
             summary: Summary::default(),
             fault,
-            store_fails: if rng.chance(1, 4) { 12 } else { 0 },
+            store_fails: if fault.is_none() && rng.chance(1, 4) {
+                12
+            } else {
+                0
+            },
             next_ticket: 1,
             operations_left: 60 + rng.below(140),
             kills_left: if rng.chance(2, 3) {
@@ -492,9 +429,12 @@ impl World {
         let mut copies: BTreeMap<PageId, u64> = BTreeMap::new();
         for peer in self.peers.iter().filter(|peer| peer.alive) {
             for (page, place) in peer.node.mappings() {
-                let home = homes.entry(page).or_insert(place);
-                if *home != place {
-                    return Err(format!("{page} is mapped at {home:?} and at {place:?}"));
+                let home = *homes.entry(page).or_insert(place);
+                let owner = self.directory.page(page).map(|(_, place)| place);
+                if home != place || owner != Some(place) {
+                    return Err(format!(
+                        "{page} is mapped at {home:?} and at {place:?}; its owner has {owner:?}"
+                    ));
                 }
                 copies.insert(page, 1);
             }
@@ -514,10 +454,9 @@ impl World {
                     unpublished.len()
                 ));
             }
-            if self.consistency == Consistency::Relaxed {
-                for page in unpublished {
-                    *copies.entry(page).or_default() += 1;
-                }
+            // What is being published is in transition.
+            for (page, _) in unpublished.filter(|(_, publishing)| !publishing) {
+                *copies.entry(page).or_default() += 1;
             }
         }
         if self.directory.taken_pages() > self.budget_pages {
