@@ -8,13 +8,14 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 17] = [
+const FLOORS: [(&str, u8); 18] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
     ("forebay-device", 2),
     ("forebay-btt", 3),
     ("forebay-transit", 3),
+    ("forebay-pagecache", 3),
     ("forebay-policy", 3),
     ("forebay-metadata", 3),
     ("forebay-cache", 4),
@@ -30,7 +31,12 @@ const FLOORS: [(&str, u8); 17] = [
 
 /// Crates that decide or translate and do no I/O: of ours they may use `forebay-block` alone, so
 /// that the engine, the simulator and the fuzzers run the same code.
-const PURE: [&str; 3] = ["forebay-policy", "forebay-metadata", "forebay-wire"];
+const PURE: [&str; 4] = [
+    "forebay-policy",
+    "forebay-metadata",
+    "forebay-wire",
+    "forebay-pagecache",
+];
 
 /// Others' crates that only one of ours may use.
 const RESERVED: [(&str, &str); 2] = [("io-uring", "forebay-io"), ("fuser", "forebay-frontend")];

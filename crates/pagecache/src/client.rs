@@ -1,0 +1,463 @@
+//! What a program calls: read, write, map, flush and close on a [`Node`], from any thread.
+//!
+//! Page contents never travel: a read copies out of the frame where the page is, a write stores into it, and a view
+//! is the frame. Only what changes who may use a frame goes to the directory, through a [`Link`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use forebay_block::{Error, ErrorKind, Result};
+
+use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
+use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
+use crate::protocol::{Packet, encode};
+use crate::segment::{Frame, Segment};
+use crate::store::{self, Store};
+
+/// The way to the directory.
+pub trait Link {
+    /// Sends a packet after all earlier ones. It queues and does not wait for the other side: the directory may be
+    /// waiting for this node.
+    ///
+    /// # Errors
+    /// If the connection is gone.
+    fn send(&self, packet: &[u8]) -> Result<()>;
+}
+
+/// A node with its memory, its store and its way to the directory.
+#[derive(Debug)]
+pub struct Client<S, L> {
+    state: Mutex<State>,
+    changed: Condvar,
+    segment: Arc<Segment>,
+    store: S,
+    link: L,
+}
+
+#[derive(Debug)]
+struct State {
+    node: Node,
+    next_ticket: Ticket,
+    /// What became of what is waited for: go on, or over and whether well.
+    outcomes: BTreeMap<Ticket, Option<bool>>,
+    effects: Vec<Effect>,
+    messages: Vec<ToDirectory>,
+    packet: Vec<u8>,
+    scratch: Box<[u8]>,
+    /// Why nothing works any more.
+    broken: Option<Error>,
+}
+
+impl<S: Store, L: Link> Client<S, L> {
+    /// A node that joins the cluster.
+    ///
+    /// # Errors
+    /// If the link is gone.
+    pub fn new(config: Config, segment: Arc<Segment>, store: S, link: L) -> Result<Self> {
+        let mut effects = Vec::new();
+        let node = Node::new(config, &mut effects);
+        let state = State {
+            node,
+            next_ticket: 0,
+            outcomes: BTreeMap::new(),
+            effects,
+            messages: Vec::new(),
+            packet: Vec::new(),
+            scratch: vec![0; segment.page_size_bytes()].into(),
+            broken: None,
+        };
+        let client = Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            segment,
+            store,
+            link,
+        };
+        client.act(&mut client.lock_state())?;
+        Ok(client)
+    }
+
+    /// Takes what has arrived from the directory, and returns how many bytes were whole packets. Whoever reads the
+    /// connection calls this; it does the fills and write-backs that the packets ask for.
+    ///
+    /// # Errors
+    /// If the bytes are no packets, or say what no correct directory says, or the link is gone. Every operation
+    /// fails from then on.
+    pub fn receive(&self, bytes: &[u8]) -> Result<usize> {
+        let mut state = self.lock_state();
+        let result = self.take_packets(&mut state, bytes);
+        if let Err(error) = &result {
+            state.broken = Some(error.clone());
+        }
+        self.changed.notify_all();
+        result
+    }
+
+    /// The connection is gone: every operation fails from now on, and says so.
+    pub fn disconnect(&self, why: Error) {
+        self.lock_state().broken = Some(why);
+        self.changed.notify_all();
+    }
+
+    /// Reads a page whole.
+    ///
+    /// # Errors
+    /// What the store says, or `Disconnected`.
+    ///
+    /// # Panics
+    /// If `out` is not a page long.
+    pub fn read(&self, page: PageId, out: &mut [u8]) -> Result<()> {
+        assert_eq!(
+            out.len(),
+            self.segment.page_size_bytes(),
+            "a page is read whole"
+        );
+        loop {
+            let mut state = self.lock_state();
+            match self.acquire(&mut state, page, Access::Read)? {
+                (Acquired::Mapped(place), _) => {
+                    drop(state);
+                    match self.segment.read(place, out) {
+                        Ok(_) => return Ok(()),
+                        Err(found) => self.resolve(place, found),
+                    }
+                }
+                (Acquired::Unpublished, _) => {
+                    let bytes = state
+                        .node
+                        .unpublished(page)
+                        .expect("the node has just said so");
+                    out.copy_from_slice(bytes);
+                    return Ok(());
+                }
+                (Acquired::Wait, ticket) => self.wait(state, page, ticket)?,
+            }
+        }
+    }
+
+    /// Writes a page, or whole words of one: `bytes` at `offset`. All who read the page see it at once.
+    ///
+    /// # Errors
+    /// What the store says, or `Disconnected`.
+    ///
+    /// # Panics
+    /// If offset or length are not multiples of 8 or reach out of the page.
+    pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<()> {
+        if bytes.len() == self.segment.page_size_bytes() {
+            let mut state = self.lock_state();
+            let ticket = state.ticket();
+            let State { node, effects, .. } = &mut *state;
+            let wrote = node.write_whole(page, bytes, ticket, effects);
+            self.act(&mut state)?;
+            match wrote {
+                WroteWhole::Unpublished => return Ok(()),
+                WroteWhole::Publishing => return self.wait(state, page, ticket),
+                WroteWhole::InPlace => {}
+            }
+        }
+        loop {
+            let mut state = self.lock_state();
+            match self.acquire(&mut state, page, Access::Write)? {
+                (Acquired::Mapped(place), _) => {
+                    state.node.pin(page);
+                    let node = state.node.id();
+                    drop(state);
+                    let written = self.segment.write(place, node, offset, bytes);
+                    let mut state = self.lock_state();
+                    if written.is_ok() {
+                        state.node.stored(page, place);
+                    }
+                    self.unpin(&mut state, page)?;
+                    drop(state);
+                    match written {
+                        Ok(_) => return Ok(()),
+                        Err(found) => self.resolve(place, found),
+                    }
+                }
+                (Acquired::Unpublished, _) => {
+                    let target = state
+                        .node
+                        .unpublished(page)
+                        .expect("the node has just said so");
+                    target[offset..offset + bytes.len()].copy_from_slice(bytes);
+                    return Ok(());
+                }
+                (Acquired::Wait, ticket) => self.wait(state, page, ticket)?,
+            }
+        }
+    }
+
+    /// A view of the page's only copy. It stays where it is while the view lives; stores of others are seen.
+    ///
+    /// # Errors
+    /// What the store says, or `Disconnected`; `Busy` if this node holds the page unpublished.
+    pub fn map(&self, page: PageId) -> Result<View<'_, S, L>> {
+        loop {
+            let mut state = self.lock_state();
+            match self.acquire(&mut state, page, Access::Read)? {
+                (Acquired::Mapped(place), _) => {
+                    state.node.pin(page);
+                    let client = self;
+                    return Ok(View {
+                        client,
+                        page,
+                        place,
+                    });
+                }
+                (Acquired::Unpublished, _) => {
+                    let context = format!(
+                        "a view of {page}: it is not published: close or flush its file first"
+                    );
+                    return Err(Error::new(ErrorKind::Busy, context));
+                }
+                (Acquired::Wait, ticket) => self.wait(state, page, ticket)?,
+            }
+        }
+    }
+
+    /// What this node wrote to the file is in the store when this returns.
+    ///
+    /// # Errors
+    /// `Lost` if the store refused something, or a node died that held it; said once.
+    pub fn fsync(&self, inode: u64) -> Result<()> {
+        self.sync(inode, "fsync", Node::fsync)
+    }
+
+    /// A program opens a file of so many pages.
+    pub fn open(&self, inode: u64, pages: u64) {
+        self.lock_state().node.open(inode, pages);
+    }
+
+    /// What this node wrote to the file is seen by others when this returns.
+    ///
+    /// # Errors
+    /// `Disconnected`.
+    pub fn close(&self, inode: u64) -> Result<()> {
+        self.sync(inode, "close", Node::close)
+    }
+
+    /// Locks a range of pages; what is called with it is done, then the lock is let go.
+    ///
+    /// # Errors
+    /// `Disconnected`, or what `body` says.
+    pub fn locked<T>(&self, range: LockRange, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut state = self.lock_state();
+        let ticket = state.ticket();
+        let State { node, effects, .. } = &mut *state;
+        node.lock(range, ticket, effects);
+        self.act(&mut state)?;
+        let page = PageId {
+            inode: range.inode,
+            index: range.start,
+        };
+        self.wait(state, page, ticket)?;
+        let result = body();
+        let mut state = self.lock_state();
+        let State { node, effects, .. } = &mut *state;
+        node.unlock(ticket, effects);
+        self.act(&mut state)?;
+        result
+    }
+
+    /// What the node counted.
+    pub fn counts(&self) -> Counts {
+        self.lock_state().node.counts()
+    }
+
+    fn sync(
+        &self,
+        inode: u64,
+        what: &str,
+        begin: impl FnOnce(&mut Node, u64, Ticket, &mut Vec<Effect>),
+    ) -> Result<()> {
+        let mut state = self.lock_state();
+        let ticket = state.ticket();
+        let State { node, effects, .. } = &mut *state;
+        begin(node, inode, ticket, effects);
+        self.act(&mut state)?;
+        if self.outcome(state, ticket)? == Some(false) {
+            let context = format!(
+                "{what} of inode {inode}: the store refused something written, or a node died that held it: write it again"
+            );
+            return Err(Error::new(ErrorKind::Lost, context));
+        }
+        Ok(())
+    }
+
+    fn acquire(
+        &self,
+        state: &mut State,
+        page: PageId,
+        access: Access,
+    ) -> Result<(Acquired, Ticket)> {
+        let ticket = state.ticket();
+        let acquired = state.node.acquire(page, access, ticket, &mut state.effects);
+        if !state.effects.is_empty() {
+            self.act(state)?;
+        }
+        Ok((acquired, ticket))
+    }
+
+    /// Waits until an operation on a page may go on.
+    fn wait(&self, state: MutexGuard<'_, State>, page: PageId, ticket: Ticket) -> Result<()> {
+        match self.outcome(state, ticket)? {
+            Some(false) => {
+                let context = format!("{page}: the store could not read it");
+                Err(Error::new(ErrorKind::Io, context))
+            }
+            Some(true) | None => Ok(()),
+        }
+    }
+
+    fn outcome(&self, mut state: MutexGuard<'_, State>, ticket: Ticket) -> Result<Option<bool>> {
+        loop {
+            if let Some(outcome) = state.outcomes.remove(&ticket) {
+                return Ok(outcome);
+            }
+            if let Some(error) = &state.broken {
+                return Err(error.clone());
+            }
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What to do about a frame that could not be used: nothing but try again, unless a dead node has it.
+    fn resolve(&self, place: Place, found: Frame) {
+        if let Frame::Storing(node) = found
+            && self.lock_state().node.is_dead(node)
+        {
+            self.segment.break_lock(place.frame, node);
+        }
+    }
+
+    fn unpin(&self, state: &mut State, page: PageId) -> Result<()> {
+        let State { node, effects, .. } = state;
+        node.unpin(page, effects);
+        self.act(state)
+    }
+
+    fn take_packets(&self, state: &mut State, bytes: &[u8]) -> Result<usize> {
+        let mut taken = 0;
+        while let Some(packet) = Packet::<ToNode>::decode(&bytes[taken..])? {
+            for message in packet.messages() {
+                let message = message?;
+                state.node.receive(message, &mut state.effects)?;
+            }
+            taken += packet.size_bytes;
+            self.act(state)?;
+        }
+        Ok(taken)
+    }
+
+    /// Does what the node wants done, and what comes of that; then sends one packet.
+    fn act(&self, state: &mut State) -> Result<()> {
+        let id = state.node.id();
+        let mut next = 0;
+        while let Some(effect) = state.effects.get(next).copied() {
+            next += 1;
+            self.do_effect(state, id, effect);
+        }
+        state.effects.clear();
+        if state.messages.is_empty() {
+            return Ok(());
+        }
+        state.packet.clear();
+        encode(id, &state.messages, &mut state.packet);
+        state.messages.clear();
+        let sent = self.link.send(&state.packet);
+        if let Err(error) = &sent {
+            state.broken = Some(error.clone());
+            self.changed.notify_all();
+        }
+        sent
+    }
+
+    fn do_effect(&self, state: &mut State, id: NodeId, effect: Effect) {
+        let State {
+            node,
+            outcomes,
+            effects,
+            messages,
+            scratch,
+            ..
+        } = state;
+        match effect {
+            Effect::Send(message) => messages.push(message),
+            Effect::Fill { page, place } => {
+                let filled = store::fill(&self.segment, &self.store, id, page, place, scratch);
+                node.filled(page, filled.is_ok(), effects);
+            }
+            Effect::FillUnpublished { page, place } => {
+                let bytes = node.unpublished(page).expect("the node has just said so");
+                self.segment.fill(place, id, bytes, false);
+                node.filled(page, true, effects);
+            }
+            Effect::Merge { page, place } => {
+                let bytes = node.unpublished(page).expect("the node has just said so");
+                scratch.copy_from_slice(bytes);
+                while let Err(found) = self.segment.write(place, id, 0, scratch) {
+                    if let Frame::Storing(other) = found
+                        && node.is_dead(other)
+                    {
+                        self.segment.break_lock(place.frame, other);
+                    }
+                }
+                node.merged(page, place, effects);
+            }
+            Effect::WriteBack { page, place } => {
+                let is_dead = |other| node.is_dead(other);
+                let written =
+                    store::write_back(&self.segment, &self.store, page, place, scratch, is_dead);
+                node.written_back(place, written.is_ok(), effects);
+            }
+            Effect::Ready(ticket) => {
+                outcomes.insert(ticket, None);
+                self.changed.notify_all();
+            }
+            Effect::Done { ticket, ok } => {
+                outcomes.insert(ticket, Some(ok));
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+}
+
+/// A page's only copy, where it is. It does not go while this lives, so views are for short uses: all that are held
+/// at a time are to be fewer than the cluster has frames.
+#[derive(Debug)]
+pub struct View<'a, S: Store, L: Link> {
+    client: &'a Client<S, L>,
+    page: PageId,
+    place: Place,
+}
+
+impl<S: Store, L: Link> View<'_, S, L> {
+    /// Copies whole words out of the page as they are now. Words are never torn; a store of another program may be
+    /// seen in part.
+    ///
+    /// # Panics
+    /// If offset or length are not multiples of 8 or reach out of the page.
+    pub fn load(&self, offset: usize, out: &mut [u8]) {
+        self.client.segment.load(self.place.frame, offset, out);
+    }
+}
+
+impl<S: Store, L: Link> Drop for View<'_, S, L> {
+    fn drop(&mut self) {
+        let mut state = self.client.lock_state();
+        // If the link is gone, the next operation says so.
+        let _ = self.client.unpin(&mut state, self.page);
+    }
+}

@@ -1,0 +1,498 @@
+//! The directory: which page is where, who maps it, and in what order that may change.
+//!
+//! A state machine without I/O, clock or threads: messages go in, messages come out. A daemon gives it messages
+//! from sockets, the simulation from seeded links; the code is the same. `docs/pagecache.md` argues each order.
+
+mod death;
+mod entry;
+mod evict;
+mod locks;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::{Error, ErrorKind, Result};
+use hashbrown::HashTable;
+
+use crate::fault::{Fault, Faults};
+use crate::message::{Access, NODES_MAX, NodeId, PageId, Place, ToDirectory, ToNode};
+pub use entry::State;
+use entry::{Entry, NONE, WRITTEN};
+use evict::Flushes;
+use locks::RangeLocks;
+
+/// How much memory the cluster may use, and when room is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Most pages in DRAM in the whole cluster, those included that nodes have not published.
+    pub budget_pages: u32,
+    /// Room is made once fewer frames than this are free or about to be.
+    pub free_low: u32,
+    /// Room is made until this many frames are free or about to be: the size of a batch of invalidations.
+    pub free_high: u32,
+}
+
+/// What the directory says: to whom, and what it lost. The caller takes both after each call.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Messages, in the order in which they are to be sent.
+    pub messages: Vec<(NodeId, ToNode)>,
+    /// Pages that a node's death took with it and that may have been dirty.
+    pub lost: Vec<PageId>,
+}
+
+impl Outbox {
+    fn send(&mut self, node: NodeId, message: ToNode) {
+        self.messages.push((node, message));
+    }
+}
+
+/// What the directory has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lookups that found the page mapped or to be mapped: remote or local, its copy was there.
+    pub found: u64,
+    /// Lookups that had to be answered with a frame to fill.
+    pub filled: u64,
+    /// Pages whose invalidation was begun.
+    pub invalidations: u64,
+    /// Pages that were taken away.
+    pub evicted: u64,
+    /// Write-backs asked for.
+    pub write_backs: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Unknown,
+    Alive,
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    life: Life,
+    first_frame: u32,
+    frames: u32,
+    unpublished_pages: u32,
+    /// The free ones, a list through [`Entry::after`].
+    free_head: u32,
+    free: u32,
+}
+
+/// A lookup that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    node: NodeId,
+    page: PageId,
+    access: Access,
+}
+
+/// The directory. See the module's text.
+#[derive(Debug)]
+pub struct Directory {
+    config: Config,
+    members: [Member; NODES_MAX as usize],
+    entries: Vec<Entry>,
+    /// Frames by their page.
+    pages: HashTable<u32>,
+    /// Published pages from the longest unused to the last used.
+    coldest: u32,
+    warmest: u32,
+    published: u32,
+    /// Frames of living nodes that are being emptied.
+    leaving: u32,
+    last_generation: u64,
+    /// Lookups that wait for a page to be published or gone, by page.
+    waiting: BTreeMap<PageId, VecDeque<Waiter>>,
+    /// Lookups that wait for a free frame.
+    room: VecDeque<Waiter>,
+    /// Whether they are given any now.
+    serves: bool,
+    flushes: BTreeMap<u32, Flushes>,
+    locks: RangeLocks,
+    counts: Counts,
+    pub(crate) faults: Faults,
+}
+
+impl Directory {
+    /// A directory that knows no node and no page. All memory for pages is taken now.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the marks of free frames are in the wrong order or leave no room for a page.
+    pub fn new(config: Config) -> Result<Self> {
+        if config.free_low > config.free_high || config.free_high >= config.budget_pages {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "page cache directory: free_low = {} and free_high = {} of a budget of {} pages: choose free_low <= free_high < budget",
+                    config.free_low, config.free_high, config.budget_pages
+                ),
+            ));
+        }
+        let pages = config.budget_pages as usize;
+        let nobody = Member {
+            life: Life::Unknown,
+            first_frame: 0,
+            frames: 0,
+            unpublished_pages: 0,
+            free_head: NONE,
+            free: 0,
+        };
+        Ok(Self {
+            config,
+            members: [nobody; NODES_MAX as usize],
+            entries: Vec::with_capacity(pages),
+            pages: HashTable::with_capacity(pages),
+            coldest: NONE,
+            warmest: NONE,
+            published: 0,
+            leaving: 0,
+            last_generation: 0,
+            waiting: BTreeMap::new(),
+            room: VecDeque::new(),
+            serves: true,
+            flushes: BTreeMap::new(),
+            locks: RangeLocks::default(),
+            counts: Counts::default(),
+            faults: Faults::default(),
+        })
+    }
+
+    /// Takes one message of a living node.
+    ///
+    /// # Errors
+    /// `InvalidInput` if no correct node would send it now: the caller ends the connection and has the node
+    /// declared dead. Nothing was changed.
+    pub fn receive(&mut self, from: NodeId, message: ToDirectory, out: &mut Outbox) -> Result<()> {
+        let life = self.members[from.index()].life;
+        let joins = matches!(message, ToDirectory::Join { .. });
+        if life == Life::Dead || joins != (life == Life::Unknown) {
+            return Err(refused(
+                from,
+                &message,
+                "it has not joined, or did before: choose a new number",
+            ));
+        }
+        match message {
+            ToDirectory::Join {
+                frames,
+                unpublished_pages,
+            } => self.join(from, frames, unpublished_pages, out),
+            ToDirectory::Lookup { page, access } => {
+                self.lookup(
+                    Waiter {
+                        node: from,
+                        page,
+                        access,
+                    },
+                    out,
+                );
+            }
+            ToDirectory::Publish { place } => {
+                self.filling(from, place, &message)?;
+                self.publish(place.frame, out);
+            }
+            ToDirectory::Abandon { place } => {
+                self.filling(from, place, &message)?;
+                self.release(place.frame, false, out);
+            }
+            ToDirectory::Invalidated { place } => {
+                let sharer = |entry: &Entry| {
+                    entry.state == State::ToBeInvalidated && entry.sharers & from.bit() != 0
+                };
+                if !self.at(place).is_some_and(sharer) {
+                    if self.has(Fault::ReuseBeforeAcknowledged) || self.has(Fault::RefillMapped) {
+                        return Ok(());
+                    }
+                    return Err(refused(from, &message, "nobody asked for it"));
+                }
+                self.acknowledged(from, place.frame, out);
+            }
+            ToDirectory::WrittenBack { place, ok } => {
+                let owner = |entry: &Entry| entry.host == from && entry.is(entry::WRITING);
+                if !self.at(place).is_some_and(owner) {
+                    return Err(refused(from, &message, "nobody asked for it"));
+                }
+                self.written_back(place.frame, ok, out);
+            }
+            ToDirectory::Flush { page, place } => {
+                let filled = |entry: &Entry| entry.state != State::Exclusive && entry.page == page;
+                if !self.at(place).is_none_or(filled) {
+                    return Err(refused(
+                        from,
+                        &message,
+                        "the page was not there to be written",
+                    ));
+                }
+                self.flush(from, page, place, out);
+            }
+            ToDirectory::Used { place } => {
+                // The page may have gone meanwhile.
+                let published = |entry: &Entry| matches!(entry.state, State::Owner | State::Shared);
+                if self.at(place).is_some_and(published) {
+                    self.unlink(place.frame);
+                    self.link_warmest(place.frame);
+                }
+            }
+            ToDirectory::Lock { ticket, range } => {
+                if range.start >= range.end {
+                    return Err(refused(from, &message, "the range is empty"));
+                }
+                let granted = &mut |node, ticket| out.send(node, ToNode::Locked { ticket });
+                self.locks.lock(from, ticket, range, granted);
+            }
+            ToDirectory::Unlock { ticket } => {
+                let granted = &mut |node, ticket| out.send(node, ToNode::Locked { ticket });
+                let gone = |node, lock| node == from && lock == ticket;
+                if self.locks.release(gone, granted) == 0 {
+                    return Err(refused(from, &message, "there is no such lock"));
+                }
+            }
+        }
+        self.make_room(out);
+        Ok(())
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The page's state and place, if it is anywhere.
+    #[must_use]
+    pub fn page(&self, page: PageId) -> Option<(State, Place)> {
+        let frame = self.find(page)?;
+        let entry = self.entries[frame as usize];
+        Some((entry.state, entry.place(frame)))
+    }
+
+    /// Pages of the budget that living nodes have taken, in frames and unpublished.
+    #[must_use]
+    pub fn taken_pages(&self) -> u32 {
+        let living = self
+            .members
+            .iter()
+            .filter(|member| member.life == Life::Alive);
+        living
+            .map(|member| member.frames + member.unpublished_pages)
+            .sum()
+    }
+
+    /// Memory that was taken for the pages of the whole budget, bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.pages.allocation_size()
+    }
+
+    fn join(&mut self, node: NodeId, frames: u32, unpublished_pages: u32, out: &mut Outbox) {
+        let left = self.config.budget_pages - self.taken_pages();
+        let unpublished_pages = unpublished_pages.min(left);
+        let frames = frames.min(left - unpublished_pages);
+        let first_frame =
+            u32::try_from(self.entries.len()).expect("32 nodes' budgets are far below");
+        for frame in first_frame..first_frame + frames {
+            self.entries.push(Entry {
+                after: if frame + 1 < first_frame + frames {
+                    frame + 1
+                } else {
+                    NONE
+                },
+                ..Entry::free(node)
+            });
+        }
+        self.members[node.index()] = Member {
+            life: Life::Alive,
+            first_frame,
+            frames,
+            unpublished_pages,
+            free_head: if frames > 0 { first_frame } else { NONE },
+            free: frames,
+        };
+        out.send(
+            node,
+            ToNode::Joined {
+                first_frame,
+                frames,
+                unpublished_pages,
+            },
+        );
+        self.serve_room(out);
+    }
+
+    /// Answers a lookup, or lets it wait.
+    fn lookup(&mut self, waiter: Waiter, out: &mut Outbox) {
+        let Waiter { node, page, access } = waiter;
+        let Some(frame) = self.find(page) else {
+            match self.take_frame(node) {
+                Some(frame) => self.fill(frame, waiter, out),
+                None => self.room.push_back(waiter),
+            }
+            return;
+        };
+        let entry = &mut self.entries[frame as usize];
+        if !matches!(entry.state, State::Owner | State::Shared) {
+            self.waiting.entry(page).or_default().push_back(waiter);
+            return;
+        }
+        entry.sharers |= node.bit();
+        entry.state = entry.published();
+        if access == Access::Write {
+            entry.flags |= WRITTEN;
+        }
+        // Once one node may store, the page is remembered as written: the others need not ask again.
+        let access = if entry.is(WRITTEN) {
+            Access::Write
+        } else {
+            Access::Read
+        };
+        let place = entry.place(frame);
+        self.counts.found += 1;
+        self.unlink(frame);
+        self.link_warmest(frame);
+        out.send(
+            node,
+            ToNode::Map {
+                page,
+                place,
+                access,
+            },
+        );
+    }
+
+    /// Owner choice: the node that asks, if it has room; else the one with the most.
+    fn take_frame(&mut self, node: NodeId) -> Option<u32> {
+        let by_room = |index: &usize| (self.members[*index].free, std::cmp::Reverse(*index));
+        let host = match self.members[node.index()].free {
+            0 => (0..self.members.len()).max_by_key(by_room)?,
+            _ => node.index(),
+        };
+        let member = &mut self.members[host];
+        if member.free == 0 {
+            return None;
+        }
+        let frame = member.free_head;
+        member.free_head = self.entries[frame as usize].after;
+        member.free -= 1;
+        Some(frame)
+    }
+
+    fn fill(&mut self, frame: u32, waiter: Waiter, out: &mut Outbox) {
+        let Waiter { node, page, access } = waiter;
+        self.last_generation += 1;
+        let entry = &mut self.entries[frame as usize];
+        *entry = Entry {
+            page,
+            generation: self.last_generation,
+            sharers: node.bit(),
+            holder: node,
+            state: State::Exclusive,
+            flags: if access == Access::Write { WRITTEN } else { 0 },
+            ..Entry::free(entry.host)
+        };
+        let place = entry.place(frame);
+        let entries = &self.entries;
+        let hasher = |frame: &u32| entries[*frame as usize].page.hash64();
+        self.pages.insert_unique(page.hash64(), frame, hasher);
+        self.counts.filled += 1;
+        out.send(
+            node,
+            ToNode::Fill {
+                page,
+                place,
+                access,
+            },
+        );
+    }
+
+    fn publish(&mut self, frame: u32, out: &mut Outbox) {
+        let entry = &mut self.entries[frame as usize];
+        entry.state = entry.published();
+        let page = entry.page;
+        let dead = self.members[entry.host.index()].life == Life::Dead;
+        self.link_warmest(frame);
+        if dead {
+            self.bury(frame, out);
+        }
+        self.wake(page, out);
+    }
+
+    /// Looks again for those who wait for `page`.
+    fn wake(&mut self, page: PageId, out: &mut Outbox) {
+        for waiter in self.waiting.remove(&page).unwrap_or_default() {
+            self.lookup(waiter, out);
+        }
+    }
+
+    /// Gives free frames to those who wait for them, in order of arrival.
+    fn serve_room(&mut self, out: &mut Outbox) {
+        while self.serves
+            && self.free() > 0
+            && let Some(waiter) = self.room.pop_front()
+        {
+            self.lookup(waiter, out);
+        }
+    }
+
+    fn free(&self) -> u32 {
+        self.members.iter().map(|member| member.free).sum()
+    }
+
+    fn find(&self, page: PageId) -> Option<u32> {
+        let same = |frame: &u32| self.entries[*frame as usize].page == page;
+        self.pages.find(page.hash64(), same).copied()
+    }
+
+    /// The entry, if the frame is still in the use that is meant.
+    fn at(&self, place: Place) -> Option<&Entry> {
+        let entry = self.entries.get(place.frame as usize)?;
+        let same = entry.state != State::Invalid && entry.generation == place.generation;
+        same.then_some(entry)
+    }
+
+    fn filling(&self, from: NodeId, place: Place, message: &ToDirectory) -> Result<()> {
+        let holder = |entry: &Entry| entry.state == State::Exclusive && entry.holder == from;
+        if self.at(place).is_some_and(holder) {
+            Ok(())
+        } else {
+            Err(refused(from, message, "it does not fill that frame"))
+        }
+    }
+
+    fn link_warmest(&mut self, frame: u32) {
+        let before = std::mem::replace(&mut self.warmest, frame);
+        let entry = &mut self.entries[frame as usize];
+        (entry.before, entry.after) = (before, NONE);
+        match before {
+            NONE => self.coldest = frame,
+            before => self.entries[before as usize].after = frame,
+        }
+        self.published += 1;
+    }
+
+    fn unlink(&mut self, frame: u32) {
+        let Entry { before, after, .. } = self.entries[frame as usize];
+        match before {
+            NONE => self.coldest = after,
+            before => self.entries[before as usize].after = after,
+        }
+        match after {
+            NONE => self.warmest = before,
+            after => self.entries[after as usize].before = before,
+        }
+        self.published -= 1;
+    }
+
+    const fn has(&self, fault: Fault) -> bool {
+        self.faults.has(fault)
+    }
+}
+
+fn refused(from: NodeId, message: &ToDirectory, why: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!("page cache directory: {from} sent {message:?}: {why}"),
+    )
+}

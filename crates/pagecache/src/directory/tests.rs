@@ -1,0 +1,454 @@
+//! One step after another, by hand; what many steps do together is the simulation's.
+
+use super::*;
+use crate::message::LockRange;
+
+fn node(number: u8) -> NodeId {
+    NodeId::new(number).expect("below the most")
+}
+
+fn page(index: u64) -> PageId {
+    PageId { inode: 7, index }
+}
+
+/// A directory and what it said last.
+struct Desk {
+    directory: Directory,
+    out: Outbox,
+}
+
+impl Desk {
+    /// `nodes` nodes of `frames` frames each.
+    fn new(nodes: u8, frames: u32, free_low: u32, free_high: u32) -> Self {
+        let config = Config {
+            budget_pages: u32::from(nodes) * frames,
+            free_low,
+            free_high,
+        };
+        let mut desk = Self {
+            directory: Directory::new(config).expect("a possible configuration"),
+            out: Outbox::default(),
+        };
+        for number in 0..nodes {
+            let unpublished_pages = 0;
+            desk.say(
+                number,
+                ToDirectory::Join {
+                    frames,
+                    unpublished_pages,
+                },
+            );
+        }
+        desk
+    }
+
+    fn try_say(&mut self, from: u8, message: ToDirectory) -> Result<Vec<(u8, ToNode)>> {
+        self.out = Outbox::default();
+        self.directory.receive(node(from), message, &mut self.out)?;
+        Ok(self.heard())
+    }
+
+    fn say(&mut self, from: u8, message: ToDirectory) -> Vec<(u8, ToNode)> {
+        self.try_say(from, message).expect("a correct message")
+    }
+
+    fn heard(&self) -> Vec<(u8, ToNode)> {
+        let messages = self.out.messages.iter();
+        messages
+            .map(|(to, message)| (to.number(), *message))
+            .collect()
+    }
+
+    fn die(&mut self, number: u8) -> Vec<(u8, ToNode)> {
+        self.out = Outbox::default();
+        self.directory.died(node(number), &mut self.out);
+        self.heard()
+    }
+
+    fn lookup(&mut self, from: u8, index: u64, access: Access) -> Vec<(u8, ToNode)> {
+        let page = page(index);
+        self.say(from, ToDirectory::Lookup { page, access })
+    }
+
+    /// Looks a page up that is nowhere, and publishes it.
+    fn bring(&mut self, from: u8, index: u64, access: Access) -> Place {
+        let heard = self.lookup(from, index, access);
+        let Some(&(_, ToNode::Fill { place, .. })) = heard.first() else {
+            panic!("expected a frame to fill, not {heard:?}");
+        };
+        self.say(from, ToDirectory::Publish { place });
+        place
+    }
+
+    fn state(&self, index: u64) -> State {
+        self.directory
+            .page(page(index))
+            .map_or(State::Invalid, |(state, _)| state)
+    }
+}
+
+#[test]
+fn a_page_is_filled_once_and_then_mapped() {
+    let mut desk = Desk::new(2, 4, 0, 0);
+    let heard = desk.lookup(0, 1, Access::Read);
+    let Some(&(0, ToNode::Fill { place, .. })) = heard.first() else {
+        panic!("{heard:?}");
+    };
+    assert_eq!(desk.state(1), State::Exclusive);
+    assert_eq!(desk.lookup(1, 1, Access::Read), [], "it waits for the fill");
+    let map = ToNode::Map {
+        page: page(1),
+        place,
+        access: Access::Read,
+    };
+    assert_eq!(desk.say(0, ToDirectory::Publish { place }), [(1, map)]);
+    assert_eq!(desk.state(1), State::Shared);
+    let other = desk.bring(1, 2, Access::Read);
+    assert!(other.frame >= 4, "the frame is the filler's own");
+    assert_eq!(desk.state(2), State::Owner);
+    assert_ne!(other.generation, place.generation);
+}
+
+#[test]
+fn a_fill_that_failed_passes_to_who_waits() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    let heard = desk.lookup(0, 1, Access::Read);
+    let Some(&(0, ToNode::Fill { place, .. })) = heard.first() else {
+        panic!("{heard:?}");
+    };
+    desk.lookup(1, 1, Access::Read);
+    let heard = desk.say(0, ToDirectory::Abandon { place });
+    assert!(matches!(heard[..], [(1, ToNode::Fill { .. })]), "{heard:?}");
+}
+
+#[test]
+fn a_node_without_room_fills_the_memory_of_one_with_room() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    desk.bring(0, 1, Access::Read);
+    desk.bring(0, 2, Access::Read);
+    let place = desk.bring(0, 3, Access::Read);
+    assert!(place.frame >= 2, "frame {} is node 1's", place.frame);
+    assert_eq!(
+        desk.state(3),
+        State::Shared,
+        "it is mapped by a node that is not its owner"
+    );
+}
+
+#[test]
+fn a_frame_is_reused_after_all_acknowledgements_and_the_write_back() {
+    let mut desk = Desk::new(2, 1, 0, 0);
+    let first = desk.bring(0, 1, Access::Write);
+    desk.lookup(1, 1, Access::Read);
+    desk.bring(1, 2, Access::Read);
+    // The budget is used up: page 1 is colder, and goes.
+    let heard = desk.lookup(1, 3, Access::Read);
+    let gone = ToNode::Invalidate {
+        page: page(1),
+        place: first,
+    };
+    assert_eq!(heard, [(0, gone), (1, gone)]);
+    assert_eq!(desk.state(1), State::ToBeInvalidated);
+    assert_eq!(
+        desk.lookup(0, 1, Access::Read),
+        [],
+        "lookups wait meanwhile"
+    );
+    assert_eq!(desk.say(0, ToDirectory::Invalidated { place: first }), []);
+    let write = ToNode::WriteBack {
+        page: page(1),
+        place: first,
+    };
+    assert_eq!(
+        desk.say(1, ToDirectory::Invalidated { place: first }),
+        [(0, write)]
+    );
+    let heard = desk.say(
+        0,
+        ToDirectory::WrittenBack {
+            place: first,
+            ok: true,
+        },
+    );
+    let Some(&(
+        1,
+        ToNode::Fill {
+            page: filled,
+            place,
+            ..
+        },
+    )) = heard.first()
+    else {
+        panic!("{heard:?}");
+    };
+    assert_eq!((filled, place.frame), (page(3), first.frame));
+    assert!(place.generation > first.generation);
+}
+
+#[test]
+fn a_page_that_the_store_refuses_stays() {
+    let mut desk = Desk::new(1, 2, 0, 0);
+    let place = desk.bring(0, 1, Access::Write);
+    desk.bring(0, 2, Access::Read);
+    desk.lookup(0, 3, Access::Read);
+    desk.say(0, ToDirectory::Invalidated { place });
+    let heard = desk.say(0, ToDirectory::WrittenBack { place, ok: false });
+    assert_eq!(desk.state(1), State::Owner);
+    assert!(
+        matches!(
+            heard[..],
+            [(
+                0,
+                ToNode::Invalidate {
+                    page: PageId { index: 2, .. },
+                    ..
+                }
+            )]
+        ),
+        "the other page goes: {heard:?}"
+    );
+}
+
+#[test]
+fn a_batch_goes_at_a_time() {
+    let mut desk = Desk::new(1, 16, 2, 8);
+    for index in 0..14 {
+        desk.bring(0, index, Access::Read);
+    }
+    let heard = desk.lookup(0, 14, Access::Read);
+    let invalidated = heard
+        .iter()
+        .filter(|(_, message)| matches!(message, ToNode::Invalidate { .. }));
+    assert_eq!(invalidated.count(), 7, "one is free, so that eight will be");
+    assert_eq!(desk.state(6), State::ToBeInvalidated);
+    assert_eq!(desk.state(7), State::Owner);
+}
+
+#[test]
+fn what_was_used_lately_stays() {
+    let mut desk = Desk::new(1, 2, 0, 0);
+    let place = desk.bring(0, 1, Access::Read);
+    desk.bring(0, 2, Access::Read);
+    desk.say(0, ToDirectory::Used { place });
+    desk.lookup(0, 3, Access::Read);
+    assert_eq!(
+        (desk.state(1), desk.state(2)),
+        (State::Owner, State::ToBeInvalidated)
+    );
+}
+
+#[test]
+fn a_flush_covers_what_was_stored_before_it() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    let place = desk.bring(0, 1, Access::Write);
+    desk.lookup(1, 1, Access::Write);
+    let write = ToNode::WriteBack {
+        page: page(1),
+        place,
+    };
+    let flush = ToDirectory::Flush {
+        page: page(1),
+        place,
+    };
+    assert_eq!(desk.say(0, flush), [(0, write)]);
+    assert_eq!(
+        desk.say(1, flush),
+        [],
+        "the write-back in progress may be too early for it"
+    );
+    let flushed = ToNode::Flushed {
+        page: page(1),
+        place,
+        ok: true,
+    };
+    let written = ToDirectory::WrittenBack { place, ok: true };
+    assert_eq!(desk.say(0, written), [(0, flushed), (0, write)]);
+    assert_eq!(desk.say(0, written), [(1, flushed)]);
+    let gone = Place {
+        generation: 999,
+        ..place
+    };
+    let heard = desk.say(
+        1,
+        ToDirectory::Flush {
+            page: page(1),
+            place: gone,
+        },
+    );
+    assert!(matches!(heard[..], [(1, ToNode::Flushed { ok: true, .. })]));
+}
+
+#[test]
+fn a_dead_nodes_pages_are_lost_by_name_once_nobody_maps_them() {
+    let mut desk = Desk::new(3, 2, 0, 0);
+    let dirty = desk.bring(0, 1, Access::Write);
+    desk.bring(0, 2, Access::Read);
+    let other = desk.bring(1, 3, Access::Write);
+    desk.lookup(1, 1, Access::Read);
+    desk.lookup(0, 3, Access::Read);
+    let heard = desk.die(0);
+    assert_eq!(
+        desk.out.lost,
+        [page(1)],
+        "page 2 is clean, page 3 is in a living node's memory"
+    );
+    let gone = ToNode::Invalidate {
+        page: page(1),
+        place: dirty,
+    };
+    assert_eq!(heard.last(), Some(&(1, gone)));
+    assert_eq!(
+        (desk.state(1), desk.state(2)),
+        (State::ToBeInvalidated, State::Invalid)
+    );
+    assert_eq!(
+        desk.directory.page(page(3)),
+        Some((State::Owner, other)),
+        "the dead sharer is forgotten"
+    );
+    assert_eq!(
+        desk.lookup(2, 1, Access::Read),
+        [],
+        "somebody may still read what was lost"
+    );
+    let heard = desk.say(1, ToDirectory::Invalidated { place: dirty });
+    let Some(&(2, ToNode::Fill { place, .. })) = heard.first() else {
+        panic!("{heard:?}");
+    };
+    assert!(place.frame >= 2, "frame {} is a dead node's", place.frame);
+    assert!(
+        desk.try_say(0, ToDirectory::Invalidated { place: dirty })
+            .is_err()
+    );
+}
+
+#[test]
+fn a_dead_nodes_locks_go_to_who_waits() {
+    let mut desk = Desk::new(2, 1, 0, 0);
+    let range = |start, end, exclusive| LockRange {
+        inode: 7,
+        start,
+        end,
+        exclusive,
+    };
+    let lock = |ticket, range| ToDirectory::Lock { ticket, range };
+    assert_eq!(
+        desk.say(0, lock(1, range(0, 8, true))),
+        [(0, ToNode::Locked { ticket: 1 })]
+    );
+    assert_eq!(desk.say(1, lock(5, range(7, 9, false))), []);
+    assert_eq!(
+        desk.say(1, lock(6, range(8, 9, false))),
+        [(1, ToNode::Locked { ticket: 6 })]
+    );
+    assert_eq!(desk.say(0, lock(2, range(8, 9, true))), []);
+    let heard = desk.die(0);
+    assert_eq!(heard.first(), Some(&(1, ToNode::Locked { ticket: 5 })));
+    assert_eq!(desk.say(1, ToDirectory::Unlock { ticket: 5 }), []);
+    let twice = desk
+        .try_say(1, ToDirectory::Unlock { ticket: 5 })
+        .expect_err("it is gone");
+    assert_eq!(twice.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn messages_that_no_correct_node_sends_are_refused() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    let place = desk.bring(0, 1, Access::Read);
+    let wrong = [
+        ToDirectory::Join {
+            frames: 1,
+            unpublished_pages: 0,
+        },
+        ToDirectory::Publish { place },
+        ToDirectory::Abandon { place },
+        ToDirectory::Invalidated { place },
+        ToDirectory::WrittenBack { place, ok: true },
+        ToDirectory::Publish {
+            place: Place { frame: 99, ..place },
+        },
+        ToDirectory::Flush {
+            page: page(2),
+            place,
+        },
+    ];
+    for message in wrong {
+        let refused = desk.try_say(0, message).expect_err("not now");
+        assert!(refused.report().contains("node 0"), "{refused:?}");
+    }
+    assert_eq!(desk.state(1), State::Owner);
+}
+
+#[test]
+fn the_budget_is_the_clusters() {
+    let config = Config {
+        budget_pages: 10,
+        free_low: 0,
+        free_high: 0,
+    };
+    let mut directory = Directory::new(config).expect("possible");
+    let mut out = Outbox::default();
+    for number in 0..3 {
+        let join = ToDirectory::Join {
+            frames: 4,
+            unpublished_pages: 1,
+        };
+        directory
+            .receive(node(number), join, &mut out)
+            .expect("it joins");
+    }
+    assert_eq!(directory.taken_pages(), 10);
+    let last = ToNode::Joined {
+        first_frame: 8,
+        frames: 0,
+        unpublished_pages: 0,
+    };
+    assert_eq!(out.messages.last(), Some(&(node(2), last)));
+    let bad = Config {
+        budget_pages: 4,
+        free_low: 3,
+        free_high: 4,
+    };
+    assert!(Directory::new(bad).is_err());
+}
+
+#[test]
+fn a_page_takes_at_most_64_bytes() {
+    for budget_pages in [1_000, 57_344, 57_345, 1 << 20, (1 << 20) + 1] {
+        let config = Config {
+            budget_pages,
+            free_low: 0,
+            free_high: 1,
+        };
+        let mut directory = Directory::new(config).expect("possible");
+        let before = directory.memory_bytes();
+        let mut out = Outbox::default();
+        let join = ToDirectory::Join {
+            frames: budget_pages,
+            unpublished_pages: 0,
+        };
+        directory
+            .receive(node(0), join, &mut out)
+            .expect("it joins");
+        for index in 0..u64::from(budget_pages) {
+            let lookup = ToDirectory::Lookup {
+                page: page(index),
+                access: Access::Read,
+            };
+            directory
+                .receive(node(0), lookup, &mut out)
+                .expect("it is looked up");
+            out.messages.clear();
+        }
+        assert_eq!(
+            directory.memory_bytes(),
+            before,
+            "all memory was taken at the start"
+        );
+        let per_page = before as f64 / f64::from(budget_pages);
+        assert!(
+            per_page <= 64.0,
+            "{per_page:.1} bytes a page of {budget_pages}"
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! Errors that the simulation plants to see that it finds them. Outside of this crate's tests there are none.
+
+/// A planted error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A node acknowledges an invalidation while views and stores still use the page.
+    AcknowledgeMapped,
+    /// A copy is not checked against the frame's generation.
+    UncheckedGeneration,
+    /// A page is published before it is filled.
+    PublishUnfilled,
+    /// A dead node stays among a page's sharers.
+    KeepDeadSharer,
+    /// A page that died is filled again while somebody still maps what is left of it.
+    RefillMapped,
+    /// A write-back calls what was stored during it clean.
+    CleanRacing,
+    /// A frame is reused when the first sharer has acknowledged.
+    ReuseBeforeAcknowledged,
+}
+
+/// Which errors are planted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    #[cfg(test)]
+    pub(crate) planted: Option<Fault>,
+}
+
+impl Faults {
+    /// Whether this error is planted.
+    pub(crate) const fn has(self, fault: Fault) -> bool {
+        #[cfg(test)]
+        return matches!(self.planted, Some(planted) if planted as u8 == fault as u8);
+        #[cfg(not(test))]
+        {
+            let _ = fault;
+            false
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the directory says, and what the node does about it.
+
+use forebay_block::{Error, ErrorKind, Result};
+
+use super::{Access, Effect, Fault, Node, PageId, Place};
+use crate::message::ToNode;
+
+impl Node {
+    /// Takes one message of the directory.
+    ///
+    /// # Errors
+    /// `InvalidInput` if no correct directory would send it now: the caller ends the connection, and the node.
+    pub fn receive(&mut self, message: ToNode, out: &mut Vec<Effect>) -> Result<()> {
+        match message {
+            ToNode::Joined {
+                first_frame,
+                frames,
+                unpublished_pages,
+            } => {
+                (self.first_frame, self.frames) = (first_frame, frames);
+                self.unpublished_max = unpublished_pages as usize;
+            }
+            ToNode::Fill {
+                page,
+                place,
+                access,
+            } => {
+                let Some(pending) = self.pending.get_mut(&page) else {
+                    return Err(self.refused(&message, "the node did not ask for it"));
+                };
+                pending.filling = Some((place, access));
+                if self.faults.has(Fault::PublishUnfilled) {
+                    let early = crate::message::ToDirectory::Publish { place };
+                    out.push(Effect::Send(early));
+                }
+                out.push(if self.unpublished.contains_key(&page) {
+                    Effect::FillUnpublished { page, place }
+                } else {
+                    Effect::Fill { page, place }
+                });
+            }
+            ToNode::Map {
+                page,
+                place,
+                access,
+            } => self.receive_map(page, place, access, &message, out)?,
+            ToNode::Invalidate { page, place } => {
+                self.pressure = self.pressure.wrapping_add(1);
+                let early = self.faults.has(Fault::AcknowledgeMapped);
+                let Some(mapping) = self.mapped.find_mut(page).filter(|m| m.place == place) else {
+                    return Err(self.refused(&message, "the node does not map it"));
+                };
+                mapping.leaving = true;
+                if mapping.pins == 0 || early {
+                    self.unmap(page, out);
+                }
+            }
+            ToNode::WriteBack { page, place } => out.push(Effect::WriteBack { page, place }),
+            ToNode::Flushed { page, place, ok } => self.sync_flushed(page, place, ok, out),
+            ToNode::Locked { ticket } => out.push(Effect::Done { ticket, ok: true }),
+            ToNode::Died {
+                node,
+                first_frame,
+                frames,
+            } => {
+                self.dead.push((node, first_frame..first_frame + frames));
+                self.lose_unflushed();
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_map(
+        &mut self,
+        page: PageId,
+        place: Place,
+        access: Access,
+        message: &ToNode,
+        out: &mut Vec<Effect>,
+    ) -> Result<()> {
+        let Some(pending) = self.pending.get_mut(&page).filter(|p| p.filling.is_none()) else {
+            return Err(self.refused(message, "the node did not ask for it"));
+        };
+        let waiting = std::mem::take(&mut pending.waiting);
+        match self.mapped.find_mut(page) {
+            Some(mapping) if mapping.place == place => mapping.access = access,
+            Some(_) => return Err(self.refused(message, "the node maps it elsewhere")),
+            None => self.map(page, place, access),
+        }
+        if self.unpublished.contains_key(&page) {
+            // Somebody else published the page first: ours is newer, and goes over it. Who waits goes on waiting.
+            self.pin(page);
+            out.push(Effect::Merge { page, place });
+            let pending = self.pending.entry(page).or_default();
+            pending.waiting = waiting;
+        } else {
+            self.pending.remove(&page);
+            out.extend(waiting.into_iter().map(Effect::Ready));
+        }
+        Ok(())
+    }
+
+    fn refused(&self, message: &ToNode, why: &str) -> Error {
+        let node = self.id();
+        let context = format!("page cache, {node}: the directory sent {message:?}: {why}");
+        Error::new(ErrorKind::InvalidInput, context)
+    }
+}

@@ -1,0 +1,334 @@
+//! The messages as bytes of a stream: packets of messages, versioned, all numbers little-endian.
+//!
+//! A packet is a header of ten bytes (length of what follows the length, `u32`; version, `u8`; direction, `u8`: 1
+//! to the directory, 2 to a node; the node that sends it or that it is for, `u8`; 0, `u8`; number of messages,
+//! `u16`) and that many messages, each a tag and its fields in the order of their declaration. A packet is a batch:
+//! what a side has to say to a peer at one time shares one.
+//!
+//! Decoding borrows from the caller's bytes and allocates nothing; encoding appends to a buffer that the caller
+//! keeps.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use forebay_block::{Error, ErrorKind};
+
+use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
+
+/// The version that this codec speaks. Another one is refused.
+pub const VERSION: u8 = 1;
+
+/// Most messages in a packet.
+pub const MESSAGES_MAX: usize = 1024;
+
+const LENGTH_BYTES: usize = 4;
+const HEADER_BYTES: usize = 10;
+
+/// No message is longer.
+const MESSAGE_BYTES_MAX: usize = 36;
+
+/// Longest packet, bytes.
+pub const PACKET_BYTES_MAX: usize = HEADER_BYTES + MESSAGES_MAX * MESSAGE_BYTES_MAX;
+
+/// Why bytes are not a packet of ours. The stream has no end of a packet to go on from: close the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The length is too small for a header or larger than any packet.
+    Length(u32),
+    /// The peer speaks another version.
+    Version(u8),
+    /// The packet is meant for the other side.
+    Direction(u8),
+    /// There is no such node.
+    Node(u8),
+    /// A byte or flag has a value without a meaning.
+    Value(u8),
+    /// There is no such message.
+    Tag(u8),
+    /// More messages than a packet may have.
+    Count(u16),
+    /// The messages end before the packet or go on behind it.
+    Size,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length(length) => write!(f, "a packet of {length} bytes"),
+            Self::Version(version) => write!(
+                f,
+                "version {version} of the page cache's protocol where {VERSION} is spoken: run one version everywhere"
+            ),
+            Self::Direction(direction) => write!(f, "a packet in direction {direction}"),
+            Self::Node(node) => write!(f, "node {node}"),
+            Self::Value(value) => write!(f, "the value {value} where it has no meaning"),
+            Self::Tag(tag) => write!(f, "message {tag}"),
+            Self::Count(count) => write!(f, "{count} messages in a packet"),
+            Self::Size => f.write_str("messages that do not end where their packet ends"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<DecodeError> for Error {
+    fn from(error: DecodeError) -> Self {
+        let context = "page cache protocol: not a packet that this side takes";
+        Self::with_source(ErrorKind::InvalidInput, context, error)
+    }
+}
+
+/// A message of one direction.
+pub trait Message: Copy {
+    /// The direction's number in a packet's header.
+    const DIRECTION: u8;
+
+    /// Appends the message.
+    fn put(&self, to: &mut Vec<u8>);
+
+    /// Takes a message from the front of `from`.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn take(from: &mut &[u8]) -> Result<Self, DecodeError>;
+}
+
+/// Appends `messages` as packets of `node`: one, unless there are more than [`MESSAGES_MAX`].
+pub fn encode<M: Message>(node: NodeId, messages: &[M], to: &mut Vec<u8>) {
+    for batch in messages.chunks(MESSAGES_MAX) {
+        let start = to.len();
+        let count = u16::try_from(batch.len()).expect("a batch is at most 1,024");
+        to.extend_from_slice(&[0; LENGTH_BYTES]);
+        to.extend_from_slice(&[VERSION, M::DIRECTION, node.number(), 0]);
+        to.extend_from_slice(&count.to_le_bytes());
+        for message in batch {
+            message.put(to);
+        }
+        let length = to.len() - start - LENGTH_BYTES;
+        let length = u32::try_from(length).expect("a packet is below 64 KiB");
+        to[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+/// A packet in the bytes of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a, M> {
+    /// The node that sent it, or that it is for.
+    pub node: NodeId,
+    /// All of its bytes.
+    pub size_bytes: usize,
+    count: u16,
+    body: &'a [u8],
+    direction: PhantomData<M>,
+}
+
+impl<'a, M: Message> Packet<'a, M> {
+    /// The packet at the start of `bytes`, or `None` if its end has not arrived yet. What is wrong in the header is
+    /// said as soon as the byte is there.
+    ///
+    /// # Errors
+    /// If no packet of this direction starts like that.
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<Self>, DecodeError> {
+        let mut rest = bytes;
+        let Ok(length) = u32::take(&mut rest) else {
+            return Ok(None);
+        };
+        let body_bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        if !(HEADER_BYTES - LENGTH_BYTES..=PACKET_BYTES_MAX - LENGTH_BYTES).contains(&body_bytes) {
+            return Err(DecodeError::Length(length));
+        }
+        let Some((&[version, direction, node, zero, low, high], _)) = rest.split_first_chunk()
+        else {
+            return Ok(None);
+        };
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        if direction != M::DIRECTION {
+            return Err(DecodeError::Direction(direction));
+        }
+        if zero != 0 {
+            return Err(DecodeError::Value(zero));
+        }
+        let node = NodeId::new(node).ok_or(DecodeError::Node(node))?;
+        let count = u16::from_le_bytes([low, high]);
+        if usize::from(count) > MESSAGES_MAX {
+            return Err(DecodeError::Count(count));
+        }
+        let size_bytes = LENGTH_BYTES + body_bytes;
+        let body = bytes.get(HEADER_BYTES..size_bytes);
+        Ok(body.map(|body| Self {
+            node,
+            size_bytes,
+            count,
+            body,
+            direction: PhantomData,
+        }))
+    }
+
+    /// The messages. After an error, or a message too few, there are no more.
+    pub const fn messages(&self) -> Messages<'a, M> {
+        Messages {
+            left: self.count,
+            rest: self.body,
+            direction: PhantomData,
+        }
+    }
+}
+
+/// Goes through the messages of a packet.
+#[derive(Clone, Debug)]
+pub struct Messages<'a, M> {
+    left: u16,
+    rest: &'a [u8],
+    direction: PhantomData<M>,
+}
+
+impl<M: Message> Iterator for Messages<'_, M> {
+    type Item = Result<M, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            // Bytes behind the last message are an error too, said once.
+            let behind = !std::mem::take(&mut self.rest).is_empty();
+            return behind.then_some(Err(DecodeError::Size));
+        }
+        self.left -= 1;
+        let message = M::take(&mut self.rest);
+        if message.is_err() {
+            (self.left, self.rest) = (0, &[]);
+        }
+        Some(message)
+    }
+}
+
+/// A field of a message.
+trait Field: Sized {
+    fn put(&self, to: &mut Vec<u8>);
+    fn take(from: &mut &[u8]) -> Result<Self, DecodeError>;
+}
+
+macro_rules! number_fields {
+    ($($number:ty),*) => {$(
+        impl Field for $number {
+            fn put(&self, to: &mut Vec<u8>) {
+                to.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+                let (bytes, rest) = from.split_first_chunk().ok_or(DecodeError::Size)?;
+                *from = rest;
+                Ok(Self::from_le_bytes(*bytes))
+            }
+        }
+    )*};
+}
+number_fields!(u8, u32, u64);
+
+impl Field for bool {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(u8::from(*self));
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+        match u8::take(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(DecodeError::Value(other)),
+        }
+    }
+}
+
+impl Field for Access {
+    fn put(&self, to: &mut Vec<u8>) {
+        (*self == Self::Write).put(to);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+        Ok(if bool::take(from)? {
+            Self::Write
+        } else {
+            Self::Read
+        })
+    }
+}
+
+impl Field for NodeId {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(self.number());
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+        let number = u8::take(from)?;
+        Self::new(number).ok_or(DecodeError::Node(number))
+    }
+}
+
+macro_rules! struct_fields {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl Field for $name {
+            fn put(&self, to: &mut Vec<u8>) {
+                $(self.$field.put(to);)*
+            }
+
+            fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+                Ok(Self { $($field: Field::take(from)?),* })
+            }
+        }
+    )*};
+}
+struct_fields! {
+    PageId { inode, index }
+    Place { frame, generation }
+    LockRange { inode, start, end, exclusive }
+}
+
+macro_rules! messages {
+    ($name:ident in direction $direction:literal { $($tag:literal => $message:ident { $($field:ident),* },)* }) => {
+        impl Message for $name {
+            const DIRECTION: u8 = $direction;
+
+            fn put(&self, to: &mut Vec<u8>) {
+                match self {
+                    $(Self::$message { $($field),* } => {
+                        to.push($tag);
+                        $($field.put(to);)*
+                    })*
+                }
+            }
+
+            fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+                match u8::take(from)? {
+                    $($tag => Ok(Self::$message { $($field: Field::take(from)?),* }),)*
+                    other => Err(DecodeError::Tag(other)),
+                }
+            }
+        }
+    };
+}
+messages! {
+    ToDirectory in direction 1 {
+        1 => Join { frames, unpublished_pages },
+        2 => Lookup { page, access },
+        3 => Publish { place },
+        4 => Abandon { place },
+        5 => Invalidated { place },
+        6 => WrittenBack { place, ok },
+        7 => Flush { page, place },
+        8 => Used { place },
+        9 => Lock { ticket, range },
+        10 => Unlock { ticket },
+    }
+}
+messages! {
+    ToNode in direction 2 {
+        1 => Joined { first_frame, frames, unpublished_pages },
+        2 => Fill { page, place, access },
+        3 => Map { page, place, access },
+        4 => Invalidate { page, place },
+        5 => WriteBack { page, place },
+        6 => Flushed { page, place, ok },
+        7 => Locked { ticket },
+        8 => Died { node, first_frame, frames },
+    }
+}

@@ -1,0 +1,428 @@
+//! Programs on the nodes: reads, writes, views, flushes and closes, and files whose pages are written together under
+//! a lock. Each goes in steps, and anything may come between two.
+
+use super::model::SyncStart;
+use super::world::World;
+use super::{PAGE_BYTES, PAGE_WORDS, Words, to_bytes, to_words};
+use crate::message::{Access, LockRange, PageId, Place};
+use crate::node::{Acquired, Effect, Ticket, WroteWhole};
+use crate::segment::Frame;
+
+/// Pages of the file that is read and written page by page.
+pub(super) const PAGES: u64 = 12;
+const FILE: u64 = 1;
+/// The file whose pages are always written together.
+pub(super) const GROUP: u64 = 2;
+const GROUP_PAGES: u64 = 3;
+const HALF: usize = PAGE_BYTES / 2;
+
+/// What an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    /// The first half of the page, or all of it.
+    Write {
+        len: usize,
+    },
+    WriteWhole,
+    View {
+        looks: u32,
+    },
+    Sync {
+        durable: bool,
+    },
+    GroupRead,
+    GroupWrite,
+}
+
+/// Where an operation is with its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Begin,
+    Found(Place),
+    HalfRead { place: Place, sequence: u64 },
+    HalfWritten(Place),
+    Over,
+}
+
+/// An operation in progress.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) node: usize,
+    /// Nothing to do before the node says so.
+    pub(super) waiting: bool,
+    /// What the node said.
+    pub(super) done: Option<bool>,
+    ticket: Ticket,
+    kind: Kind,
+    page: PageId,
+    stage: Stage,
+    /// When it began, and what the node held unpublished then.
+    begin: (u64, Option<(u64, Words)>),
+    pub(super) sync: Option<SyncStart>,
+    /// Whether a group's lock was asked for.
+    asked: bool,
+    bytes: [u8; PAGE_BYTES],
+    /// What the pages of a group held.
+    seen: Vec<Words>,
+}
+
+impl Client {
+    /// Draws an operation for a node.
+    pub(super) fn draw(world: &World, node: usize, ticket: Ticket) -> Self {
+        let kind = match world.rng.below(20) {
+            0..=5 => Kind::Read,
+            6..=8 => Kind::Write { len: HALF },
+            9 => Kind::Write { len: PAGE_BYTES },
+            10..=12 => Kind::WriteWhole,
+            13..=14 => Kind::View {
+                looks: u32::try_from(1 + world.rng.below(4)).expect("few"),
+            },
+            15 => Kind::Sync { durable: true },
+            16 => Kind::Sync { durable: false },
+            17..=18 => Kind::GroupRead,
+            _ => Kind::GroupWrite,
+        };
+        let group = matches!(kind, Kind::GroupRead | Kind::GroupWrite);
+        // Neighbours often, so that there are sequential readers.
+        let index = match world.rng.below(3) {
+            0 => ticket % PAGES,
+            _ => world.rng.below(PAGES),
+        };
+        let page = match group {
+            true => PageId {
+                inode: GROUP,
+                index: 0,
+            },
+            false => PageId { inode: FILE, index },
+        };
+        let inode = if world.rng.chance(1, 4) { GROUP } else { FILE };
+        let page = match kind {
+            Kind::Sync { .. } => PageId { inode, ..page },
+            _ => page,
+        };
+        Self {
+            node,
+            waiting: false,
+            done: None,
+            ticket,
+            kind,
+            page,
+            stage: Stage::Begin,
+            begin: (
+                world.now,
+                world.model.private(world.peers[node].node.id(), page),
+            ),
+            sync: None,
+            asked: false,
+            // No two operations write the same.
+            bytes: to_bytes(&[ticket << 8 | 2; PAGE_WORDS]),
+            seen: Vec::new(),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn step_client(&mut self, ticket: Ticket) -> Result<(), String> {
+        let mut client = self.clients.remove(&ticket).expect("it is there");
+        self.go_on(&mut client)?;
+        if client.stage != Stage::Over {
+            // What the node said while this step was under way was for a client that was not there.
+            self.clients.insert(ticket, client);
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, client: &mut Client) -> Result<(), String> {
+        match client.kind {
+            Kind::Sync { durable } => self.step_sync(client, durable),
+            Kind::GroupRead | Kind::GroupWrite => self.step_group(client),
+            Kind::WriteWhole => {
+                self.step_write_whole(client);
+                Ok(())
+            }
+            Kind::Read => self.step_read(client),
+            Kind::Write { len } => self.step_write(client, len),
+            Kind::View { looks } => self.step_view(client, looks),
+        }
+    }
+
+    /// Finds the page; `None` if the client waits, works on an unpublished page or is over.
+    fn acquire(&mut self, client: &mut Client, access: Access) -> Option<Acquired> {
+        if client.done.take() == Some(false) {
+            client.stage = Stage::Over;
+            return None;
+        }
+        let mut effects = Vec::new();
+        let node = &mut self.peers[client.node].node;
+        let acquired = node.acquire(client.page, access, client.ticket, &mut effects);
+        if let Acquired::Mapped(place) = acquired {
+            client.stage = Stage::Found(place);
+            if access == Access::Write || matches!(client.kind, Kind::View { .. }) {
+                node.pin(client.page);
+            }
+        }
+        client.waiting = acquired == Acquired::Wait;
+        self.apply(client.node, effects);
+        (acquired != Acquired::Wait).then_some(acquired)
+    }
+
+    fn step_read(&mut self, client: &mut Client) -> Result<(), String> {
+        match client.stage {
+            Stage::Found(place) => match self.segment.look(place) {
+                Frame::Steady(sequence) => {
+                    self.segment.load(place.frame, 0, &mut client.bytes[..HALF]);
+                    client.stage = Stage::HalfRead { place, sequence };
+                }
+                Frame::Stale => self.again(client),
+                found => self.resolve(client.node, place.frame, found),
+            },
+            Stage::HalfRead { place, sequence } => {
+                self.segment
+                    .load(place.frame, HALF, &mut client.bytes[HALF..]);
+                if !self.segment.unchanged(place, sequence) {
+                    self.again(client);
+                    return Ok(());
+                }
+                self.end_read(client)?;
+            }
+            _ => {
+                if self.acquire(client, Access::Read) == Some(Acquired::Unpublished) {
+                    let node = &mut self.peers[client.node].node;
+                    let bytes = node
+                        .unpublished(client.page)
+                        .ok_or("it is not unpublished")?;
+                    client.bytes.copy_from_slice(bytes);
+                    self.end_read(client)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn again(&mut self, client: &mut Client) {
+        self.summary.retries += 1;
+        client.stage = Stage::Begin;
+    }
+
+    fn end_read(&mut self, client: &mut Client) -> Result<(), String> {
+        let node = self.peers[client.node].node.id();
+        let words = to_words(&client.bytes);
+        client.stage = Stage::Over;
+        client.seen.push(words);
+        self.model
+            .check_read(node, client.page, client.begin, &words)
+    }
+
+    fn step_write(&mut self, client: &mut Client, len: usize) -> Result<(), String> {
+        let node = self.peers[client.node].node.id();
+        match client.stage {
+            Stage::Found(place) => match self.segment.lock(place, node) {
+                Ok(()) => {
+                    self.segment.store(place.frame, 0, &client.bytes[..len / 2]);
+                    client.stage = Stage::HalfWritten(place);
+                }
+                Err(Frame::Stale) => {
+                    return Err(format!(
+                        "{} is gone though {node} has it pinned",
+                        client.page
+                    ));
+                }
+                Err(found) => self.resolve(client.node, place.frame, found),
+            },
+            Stage::HalfWritten(place) => {
+                self.segment
+                    .store(place.frame, len / 2, &client.bytes[len / 2..len]);
+                let mut bytes = [0; PAGE_BYTES];
+                self.segment.load(place.frame, 0, &mut bytes);
+                self.segment.unlock(place.frame);
+                self.model
+                    .commit(node, client.page, self.now, to_words(&bytes));
+                let mut effects = Vec::new();
+                let node = &mut self.peers[client.node].node;
+                node.stored(client.page, place);
+                node.unpin(client.page, &mut effects);
+                client.stage = Stage::Over;
+                self.apply(client.node, effects);
+            }
+            _ => {
+                if self.acquire(client, Access::Write) == Some(Acquired::Unpublished) {
+                    let unpublished = self.peers[client.node].node.unpublished(client.page);
+                    let unpublished = unpublished.ok_or("it is not unpublished")?;
+                    unpublished[..len].copy_from_slice(&client.bytes[..len]);
+                    let words = to_words(unpublished);
+                    self.model.set_private(node, client.page, words);
+                    client.stage = Stage::Over;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step_write_whole(&mut self, client: &mut Client) {
+        if client.done.is_some() {
+            // It is published; the model was told when it was.
+            client.stage = Stage::Over;
+            return;
+        }
+        let mut effects = Vec::new();
+        let node = &mut self.peers[client.node].node;
+        match node.write_whole(client.page, &client.bytes, client.ticket, &mut effects) {
+            WroteWhole::Unpublished => {
+                let id = node.id();
+                self.model
+                    .set_private(id, client.page, to_words(&client.bytes));
+                client.stage = Stage::Over;
+            }
+            WroteWhole::Publishing => client.waiting = true,
+            WroteWhole::InPlace => client.kind = Kind::Write { len: PAGE_BYTES },
+        }
+        self.apply(client.node, effects);
+    }
+
+    fn step_view(&mut self, client: &mut Client, looks: u32) -> Result<(), String> {
+        let Stage::Found(place) = client.stage else {
+            if self.acquire(client, Access::Read) == Some(Acquired::Unpublished) {
+                client.stage = Stage::Over;
+            }
+            return Ok(());
+        };
+        match self.segment.look(place) {
+            Frame::Stale => return Err(format!("a view of {} shows another page", client.page)),
+            Frame::Storing(_) => {}
+            Frame::Steady(_) => {
+                self.segment.load(place.frame, 0, &mut client.bytes);
+                let words = to_words(&client.bytes);
+                let newest = self.model.current(client.page);
+                if words != newest {
+                    return Err(format!(
+                        "a view of {} shows {words:x?}, not {newest:x?}",
+                        client.page
+                    ));
+                }
+            }
+        }
+        client.kind = Kind::View {
+            looks: looks.saturating_sub(1),
+        };
+        if looks <= 1 {
+            let mut effects = Vec::new();
+            self.peers[client.node]
+                .node
+                .unpin(client.page, &mut effects);
+            client.stage = Stage::Over;
+            self.apply(client.node, effects);
+        }
+        Ok(())
+    }
+
+    fn step_sync(&mut self, client: &mut Client, durable: bool) -> Result<(), String> {
+        let id = self.peers[client.node].node.id();
+        if let Some(start) = client.sync.take() {
+            client.stage = Stage::Over;
+            let ok = client.done == Some(true);
+            self.summary.flushes_failed += u64::from(!ok);
+            let shelf = &self.shelf;
+            return self
+                .model
+                .check_sync(id, &start, (durable, ok), |page| shelf.words(page));
+        }
+        let inode = client.page.inode;
+        client.sync = Some(self.model.sync_start(id, inode));
+        client.waiting = true;
+        let mut effects = Vec::new();
+        let node = &mut self.peers[client.node].node;
+        if durable {
+            node.fsync(inode, client.ticket, &mut effects);
+        } else {
+            node.close(inode, client.ticket, &mut effects);
+            node.open(inode, PAGES);
+        }
+        // It may be over at once.
+        let over = |effect: &Effect| match effect {
+            Effect::Done { ticket, ok } if *ticket == client.ticket => Some(*ok),
+            _ => None,
+        };
+        if let Some(ok) = effects.iter().find_map(over) {
+            (client.waiting, client.done) = (false, Some(ok));
+            if let (Some(start), false) = (&client.sync, ok) {
+                self.model.sync_failed(id, start);
+            }
+        }
+        self.apply(client.node, effects);
+        Ok(())
+    }
+
+    /// All pages of the group, one after the other, under one lock.
+    fn step_group(&mut self, client: &mut Client) -> Result<(), String> {
+        let write = client.kind == Kind::GroupWrite;
+        if !client.asked {
+            client.asked = true;
+            let range = LockRange {
+                inode: GROUP,
+                start: 0,
+                end: GROUP_PAGES,
+                exclusive: write,
+            };
+            client.waiting = true;
+            let mut effects = Vec::new();
+            self.peers[client.node]
+                .node
+                .lock(range, client.ticket, &mut effects);
+            self.apply(client.node, effects);
+            return Ok(());
+        }
+        if client.stage == Stage::Begin {
+            // The lock is held; of a fill that failed, the next try will tell.
+            client.done = None;
+            client.begin.0 = self.now;
+        }
+        if write {
+            self.step_write(client, PAGE_BYTES)?;
+        } else {
+            self.step_read(client)?;
+        }
+        if client.stage != Stage::Over {
+            return Ok(());
+        }
+        client.page.index += 1;
+        if client.page.index < GROUP_PAGES {
+            client.stage = Stage::Begin;
+            return Ok(());
+        }
+        if write {
+            self.model.torn = false;
+        } else if !self.model.torn
+            && client
+                .seen
+                .iter()
+                .any(|words| words[..] != group(&client.seen))
+        {
+            return Err(format!(
+                "pages written under one lock differ: {:x?}",
+                client.seen
+            ));
+        }
+        let mut effects = Vec::new();
+        self.peers[client.node]
+            .node
+            .unlock(client.ticket, &mut effects);
+        self.apply(client.node, effects);
+        Ok(())
+    }
+
+    /// The client's node died.
+    pub(super) fn abandon_client(&mut self, client: &Client) {
+        if let Stage::HalfWritten(place) = client.stage {
+            self.tear(client.page, place);
+        }
+        if client.kind == Kind::GroupWrite {
+            self.model.torn = true;
+        }
+    }
+}
+
+/// What all pages of a group hold if nothing came between.
+fn group(seen: &[Words]) -> Words {
+    seen.first().copied().unwrap_or_default()
+}

@@ -1,0 +1,142 @@
+//! The whole protocol in one thread: a directory, nodes, their memory, a store and programs, on links and a schedule
+//! drawn from a seed, against a [`model`]. One seed replays a run exactly.
+//!
+//! # Fault contract
+//!
+//! - A link delivers in order, late, and nothing is said about the order between links. Packets are encoded and
+//!   decoded on the way.
+//! - The store is slow. A read may fail; a write may fail without having happened. A finished write stays.
+//! - A node may die at any step: between the halves of a store into a frame, in a fill, with a write to the store
+//!   under way (which then happens or not). What it sent before may arrive until the directory is told of the
+//!   death; from then on nothing does, and the store and the other nodes' memory were fenced against it before.
+//! - A dead node's memory stays readable as it was to those who map it, until they have unmapped it.
+//! - The directory and the store do not die.
+
+mod client;
+mod model;
+mod summary;
+mod trace;
+mod work;
+mod world;
+
+use crate::fault::Fault;
+use crate::node::Consistency;
+use summary::Summary;
+use world::World;
+
+const PAGE_WORDS: usize = 8;
+const PAGE_BYTES: usize = PAGE_WORDS * 8;
+
+/// A page's bytes, as the programs here write them.
+type Words = [u64; PAGE_WORDS];
+
+fn to_bytes(words: &Words) -> [u8; PAGE_BYTES] {
+    let mut bytes = [0; PAGE_BYTES];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+fn to_words(bytes: &[u8]) -> Words {
+    let mut words = [0; PAGE_WORDS];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(chunk.try_into().expect("a word"));
+    }
+    words
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| value.parse().expect("a number"))
+}
+
+/// Seeds that each consistency lives through.
+const SEEDS: u64 = 2500;
+
+/// Runs seeds and checks that all runs together came to everything.
+fn run_seeds(consistency: Consistency, test: &str) -> Summary {
+    let first = number("FOREBAY_SEED", 0);
+    let seeds = number("FOREBAY_SEEDS", SEEDS);
+    let mut total = Summary::default();
+    for seed in first..first + seeds {
+        match World::new(seed, consistency, None).run() {
+            Ok(summary) => total.add(&summary),
+            Err(wrong) => panic!(
+                "seed {seed}, {consistency:?}: {wrong}\nagain: FOREBAY_SEED={seed} FOREBAY_SEEDS=1 FOREBAY_STEPS=1 cargo test -p forebay-pagecache {test} -- --nocapture"
+            ),
+        }
+    }
+    println!("{seeds} seeds, {consistency:?}: {total:?}");
+    if seeds >= SEEDS {
+        total.expect_everything_happened();
+    }
+    total
+}
+
+#[test]
+fn lives_are_strong() {
+    let total = run_seeds(Consistency::Strong, "lives_are_strong");
+    assert_eq!(
+        total.copies_peak, 1,
+        "no page has two copies but while it is published"
+    );
+}
+
+#[test]
+fn lives_are_relaxed() {
+    let total = run_seeds(Consistency::Relaxed, "lives_are_relaxed");
+    // One that all share, and one with each writer that has not published its own; there are five nodes at most.
+    assert!(
+        total.copies_peak <= 6,
+        "{} copies of a page",
+        total.copies_peak
+    );
+}
+
+/// Seeds until a planted error is found, by either consistency.
+fn found(fault: Fault) -> u64 {
+    for seed in 0..400 {
+        for consistency in [Consistency::Strong, Consistency::Relaxed] {
+            if let Err(wrong) = World::new(seed, consistency, Some(fault)).run() {
+                println!("{fault:?} is found by seed {seed}, {consistency:?}: {wrong}");
+                return seed;
+            }
+        }
+    }
+    panic!("nobody notices {fault:?} in 400 seeds");
+}
+
+#[test]
+fn an_acknowledgement_before_the_mapping_is_gone_is_found() {
+    found(Fault::AcknowledgeMapped);
+}
+
+#[test]
+fn a_generation_that_is_not_checked_is_found() {
+    found(Fault::UncheckedGeneration);
+}
+
+#[test]
+fn a_publish_before_the_fill_ended_is_found() {
+    found(Fault::PublishUnfilled);
+}
+
+#[test]
+fn a_dead_sharer_that_is_kept_is_found() {
+    found(Fault::KeepDeadSharer);
+}
+
+#[test]
+fn a_frame_reused_before_all_acknowledged_is_found() {
+    found(Fault::ReuseBeforeAcknowledged);
+}
+
+#[test]
+fn a_lost_page_filled_again_while_mapped_is_found() {
+    found(Fault::RefillMapped);
+}
+
+#[test]
+fn a_store_called_clean_by_a_racing_write_back_is_found() {
+    found(Fault::CleanRacing);
+}

@@ -1,0 +1,316 @@
+//! What reads may return and what must be in the store.
+//!
+//! The simulation is one thread, so every store into the cluster's memory ends at a known step: there it becomes a
+//! *version* of its page. A read is right if it returned a version that was the newest at some step between the
+//! read's begin and its end. That is linearizability for each page, with the points given.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Words;
+use crate::message::{NodeId, PageId};
+
+/// What a page held from a step on.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    since: u64,
+    words: Words,
+    /// The version whose data this is: itself, or for what a death brought back, the one in the store.
+    origin: usize,
+}
+
+/// The model. All functions return what is wrong in words.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pages: BTreeMap<PageId, Vec<Version>>,
+    /// What nodes hold unpublished, with a number that tells one from the next.
+    private: BTreeMap<(NodeId, PageId), (u64, Words)>,
+    privates: u64,
+    /// The last version that a node wrote of a page and has not flushed.
+    unflushed: BTreeMap<(NodeId, PageId), usize>,
+    /// Nodes that have lost something of a file that they had not flushed: a flush is to say so.
+    owed: BTreeSet<(NodeId, u64)>,
+    /// Up to which version a failed flush has spoken for a node's writes.
+    spoken: BTreeMap<(NodeId, PageId), usize>,
+    /// Pages that the directory has named as lost and that were not filled since.
+    named: BTreeSet<PageId>,
+    /// Pages of several that are written together may differ: a death came between.
+    pub(super) torn: bool,
+    pub(super) losses: u64,
+}
+
+/// What a flush began with.
+#[derive(Clone, Debug)]
+pub(super) struct SyncStart {
+    inode: u64,
+    owed: bool,
+    writes: Vec<(PageId, usize)>,
+    privates: Vec<(PageId, u64)>,
+}
+
+/// What a store holds of a page that nobody wrote.
+pub(super) fn initial(page: PageId) -> Words {
+    // Pages that are written together hold the same from the start.
+    let index = if page.inode == super::client::GROUP {
+        0
+    } else {
+        page.index
+    };
+    [(page.inode << 48) | (index << 32) | 1; super::PAGE_WORDS]
+}
+
+impl Model {
+    fn versions(&mut self, page: PageId) -> &mut Vec<Version> {
+        self.pages.entry(page).or_insert_with(|| {
+            vec![Version {
+                since: 0,
+                words: initial(page),
+                origin: 0,
+            }]
+        })
+    }
+
+    pub(super) fn current(&mut self, page: PageId) -> Words {
+        self.versions(page).last().expect("there is a first").words
+    }
+
+    fn push(&mut self, page: PageId, now: u64, words: Words) -> usize {
+        let versions = self.versions(page);
+        let origin = versions.len();
+        versions.push(Version {
+            since: now,
+            words,
+            origin,
+        });
+        origin
+    }
+
+    /// A node has stored into a page.
+    pub(super) fn commit(&mut self, node: NodeId, page: PageId, now: u64, words: Words) {
+        let version = self.push(page, now, words);
+        self.unflushed.insert((node, page), version);
+    }
+
+    /// A node died in a store: what it had stored until then is there.
+    pub(super) fn tear(&mut self, page: PageId, now: u64, words: Words) {
+        self.push(page, now, words);
+    }
+
+    pub(super) fn private(&self, node: NodeId, page: PageId) -> Option<(u64, Words)> {
+        self.private.get(&(node, page)).copied()
+    }
+
+    pub(super) fn set_private(&mut self, node: NodeId, page: PageId, words: Words) {
+        self.privates += 1;
+        let number = match self.private(node, page) {
+            Some((number, _)) => number,
+            None => self.privates,
+        };
+        self.private.insert((node, page), (number, words));
+    }
+
+    /// A node's unpublished page is in a frame now.
+    pub(super) fn publish(
+        &mut self,
+        node: NodeId,
+        page: PageId,
+        now: u64,
+        words: Words,
+    ) -> Result<(), String> {
+        if let Some((_, private)) = self.private.remove(&(node, page))
+            && private != words
+        {
+            return Err(format!(
+                "{page} of {node} is published as {words:x?}, not {private:x?}"
+            ));
+        }
+        self.commit(node, page, now, words);
+        Ok(())
+    }
+
+    /// A read of a node that began at `start`, when it held `private`, and ends now.
+    pub(super) fn check_read(
+        &mut self,
+        node: NodeId,
+        page: PageId,
+        (start, private): (u64, Option<(u64, Words)>),
+        words: &Words,
+    ) -> Result<(), String> {
+        let now = self.private(node, page);
+        let own = [private, now]
+            .into_iter()
+            .flatten()
+            .any(|(_, own)| own == *words);
+        if own {
+            return Ok(());
+        }
+        let shared = private.is_none()
+            || now.is_none_or(|(number, _)| private.is_none_or(|(old, _)| old != number));
+        let versions = self.versions(page);
+        // Versions end where the next begins.
+        let first = versions
+            .iter()
+            .rposition(|version| version.since <= start)
+            .unwrap_or(0);
+        if shared
+            && versions[first..]
+                .iter()
+                .any(|version| version.words == *words)
+        {
+            return Ok(());
+        }
+        let newest = versions.last().map(|version| version.words);
+        Err(format!(
+            "{node} read {words:x?} of {page} since step {start}; newest {newest:x?}, unpublished {now:x?}"
+        ))
+    }
+
+    /// The store's content of a page goes into a frame: it is the newest, or what a death was said to leave.
+    pub(super) fn check_fill(
+        &mut self,
+        page: PageId,
+        now: u64,
+        words: Words,
+    ) -> Result<(), String> {
+        let named = self.named.remove(&page);
+        let versions = self.versions(page);
+        if versions.last().is_some_and(|newest| newest.words == words) {
+            return Ok(());
+        }
+        let found = versions.iter().rev().find(|version| version.words == words);
+        let origin = found.map(|version| version.origin);
+        let (Some(origin), true) = (origin, named) else {
+            let newest = versions.last().map(|version| version.words);
+            return Err(format!(
+                "{page} is filled with {words:x?}, named as lost: {named}; newest {newest:x?}"
+            ));
+        };
+        versions.push(Version {
+            since: now,
+            words,
+            origin,
+        });
+        self.losses += 1;
+        self.torn = true;
+        let owed = &mut self.owed;
+        self.unflushed.retain(|(node, written), version| {
+            let lost = *written == page && *version > origin;
+            if lost {
+                owed.insert((*node, page.inode));
+            }
+            !lost
+        });
+        Ok(())
+    }
+
+    pub(super) fn name_lost(&mut self, page: PageId) {
+        self.named.insert(page);
+    }
+
+    /// A node is dead: what only it knew is gone with it.
+    pub(super) fn died(&mut self, node: NodeId) {
+        self.private.retain(|(owner, _), _| *owner != node);
+        self.unflushed.retain(|(writer, _), _| *writer != node);
+        self.owed.retain(|(writer, _)| *writer != node);
+    }
+
+    pub(super) fn sync_start(&self, node: NodeId, inode: u64) -> SyncStart {
+        let of_file = |owner: &NodeId, page: &PageId| *owner == node && page.inode == inode;
+        let writes = self
+            .unflushed
+            .iter()
+            .filter(|((owner, page), _)| of_file(owner, page));
+        let privates = self
+            .private
+            .iter()
+            .filter(|((owner, page), _)| of_file(owner, page));
+        SyncStart {
+            inode,
+            owed: self.owed.contains(&(node, inode)),
+            writes: writes
+                .map(|((_, page), version)| (*page, *version))
+                .collect(),
+            privates: privates
+                .map(|((_, page), (number, _))| (*page, *number))
+                .collect(),
+        }
+    }
+
+    /// A flush failed: it has said that something of the file is lost or refused, whatever was stored meanwhile.
+    pub(super) fn sync_failed(&mut self, node: NodeId, start: &SyncStart) {
+        self.owed.remove(&(node, start.inode));
+        let spoken = &mut self.spoken;
+        self.unflushed.retain(|(owner, page), version| {
+            let said = *owner == node && page.inode == start.inode;
+            if said {
+                spoken.insert((*owner, *page), *version);
+            }
+            !said
+        });
+    }
+
+    /// A flush (`durable`) or a close has ended.
+    pub(super) fn check_sync(
+        &mut self,
+        node: NodeId,
+        start: &SyncStart,
+        (durable, ok): (bool, bool),
+        stored: impl Fn(PageId) -> Words,
+    ) -> Result<(), String> {
+        for (page, number) in &start.privates {
+            if self
+                .private(node, *page)
+                .is_some_and(|(now, _)| now == *number)
+            {
+                return Err(format!(
+                    "{page} is still unpublished on {node} after its file was flushed or closed"
+                ));
+            }
+        }
+        if !durable {
+            return Ok(());
+        }
+        if !ok {
+            return Ok(());
+        }
+        if start.owed && self.owed.contains(&(node, start.inode)) {
+            return Err(format!(
+                "a flush of {node} does not say that something was lost"
+            ));
+        }
+        for (page, version) in &start.writes {
+            let words = stored(*page);
+            let versions = self.versions(*page);
+            let held = versions.iter().rev().find(|version| version.words == words);
+            let held = held.map_or(0, |version| version.origin);
+            let spoken = self
+                .spoken
+                .get(&(node, *page))
+                .is_some_and(|spoken| spoken >= version);
+            if held < *version && !spoken {
+                return Err(format!(
+                    "a flush of {node} ended well without version {version} of {page}: the store has {held}"
+                ));
+            }
+            if self.unflushed.get(&(node, *page)) == Some(version) {
+                self.unflushed.remove(&(node, *page));
+            }
+        }
+        Ok(())
+    }
+
+    /// At the end: what is not in the store is in a frame, or was named as lost.
+    pub(super) fn check_end(
+        &mut self,
+        stored: impl Fn(PageId) -> Words,
+        resident: impl Fn(PageId) -> Option<Words>,
+    ) -> Result<(), String> {
+        for (page, versions) in &self.pages {
+            let newest = versions.last().expect("there is a first").words;
+            let held = resident(*page).unwrap_or_else(|| stored(*page));
+            if held != newest && !self.named.contains(page) {
+                return Err(format!("{page} ends as {held:x?}, not {newest:x?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! What runs came to, and whether they came to what they are to prove something about.
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Summary {
+    pub(super) steps: u64,
+    pub(super) packets: u64,
+    pub(super) messages: u64,
+    pub(super) operations: u64,
+    pub(super) hits_local: u64,
+    pub(super) hits_remote: u64,
+    pub(super) read_ahead: u64,
+    pub(super) fills: u64,
+    pub(super) evictions: u64,
+    pub(super) flushes_failed: u64,
+    pub(super) deaths: u64,
+    pub(super) losses: u64,
+    pub(super) locks_broken: u64,
+    pub(super) merges: u64,
+    pub(super) retries: u64,
+    /// Most copies of one page that anybody could read at a time: in frames, and unpublished.
+    pub(super) copies_peak: u64,
+}
+
+impl Summary {
+    pub(super) fn add(&mut self, other: &Self) {
+        let copies_peak = self.copies_peak.max(other.copies_peak);
+        *self = Self {
+            steps: self.steps + other.steps,
+            packets: self.packets + other.packets,
+            messages: self.messages + other.messages,
+            operations: self.operations + other.operations,
+            hits_local: self.hits_local + other.hits_local,
+            hits_remote: self.hits_remote + other.hits_remote,
+            read_ahead: self.read_ahead + other.read_ahead,
+            fills: self.fills + other.fills,
+            evictions: self.evictions + other.evictions,
+            flushes_failed: self.flushes_failed + other.flushes_failed,
+            deaths: self.deaths + other.deaths,
+            losses: self.losses + other.losses,
+            locks_broken: self.locks_broken + other.locks_broken,
+            merges: self.merges + other.merges,
+            retries: self.retries + other.retries,
+            copies_peak,
+        };
+    }
+
+    /// A simulation that never came to a case proves nothing about it.
+    pub(super) fn expect_everything_happened(&self) {
+        let rare = [
+            self.hits_local,
+            self.hits_remote,
+            self.read_ahead,
+            self.evictions,
+            self.flushes_failed,
+            self.deaths,
+            self.losses,
+            self.locks_broken,
+            self.merges,
+            self.retries,
+        ];
+        assert!(
+            rare.iter().all(|count| *count > 0),
+            "something never happened: {self:?}"
+        );
+    }
+}

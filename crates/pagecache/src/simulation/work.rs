@@ -1,0 +1,181 @@
+//! What nodes have under way: fills, merges and write-backs, each in two halves, so that anything may come between.
+
+use super::world::World;
+use super::{PAGE_BYTES, to_words};
+use crate::message::{PageId, Place};
+use crate::node::Effect;
+use crate::store::Store;
+
+const HALF: usize = PAGE_BYTES / 2;
+
+/// Something that a node was told to do and has not finished.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) node: usize,
+    page: PageId,
+    place: Place,
+    kind: Kind,
+    /// What the first half left for the second; `None` before the first.
+    half: Option<Half>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Fill,
+    FillUnpublished,
+    Merge,
+    WriteBack,
+}
+
+#[derive(Debug)]
+struct Half {
+    bytes: [u8; PAGE_BYTES],
+    sequence: u64,
+}
+
+impl Work {
+    pub(super) fn new(node: usize, effect: Effect) -> Option<Self> {
+        let (kind, page, place) = match effect {
+            Effect::Fill { page, place } => (Kind::Fill, page, place),
+            Effect::FillUnpublished { page, place } => (Kind::FillUnpublished, page, place),
+            Effect::Merge { page, place } => (Kind::Merge, page, place),
+            Effect::WriteBack { page, place } => (Kind::WriteBack, page, place),
+            Effect::Send(_) | Effect::Ready(_) | Effect::Done { .. } => return None,
+        };
+        let half = None;
+        Some(Self {
+            node,
+            page,
+            place,
+            kind,
+            half,
+        })
+    }
+
+    /// The page that is being filled.
+    pub(super) fn fills(&self) -> Option<PageId> {
+        matches!(self.kind, Kind::Fill | Kind::FillUnpublished).then_some(self.page)
+    }
+}
+
+impl World {
+    pub(super) fn step_work(&mut self, index: usize) -> Result<(), String> {
+        let mut work = self.work.swap_remove(index);
+        if work.kind == Kind::WriteBack && work.half.is_none() && !self.segment.is_dirty(work.place)
+        {
+            let mut effects = Vec::new();
+            let node = &mut self.peers[work.node].node;
+            node.written_back(work.place, true, &mut effects);
+            self.apply(work.node, effects);
+            return Ok(());
+        }
+        let Some(half) = work.half.take() else {
+            work.half = self.first_half(&work)?;
+            self.work.push(work);
+            return Ok(());
+        };
+        let mut effects = Vec::new();
+        let Work {
+            node, page, place, ..
+        } = work;
+        match work.kind {
+            Kind::Fill if self.fails() => {
+                // The frame stays open: whoever fills it next opens it again.
+                self.peers[node].node.filled(page, false, &mut effects);
+            }
+            Kind::Fill => {
+                self.segment.store(place.frame, HALF, &half.bytes[HALF..]);
+                let sequence = self.segment.unlock(place.frame);
+                self.segment.set_clean(place, sequence);
+                self.model
+                    .check_fill(page, self.now, to_words(&half.bytes))?;
+                self.peers[node].node.filled(page, true, &mut effects);
+            }
+            Kind::FillUnpublished => {
+                self.segment.store(place.frame, HALF, &half.bytes[HALF..]);
+                self.segment.unlock(place.frame);
+                let id = self.peers[node].node.id();
+                self.model
+                    .publish(id, page, self.now, to_words(&half.bytes))?;
+                self.peers[node].node.filled(page, true, &mut effects);
+            }
+            Kind::Merge => {
+                self.segment.store(place.frame, HALF, &half.bytes[HALF..]);
+                self.segment.unlock(place.frame);
+                self.summary.merges += 1;
+                let id = self.peers[node].node.id();
+                self.model
+                    .publish(id, page, self.now, to_words(&half.bytes))?;
+                self.peers[node].node.merged(page, place, &mut effects);
+            }
+            Kind::WriteBack => {
+                let ok = !self.fails();
+                if ok {
+                    self.shelf
+                        .write_page(page, &half.bytes)
+                        .map_err(|error| error.report())?;
+                    self.segment.set_clean(place, half.sequence);
+                }
+                self.peers[node].node.written_back(place, ok, &mut effects);
+            }
+        }
+        self.apply(node, effects);
+        Ok(())
+    }
+
+    fn first_half(&mut self, work: &Work) -> Result<Option<Half>, String> {
+        let Work { page, place, .. } = *work;
+        let id = self.peers[work.node].node.id();
+        let mut bytes = [0; PAGE_BYTES];
+        let mut sequence = 0;
+        match work.kind {
+            Kind::Fill => {
+                self.shelf
+                    .read_page(page, &mut bytes)
+                    .map_err(|error| error.report())?;
+                self.segment.open(place, id);
+                self.segment.store(place.frame, 0, &bytes[..HALF]);
+            }
+            Kind::FillUnpublished | Kind::Merge => {
+                let unpublished = self.peers[work.node].node.unpublished(page);
+                bytes.copy_from_slice(unpublished.ok_or(format!("{page} is not unpublished"))?);
+                if work.kind == Kind::FillUnpublished {
+                    self.segment.open(place, id);
+                } else if let Err(found) = self.segment.lock(place, id) {
+                    self.resolve(work.node, place.frame, found);
+                    return Ok(None);
+                }
+                self.segment.store(place.frame, 0, &bytes[..HALF]);
+            }
+            Kind::WriteBack => match self.segment.read_once(place, &mut bytes) {
+                Ok(found) => sequence = found,
+                Err(found) => {
+                    self.resolve(work.node, place.frame, found);
+                    return Ok(None);
+                }
+            },
+        }
+        Ok(Some(Half { bytes, sequence }))
+    }
+
+    fn fails(&self) -> bool {
+        self.store_fails > 0 && self.rng.chance(1, self.store_fails)
+    }
+
+    /// The node died in the middle of it.
+    pub(super) fn abandon_work(&mut self, work: &Work) {
+        let Some(half) = &work.half else { return };
+        match work.kind {
+            // Nobody else knows the frame.
+            Kind::Fill | Kind::FillUnpublished => {}
+            Kind::Merge => self.tear(work.page, work.place),
+            // The store may have taken it before it was fenced.
+            Kind::WriteBack => {
+                if self.rng.chance(1, 2) {
+                    let written = self.shelf.write_page(work.page, &half.bytes);
+                    written.expect("this store writes whole pages");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The schedule: what may happen next, and the checks that hold after every step.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::{Buf, Error, ErrorKind};
+use forebay_io::sim::Rng;
+
+use super::client::Client;
+use super::model::{Model, initial};
+use super::summary::Summary;
+use super::work::Work;
+use super::{PAGE_BYTES, Words, to_bytes, to_words};
+use crate::directory::{self, Directory, Outbox};
+use crate::fault::{Fault, Faults};
+use crate::message::{NodeId, PageId, Place, ToDirectory, ToNode};
+use crate::node::{self, Consistency, Effect, Node, Ticket};
+use crate::protocol::{Packet, encode};
+use crate::segment::{Frame, Segment};
+use crate::store::Store;
+
+/// More steps than any run takes that comes to an end.
+const STEPS_MAX: u64 = 400_000;
+
+/// The store: pages that were never written hold what [`initial`] says.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    pages: RefCell<BTreeMap<PageId, Words>>,
+}
+
+impl Shelf {
+    pub(super) fn words(&self, page: PageId) -> Words {
+        let pages = self.pages.borrow();
+        pages.get(&page).copied().unwrap_or_else(|| initial(page))
+    }
+}
+
+impl Store for Shelf {
+    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<(), Error> {
+        into.copy_from_slice(&to_bytes(&self.words(page)));
+        Ok(())
+    }
+
+    fn write_page(&self, page: PageId, from: &[u8]) -> Result<(), Error> {
+        if from.len() != PAGE_BYTES {
+            return Err(Error::from(ErrorKind::InvalidInput));
+        }
+        self.pages.borrow_mut().insert(page, to_words(from));
+        Ok(())
+    }
+}
+
+/// A node with its links.
+pub(super) struct Peer {
+    pub(super) node: Node,
+    pub(super) alive: bool,
+    pub(super) up: VecDeque<Vec<u8>>,
+    pub(super) down: VecDeque<Vec<u8>>,
+}
+
+/// One simulated life of a cluster.
+pub(super) struct World {
+    pub(super) rng: Rng,
+    pub(super) now: u64,
+    pub(super) directory: Directory,
+    pub(super) segment: Segment,
+    pub(super) shelf: Shelf,
+    pub(super) peers: Vec<Peer>,
+    pub(super) work: Vec<Work>,
+    pub(super) clients: BTreeMap<Ticket, Client>,
+    pub(super) model: Model,
+    pub(super) summary: Summary,
+    pub(super) fault: Option<Fault>,
+    /// One operation of the store in so many fails; 0 for none.
+    pub(super) store_fails: u64,
+    next_ticket: Ticket,
+    operations_left: u64,
+    kills_left: u64,
+    /// Died, and the directory has not been told.
+    undeclared: Vec<NodeId>,
+    /// How fast each link is: of eight.
+    speeds: Vec<u64>,
+    budget_pages: u32,
+    prints: bool,
+}
+
+/// What may happen next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Up(usize),
+    Down(usize),
+    Work(usize),
+    Client(Ticket),
+    Begin(usize),
+    Kill(usize),
+    Declare(usize),
+}
+
+impl World {
+    pub(super) fn new(seed: u64, consistency: Consistency, fault: Option<Fault>) -> Self {
+        let rng = Rng::new(seed);
+        let nodes = u8::try_from(2 + rng.below(4)).expect("few");
+        let frames = u32::try_from(2 + rng.below(5)).expect("few");
+        let unpublished_pages = u32::try_from(rng.below(4)).expect("few");
+        let budget_pages = u32::from(nodes) * (frames + unpublished_pages);
+        let free_high = u32::try_from(rng.below(4)).expect("few");
+        let free_low = u32::try_from(rng.below(u64::from(free_high) + 1)).expect("few");
+        let config = directory::Config {
+            budget_pages,
+            free_low,
+            free_high,
+        };
+        let faults = Faults { planted: fault };
+        let mut directory = Directory::new(config).expect("a possible configuration");
+        directory.faults = faults;
+        let all_frames = u32::from(nodes) * frames;
+        let memory = Buf::zeroed(Segment::size_bytes(all_frames, PAGE_BYTES));
+        let mut segment = Segment::new(memory, all_frames, PAGE_BYTES).expect("it fits");
+        segment.faults = faults;
+        let mut world = Self {
+            now: 1,
+            directory,
+            segment,
+            shelf: Shelf::default(),
+            peers: Vec::new(),
+            work: Vec::new(),
+            clients: BTreeMap::new(),
+            model: Model::default(),
+            summary: Summary::default(),
+            fault,
+            store_fails: if fault.is_none() && rng.chance(1, 4) {
+                12
+            } else {
+                0
+            },
+            next_ticket: 1,
+            operations_left: 60 + rng.below(140),
+            kills_left: if rng.chance(2, 3) {
+                rng.below(u64::from(nodes))
+            } else {
+                0
+            },
+            undeclared: Vec::new(),
+            speeds: (0..2 * nodes).map(|_| 1 + rng.below(8)).collect(),
+            budget_pages,
+            prints: std::env::var_os("FOREBAY_STEPS").is_some(),
+            rng,
+        };
+        for number in 0..nodes {
+            let config = node::Config {
+                node: NodeId::new(number).expect("few"),
+                consistency,
+                frames,
+                unpublished_pages,
+                read_ahead_pages: world.rng.below(5),
+            };
+            let mut effects = Vec::new();
+            let mut node = Node::new(config, &mut effects);
+            node.faults = faults;
+            node.open(1, super::client::PAGES);
+            world.peers.push(Peer {
+                node,
+                alive: true,
+                up: VecDeque::new(),
+                down: VecDeque::new(),
+            });
+            world.apply(usize::from(number), effects);
+        }
+        world
+    }
+
+    /// Runs until nothing is left to do.
+    pub(super) fn run(mut self) -> Result<Summary, String> {
+        while let Some(event) = self.draw()? {
+            self.now += 1;
+            let at = self.now;
+            if self.prints {
+                println!("{at}: {}", self.describe(event));
+            }
+            self.step(event)
+                .map_err(|wrong| format!("step {at}, {event:?}: {wrong}"))?;
+            self.check()
+                .map_err(|wrong| format!("after step {at}, {event:?}: {wrong}"))?;
+            if self.now > STEPS_MAX {
+                return Err(format!(
+                    "no end after {STEPS_MAX} steps; {} operations wait",
+                    self.clients.len()
+                ));
+            }
+        }
+        if let Some((ticket, client)) = self.clients.first_key_value() {
+            return Err(format!(
+                "nothing happens any more, but {ticket} waits: {client:?}"
+            ));
+        }
+        let Self {
+            model,
+            shelf,
+            directory,
+            segment,
+            ..
+        } = &mut self;
+        let resident = |page| {
+            let (_, place) = directory.page(page)?;
+            let mut bytes = [0; PAGE_BYTES];
+            segment.load(place.frame, 0, &mut bytes);
+            Some(to_words(&bytes))
+        };
+        model.check_end(|page| shelf.words(page), resident)?;
+        self.summary.steps = self.now;
+        self.summary.losses = self.model.losses;
+        let counts = self.directory.counts();
+        (self.summary.fills, self.summary.evictions) = (counts.filled, counts.evicted);
+        for peer in &self.peers {
+            let counts = peer.node.counts();
+            self.summary.hits_local += counts.hits_local;
+            self.summary.hits_remote += counts.hits_remote;
+            self.summary.read_ahead += counts.read_ahead;
+        }
+        Ok(self.summary)
+    }
+
+    fn events(&self) -> Vec<Event> {
+        let mut events = Vec::with_capacity(32);
+        for (index, peer) in self.peers.iter().enumerate() {
+            if !peer.up.is_empty() {
+                events.push(Event::Up(index));
+            }
+            if peer.alive && !peer.down.is_empty() {
+                events.push(Event::Down(index));
+            }
+            let busy = self
+                .clients
+                .values()
+                .filter(|client| client.node == index)
+                .count();
+            if peer.alive && self.operations_left > 0 && busy < 3 {
+                events.push(Event::Begin(index));
+            }
+        }
+        events.extend((0..self.work.len()).map(Event::Work));
+        let ready = self.clients.iter().filter(|(_, client)| !client.waiting);
+        events.extend(ready.map(|(ticket, _)| Event::Client(*ticket)));
+        events.extend((0..self.undeclared.len()).map(Event::Declare));
+        events
+    }
+
+    fn draw(&mut self) -> Result<Option<Event>, String> {
+        let living: Vec<usize> = (0..self.peers.len())
+            .filter(|index| self.peers[*index].alive)
+            .collect();
+        if self.kills_left > 0 && living.len() > 1 && self.rng.chance(1, 300) {
+            self.kills_left -= 1;
+            return Ok(Some(Event::Kill(living[self.rng.index(living.len())])));
+        }
+        let events = self.events();
+        if events.is_empty() {
+            return Ok(None);
+        }
+        for _ in 0..1000 {
+            let event = events[self.rng.index(events.len())];
+            let speed = match event {
+                Event::Up(index) => self.speeds[2 * index],
+                Event::Down(index) => self.speeds[2 * index + 1],
+                Event::Declare(_) => 1,
+                Event::Begin(_) => 2,
+                // Some programs are stopped for long wherever they are.
+                Event::Client(ticket) if ticket % 4 == 0 => 1,
+                Event::Client(_) | Event::Work(_) | Event::Kill(_) => 6,
+            };
+            if self.rng.chance(speed, 8) {
+                return Ok(Some(event));
+            }
+        }
+        Err("no event can be drawn".into())
+    }
+
+    fn step(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Up(index) => {
+                let bytes = self.peers[index].up.pop_front().expect("it was there");
+                let packet =
+                    Packet::<ToDirectory>::decode(&bytes).map_err(|error| error.to_string())?;
+                let packet = packet.ok_or("half a packet")?;
+                let mut out = Outbox::default();
+                for message in packet.messages() {
+                    let message = message.map_err(|error| error.to_string())?;
+                    let taken = self.directory.receive(packet.node, message, &mut out);
+                    taken.map_err(|error| error.report())?;
+                }
+                self.deliver(out);
+            }
+            Event::Down(index) => {
+                let bytes = self.peers[index].down.pop_front().expect("it was there");
+                let packet = Packet::<ToNode>::decode(&bytes).map_err(|error| error.to_string())?;
+                let packet = packet.ok_or("half a packet")?;
+                let mut effects = Vec::new();
+                for message in packet.messages() {
+                    let message = message.map_err(|error| error.to_string())?;
+                    let taken = self.peers[index].node.receive(message, &mut effects);
+                    taken.map_err(|error| error.report())?;
+                }
+                self.apply(index, effects);
+            }
+            Event::Work(index) => self.step_work(index)?,
+            Event::Client(ticket) => self.step_client(ticket)?,
+            Event::Begin(index) => {
+                self.operations_left -= 1;
+                self.summary.operations += 1;
+                let ticket = self.next_ticket;
+                self.next_ticket += 1;
+                let client = Client::draw(self, index, ticket);
+                self.clients.insert(ticket, client);
+            }
+            Event::Kill(index) => self.kill(index),
+            Event::Declare(index) => {
+                let node = self.undeclared.swap_remove(index);
+                self.peers[node.index()].up.clear();
+                let mut out = Outbox::default();
+                self.directory.died(node, &mut out);
+                self.deliver(out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the directory said: a packet for each node that it spoke to.
+    fn deliver(&mut self, out: Outbox) {
+        for page in out.lost {
+            self.model.name_lost(page);
+        }
+        for (index, peer) in self.peers.iter_mut().enumerate() {
+            let node = NodeId::new(u8::try_from(index).expect("few")).expect("few");
+            let to = |(to, message): &(NodeId, ToNode)| (*to == node).then_some(*message);
+            let messages: Vec<ToNode> = out.messages.iter().filter_map(to).collect();
+            if peer.alive && !messages.is_empty() {
+                let mut bytes = Vec::new();
+                encode(node, &messages, &mut bytes);
+                self.summary.packets += 1;
+                self.summary.messages += messages.len() as u64;
+                peer.down.push_back(bytes);
+            }
+        }
+    }
+
+    /// Does what a node wants done.
+    pub(super) fn apply(&mut self, index: usize, effects: Vec<Effect>) {
+        let mut messages = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Send(message) => messages.push(message),
+                Effect::Ready(ticket) => {
+                    if let Some(client) = self.clients.get_mut(&ticket) {
+                        client.waiting = false;
+                    }
+                }
+                Effect::Done { ticket, ok } => {
+                    if let Some(client) = self.clients.get_mut(&ticket) {
+                        (client.waiting, client.done) = (false, Some(ok));
+                        if let (Some(start), false) = (&client.sync, ok) {
+                            self.model.sync_failed(self.peers[index].node.id(), start);
+                        }
+                    }
+                }
+                other => {
+                    if let (Effect::Fill { place, .. }, Some(Fault::PublishUnfilled)) =
+                        (other, self.fault)
+                    {
+                        self.segment.open(place, self.peers[index].node.id());
+                        self.segment.unlock(place.frame);
+                    }
+                    self.work.extend(Work::new(index, other));
+                }
+            }
+        }
+        let peer = &mut self.peers[index];
+        if !messages.is_empty() {
+            let mut bytes = Vec::new();
+            encode(peer.node.id(), &messages, &mut bytes);
+            self.summary.packets += 1;
+            self.summary.messages += messages.len() as u64;
+            peer.up.push_back(bytes);
+        }
+    }
+
+    fn kill(&mut self, index: usize) {
+        self.summary.deaths += 1;
+        let node = self.peers[index].node.id();
+        self.peers[index].alive = false;
+        self.peers[index].down.clear();
+        let dying: Vec<Work> = self
+            .work
+            .extract_if(.., |work| work.node == index)
+            .collect();
+        for work in dying {
+            self.abandon_work(&work);
+        }
+        let clients: Vec<Ticket> = self.clients.keys().copied().collect();
+        for ticket in clients {
+            if self.clients[&ticket].node == index {
+                let client = self.clients.remove(&ticket).expect("it is there");
+                self.abandon_client(&client);
+            }
+        }
+        self.model.died(node);
+        self.undeclared.push(node);
+    }
+
+    /// A node died in the middle of a store into this frame: what it stored is there.
+    pub(super) fn tear(&mut self, page: PageId, place: Place) {
+        let mut bytes = [0; PAGE_BYTES];
+        self.segment.load(place.frame, 0, &mut bytes);
+        self.model.tear(page, self.now, to_words(&bytes));
+    }
+
+    /// Whether a store waits for a node that is known to be dead; then it waits no longer.
+    pub(super) fn resolve(&mut self, index: usize, frame: u32, found: Frame) {
+        if let Frame::Storing(other) = found
+            && self.peers[index].node.is_dead(other)
+        {
+            self.segment.break_lock(frame, other);
+            self.summary.locks_broken += 1;
+        }
+    }
+
+    /// What holds after every step.
+    fn check(&mut self) -> Result<(), String> {
+        let mut homes: BTreeMap<PageId, Place> = BTreeMap::new();
+        let mut copies: BTreeMap<PageId, u64> = BTreeMap::new();
+        for peer in self.peers.iter().filter(|peer| peer.alive) {
+            for (page, place) in peer.node.mappings() {
+                let home = *homes.entry(page).or_insert(place);
+                let owner = self.directory.page(page).map(|(_, place)| place);
+                if home != place || owner != Some(place) {
+                    return Err(format!(
+                        "{page} is mapped at {home:?} and at {place:?}; its owner has {owner:?}"
+                    ));
+                }
+                copies.insert(page, 1);
+            }
+        }
+        for work in &self.work {
+            if let Some(page) = work.fills()
+                && let Some(home) = homes.get(&page)
+            {
+                return Err(format!("{page} is being filled and mapped at {home:?}"));
+            }
+        }
+        for (index, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.alive) {
+            let unpublished = peer.node.unpublished_pages();
+            if unpublished.len() > peer.node.unpublished_max() {
+                return Err(format!(
+                    "node {index} holds {} pages unpublished",
+                    unpublished.len()
+                ));
+            }
+            // What is being published is in transition.
+            for (page, _) in unpublished.filter(|(_, publishing)| !publishing) {
+                *copies.entry(page).or_default() += 1;
+            }
+        }
+        if self.directory.taken_pages() > self.budget_pages {
+            return Err(format!(
+                "{} pages of {} taken",
+                self.directory.taken_pages(),
+                self.budget_pages
+            ));
+        }
+        let peak = copies.values().copied().max().unwrap_or(0);
+        self.summary.copies_peak = self.summary.copies_peak.max(peak);
+        Ok(())
+    }
+}

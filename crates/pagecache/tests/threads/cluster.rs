@@ -1,0 +1,219 @@
+//! A cluster in one process: a thread for the directory and one for each node's connection, packets on channels.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_pagecache::client::{Client, Link};
+use forebay_pagecache::directory::{self, Directory, Outbox};
+use forebay_pagecache::message::{NodeId, PageId, ToDirectory, ToNode};
+use forebay_pagecache::node::{self, Consistency};
+use forebay_pagecache::protocol::{Packet, encode};
+use forebay_pagecache::segment::Segment;
+use forebay_pagecache::store::Store;
+
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 4096;
+
+/// Pages in memory; what was never written is zeroes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shelf {
+    pages: Arc<Mutex<BTreeMap<PageId, Vec<u8>>>>,
+}
+
+impl Shelf {
+    /// What the store has of a page.
+    pub(crate) fn page(&self, page: PageId) -> Vec<u8> {
+        let pages = self.pages.lock().expect("nobody panicked");
+        pages.get(&page).cloned().unwrap_or_else(|| vec![0; PAGE])
+    }
+}
+
+impl Store for Shelf {
+    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
+        into.copy_from_slice(&self.page(page));
+        Ok(())
+    }
+
+    fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
+        let mut pages = self.pages.lock().expect("nobody panicked");
+        pages.insert(page, from.to_vec());
+        Ok(())
+    }
+}
+
+/// What comes to the directory: a node's packet, or the word that it died.
+enum Up {
+    Packet(Vec<u8>),
+    Died(NodeId),
+}
+
+/// A node's way to the directory.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    up: Sender<Up>,
+    sent: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Up {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("something for the directory")
+    }
+}
+
+impl Link for Channel {
+    fn send(&self, packet: &[u8]) -> Result<()> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let gone = |_| {
+            Error::new(
+                ErrorKind::Disconnected,
+                "page cache: the directory has gone",
+            )
+        };
+        self.up.send(Up::Packet(packet.to_vec())).map_err(gone)
+    }
+}
+
+/// What programs use.
+pub(crate) type Node = Arc<Client<Shelf, Channel>>;
+
+/// The cluster.
+pub(crate) struct Cluster {
+    /// Its nodes.
+    pub(crate) nodes: Vec<Node>,
+    /// What they share.
+    pub(crate) shelf: Shelf,
+    /// Packets that nodes have sent.
+    pub(crate) sent: Arc<AtomicU64>,
+    up: Sender<Up>,
+    lost: Arc<Mutex<Vec<PageId>>>,
+}
+
+impl Cluster {
+    /// `nodes` nodes of `frames` frames each, in `memory` or in plain memory.
+    pub(crate) fn new(
+        nodes: u8,
+        frames: u32,
+        consistency: Consistency,
+        memory: Option<Buf>,
+    ) -> Self {
+        let all = u32::from(nodes) * frames;
+        let memory = memory.unwrap_or_else(|| Buf::zeroed(Segment::size_bytes(all, PAGE)));
+        let segment = Arc::new(Segment::new(memory, all, PAGE).expect("it fits"));
+        let unpublished_pages = 4;
+        let config = directory::Config {
+            budget_pages: all + u32::from(nodes) * unpublished_pages,
+            free_low: 2,
+            free_high: frames.min(16),
+        };
+        let (up, ups) = channel();
+        let (sent, shelf) = (Arc::new(AtomicU64::new(0)), Shelf::default());
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            shelf: shelf.clone(),
+            sent: Arc::clone(&sent),
+            up: up.clone(),
+            lost: Arc::default(),
+        };
+        let mut downs = Vec::new();
+        for number in 0..nodes {
+            let config = node::Config {
+                node: NodeId::new(number).expect("few"),
+                consistency,
+                frames,
+                unpublished_pages,
+                read_ahead_pages: 8,
+            };
+            let (up, sent) = (up.clone(), Arc::clone(&sent));
+            let client = Client::new(
+                config,
+                Arc::clone(&segment),
+                shelf.clone(),
+                Channel { up, sent },
+            );
+            let client = Arc::new(client.expect("the channel is open"));
+            let (down, received) = channel();
+            downs.push(down);
+            cluster.nodes.push(Arc::clone(&client));
+            std::thread::spawn(move || listen(&client, &received));
+        }
+        let directory = Directory::new(config).expect("a possible configuration");
+        let lost = Arc::clone(&cluster.lost);
+        std::thread::spawn(move || serve(directory, &ups, downs, &lost));
+        cluster
+    }
+
+    /// A node dies, for all that the others know.
+    pub(crate) fn kill(&self, number: u8) {
+        let node = NodeId::new(number).expect("few");
+        self.up
+            .send(Up::Died(node))
+            .expect("the directory is there");
+    }
+
+    /// Pages that deaths took with them.
+    pub(crate) fn lost(&self) -> Vec<PageId> {
+        self.lost.lock().expect("nobody panicked").clone()
+    }
+}
+
+/// Gives a node what comes for it.
+fn listen(client: &Node, received: &Receiver<Vec<u8>>) {
+    while let Ok(packet) = received.recv() {
+        let taken = client.receive(&packet).expect("a correct directory");
+        assert_eq!(taken, packet.len(), "packets come whole");
+    }
+    client.disconnect(Error::new(
+        ErrorKind::Disconnected,
+        "page cache: this node is dead",
+    ));
+}
+
+/// Runs the directory. A dead node's channel is dropped.
+fn serve(
+    mut directory: Directory,
+    ups: &Receiver<Up>,
+    downs: Vec<Sender<Vec<u8>>>,
+    lost: &Mutex<Vec<PageId>>,
+) {
+    let mut downs: Vec<Option<Sender<Vec<u8>>>> = downs.into_iter().map(Some).collect();
+    while let Ok(up) = ups.recv() {
+        let mut out = Outbox::default();
+        match up {
+            Up::Packet(bytes) => {
+                let packet = Packet::<ToDirectory>::decode(&bytes)
+                    .expect("a packet")
+                    .expect("whole");
+                if downs[packet.node.index()].is_none() {
+                    continue;
+                }
+                for message in packet.messages() {
+                    let message = message.expect("well-formed");
+                    directory
+                        .receive(packet.node, message, &mut out)
+                        .expect("correct");
+                }
+            }
+            Up::Died(node) => {
+                directory.died(node, &mut out);
+                downs[node.index()] = None;
+            }
+        }
+        lost.lock().expect("nobody panicked").extend(out.lost);
+        for (index, down) in downs.iter().enumerate() {
+            let to = |(to, message): &(NodeId, ToNode)| (to.index() == index).then_some(*message);
+            let messages: Vec<ToNode> = out.messages.iter().filter_map(to).collect();
+            if let Some(down) = down
+                && !messages.is_empty()
+            {
+                let mut bytes = Vec::new();
+                let node = out.messages.iter().find(|(to, _)| to.index() == index);
+                encode(node.expect("it has messages").0, &messages, &mut bytes);
+                // A node that is shut down hears nothing.
+                let _ = down.send(bytes);
+            }
+        }
+    }
+}

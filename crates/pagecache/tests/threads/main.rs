@@ -1,0 +1,179 @@
+//! The page cache with threads and real memory: what the simulation shows step by step, at full speed.
+
+mod cluster;
+
+use std::sync::atomic::Ordering;
+
+use cluster::{Cluster, PAGE};
+use forebay_block::ErrorKind;
+use forebay_pagecache::message::{LockRange, PageId};
+use forebay_pagecache::node::Consistency;
+
+fn page(index: u64) -> PageId {
+    PageId { inode: 1, index }
+}
+
+fn byte_of(page: &[u8]) -> u8 {
+    assert!(page.iter().all(|byte| *byte == page[0]), "a torn page");
+    page[0]
+}
+
+#[test]
+fn a_write_is_seen_by_every_later_read() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let [a, b] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    let mut out = [0; PAGE];
+    for round in 1..=100 {
+        a.write(page(3), 0, &[round; PAGE]).expect("it is written");
+        b.read(page(3), &mut out).expect("it is read");
+        assert_eq!(byte_of(&out), round);
+        b.write(page(3), 8, &[round + 100; 8])
+            .expect("it is written");
+        a.read(page(3), &mut out).expect("it is read");
+        assert_eq!((out[0], out[8]), (round, round + 100));
+    }
+}
+
+#[test]
+fn a_page_that_is_mapped_costs_no_message() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let mut out = [0; PAGE];
+    for node in &cluster.nodes {
+        for index in 0..32 {
+            node.read(page(index), &mut out).expect("it is read");
+        }
+    }
+    let view = cluster.nodes[1].map(page(7)).expect("it is mapped");
+    let sent = cluster.sent.load(Ordering::Relaxed);
+    for node in &cluster.nodes {
+        for index in 0..32 {
+            node.read(page(index), &mut out).expect("it is read");
+        }
+    }
+    cluster.nodes[0]
+        .write(page(7), 16, &[9; 8])
+        .expect("it is written");
+    let sent_more = cluster.sent.load(Ordering::Relaxed) - sent;
+    assert!(
+        sent_more <= 2,
+        "the first store asks once, the rest nothing: {sent_more} packets"
+    );
+    let mut word = [0; 8];
+    view.load(16, &mut word);
+    assert_eq!(word, [9; 8], "a view is the copy itself");
+    assert!(cluster.nodes[1].counts().hits_remote >= 32);
+}
+
+#[test]
+fn more_pages_than_frames_go_to_the_store_and_come_back() {
+    for consistency in [Consistency::Strong, Consistency::Relaxed] {
+        let cluster = Cluster::new(2, 16, consistency, None);
+        let mut out = [0; PAGE];
+        for index in 0..200_u8 {
+            let node = &cluster.nodes[usize::from(index) % 2];
+            node.write(page(index.into()), 0, &[index + 1; PAGE])
+                .expect("it is written");
+        }
+        for node in &cluster.nodes {
+            node.close(1).expect("it is closed");
+        }
+        for index in 0..200_u8 {
+            let node = &cluster.nodes[usize::from(index + 1) % 2];
+            node.read(page(index.into()), &mut out).expect("it is read");
+            assert_eq!(byte_of(&out), index + 1);
+        }
+        for node in &cluster.nodes {
+            node.fsync(1).expect("it is flushed");
+        }
+        for index in 0..200_u8 {
+            assert_eq!(byte_of(&cluster.shelf.page(page(index.into()))), index + 1);
+        }
+    }
+}
+
+#[test]
+fn racing_programs_read_whole_pages_that_never_go_back() {
+    let cluster = Cluster::new(3, 8, Consistency::Strong, None);
+    std::thread::scope(|scope| {
+        // One writer a page counts up; readers on all nodes; other pages push these out all the time.
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            let own = page(number as u64);
+            scope.spawn(move || {
+                for count in 1..=120 {
+                    node.write(own, 0, &[count; PAGE]).expect("it is written");
+                }
+            });
+            scope.spawn(move || {
+                let (mut last, mut out) = ([0; 3], [0; PAGE]);
+                for round in 0..600_u64 {
+                    node.read(page(round % 3), &mut out).expect("it is read");
+                    let seen = byte_of(&out);
+                    let last = &mut last[(round % 3) as usize];
+                    assert!(seen >= *last, "{seen} after {last}");
+                    *last = seen;
+                    node.read(page(100 + round % 40), &mut out)
+                        .expect("it is read");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn pages_written_under_a_lock_are_read_together() {
+    let cluster = Cluster::new(2, 16, Consistency::Strong, None);
+    let range = |exclusive| LockRange {
+        inode: 1,
+        start: 0,
+        end: 4,
+        exclusive,
+    };
+    std::thread::scope(|scope| {
+        for (node, step) in cluster.nodes.iter().zip([1, 2]) {
+            scope.spawn(move || {
+                for round in 0..60_u8 {
+                    let byte = round * 2 + step;
+                    let all =
+                        || (0..4).try_for_each(|index| node.write(page(index), 0, &[byte; PAGE]));
+                    node.locked(range(true), all).expect("they are written");
+                    let mut out = [[0; PAGE]; 4];
+                    let all = || {
+                        (0..4).try_for_each(|index| node.read(page(index as u64), &mut out[index]))
+                    };
+                    node.locked(range(false), all).expect("they are read");
+                    let first = byte_of(&out[0]);
+                    assert!(out.iter().all(|page| byte_of(page) == first));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_death_is_told_once_to_who_lost_something() {
+    let cluster = Cluster::new(2, 16, Consistency::Strong, None);
+    let [a, b] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    // Node 0 has the page; node 1 stores into node 0's memory.
+    let mut out = [0; PAGE];
+    a.read(page(1), &mut out).expect("it is read");
+    b.write(page(1), 0, &[5; 8]).expect("it is written");
+    b.write(page(2), 0, &[6; PAGE]).expect("it is written");
+    b.fsync(1).expect("it is flushed");
+    b.write(page(1), 0, &[7; 8]).expect("it is written");
+    cluster.kill(0);
+    let lost = b.fsync(1).expect_err("node 0's memory is gone");
+    assert_eq!(lost.kind(), ErrorKind::Lost);
+    b.fsync(1).expect("it was said");
+    b.read(page(1), &mut out).expect("it is read");
+    assert_eq!(out[..8], [5; 8], "what was flushed is there");
+    assert_eq!(cluster.lost(), [page(1)]);
+    let gone = a.fsync(1);
+    let read = a
+        .read(page(99), &mut out)
+        .expect_err("a dead node reads nothing new");
+    assert_eq!(read.kind(), ErrorKind::Disconnected, "{gone:?}");
+}
