@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_cache::{Durability, Mode, Promotion};
+use forebay_cache::{DirtyTracking, Durability, Mode, Promotion};
 use forebay_io::sim::Rng;
 use forebay_testkit::crash::{Depth, Failure, Report, Target};
 use forebay_testkit::workload::{Mix, Plan};
@@ -19,6 +19,9 @@ pub(crate) const VOLUME_BYTES: u64 = 96 << 10;
 /// The variant of the plain configuration in which modes change under the clients, and blocks have
 /// several sizes.
 pub(crate) const CHANGING: u64 = 1;
+/// Set in a variant of the plain configuration that has a bit-tree, or nothing, in place of marks.
+pub(crate) const TREE: u64 = 1 << 34;
+pub(crate) const UNTRACKED: u64 = 1 << 35;
 /// Set in a variant of [`Setup::pressed`].
 const PRESSED: u64 = 1 << 32;
 /// Set in a variant of [`Setup::aimed`].
@@ -164,6 +167,14 @@ impl Setup {
         self.is_aimed().then(|| &AIMS[number])
     }
 
+    const fn is_plain(&self) -> bool {
+        self.variant & !(TREE | UNTRACKED) <= CHANGING
+    }
+
+    const fn changes(&self) -> bool {
+        self.is_plain() && self.variant & CHANGING != 0
+    }
+
     pub(crate) const fn is_pressed(&self) -> bool {
         self.variant & PRESSED != 0
     }
@@ -192,13 +203,13 @@ impl Setup {
                 largest_bytes: 8 << 10,
             };
         }
-        if self.variant <= CHANGING {
+        if self.is_plain() {
             return Plan {
                 script: &[],
                 lanes: 3,
                 operations: 8,
                 mix: Mix {
-                    control: 12 * self.variant,
+                    control: 12 * u64::from(self.changes()),
                     ..plain
                 },
                 largest_bytes: 48 << 10,
@@ -265,13 +276,18 @@ impl Setup {
     /// The plain configuration.
     fn plain(&self) -> Details {
         Details {
-            block_sizes: match (self.fits, self.variant == CHANGING) {
+            block_sizes: match (self.fits, self.changes()) {
                 (true, false) => &[16 << 10],
                 (false, false) => &[4 << 10],
                 (true, true) => &[4 << 10, 8 << 10, 16 << 10],
                 (false, true) => &[4 << 10, 8 << 10],
             },
             region_shift: 2,
+            dirty_tracking: match self.variant {
+                tree if tree & TREE != 0 => DirtyTracking::Abt,
+                nothing if nothing & UNTRACKED != 0 => DirtyTracking::None,
+                _ => DirtyTracking::Exact,
+            },
             metadata_device: false,
             unit_bytes: 512,
             volatile: [true; 3],
@@ -292,12 +308,17 @@ impl Setup {
         if let Some(aim) = self.aim() {
             return aim.details(self.plain());
         }
-        if self.variant <= CHANGING {
+        if self.is_plain() {
             return self.plain();
         }
         let drawn = Details {
             block_sizes: SIZES[rng.index(SIZES.len())],
             region_shift: [0, 2, 6][rng.index(3)],
+            dirty_tracking: match Rng::labelled(self.variant, 25).below(8) {
+                0..4 => DirtyTracking::Exact,
+                4..7 => DirtyTracking::Abt,
+                _ => DirtyTracking::None,
+            },
             metadata_device: rng.chance(1, 2),
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
             volatile: [(); 3].map(|()| rng.chance(3, 4)),
@@ -367,6 +388,7 @@ pub(super) struct Details {
     /// Of cache blocks, bytes.
     pub(super) block_sizes: &'static [u64],
     pub(super) region_shift: u8,
+    pub(super) dirty_tracking: DirtyTracking,
     pub(super) metadata_device: bool,
     /// Logical block of the metadata device, or physical block of the one that holds everything.
     pub(super) unit_bytes: u32,

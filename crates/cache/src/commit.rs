@@ -374,6 +374,7 @@ impl Engine {
             }
         }
         self.trim_queues();
+        self.unmark_clean();
         if let Some((journal, to)) = self.commit.journal.borrow_mut().as_mut().zip(journaled) {
             journal.trim(to);
         }

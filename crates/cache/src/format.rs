@@ -5,6 +5,7 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{Replayed, replay};
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, PlanInput, Role, Superblock};
+use forebay_metadata::tree;
 use forebay_policy::BlockSizes;
 
 use crate::geometry::Geometry;
@@ -39,6 +40,7 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         block_size_bytes: u32::try_from(sizes.unit_bytes()).unwrap_or(u32::MAX),
         classes: sizes.mask(),
         region_shift: options.region_shift,
+        dirty_tracking: options.dirty_tracking,
         uuid: options.uuid,
     })?;
     // An interrupted format must leave no cache rather than half of one: the old superblocks go
@@ -63,6 +65,10 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         at += len;
     }
     metadata.flush().await?;
+    if let Some(place) = superblock.tree() {
+        let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
+        tree::format(metadata.as_ref(), place, seed, epoch).await?;
+    }
     let mut first = superblock;
     for _ in 0..2 {
         first.sequence += 1;
