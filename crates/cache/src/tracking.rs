@@ -106,7 +106,7 @@ impl Tracking {
 }
 
 /// The places of a block.
-fn places(place: u32, class: u8) -> Range<u64> {
+pub(crate) fn places(place: u32, class: u8) -> Range<u64> {
     u64::from(place)..u64::from(place) + (1 << class)
 }
 
