@@ -4,9 +4,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{Replayed, replay};
-use forebay_metadata::superblock::{
-    COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock,
-};
+use forebay_metadata::superblock::{COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock};
 use forebay_metadata::tree;
 use forebay_policy::BlockSizes;
 

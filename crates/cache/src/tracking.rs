@@ -122,13 +122,14 @@ impl Engine {
             return Ok(());
         };
         let places = places_of(&self.map.borrow(), slot);
-        let announced = if self.map.borrow().has(slot, MARKED) {
+        let marked = if self.map.borrow().has(slot, MARKED) {
             // Perhaps by somebody who waits still.
-            tree.writer.marked(places).await
+            tree.writer.tree().marked(places)
         } else {
             self.map.borrow_mut().add_flags(slot, MARKED);
-            tree.writer.mark(places).await
+            tree.writer.tree().mark(places)
         };
+        let announced = tree.writer.durable(marked).await;
         self.tree_written(announced)?;
         self.check_alive()
     }

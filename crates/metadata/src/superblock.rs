@@ -185,7 +185,8 @@ impl Superblock {
             Some(metadata_bytes) => {
                 let data_offset = RESERVED_BYTES.next_multiple_of(aligned);
                 let by_data = input.data_bytes.saturating_sub(data_offset) / block;
-                let room = metadata_bytes.saturating_sub(RESERVED_BYTES + tree_bytes) / RECORD_BYTES as u64;
+                let room = metadata_bytes.saturating_sub(RESERVED_BYTES + tree_bytes)
+                    / RECORD_BYTES as u64;
                 let by_metadata = room.saturating_sub(RECORDS_MIN + 64) / RECORDS_PER_SLOT;
                 (by_data.min(by_metadata), data_offset)
             }

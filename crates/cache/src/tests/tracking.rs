@@ -81,7 +81,9 @@ async fn recover(disks: &[SimDisk]) -> (RecoveryReport, CacheStats) {
 /// How many blocks are written back after the crash.
 fn written_back(dirty_tracking: DirtyTracking) -> (u64, CacheStats) {
     let world = world(3, 4 << 20, 512);
-    let stats = run(&world, async move |disks| live(&disks, dirty_tracking).await);
+    let stats = run(&world, async move |disks| {
+        live(&disks, dirty_tracking).await
+    });
     world.crash_power(Keep::None);
     let (report, after) = run(&world, async |disks| recover(&disks).await);
     assert!(!report.clean_shutdown);
@@ -89,7 +91,10 @@ fn written_back(dirty_tracking: DirtyTracking) -> (u64, CacheStats) {
     assert_eq!(after.write_backs, report.dirty_blocks);
     for block in HOT {
         let found = world.disks()[1].peek(block * BLOCK, BLOCK as usize);
-        assert_eq!(found, [100; BLOCK as usize], "block {block} was written back");
+        assert_eq!(
+            found, [100; BLOCK as usize],
+            "block {block} was written back"
+        );
     }
     (after.write_backs, stats)
 }
@@ -108,7 +113,10 @@ fn recovery_writes_back_what_tracking_cannot_rule_out() {
     let persists = with_tree.tree.expect("it has one").persists;
     assert!(persists > 0 && with_marks.tree.is_none() && with_nothing.tree.is_none());
     let writes = with_tree.volumes[0].write_hits + with_tree.volumes[0].write_misses;
-    assert!(persists <= writes / 100 + 16, "{persists} persists, {writes} writes");
+    assert!(
+        persists <= writes / 100 + 16,
+        "{persists} persists, {writes} writes"
+    );
     assert!(with_marks.marks > 0);
     assert_eq!((with_tree.marks, with_nothing.marks), (0, 0));
 }
@@ -159,13 +167,17 @@ fn a_lost_unit_of_the_tree_costs_write_backs_and_nothing_else() {
         let at = tree.offset + copy * u64::from(tree.unit_bytes);
         world.disks()[0].rot(at + 100, 8, 1);
     }
-    let looked = run(&world, async |disks| inspect(&devices(&disks), None, &[9; 16]).await);
+    let looked = run(&world, async |disks| {
+        inspect(&devices(&disks), None, &[9; 16]).await
+    });
     let looked = looked.expect("there is a cache");
     assert_eq!(looked.spare_damage.len(), 1, "{:?}", looked.spare_damage);
     assert_eq!(looked.volumes[0].dirty_bytes, BLOCKS * BLOCK);
     let (report, after) = run(&world, async |disks| recover(&disks).await);
     assert_eq!((report.lost_tree_units, after.write_backs), (1, BLOCKS));
-    let looked = run(&world, async |disks| inspect(&devices(&disks), None, &[9; 16]).await);
+    let looked = run(&world, async |disks| {
+        inspect(&devices(&disks), None, &[9; 16]).await
+    });
     assert_eq!(looked.expect("sound").spare_damage, Vec::<String>::new());
 }
 
@@ -181,4 +193,67 @@ fn an_older_version_refuses_a_cache_without_marks() {
         let told = superblock.incompat & INCOMPAT_TRACKING != 0;
         assert_eq!(told, dirty_tracking != DirtyTracking::Exact);
     }
+}
+
+/// Two writes to one clean block at once, cut off everywhere: what the tree then calls clean must be on the
+/// backing device.
+#[test]
+fn who_comes_while_a_block_is_being_marked_waits_as_well() {
+    let world = world(7, 4 << 20, 512);
+    run(&world, async |disks| {
+        let options = FormatOptions {
+            dirty_tracking: DirtyTracking::Abt,
+            ..FormatOptions::new(16 << 10, [5; 16])
+        };
+        (format(&devices(&disks), &options).await).expect("formats");
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        for block in 0..16 {
+            write(&volume, block, 1).await;
+        }
+        cache.write_back(None).await.expect("writes back");
+        cache.close().await.expect("closes");
+    });
+    let mut crashes = 0;
+    for nth in 1.. {
+        let mut cut = false;
+        for seed in 0..8 {
+            let world = world.fork();
+            let disks = world.disks().to_vec();
+            world.set_stop(Some(forebay_io::sim::Stop::AfterIo(nth)));
+            let ended = world.run(seed, async move {
+                let (cache, _) = open(&disks, Durability::Flush).await;
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                let other = Rc::clone(&volume);
+                rt::spawn(async move { write(&other, 1, 2).await });
+                write(&volume, 0, 2).await;
+                rt::sleep(Duration::from_millis(20)).await;
+            });
+            cut |= !matches!(ended, Outcome::Finished(()));
+            // One write alone survives: that of the tree must be durable before any of the data.
+            world.crash_power(Keep::Only(seed as usize % world.unflushed().max(1)));
+            crashes += 1;
+            run(&world, async move |disks| {
+                let options = CacheOptions {
+                    cleaning: Cleaning::OnDemand,
+                    ..CacheOptions::new([10; 16])
+                };
+                let (cache, report) = (Cache::open(devices(&disks), options).await).expect("opens");
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                for block in 0..2 {
+                    let found = Buf::zeroed(BLOCK as usize);
+                    (volume.read(block * BLOCK, found.clone()).await).expect("reads");
+                    let below = disks[1].peek(block * BLOCK, BLOCK as usize);
+                    assert!(
+                        report.dirty_blocks > 0 || found.to_vec() == below,
+                        "cut off after {nth}: block {block} is called clean and is not"
+                    );
+                }
+            });
+        }
+        if !cut {
+            break;
+        }
+    }
+    assert!(crashes > 50, "{crashes}");
 }

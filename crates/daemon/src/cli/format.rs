@@ -47,7 +47,12 @@ pub(super) struct Arguments {
     /// How the cache is to know after a crash which blocks were overwritten: exact (marks in its log), abt (an
     /// adaptive bit-tree: fewer writes in service, more to write back after a crash), or none (everything is
     /// written back)
-    #[arg(long, value_name = "HOW", default_value = "exact", conflicts_with = "btt")]
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "exact",
+        conflicts_with = "btt"
+    )]
     pub(super) dirty_tracking: DirtyTracking,
     /// Make the file with this size, if it does not exist; one that does must have it
     #[arg(long, value_name = "SIZE")]

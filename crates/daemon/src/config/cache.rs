@@ -105,17 +105,18 @@ impl RawCache {
                 }
             }
         });
-        let dirty_tracking = self.dirty_tracking.as_ref().and_then(|name| {
-            match name.get_ref().parse() {
-                Ok(tracking) => Some((tracking, problems.line(name.span().start))),
-                Err(error) => {
-                    let error: forebay_block::Error = error;
-                    let help = "write dirty_tracking = \"exact\", or leave it out";
-                    problems.add(&name.span(), error.report(), help);
-                    None
-                }
-            }
-        });
+        let dirty_tracking =
+            self.dirty_tracking
+                .as_ref()
+                .and_then(|name| match name.get_ref().parse() {
+                    Ok(tracking) => Some((tracking, problems.line(name.span().start))),
+                    Err(error) => {
+                        let error: forebay_block::Error = error;
+                        let help = "write dirty_tracking = \"exact\", or leave it out";
+                        problems.add(&name.span(), error.report(), help);
+                        None
+                    }
+                });
         Cache {
             block_sizes,
             dirty_tracking,

@@ -62,7 +62,9 @@ pub(super) async fn open(
         let sizes = cache.block_sizes.as_ref();
         let sizes = sizes.map_or(&[MEMORY_BLOCK_BYTES][..], |(sizes, _)| sizes);
         let options = FormatOptions {
-            dirty_tracking: cache.dirty_tracking.map_or_else(Default::default, |it| it.0),
+            dirty_tracking: cache
+                .dirty_tracking
+                .map_or_else(Default::default, |it| it.0),
             ..FormatOptions::sizes(sizes, uuid)
         };
         let formatted = forebay_cache::format(&devices, &options).await;

@@ -45,7 +45,11 @@ fn plans_fit_their_devices() {
 
 #[test]
 fn a_tree_lies_between_the_log_and_the_data() {
-    for (data, metadata) in [(100 << 20, None), (1 << 40, None), (1 << 30, Some(16 << 20))] {
+    for (data, metadata) in [
+        (100 << 20, None),
+        (1 << 40, None),
+        (1 << 30, Some(16 << 20)),
+    ] {
         let found = tracked(DirtyTracking::Abt, data, metadata, 32768).expect("fits");
         found.sound("test").expect("sound");
         let tree = found.tree().expect("it has one");

@@ -88,13 +88,12 @@ impl TreeWriter {
         self.until(Site::here(), marked)
     }
 
-    /// Waits until blocks that are marked already are durably so.
+    /// Waits until what was marked is durably so.
     ///
     /// # Errors
     /// The device's own.
     #[track_caller]
-    pub fn marked(&self, blocks: Range<u64>) -> impl Future<Output = Result<()>> + '_ {
-        let marked = self.tree.borrow_mut().marked(blocks);
+    pub fn durable(&self, marked: Marked) -> impl Future<Output = Result<()>> + '_ {
         self.until(Site::here(), marked)
     }
 
