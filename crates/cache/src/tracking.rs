@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Tracking {
     Exact,
-    Abt(BlockTree),
+    Abt(Box<BlockTree>),
     None,
 }
 
@@ -75,7 +75,7 @@ impl Tracking {
         let report = loaded.report;
         let writer = TreeWriter::new(Rc::clone(metadata), place, seed, loaded);
         let cleaned = RefCell::default();
-        Ok((Self::Abt(BlockTree { writer, cleaned }), report))
+        Ok((Self::Abt(Box::new(BlockTree { writer, cleaned })), report))
     }
 
     /// Whether the log says what may be dirty.
