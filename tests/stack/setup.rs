@@ -315,8 +315,8 @@ impl Setup {
             block_sizes: SIZES[rng.index(SIZES.len())],
             region_shift: [0, 2, 6][rng.index(3)],
             dirty_tracking: match Rng::labelled(self.variant, 25).below(8) {
-                0..4 => DirtyTracking::Exact,
-                4..7 => DirtyTracking::Abt,
+                0..5 => DirtyTracking::Exact,
+                5..7 => DirtyTracking::Abt,
                 _ => DirtyTracking::None,
             },
             metadata_device: rng.chance(1, 2),

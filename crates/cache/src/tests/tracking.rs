@@ -257,3 +257,55 @@ fn who_comes_while_a_block_is_being_marked_waits_as_well() {
     }
     assert!(crashes > 50, "{crashes}");
 }
+
+/// A block is overwritten in place, written back, and not flushed on the cache device: until it is, the tree must
+/// not call it clean, for the record that does speaks of older data.
+#[test]
+fn a_mark_stays_until_the_cache_device_was_flushed() {
+    for commits in [false, true] {
+        let world = world(8, 4 << 20, 512);
+        let marked = run(&world, async move |disks| {
+            make_tracked(&disks, DirtyTracking::Abt).await;
+            let options = CacheOptions {
+                journal: Some(Buf::zeroed(1 << 16)),
+                commit_interval: Duration::from_secs(if commits { 1 } else { 1 << 20 }),
+                ..CacheOptions::new([9; 16])
+            };
+            let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            for block in 0..BLOCKS {
+                write(&volume, block, 1).await;
+            }
+            cache.write_back(None).await.expect("writes back");
+            write(&volume, HOT.start, 2).await;
+            // The cleaner comes, and the tree has time and leave to say what is clean.
+            rt::sleep(Duration::from_secs(20)).await;
+            assert_eq!(cache.stats().dirty_blocks, 0);
+            let slot = {
+                let map = cache.engine.map.borrow();
+                let of_volume = map.of_volume(1).collect::<Vec<_>>();
+                let hot = of_volume
+                    .into_iter()
+                    .find(|slot| map.slot(*slot).key.block() == HOT.start);
+                hot.expect("it is cached")
+            };
+            let map = cache.engine.map.borrow();
+            map.has(slot, crate::map::MARKED)
+        });
+        assert_eq!(marked, !commits, "a commit flushes the cache device");
+        world.crash_power(Keep::None);
+        let found = run(&world, async |disks| {
+            let options = CacheOptions::new([10; 16]);
+            let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let found = Buf::zeroed(BLOCK as usize);
+            (volume.read(HOT.start * BLOCK, found.clone()).await).expect("reads");
+            while cache.stats().dirty_blocks > 0 {
+                rt::sleep(Duration::from_millis(100)).await;
+            }
+            found.to_vec()
+        });
+        let below = world.disks()[1].peek(HOT.start * BLOCK, BLOCK as usize);
+        assert_eq!(found, below, "what was read stays");
+    }
+}
