@@ -110,6 +110,8 @@ struct Measured {
     time: Duration,
     before: CacheStats,
     after: CacheStats,
+    /// Blocks that are written back if the machine goes down now.
+    doubtful_blocks: u64,
 }
 
 async fn measure(settings: Settings) -> Result<Measured> {
@@ -127,7 +129,7 @@ async fn measure(settings: Settings) -> Result<Measured> {
         dirty_limit_percent: 95,
         ..CacheOptions::new([9; 16])
     };
-    let (cache, _) = Cache::open(devices, options).await?;
+    let (cache, _) = Cache::open(devices.clone(), options).await?;
     let backing = Volatile(EmulateDevice::new(
         Hollow::new("backing", volume_bytes, 0),
         BACKING,
@@ -172,11 +174,15 @@ async fn measure(settings: Settings) -> Result<Measured> {
     let time = rt::now() - begin;
     let mut latencies_us = latencies.take();
     latencies_us.sort_unstable();
+    let after = cache.stats();
+    let found = forebay_cache::inspect(&devices, None, &[9; 16]).await?;
+    let dirty_bytes: u64 = found.volumes.iter().map(|volume| volume.dirty_bytes).sum();
     Ok(Measured {
+        doubtful_blocks: dirty_bytes / settings.block_bytes,
         latencies_us,
         time,
         before,
-        after: cache.stats(),
+        after,
     })
 }
 
@@ -220,6 +226,8 @@ fn main() {
             "persists": tree(after).persists - tree(before).persists,
             "metadata_bytes": after.log_bytes + tree(after).bytes - before.log_bytes - tree(before).bytes,
             "written_back": after.write_backs - before.write_backs,
+            "dirty_blocks": after.dirty_blocks,
+            "doubtful_blocks": measured.doubtful_blocks,
         })
     );
 }
