@@ -9,7 +9,7 @@ mod stack;
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use stack::{CHANGING, CacheStack, Setup};
+use stack::{CHANGING, CacheStack, Setup, TREE, UNTRACKED};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -35,9 +35,10 @@ fn target(setup: Setup) -> Target<CacheStack> {
     }
 }
 
-/// Two connections in flight on each of two volumes, without and with changes of mode.
+/// Two connections in flight on each of two volumes, without and with changes of mode; the latter with each way
+/// of knowing what was overwritten in place.
 fn sweep(mode: Mode, durability: Durability, fits: bool) {
-    for variant in [0, CHANGING] {
+    for variant in [0, CHANGING, TREE | CHANGING, UNTRACKED | CHANGING] {
         let target = target(Setup {
             mode,
             durability,

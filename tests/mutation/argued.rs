@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 6] = [
+pub(crate) const ARGUED: [(&str, &str); 7] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -20,6 +20,11 @@ pub(crate) const ARGUED: [(&str, &str); 6] = [
         "cache/clean.rs clean_what_was_busy Lock",
         "a block that a client was changing stays dirty in the cache, which only who uses the backing device without the \
          cache next would notice (the cache's own tests do)",
+    ),
+    (
+        "metadata/tree/summary.rs may_go Step",
+        "parent and children in one unit change together, and so small a cache has one; the tree's own sweep, over \
+         several units, finds it",
     ),
     (
         "cache/open.rs settle Step: engine.commit().await",

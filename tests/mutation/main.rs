@@ -179,6 +179,13 @@ fn what_is_left_out_is_found_missing() {
                     take_out(None);
                     plant(None);
                     drop(over);
+                    // It takes long: who watches is told as it goes.
+                    let seen = if found.is_some() {
+                        "found"
+                    } else {
+                        "not found"
+                    };
+                    let _ = writeln!(std::io::stderr(), "{seen}: {}", mutation.name);
                     results.lock().unwrap().push((mutation, found));
                 }
             });

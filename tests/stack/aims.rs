@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_cache::{Durability, Mode};
+use forebay_cache::{DirtyTracking, Durability, Mode};
 use forebay_testkit::workload::Step::{self, Control, Flush, Pause, Read, Write, Zero};
 
 use super::setup::{Details, VOLUME_BYTES};
@@ -43,7 +43,7 @@ impl Aim {
     }
 }
 
-pub(crate) const AIMS: [Aim; 9] = [
+pub(crate) const AIMS: [Aim; 10] = [
     // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
     Aim {
         mode: Mode::WriteBack,
@@ -213,5 +213,29 @@ pub(crate) const AIMS: [Aim; 9] = [
         },
         recoveries: false,
         seeds: 20,
+    },
+    // Clean blocks are overwritten in place and flushed, long before the slow device of the bit-tree has what
+    // announces that. The next process reads the backing device where the cache calls itself clean.
+    Aim {
+        mode: Mode::WriteBack,
+        durability: Durability::Flush,
+        script: &[
+            Write(0, 16),
+            Flush,
+            WRITE_BACK,
+            Pause(1000),
+            Write(0, 16),
+            Flush,
+            Write(32, 4),
+        ],
+        change: |small| Details {
+            dirty_tracking: DirtyTracking::Abt,
+            metadata_device: true,
+            latency_us: [(1, 2), (4000, 5000), (20, 200)],
+            modes: vec![Mode::PassThrough, Mode::WriteBack],
+            ..small
+        },
+        recoveries: true,
+        seeds: 2,
     },
 ];

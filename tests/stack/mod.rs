@@ -13,9 +13,9 @@ use forebay_testkit::model::Promise;
 use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
 
-#[allow(unused_imports, reason = "not every test changes modes")]
-pub(crate) use setup::CHANGING;
 pub(crate) use setup::Setup;
+#[allow(unused_imports, reason = "not every test asks for variants by name")]
+pub(crate) use setup::{CHANGING, TREE, UNTRACKED};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
@@ -58,6 +58,7 @@ impl Details {
                     .region_shift
                     .max((self.largest_block() / block).ilog2() as u8),
                 uuid: [7; 16],
+                dirty_tracking: self.dirty_tracking,
             });
             plan.is_ok_and(|plan| u64::from(plan.slots) >= blocks)
         };
@@ -142,6 +143,7 @@ impl Stack for CacheStack {
         let top = (self.details.largest_block() / sizes[0]).ilog2() as u8;
         let options = FormatOptions {
             region_shift: self.details.region_shift.max(top),
+            dirty_tracking: self.details.dirty_tracking,
             ..FormatOptions::sizes(sizes, [7; 16])
         };
         forebay_cache::format(&self.devices(process), &options).await

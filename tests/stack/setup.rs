@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_cache::{Durability, Mode, Promotion};
+use forebay_cache::{DirtyTracking, Durability, Mode, Promotion};
 use forebay_io::sim::Rng;
 use forebay_testkit::crash::{Depth, Failure, Report, Target};
 use forebay_testkit::workload::{Mix, Plan};
@@ -21,14 +21,17 @@ const LARGE_VOLUME_BYTES: u64 = (2 << 20) + (10 << 10);
 /// The variant of the plain configuration in which modes change under the clients, and blocks have
 /// several sizes.
 pub(crate) const CHANGING: u64 = 1;
+/// Set in a variant of the plain configuration that has a bit-tree, or nothing, in place of marks.
+pub(crate) const TREE: u64 = 1 << 34;
+pub(crate) const UNTRACKED: u64 = 1 << 35;
 /// Set in a variant of [`Setup::pressed`].
 const PRESSED: u64 = 1 << 32;
 /// Set in a variant of [`Setup::aimed`].
 const AIMED: u64 = 1 << 33;
 /// Set in a variant of [`Setup::large`].
-const LARGE: u64 = 1 << 34;
+const LARGE: u64 = 1 << 36;
 /// Set in a variant of [`Setup::tiny`].
-const TINY: u64 = 1 << 35;
+const TINY: u64 = 1 << 37;
 
 /// Sizes of cache blocks that a drawn configuration may have, bytes.
 const SIZES: [&[u64]; 8] = [
@@ -219,6 +222,14 @@ impl Setup {
         self.is_aimed().then(|| &AIMS[number])
     }
 
+    const fn is_plain(&self) -> bool {
+        self.variant & !(TREE | UNTRACKED) <= CHANGING
+    }
+
+    const fn changes(&self) -> bool {
+        self.is_plain() && self.variant & CHANGING != 0
+    }
+
     pub(crate) const fn is_pressed(&self) -> bool {
         self.variant & PRESSED != 0
     }
@@ -247,13 +258,13 @@ impl Setup {
                 largest_bytes: 8 << 10,
             };
         }
-        if self.variant <= CHANGING {
+        if self.is_plain() {
             return Plan {
                 script: &[],
                 lanes: 3,
                 operations: 8,
                 mix: Mix {
-                    control: 12 * self.variant,
+                    control: 12 * u64::from(self.changes()),
                     ..plain
                 },
                 largest_bytes: 48 << 10,
@@ -321,13 +332,18 @@ impl Setup {
     /// The plain configuration.
     fn plain(&self) -> Details {
         Details {
-            block_sizes: match (self.fits, self.variant == CHANGING) {
+            block_sizes: match (self.fits, self.changes()) {
                 (true, false) => &[16 << 10],
                 (false, false) => &[4 << 10],
                 (true, true) => &[4 << 10, 8 << 10, 16 << 10],
                 (false, true) => &[4 << 10, 8 << 10],
             },
             region_shift: 2,
+            dirty_tracking: match self.variant {
+                tree if tree & TREE != 0 => DirtyTracking::Abt,
+                nothing if nothing & UNTRACKED != 0 => DirtyTracking::None,
+                _ => DirtyTracking::Exact,
+            },
             metadata_device: false,
             unit_bytes: 512,
             volatile: [true; 3],
@@ -349,7 +365,7 @@ impl Setup {
         if let Some(aim) = self.aim() {
             return aim.details(self.plain());
         }
-        if self.variant <= CHANGING {
+        if self.is_plain() {
             return self.plain();
         }
         let drawn = Details {
@@ -358,6 +374,11 @@ impl Setup {
                 _ => LARGE_SIZES[rng.index(LARGE_SIZES.len())],
             },
             region_shift: [0, 2, 6][rng.index(3)],
+            dirty_tracking: match Rng::labelled(self.variant, 25).below(8) {
+                0..5 => DirtyTracking::Exact,
+                5..7 => DirtyTracking::Abt,
+                _ => DirtyTracking::None,
+            },
             metadata_device: rng.chance(1, 2),
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
             volatile: [(); 3].map(|()| rng.chance(3, 4)),
@@ -437,6 +458,7 @@ pub(super) struct Details {
     /// Of cache blocks, bytes.
     pub(super) block_sizes: &'static [u64],
     pub(super) region_shift: u8,
+    pub(super) dirty_tracking: DirtyTracking,
     pub(super) metadata_device: bool,
     /// Logical block of the metadata device, or physical block of the one that holds everything.
     pub(super) unit_bytes: u32,

@@ -2,7 +2,7 @@
 
 mod amplification;
 mod client;
-mod engine;
+pub(crate) mod engine;
 mod fio;
 mod loops;
 mod nbd;

@@ -237,6 +237,7 @@ impl Cache {
             }
         }
         engine.regions.forget_volume(volume.id);
+        (engine.stats.writes_of_the_gone).add(volume.counters.writes());
         engine.volumes.borrow_mut().remove(&volume.id);
         engine.reclaim.hint();
         Ok(())

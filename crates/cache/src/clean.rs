@@ -424,7 +424,11 @@ impl Engine {
             map.requeue_dirty(done.slot);
         }
         map.add_flags(done.slot, CLEANED);
+        let is_clean = map.slot(done.slot).dirty == 0;
         drop(map);
+        if is_clean {
+            self.note_clean(done.slot);
+        }
         // Whoever relies on the block being clean waits for this record (a write around the cache, see
         // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
         self.queue_later(done.slot);

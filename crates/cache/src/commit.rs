@@ -392,6 +392,7 @@ impl Engine {
             }
         }
         self.trim_queues();
+        self.unmark_clean();
         if let Some((journal, to)) = self.commit.journal.borrow_mut().as_mut().zip(journaled) {
             journal.trim(to);
         }

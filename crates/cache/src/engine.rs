@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
@@ -19,6 +20,7 @@ use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::options::{CacheOptions, Durability, Mode};
 use crate::region::Regions;
 use crate::stats::{Stats, VolumeCounters};
+use crate::tracking::Tracking;
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
@@ -42,6 +44,12 @@ pub(crate) struct Engine {
     pub(crate) along_bytes: Cell<u64>,
     pub(crate) locks: LockTable,
     pub(crate) regions: Regions,
+    pub(crate) tracking: Tracking,
+    /// Blocks that count as dirty since recovery, though no record says so.
+    pub(crate) recovering: Cell<u64>,
+    /// How many these were when it was opened.
+    pub(crate) found_blocks: u64,
+    pub(crate) opened: Duration,
     pub(crate) commit: Committer,
     /// Slots whose clean granules wait for a backing flush.
     pub(crate) deferred: RefCell<Vec<BlockId>>,
@@ -234,6 +242,7 @@ impl Engine {
         if entry.has(UNRECORDED) {
             self.regions.recorded(entry.key);
         }
+        self.note_gone(slot);
         self.map.borrow_mut().remove(slot);
         // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
         self.reclaim.made_room();

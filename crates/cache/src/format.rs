@@ -2,14 +2,16 @@
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_metadata::journal::Journal;
-use forebay_metadata::record::{MarkState, RECORD_BYTES};
+use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{Replayed, replay};
-use forebay_metadata::superblock::{COPY_STRIDE_BYTES, PlanInput, Role, Superblock};
+use forebay_metadata::superblock::{COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock};
+use forebay_metadata::tree;
 use forebay_policy::BlockSizes;
 
 use crate::geometry::Geometry;
 use crate::options::{Devices, FormatOptions};
 use crate::recover::journal_trouble;
+use crate::tracking::places;
 
 /// Bytes zeroed at a time while formatting.
 const WIPE_BYTES: u64 = 1 << 20;
@@ -39,6 +41,7 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         block_size_bytes: u32::try_from(sizes.unit_bytes()).unwrap_or(u32::MAX),
         classes: sizes.mask(),
         region_shift: options.region_shift,
+        dirty_tracking: options.dirty_tracking,
         uuid: options.uuid,
     })?;
     // An interrupted format must leave no cache rather than half of one: the old superblocks go
@@ -63,6 +66,10 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         at += len;
     }
     metadata.flush().await?;
+    if let Some(place) = superblock.tree() {
+        let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
+        tree::format(metadata.as_ref(), place, seed, epoch).await?;
+    }
     let mut first = superblock;
     for _ in 0..2 {
         first.sequence += 1;
@@ -101,6 +108,8 @@ pub struct Inspection {
     pub block_size_bytes: u32,
     /// All cache block sizes: `32K`, `32K..256K`.
     pub block_sizes: String,
+    /// How the cache knows after a crash what was overwritten in place.
+    pub dirty_tracking: DirtyTracking,
     /// Blocks of the smallest size that fit.
     pub blocks: u32,
     /// Whether the last shutdown was clean.
@@ -144,7 +153,15 @@ pub async fn inspect(
         entries,
     )
     .await?;
-    let mut inspection = describe(&superblock, &replayed);
+    let tree = match superblock.tree() {
+        Some(place) => Some(tree::look(metadata.as_ref(), place, superblock.seed()).await?),
+        None => None,
+    };
+    let overwritten = |block: &BlockRecord| match (&tree, superblock.dirty_tracking) {
+        (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
+        (None, tracking) => tracking == DirtyTracking::None,
+    };
+    let mut inspection = describe(&superblock, &replayed, overwritten);
     inspection
         .problems
         .extend(journal_trouble(&replayed, journal.as_ref(), boot_id));
@@ -154,10 +171,24 @@ pub async fn inspect(
         );
     }
     inspection.spare_damage = spare_damage(devices).await;
+    if let Some((_, report)) = tree
+        && report.lost_units > 0
+    {
+        inspection.spare_damage.push(format!(
+            "{} of the {} units of the bit-tree can be believed in neither copy: the next start takes \
+             all blocks under them for dirty, writes them back, and writes the units anew; nothing is lost",
+            report.lost_units, report.units
+        ));
+    }
     Ok(inspection)
 }
 
-fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
+/// `overwritten`: whether a block counts as dirty whatever its record says, as something else than a mark says.
+fn describe(
+    superblock: &Superblock,
+    replayed: &Replayed,
+    overwritten: impl Fn(&BlockRecord) -> bool,
+) -> Inspection {
     let geometry = Geometry::of(superblock);
     let mut problems = Vec::new();
     let mut seen = std::collections::HashMap::new();
@@ -195,12 +226,19 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
             replayed.unreadable_units
         ));
     }
-    let marked: std::collections::HashSet<(u16, u64)> = replayed
+    let marks: std::collections::HashMap<(u16, u64), MarkState> = replayed
         .marks
         .iter()
-        .filter(|mark| mark.state == MarkState::MaybeDirty)
-        .map(|mark| (mark.volume, mark.region))
+        .map(|mark| ((mark.volume, mark.region), mark.state))
         .collect();
+    let maybe_dirty = |block: &BlockRecord| {
+        let region = (block.volume, block.block >> superblock.region_shift);
+        match marks.get(&region).copied().unwrap_or(MarkState::None) {
+            MarkState::MaybeDirty => true,
+            MarkState::Intent => false,
+            MarkState::None => !replayed.clean && overwritten(block),
+        }
+    };
     let volumes = superblock
         .volumes
         .iter()
@@ -215,11 +253,11 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
             };
             for found in &replayed.blocks {
                 let block = &found.block;
-                let region = (block.volume, block.block >> superblock.region_shift);
-                let gone = found.reduced && block.dirty == 0 && !marked.contains(&region);
+                let maybe_dirty = maybe_dirty(block);
+                let gone = found.reduced && block.dirty == 0 && !maybe_dirty;
                 if block.volume == volume.id && block.valid != 0 && !gone {
                     inspected.cached_bytes += geometry.block_bytes(block.class);
-                    let dirty = if marked.contains(&region) {
+                    let dirty = if maybe_dirty {
                         block.valid
                     } else {
                         block.dirty
@@ -235,6 +273,7 @@ fn describe(superblock: &Superblock, replayed: &Replayed) -> Inspection {
         uuid: superblock.uuid,
         block_size_bytes: superblock.block_size_bytes,
         block_sizes: geometry.sizes().to_string(),
+        dirty_tracking: superblock.dirty_tracking,
         blocks: superblock.slots,
         clean_shutdown: replayed.clean,
         records: replayed.records,

@@ -42,6 +42,10 @@ pub(crate) const DYING: u16 = 1024;
 pub(crate) const UNFLUSHED: u16 = 512;
 /// On the queue of records that nobody waits for.
 pub(crate) const LATER: u16 = 2048;
+/// The bit-tree was told that it turns dirty, and not yet that it is clean again.
+pub(crate) const MARKED: u16 = 4096;
+/// Counts as dirty since recovery, though no record says so.
+pub(crate) const RECOVERED: u16 = 8192;
 
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ use crate::options::{CacheOptions, Devices, Mode};
 use crate::queue::Entry;
 use crate::reclaim::Reclaimer;
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
-use crate::stats::{CacheStats, Stats, VolumeStats};
+use crate::stats::{CacheStats, RecoveryProgress, Stats, VolumeStats};
 
 /// An open cache. Clones are handles to the same one.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Cache {
     /// the devices' own.
     pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
         let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
-        let superblock = Superblock::read(metadata.as_ref()).await?;
+        let mut superblock = Superblock::read(metadata.as_ref()).await?;
         check_roles(&devices, &superblock).await?;
         let RecoveredMap {
             map,
@@ -50,8 +50,9 @@ impl Cache {
             stale,
             zombies,
             unrecorded,
+            tracking,
             report,
-        } = recover(&devices, &superblock, &options).await?;
+        } = recover(&devices, &mut superblock, &options).await?;
         let data_info = devices.data.info();
         let metadata_info = metadata.info();
         let geometry = Geometry::of(&superblock);
@@ -75,6 +76,10 @@ impl Cache {
             along_bytes: Cell::new(0),
             locks: LockTable::default(),
             regions,
+            tracking,
+            recovering: Cell::new(0),
+            found_blocks: report.doubtful_blocks,
+            opened: rt::now(),
             commit: Committer::new(log, None),
             deferred: RefCell::default(),
             volumes: RefCell::new(BTreeMap::new()),
@@ -85,9 +90,7 @@ impl Cache {
             superblock: RefCell::new(superblock),
             options,
         });
-        for slot in unrecorded {
-            engine.note_unrecorded(slot);
-        }
+        engine.restore_tracking(&unrecorded);
         for slot in stale {
             engine.queue_record(slot);
         }
@@ -112,6 +115,7 @@ impl Cache {
         }
         rt::spawn(Rc::clone(&engine).commit_timer());
         rt::spawn(Rc::clone(&engine).mark_timer());
+        rt::spawn(Rc::clone(&engine).tree_timer());
         rt::spawn(Rc::clone(&engine).clean_loop());
         rt::spawn(Rc::clone(&engine).reclaim_loop());
         Ok((Self { engine }, report))
@@ -150,6 +154,7 @@ impl Cache {
         }
         engine.clear_marks(crate::region::Clear::All).await?;
         engine.commit_all().await?;
+        engine.close_tracking().await?;
         engine.queue_entry(Entry::Close);
         engine.commit().await
     }
@@ -219,6 +224,14 @@ impl Cache {
             commits: stats.commits.get(),
             commit_time_us: stats.commit_time_us.get(),
             marks: stats.marks.get(),
+            dirty_tracking: engine.superblock.borrow().dirty_tracking,
+            tree: engine.tracking.stats(),
+            recovery: RecoveryProgress {
+                found_blocks: engine.found_blocks,
+                left_blocks: engine.recovering.get(),
+                elapsed_ms: u64::try_from((rt::now() - engine.opened).as_millis())
+                    .unwrap_or(u64::MAX),
+            },
             evictions: stats.evictions.get(),
             promotions: stats.promotions.get(),
             write_backs: stats.write_backs.get(),
@@ -226,7 +239,8 @@ impl Cache {
             write_back_errors: stats.write_back_errors.get(),
             cache_read_errors: stats.cache_read_errors.get(),
             memory_bytes: map.memory_bytes() as u64
-                + engine.commit.tail.borrow().memory_bytes() as u64,
+                + engine.commit.tail.borrow().memory_bytes() as u64
+                + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes),
             failure: engine.commit.failure().map(|error| error.report()),
             volumes: engine
                 .volumes

@@ -8,6 +8,8 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
 use forebay_policy::Promotion;
 
+use crate::DirtyTracking;
+
 /// What is done with reads and writes that hit or miss. docs/operations.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -119,6 +121,8 @@ pub struct FormatOptions {
     pub block_sizes_bytes: Vec<u64>,
     /// Blocks that share a mark (docs/format.md), as a power of two, up to 16.
     pub region_shift: u8,
+    /// How the cache is to know after a crash what was overwritten in place (docs/format.md).
+    pub dirty_tracking: DirtyTracking,
     /// The new cache's identity.
     pub uuid: [u8; 16],
 }
@@ -130,12 +134,13 @@ impl FormatOptions {
         Self::sizes(&[u64::from(block_size_bytes)], uuid)
     }
 
-    /// Blocks of these sizes, in regions of 64 of the smallest.
+    /// Blocks of these sizes, in regions of 64 of the smallest, with exact tracking.
     #[must_use]
     pub fn sizes(block_sizes_bytes: &[u64], uuid: [u8; 16]) -> Self {
         Self {
             block_sizes_bytes: block_sizes_bytes.to_vec(),
             region_shift: 6,
+            dirty_tracking: DirtyTracking::Exact,
             uuid,
         }
     }

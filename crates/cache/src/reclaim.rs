@@ -122,6 +122,9 @@ impl Engine {
     pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
         self.reclaim.ahead.borrow_mut().ask(block.class);
         let slot = self.map.borrow_mut().allocate(volume, block);
+        if let Some(slot) = slot {
+            self.note_placed(slot);
+        }
         if !self.reclaim.busy.get() && self.is_low() {
             self.reclaim.kick.wake_all();
         }

@@ -15,6 +15,7 @@ use crate::geometry::{Block, Geometry};
 use crate::map::{Map, NO_RECORD};
 use crate::options::{CacheOptions, Devices};
 use crate::region::Regions;
+use crate::tracking::Tracking;
 
 /// A range of a volume whose acknowledged, unflushed data is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,10 @@ pub struct RecoveryReport {
     pub damaged_records: u64,
     /// Units of the log that could not be read.
     pub unreadable_units: u64,
+    /// Of the dirty blocks, those that no record calls so: what a mark or the bit-tree covers, or all.
+    pub doubtful_blocks: u64,
+    /// Units of the bit-tree that could not be believed, and count as all dirty.
+    pub lost_tree_units: u32,
     /// Blocks whose clean copy was dropped because a write may have gone round it.
     pub distrusted_blocks: u64,
     /// Acknowledged and not flushed before a flush of the cache device failed: lost.
@@ -66,15 +71,17 @@ pub(crate) struct RecoveredMap {
     pub(crate) stale: Vec<BlockId>,
     /// Slots that hold nothing but whose records are alive: killed before they are free.
     pub(crate) zombies: Vec<Zombie>,
-    /// Slots dirty under a mark only.
+    /// Slots dirty though no record says so.
     pub(crate) unrecorded: Vec<BlockId>,
+    pub(crate) tracking: Tracking,
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the map. Nothing is written but padding where a crash tore the log.
+/// Reads the map. Nothing is written but padding where a crash tore the log, and, of a bit-tree, its epoch and
+/// what was read of it.
 pub(crate) async fn recover(
     devices: &Devices,
-    superblock: &Superblock,
+    superblock: &mut Superblock,
     options: &CacheOptions,
 ) -> Result<RecoveredMap> {
     let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
@@ -102,7 +109,9 @@ pub(crate) async fn recover(
         &replayed,
     )
     .await?;
+    let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
     let mut report = RecoveryReport {
+        lost_tree_units: tree.lost_units,
         clean_shutdown: replayed.clean,
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,
@@ -110,7 +119,7 @@ pub(crate) async fn recover(
         lost: lost_ranges(superblock, journal.as_ref()),
         ..RecoveryReport::default()
     };
-    Ok(build(superblock, &replayed, &mut report))
+    Ok(build(superblock, &replayed, tracking, &mut report))
 }
 
 /// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
@@ -203,6 +212,7 @@ fn release_held(map: &mut Map, zombies: &mut [Zombie], group: u32) -> bool {
 fn build(
     superblock: &Superblock,
     replayed: &Replayed,
+    tracking: Tracking,
     report: &mut RecoveryReport,
 ) -> RecoveredMap {
     let geometry = Geometry::of(superblock);
@@ -235,7 +245,15 @@ fn build(
         if !known.contains(&record.volume) || !geometry.sizes().has(record.class) {
             continue;
         }
-        let state = regions.state(block.key(record.volume));
+        let state = match regions.state(block.key(record.volume)) {
+            // After a clean end the records are exact.
+            MarkState::None
+                if !replayed.clean && tracking.may_be_dirty(record.slot, record.class) =>
+            {
+                MarkState::MaybeDirty
+            }
+            state => state,
+        };
         let mut valid = record.valid;
         let mut dirty = record.dirty & valid;
         match state {
@@ -324,6 +342,11 @@ fn build(
             unrecorded.push(slot);
         }
     }
+    if !tracking.is_exact() {
+        for slot in &unrecorded {
+            regions.restore_unlogged(map.slot(*slot).key);
+        }
+    }
     // A cache that dies again and again while it opens must not fill its log with what it has already
     // logged again.
     let marks = (0..regions.numbers()).filter_map(|id| regions.record_at(id));
@@ -332,6 +355,7 @@ fn build(
     log.give_up_before(counting);
     report.cached_blocks = map.len() as u64;
     report.dirty_blocks = map.dirty_blocks();
+    report.doubtful_blocks = unrecorded.len() as u64;
     RecoveredMap {
         map,
         regions,
@@ -339,6 +363,7 @@ fn build(
         stale,
         zombies,
         unrecorded,
+        tracking,
         report: report.clone(),
     }
 }
@@ -347,7 +372,7 @@ fn build(
 mod tests {
     use forebay_metadata::log::LogGeometry;
     use forebay_metadata::replay::FoundBlock;
-    use forebay_metadata::superblock::{Role, VolumeEntry};
+    use forebay_metadata::superblock::{DirtyTracking, Role, VolumeEntry};
 
     use super::*;
 
@@ -370,6 +395,9 @@ mod tests {
                 records: 1024,
                 unit_bytes: 512,
             },
+            dirty_tracking: DirtyTracking::Exact,
+            tree_offset: 0,
+            tree_epoch: 1,
             next_volume: 2,
             volumes: vec![VolumeEntry {
                 id: 1,
@@ -404,7 +432,7 @@ mod tests {
                 ..Replayed::default()
             };
             let mut report = RecoveryReport::default();
-            let recovered = build(&superblock, &replayed, &mut report);
+            let recovered = build(&superblock, &replayed, Tracking::Exact, &mut report);
             assert_eq!(
                 (
                     recovered.report.dirty_blocks,

@@ -2,6 +2,8 @@
 //! place (`MaybeDirty`, rule 3) or before a write goes to the backing device beside a cached copy
 //! (`Intent`, rule 5).
 //!
+//! Where a bit-tree says what may be dirty (see `tracking`), a region has the mark `MaybeDirty` in memory only.
+//!
 //! A region has one mark at a time, so that after a crash there is one answer to who is newer. A mark
 //! is set durably before the first operation that needs it, stays for those that follow, and is cleared
 //! when the region has been quiet for a while.
@@ -20,7 +22,7 @@ use forebay_metadata::record::MarkState;
 use forebay_policy::{BlockId, BlockKey};
 
 use crate::engine::Engine;
-use crate::map::UNRECORDED;
+use crate::map::{NO_RECORD, UNRECORDED};
 use crate::queue::Entry;
 use table::Table;
 
@@ -32,7 +34,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
 const RING_SHARE: u64 = 16;
 
-/// The regions that have a mark, or are getting one.
+/// The regions that have a mark, if only in memory, or are getting one.
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// Blocks in a region, as a power of two.
@@ -119,7 +121,18 @@ impl Regions {
         region.state = state;
         region.logged = state;
         region.record_at = place;
+        table.set_marked(id, true);
         id
+    }
+
+    /// At recovery: blocks of the region of this one are dirty, as something else than a mark says.
+    pub(crate) fn restore_unlogged(&self, key: BlockKey) {
+        let (volume, number) = self.address(key);
+        let mut table = self.table.borrow_mut();
+        let id = table.get_or_insert(volume, number);
+        let region = table.get(id);
+        debug_assert_ne!(region.state, MarkState::Intent, "intent wins");
+        region.state = MarkState::MaybeDirty;
     }
 
     /// State of the region of a block.
@@ -140,8 +153,13 @@ impl Regions {
         u32::try_from(self.table.borrow().regions.len()).expect("fewer than 2^31 regions")
     }
 
+    /// Marks in the log.
     pub(crate) fn len(&self) -> usize {
-        self.table.borrow().by_address.len()
+        self.table.borrow().marked
+    }
+
+    fn is_empty(&self) -> bool {
+        self.table.borrow().by_address.is_empty()
     }
 
     pub(crate) fn wake(&self) {
@@ -207,7 +225,8 @@ impl Engine {
         loop {
             self.check_alive()?;
             let (volume, number) = self.regions.address(key);
-            if !self.has_room_for_mark(key) {
+            let logged = self.logs_mark(want);
+            if logged && !self.has_room_for_mark(key) {
                 self.make_room_for_marks().await?;
                 continue;
             }
@@ -226,6 +245,9 @@ impl Engine {
                     });
                 } else {
                     region.busy = true;
+                    if logged {
+                        table.set_marked(id, true);
+                    }
                     Some(id)
                 }
             };
@@ -247,11 +269,17 @@ impl Engine {
         }
     }
 
+    /// Whether a region with this mark has it in the log, not in memory alone.
+    fn logs_mark(&self, want: MarkState) -> bool {
+        want == MarkState::Intent || self.tracking.is_exact()
+    }
+
     /// Whether the region of `key` has a mark, or one more would leave the log its room.
     fn has_room_for_mark(&self, key: BlockKey) -> bool {
         let limit = self.regions.limit(self.commit.log.borrow().capacity());
         let mut table = self.regions.table.borrow_mut();
-        (table.by_address.len() as u64) < limit || table.find(self.regions.address(key)).is_some()
+        (table.marked as u64) < limit
+            || (table.find(self.regions.address(key))).is_some_and(|region| region.marked)
     }
 
     /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall out
@@ -302,10 +330,27 @@ impl Engine {
         if state != MarkState::None {
             self.make_exact(volume, number, state).await?;
         }
-        self.regions.table.borrow_mut().get(id).logged = want;
+        let logged = match self.logs_mark(want) {
+            true => want,
+            false => MarkState::None,
+        };
+        {
+            let mut table = self.regions.table.borrow_mut();
+            let before = std::mem::replace(&mut table.get(id).logged, logged);
+            if before == logged {
+                return Ok(());
+            }
+        }
         self.queue_entry(Entry::Mark(id));
         self.stats.marks.add(1);
-        self.commit().await
+        self.commit().await?;
+        if logged == MarkState::None {
+            // What the log says of no mark need not be said again.
+            let mut table = self.regions.table.borrow_mut();
+            table.set_marked(id, false);
+            table.get(id).record_at = NO_RECORD;
+        }
+        Ok(())
     }
 
     /// Makes the block records of a region say all that its mark says, so that the mark can go.
@@ -358,7 +403,8 @@ impl Engine {
                         .volume_by_id(region.volume)
                         .is_some_and(|volume| volume.backing.check().is_err());
                 let idle = !region.busy && region.users == 0;
-                (idle && wanted && !stuck).then_some((region.last_used, id))
+                let room = which != Clear::OlderHalf || region.marked;
+                (idle && wanted && room && !stuck).then_some((region.last_used, id))
             })
             .collect();
         // The table's order is not the same in each run; a simulation's must be.
@@ -417,7 +463,9 @@ impl Engine {
             let kept = state == MarkState::Intent && failing.contains(&volume);
             if committed.is_ok() && !kept {
                 // From here on the region counts as unmarked: a new mark is logged after this.
-                self.queue_entry(Entry::Unmark { volume, region });
+                if table.get(id).marked {
+                    self.queue_entry(Entry::Unmark { volume, region });
+                }
                 table.remove(id);
             } else {
                 table.get(id).busy = false;
@@ -450,7 +498,7 @@ impl Engine {
                     }
                 }
             }
-            if self.regions.len() > 0 {
+            if !self.regions.is_empty() {
                 let _ = self.clear_marks(Clear::Quiet).await;
             }
         }

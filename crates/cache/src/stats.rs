@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::{DirtyTracking, TreeStats};
+
 /// A counter of one reactor.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(Cell<u64>);
@@ -29,6 +31,8 @@ pub(crate) struct Stats {
     pub(crate) write_back_errors: Counter,
     pub(crate) promotions: Counter,
     pub(crate) cache_read_errors: Counter,
+    /// Pieces of writes to volumes that are detached.
+    pub(crate) writes_of_the_gone: Counter,
 }
 
 /// A volume's counters.
@@ -40,6 +44,37 @@ pub(crate) struct VolumeCounters {
     pub(crate) write_misses: Counter,
     pub(crate) bypassed_reads: Counter,
     pub(crate) bypassed_writes: Counter,
+}
+
+impl VolumeCounters {
+    /// Pieces of writes.
+    pub(crate) fn writes(&self) -> u64 {
+        self.write_hits.get().wrapping_add(self.write_misses.get())
+    }
+}
+
+/// How far the blocks are written back that counted as dirty at the start, though no record said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// Blocks that were found.
+    pub found_blocks: u64,
+    /// Of these, blocks that were not written back yet.
+    pub left_blocks: u64,
+    /// Since the start, milliseconds.
+    pub elapsed_ms: u64,
+}
+
+impl RecoveryProgress {
+    /// Time until all are written back if it goes on as it did, milliseconds; none if nothing was written back yet.
+    #[must_use]
+    pub fn left_ms(&self) -> Option<u64> {
+        let done = self.found_blocks - self.left_blocks;
+        match (self.left_blocks, done) {
+            (0, _) => Some(0),
+            (_, 0) => None,
+            (left, done) => Some(self.elapsed_ms.saturating_mul(left) / done),
+        }
+    }
 }
 
 /// A volume, for status and metrics.
@@ -105,6 +140,12 @@ pub struct CacheStats {
     pub commit_time_us: u64,
     /// Marks set.
     pub marks: u64,
+    /// How the cache knows what was overwritten in place.
+    pub dirty_tracking: DirtyTracking,
+    /// Of its bit-tree, if it has one.
+    pub tree: Option<TreeStats>,
+    /// What recovery left to write back.
+    pub recovery: RecoveryProgress,
     /// Blocks evicted.
     pub evictions: u64,
     /// Blocks promoted by reads.

@@ -16,6 +16,7 @@ mod failures;
 mod identity;
 mod limits;
 mod together;
+mod tracking;
 
 const VOLUME_BYTES: u64 = (1 << 20) + 1536;
 

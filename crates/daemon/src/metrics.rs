@@ -113,6 +113,11 @@ fn cache(text: &mut Text, status: &Status) {
             cache.dirty_bytes,
         ),
         (
+            "recovering_blocks",
+            "Blocks that counted as dirty at the start though no record said so, and are not written back yet.",
+            cache.recovering_blocks,
+        ),
+        (
             "block_size_bytes",
             "Size of a cache block.",
             cache.block_size_bytes,
@@ -147,6 +152,16 @@ fn cache(text: &mut Text, status: &Status) {
             "metadata_written_bytes",
             "Bytes of metadata that were written.",
             cache.metadata_written_bytes,
+        ),
+        (
+            "tree_persists",
+            "Writes of the bit-tree's units.",
+            cache.tree_persists,
+        ),
+        (
+            "tree_written_bytes",
+            "Bytes of metadata that were written for the bit-tree.",
+            cache.tree_written_bytes,
         ),
         (
             "write_back_errors",

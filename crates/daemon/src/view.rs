@@ -67,6 +67,24 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             human_bytes(cache.memory_bytes)
         ),
     ];
+    if cache.dirty_tracking == "abt" {
+        lines.push(format!(
+            "bit-tree: {}, {}",
+            human_count(cache.tree_persists, "write"),
+            human_bytes(cache.tree_written_bytes)
+        ));
+    }
+    if cache.recovering_blocks > 0 {
+        let left = match cache.recovering_ms {
+            Some(ms) => format!("{} left", human_duration(Duration::from_millis(ms))),
+            None => "just begun".to_owned(),
+        };
+        lines.push(format!(
+            "recovery: {} of {} that may be dirty to be written back ({left})",
+            cache.recovering_blocks,
+            human_count(cache.recovered_blocks, "block")
+        ));
+    }
     if let Some(failure) = &cache.failure {
         lines.push(format!("THE CACHE TAKES NO MORE WRITES: {failure}"));
     }

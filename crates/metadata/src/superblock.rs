@@ -5,6 +5,8 @@
 //! data only (its cache has a separate metadata device) carries the same superblock with its own role,
 //! so that a part of a cache is always recognised as such.
 
+mod tracking;
+
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 
 use crate::order;
@@ -13,6 +15,8 @@ use crate::Seed;
 use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
+
+pub use tracking::DirtyTracking;
 
 /// The first eight bytes of either copy.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -35,8 +39,10 @@ const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES);
 
 /// Incompatible feature: blocks of several sizes. Records have a class, and a block takes several slots.
 pub const INCOMPAT_SIZES: u64 = 1;
+/// Incompatible feature: what was overwritten in place is not told by marks in the log.
+pub const INCOMPAT_TRACKING: u64 = 2;
 /// Features that a reader must know to open the cache at all.
-pub const KNOWN_INCOMPAT: u64 = INCOMPAT_SIZES;
+pub const KNOWN_INCOMPAT: u64 = INCOMPAT_SIZES | INCOMPAT_TRACKING;
 /// Features that a writer must know. None are defined yet.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 
@@ -93,6 +99,12 @@ pub struct Superblock {
     pub data_offset: u64,
     /// Where the log lies on the metadata device.
     pub log: LogGeometry,
+    /// How it knows what was overwritten in place.
+    pub dirty_tracking: DirtyTracking,
+    /// Where the bit-tree lies on the metadata device, zero if there is none.
+    pub tree_offset: u64,
+    /// How often the bit-tree was formatted or loaded.
+    pub tree_epoch: u32,
     /// The number that the next new volume gets.
     pub next_volume: u16,
     /// The volumes.
@@ -114,6 +126,8 @@ pub struct PlanInput {
     pub classes: u8,
     /// Blocks that share a mark, as a power of two.
     pub region_shift: u8,
+    /// How it is to know what was overwritten in place.
+    pub dirty_tracking: DirtyTracking,
     /// Identity of the new cache.
     pub uuid: [u8; 16],
 }
@@ -160,15 +174,19 @@ impl Superblock {
         }
         let unit = input.unit_bytes.max(512);
         let aligned = (block << top).max(u64::from(unit));
+        // The log ends at a unit's border, and the tree goes behind it.
+        let tree_bytes = input.dirty_tracking.bytes(unit);
         let together = |slots: u64| {
-            let data_offset = (RESERVED_BYTES + log_bytes(slots, unit)).next_multiple_of(aligned);
+            let metadata_end = RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes;
+            let data_offset = metadata_end.next_multiple_of(aligned);
             (data_offset, data_offset + slots * block)
         };
         let (slots, data_offset) = match input.metadata_bytes {
             Some(metadata_bytes) => {
                 let data_offset = RESERVED_BYTES.next_multiple_of(aligned);
                 let by_data = input.data_bytes.saturating_sub(data_offset) / block;
-                let room = metadata_bytes.saturating_sub(RESERVED_BYTES) / RECORD_BYTES as u64;
+                let room = metadata_bytes.saturating_sub(RESERVED_BYTES + tree_bytes)
+                    / RECORD_BYTES as u64;
                 let by_metadata = room.saturating_sub(RECORDS_MIN + 64) / RECORDS_PER_SLOT;
                 (by_data.min(by_metadata), data_offset)
             }
@@ -192,7 +210,7 @@ impl Superblock {
         } else {
             (input.classes.count_ones() + 2) << top
         };
-        if slots < least || RESERVED_BYTES + log_size > metadata_size {
+        if slots < least || RESERVED_BYTES + log_size + tree_bytes > metadata_size {
             let needed = match input.metadata_bytes {
                 None => format!("{} bytes are needed", together(u64::from(least)).1),
                 Some(_) => {
@@ -201,7 +219,9 @@ impl Superblock {
                     format!(
                         "{} bytes for data and {} bytes for metadata are needed",
                         data_offset + u64::from(least) * block,
-                        RESERVED_BYTES + log_bytes(u64::from(least), unit).max(records),
+                        RESERVED_BYTES
+                            + tree_bytes
+                            + log_bytes(u64::from(least), unit).max(records),
                     )
                 }
             };
@@ -221,7 +241,13 @@ impl Superblock {
             sequence: 1,
             compat: 0,
             ro_compat: 0,
-            incompat: if top == 0 { 0 } else { INCOMPAT_SIZES },
+            incompat: match top {
+                0 => 0,
+                _ => INCOMPAT_SIZES,
+            } | match input.dirty_tracking {
+                DirtyTracking::Exact => 0,
+                DirtyTracking::Abt | DirtyTracking::None => INCOMPAT_TRACKING,
+            },
             uuid: input.uuid,
             role: match input.metadata_bytes {
                 Some(_) => Role::Metadata,
@@ -237,6 +263,12 @@ impl Superblock {
                 records: log_size / RECORD_BYTES as u64,
                 unit_bytes: unit,
             },
+            dirty_tracking: input.dirty_tracking,
+            tree_offset: match tree_bytes {
+                0 => 0,
+                _ => RESERVED_BYTES + log_size,
+            },
+            tree_epoch: 1,
             next_volume: 1,
             volumes: Vec::new(),
         })
@@ -265,6 +297,7 @@ impl Superblock {
         out[65] = self.region_shift;
         // One size is what a byte of zero says, as it did before there were several.
         out[66] = if self.classes == 1 { 0 } else { self.classes };
+        out[67] = self.dirty_tracking.encode();
         put_u32(&mut out, 68, self.block_size_bytes);
         put_u32(&mut out, 72, self.slots);
         put_u32(&mut out, 76, self.log.unit_bytes);
@@ -277,6 +310,10 @@ impl Superblock {
             106,
             u16::try_from(self.volumes.len()).expect("at most MAX_VOLUMES"),
         );
+        if self.dirty_tracking == DirtyTracking::Abt {
+            put_u32(&mut out, 108, self.tree_epoch);
+            put_u64(&mut out, 112, self.tree_offset);
+        }
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
             let entry = &mut out[at..at + VOLUME_BYTES];
@@ -328,6 +365,10 @@ impl Superblock {
                 records: get_u64(bytes, 96),
                 unit_bytes: get_u32(bytes, 76),
             },
+            // Of what is not known, the features tell whoever reads on.
+            dirty_tracking: DirtyTracking::decode(bytes[67]).unwrap_or_default(),
+            tree_offset: get_u64(bytes, 112),
+            tree_epoch: get_u32(bytes, 108).max(1),
             next_volume: get_u16(bytes, 104),
             volumes: (0..volumes)
                 .map(|place| {
@@ -427,7 +468,13 @@ impl Superblock {
             && (self.log.records * RECORD_BYTES as u64).is_multiple_of(unit)
             && self.log.offset >= RESERVED_BYTES
             && self.data_offset.is_multiple_of(512)
-            && self.region_shift <= 16;
+            && self.region_shift <= 16
+            && (self.incompat & INCOMPAT_TRACKING == 0)
+                == (self.dirty_tracking == DirtyTracking::Exact)
+            && self.tree().is_none_or(|tree| {
+                tree.offset >= self.log.offset + self.log.records * RECORD_BYTES as u64
+                    && tree.offset.is_multiple_of(unit)
+            });
         if sound {
             return Ok(());
         }

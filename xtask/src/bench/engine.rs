@@ -112,7 +112,7 @@ fn claim(name: String, peer: Option<f64>, ours: f64, unit: &str, kind: Kind, mos
 }
 
 /// Builds a benchmark; where its program is.
-pub(super) fn build(root: &Path, name: &str) -> Outcome<PathBuf> {
+pub(crate) fn build(root: &Path, name: &str) -> Outcome<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     eprintln!("building the benchmark");
     let mut build = Command::new(cargo);

@@ -1,7 +1,9 @@
-//! `cargo xtask study mapperx`, the counting half: what a crash has written back, and what knowing it costs.
+//! `cargo xtask study mapperx`: what a crash has written back, and what knowing it costs; with `--timing`, what
+//! writes wait for.
 
 mod page;
 mod result;
+mod timing;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,6 +25,9 @@ pub(crate) struct Options {
     /// The first 100,000 requests of each trace, and not into docs: for a look
     #[arg(long)]
     quick: bool,
+    /// The timing half alone, on an emulated SSD: docs/results/mapperx-timing.md
+    #[arg(long, conflicts_with_all = ["quick", "out"])]
+    timing: bool,
     /// Where the page goes
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -112,6 +117,9 @@ struct Job {
 }
 
 pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
+    if options.timing {
+        return timing::run(root, &root.join("docs/results"), options.json.as_deref());
+    }
     let began = Instant::now();
     let program = built_program(
         root,

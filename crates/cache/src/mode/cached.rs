@@ -100,6 +100,9 @@ async fn write_data(
             .enter_region(before.key, MarkState::MaybeDirty)
             .await?
     };
+    if mark.is_some() {
+        engine.announce(slot).await?;
+    }
     let written = engine.write_slot(slot, start, buf).await;
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.

@@ -8,7 +8,7 @@ use forebay_metadata::record::MarkState;
 use super::RegionId;
 use crate::map::NO_RECORD;
 
-/// A region that has a mark, or is getting one.
+/// A region that has a mark, if only in memory, or is getting one.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) volume: u16,
@@ -17,6 +17,8 @@ pub(super) struct Region {
     pub(super) state: MarkState,
     /// The state that the log was given last.
     pub(super) logged: MarkState,
+    /// It has a mark in the log, or is getting one.
+    pub(super) marked: bool,
     /// Somebody is changing the state.
     pub(super) busy: bool,
     /// Operations in flight that rely on the state.
@@ -34,6 +36,8 @@ pub(super) struct Table {
     pub(super) regions: Vec<Option<Region>>,
     /// Numbers that nobody has.
     free: Vec<RegionId>,
+    /// Regions that have a mark in the log.
+    pub(super) marked: usize,
 }
 
 impl Table {
@@ -50,6 +54,7 @@ impl Table {
             region,
             state: MarkState::None,
             logged: MarkState::None,
+            marked: false,
             busy: false,
             users: 0,
             unrecorded: 0,
@@ -71,9 +76,16 @@ impl Table {
         Some(self.get(id))
     }
 
+    /// Counts a region among those that take room in the log, or no more.
+    pub(super) fn set_marked(&mut self, id: RegionId, marked: bool) {
+        let before = std::mem::replace(&mut self.get(id).marked, marked);
+        self.marked = self.marked + usize::from(marked) - usize::from(before);
+    }
+
     pub(super) fn remove(&mut self, id: RegionId) {
         if let Some(region) = self.regions[id as usize].take() {
             self.by_address.remove(&(region.volume, region.region));
+            self.marked -= usize::from(region.marked);
             self.free.push(id);
         }
     }

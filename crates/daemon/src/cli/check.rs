@@ -17,7 +17,7 @@ use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{check_block_sizes, odd_end, open_path, unreadable};
+use crate::stack::{check_block_sizes, check_dirty_tracking, odd_end, open_path, unreadable};
 use crate::state::hex;
 use crate::table::Table;
 
@@ -120,6 +120,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         && let Some(cache) = &config.cache
     {
         check_block_sizes(config, cache, &found.block_sizes)?;
+        check_dirty_tracking(config, cache, found.dirty_tracking)?;
         for (number, identity) in backing.identities {
             let volume = &config.volumes[number];
             let known = found.check_identity(&volume.name, identity);
@@ -265,6 +266,7 @@ fn as_json(found: &Inspection) -> serde_json::Value {
         "uuid": hex(&found.uuid),
         "block_size_bytes": found.block_size_bytes,
         "block_sizes": found.block_sizes,
+        "dirty_tracking": found.dirty_tracking.as_str(),
         "blocks": found.blocks,
         "clean_shutdown": found.clean_shutdown,
         "records": found.records,

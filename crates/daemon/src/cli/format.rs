@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{Devices, FormatOptions, Inspection};
+use forebay_cache::{Devices, DirtyTracking, FormatOptions, Inspection};
 use forebay_device::file::FileDeviceOptions;
 use forebay_device::signature::{self, Found};
 use forebay_io::{Engine, Reactor, system};
@@ -44,6 +44,16 @@ pub(super) struct Arguments {
     /// range is to have the largest blocks that fit. Or the size of a table's block, 512 or 4K [default: 4K]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(super) block_size: Vec<Size>,
+    /// How the cache is to know after a crash which blocks were overwritten: exact (marks in its log), abt (an
+    /// adaptive bit-tree: fewer writes in service, more to write back after a crash), or none (everything is
+    /// written back)
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "exact",
+        conflicts_with = "btt"
+    )]
+    pub(super) dirty_tracking: DirtyTracking,
     /// Make the file with this size, if it does not exist; one that does must have it
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
@@ -70,6 +80,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let metadata = arguments.metadata.clone();
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let create = arguments.create.map(|size| size.0);
+    let dirty_tracking = arguments.dirty_tracking;
     check_different(&cache, metadata.as_deref())?;
     let made_here = match create {
         Some(bytes) => check_create(&cache, bytes)?,
@@ -86,7 +97,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 .transpose()?,
         };
         let (lost, replaced) = look(&devices, force, discard).await?;
-        let options = FormatOptions::sizes(&sizes, uuid);
+        let options = FormatOptions {
+            dirty_tracking,
+            ..FormatOptions::sizes(&sizes, uuid)
+        };
         forebay_cache::format(&devices, &options)
             .await
             .context(|| format!("cannot format {}", cache.display()))?;

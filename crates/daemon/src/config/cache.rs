@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_cache::DirtyTracking;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -36,6 +37,9 @@ pub struct Cache {
     /// The cache block sizes, bytes, and the line that names them; none for those that the cache was
     /// formatted with.
     pub block_sizes: Option<(Vec<u64>, usize)>,
+    /// How the cache knows after a crash what was overwritten in place, and the line that says so; none for
+    /// what it was formatted with.
+    pub dirty_tracking: Option<(DirtyTracking, usize)>,
     /// The line of the file.
     pub line: usize,
 }
@@ -62,6 +66,7 @@ pub(super) struct RawCache {
     journal: Option<PathBuf>,
     journal_size: Option<Spanned<Size>>,
     block_sizes: Option<Spanned<Vec<Size>>>,
+    dirty_tracking: Option<Spanned<String>>,
 }
 
 impl RawCache {
@@ -100,8 +105,21 @@ impl RawCache {
                 }
             }
         });
+        let dirty_tracking =
+            self.dirty_tracking
+                .as_ref()
+                .and_then(|name| match name.get_ref().parse() {
+                    Ok(tracking) => Some((tracking, problems.line(name.span().start))),
+                    Err(error) => {
+                        let error: forebay_block::Error = error;
+                        let help = "write dirty_tracking = \"exact\", or leave it out";
+                        problems.add(&name.span(), error.report(), help);
+                        None
+                    }
+                });
         Cache {
             block_sizes,
+            dirty_tracking,
             data: self.data.get_ref().clone(),
             metadata: self.metadata.as_ref().map(|name| name.get_ref().clone()),
             durability: self.durability.unwrap_or_default(),

@@ -54,6 +54,24 @@ pub struct CacheStatus {
     pub recovery: String,
     /// Time from the start of recovery to the first I/O, milliseconds.
     pub recovery_ms: u64,
+    /// Blocks that counted as dirty then though no record said so.
+    #[serde(default)]
+    pub recovered_blocks: u64,
+    /// Of these, blocks that were not written back yet.
+    #[serde(default)]
+    pub recovering_blocks: u64,
+    /// Time until they are written back, milliseconds, if it goes on as it did; none if nobody can tell yet.
+    #[serde(default)]
+    pub recovering_ms: Option<u64>,
+    /// How the cache knows what was overwritten in place: `exact`, `abt` or `none`.
+    #[serde(default)]
+    pub dirty_tracking: String,
+    /// Writes of the bit-tree's units, if it has one.
+    #[serde(default)]
+    pub tree_persists: u64,
+    /// Bytes of these, which are among those of metadata.
+    #[serde(default)]
+    pub tree_written_bytes: u64,
     /// The smallest cache block size, bytes.
     pub block_size_bytes: u64,
     /// All cache block sizes: `32K`, `32K..256K`.
@@ -334,6 +352,12 @@ pub(crate) fn example() -> Status {
             durability: "flush".into(),
             recovery: "clean shutdown".into(),
             recovery_ms: 12,
+            recovered_blocks: 40,
+            recovering_blocks: 10,
+            recovering_ms: Some(1500),
+            dirty_tracking: "abt".into(),
+            tree_persists: 7,
+            tree_written_bytes: 7 << 12,
             block_size_bytes: 32 << 10,
             block_sizes: "32K".into(),
             capacity_bytes: 1 << 30,

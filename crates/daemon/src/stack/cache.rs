@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
-    BlockSizes, Cache, CacheOptions, Devices, FormatOptions, LostRange, RecoveryReport,
+    BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, FormatOptions, LostRange,
+    RecoveryReport,
 };
 use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
@@ -60,13 +61,19 @@ pub(super) async fn open(
         random(&mut uuid);
         let sizes = cache.block_sizes.as_ref();
         let sizes = sizes.map_or(&[MEMORY_BLOCK_BYTES][..], |(sizes, _)| sizes);
-        let options = FormatOptions::sizes(sizes, uuid);
+        let options = FormatOptions {
+            dirty_tracking: cache
+                .dirty_tracking
+                .map_or_else(Default::default, |it| it.0),
+            ..FormatOptions::sizes(sizes, uuid)
+        };
         let formatted = forebay_cache::format(&devices, &options).await;
         formatted.context(|| format!("{}: cache in memory", config.place(cache.line)))?;
     }
     let known = read_superblock(config, cache, &devices).await?;
     let there = BlockSizes::from_mask(known.block_size_bytes, known.classes);
     check_block_sizes(config, cache, &there.to_string())?;
+    check_dirty_tracking(config, cache, known.dirty_tracking)?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let mut created = false;
@@ -148,6 +155,28 @@ pub(crate) fn check_block_sizes(config: &Config, cache: &config::Cache, there: &
             sizes_for_format(wanted),
         ),
     ))
+}
+
+/// What the configuration says of dirty tracking is what the cache was formatted with.
+///
+/// # Errors
+/// `InvalidInput` with file, line and remedy.
+pub(crate) fn check_dirty_tracking(
+    config: &Config,
+    cache: &config::Cache,
+    there: DirtyTracking,
+) -> Result<()> {
+    match cache.dirty_tracking {
+        Some((wanted, line)) if wanted != there => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or remove \
+                 `dirty_tracking`, or `forebay detach` its volumes and format it with --dirty-tracking {wanted}",
+                config.place(line),
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// What `forebay format --block-size` takes.
@@ -258,6 +287,12 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             damaged_records = recovery.damaged_records,
             unreadable_units = recovery.unreadable_units,
             "the cache's log is damaged: clean data that it may concern is not used, but dirty data whose record was lost is gone; check what the clients stored, and see `forebay check`"
+        );
+    }
+    if recovery.lost_tree_units > 0 {
+        tracing::warn!(
+            units = recovery.lost_tree_units,
+            "units of the bit-tree could not be believed: all blocks under them count as dirty and are written back; nothing is lost"
         );
     }
     for lost in coalesced(&recovery.lost) {

@@ -85,11 +85,18 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
             recovery.push_str(&format!(", {}{more}", human_count(count, noun)));
         }
     }
+    let tree = stats.tree.unwrap_or_default();
     CacheStatus {
         uuid: hex(&cache.uuid),
         durability: format!("{:?}", cache.config.durability).to_lowercase(),
         recovery,
         recovery_ms: u64::try_from(cache.recovery_time.as_millis()).unwrap_or(u64::MAX),
+        recovered_blocks: stats.recovery.found_blocks,
+        recovering_blocks: stats.recovery.left_blocks,
+        recovering_ms: stats.recovery.left_ms(),
+        dirty_tracking: stats.dirty_tracking.to_string(),
+        tree_persists: tree.persists,
+        tree_written_bytes: tree.bytes,
         block_size_bytes: stats.block_size_bytes,
         block_sizes: stats.block_sizes.clone(),
         capacity_bytes: stats.blocks * stats.block_size_bytes,
@@ -103,7 +110,7 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
         cleaned_bytes: stats.write_back_bytes,
         commits: stats.commits,
         commit_time_us: stats.commit_time_us,
-        metadata_written_bytes: stats.log_bytes,
+        metadata_written_bytes: stats.log_bytes + tree.bytes,
         write_back_errors: stats.write_back_errors,
         read_errors: stats.cache_read_errors,
         memory_bytes: stats.memory_bytes,

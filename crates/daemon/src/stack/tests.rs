@@ -188,6 +188,59 @@ async fn make_files(base: &std::path::Path) {
 }
 
 #[test]
+fn dirty_tracking_of_the_configuration_is_that_of_the_cache() {
+    let scratch = Scratch::new("tracking");
+    let with = |tracking: &str| {
+        let more = format!("\"journal\", dirty_tracking = {tracking:?},");
+        scratch.config(&FILES.replace("\"journal\",", &more))
+    };
+    let (right, wrong) = (with("abt"), with("exact"));
+    let base = scratch.0.clone();
+    on_reactor(|| async move {
+        file(&base.join("disk"), 16 << 20);
+        let devices = forebay_cache::Devices {
+            data: file(&base.join("cache"), 32 << 20),
+            metadata: Some(file(&base.join("map"), 8 << 20)),
+        };
+        let options = FormatOptions {
+            dirty_tracking: forebay_cache::DirtyTracking::Abt,
+            ..FormatOptions::new(16 << 10, [13; 16])
+        };
+        forebay_cache::format(&devices, &options)
+            .await
+            .expect("formatted");
+    });
+    on_reactor(|| async move {
+        let Err(error) = Stack::open(&wrong, &Wishes::default()).await else {
+            panic!("another way of tracking is refused");
+        };
+        let report = error.report();
+        assert!(
+            report.contains("formatted with dirty tracking abt, not exact"),
+            "{report}"
+        );
+        assert!(report.contains("--dirty-tracking exact"), "{report}");
+    });
+    on_reactor(|| async move {
+        let stack = Stack::open(&right, &Wishes::default())
+            .await
+            .expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        // Cached and clean, then overwritten: the tree is written before the data.
+        for byte in 1..3 {
+            let written = db.write(0, Buf::copied(&[byte; 4096])).await;
+            written.expect("written");
+            (stack.write_back(None).await).expect("written back");
+        }
+        let cache = stack.status().cache.expect("there is one");
+        assert_eq!(cache.dirty_tracking, "abt");
+        assert!(cache.tree_persists > 0, "{cache:?}");
+        assert_eq!(cache.recovering_blocks, 0);
+        stack.close().await.expect("closes");
+    });
+}
+
+#[test]
 fn the_sizes_of_the_configuration_are_those_of_the_cache() {
     let scratch = Scratch::new("sizes");
     let with = |sizes: &str| {

@@ -1,12 +1,22 @@
 use super::*;
 
 fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
+    tracked(DirtyTracking::Exact, data, metadata, block)
+}
+
+fn tracked(
+    dirty_tracking: DirtyTracking,
+    data: u64,
+    metadata: Option<u64>,
+    block: u32,
+) -> Result<Superblock> {
     Superblock::plan(PlanInput {
         classes: 1,
         data_bytes: data,
         metadata_bytes: metadata,
         unit_bytes: 4096,
         region_shift: 6,
+        dirty_tracking,
         block_size_bytes: block,
         uuid: [3; 16],
     })
@@ -31,6 +41,47 @@ fn plans_fit_their_devices() {
     assert_eq!(apart.slots, ((1 << 30) - (128 << 10)) / 32768);
     let starved = plan(1 << 30, Some(1 << 20), 4096).expect("fits");
     assert!(starved.slots < 5000, "the metadata device limits the slots");
+}
+
+#[test]
+fn a_tree_lies_between_the_log_and_the_data() {
+    for (data, metadata) in [
+        (100 << 20, None),
+        (1 << 40, None),
+        (1 << 30, Some(16 << 20)),
+    ] {
+        let found = tracked(DirtyTracking::Abt, data, metadata, 32768).expect("fits");
+        found.sound("test").expect("sound");
+        let tree = found.tree().expect("it has one");
+        let log_end = found.log.offset + found.log.records * RECORD_BYTES as u64;
+        let end = metadata.unwrap_or(found.data_offset);
+        assert_eq!(tree.offset, log_end);
+        assert!(tree.offset + tree.bytes() <= end, "{found:?}");
+        assert!(tree.shape.leaf_of(u64::from(found.slots) - 1) < tree.shape.leaves());
+        assert_eq!(Superblock::decode(&found.encode()), Some(found));
+    }
+    for tracking in [DirtyTracking::Exact, DirtyTracking::None] {
+        let found = tracked(tracking, 1 << 30, None, 32768).expect("fits");
+        assert_eq!((found.tree(), found.tree_offset), (None, 0));
+        assert_eq!(Superblock::decode(&found.encode()), Some(found.clone()));
+        let plain = plan(1 << 30, None, 32768).expect("fits");
+        assert_eq!((found.slots, found.log), (plain.slots, plain.log));
+    }
+}
+
+#[test]
+fn what_an_older_version_would_misread_is_marked_incompatible() {
+    for tracking in DirtyTracking::ALL {
+        let mut found = tracked(tracking, 1 << 30, None, 32768).expect("fits");
+        let older = tracking == DirtyTracking::Exact;
+        assert_eq!(found.incompat & INCOMPAT_TRACKING == 0, older);
+        // A way of tracking that contradicts the features is not guessed at.
+        found.incompat ^= INCOMPAT_TRACKING;
+        assert_eq!(
+            found.sound("test").expect_err("refused").kind(),
+            ErrorKind::Corrupt
+        );
+    }
 }
 
 #[test]

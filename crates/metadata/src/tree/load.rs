@@ -28,6 +28,15 @@ pub struct LoadReport {
     pub unreadable_copies: u32,
 }
 
+impl LoadReport {
+    fn of(place: TreePlace) -> Self {
+        Self {
+            units: place.units(),
+            ..Self::default()
+        }
+    }
+}
+
 /// A tree as media has it.
 #[derive(Debug)]
 pub struct Loaded {
@@ -79,26 +88,18 @@ pub async fn load(
     options: TreeOptions,
 ) -> Result<Loaded> {
     check(device, place)?;
-    let mut report = LoadReport {
-        units: place.units(),
-        ..LoadReport::default()
-    };
+    let mut report = LoadReport::of(place);
     let (mut words, mut units) = (Vec::new(), Vec::new());
     // What is to be written first, and what after that is durable.
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for unit in 0..place.units() {
-        let mut copies = Vec::with_capacity(2);
-        for copy in 0..2 {
-            copies.push(read(device, place, seed, unit, copy, &mut report).await?);
-        }
+        let copies = read(device, place, seed, unit, &mut report).await?;
         let sequences = copies
             .iter()
             .flat_map(|copy| copy.sequences.iter().flatten());
         let highest = sequences.copied().max().unwrap_or(0);
         let fresh = first_sequence(epoch).max(highest.saturating_add(1));
-        let chosen = choose([&copies[0].sequences, &copies[1].sequences]);
-        if let Some(copy) = chosen {
-            report.mended_units += u32::from(!copies[1 - copy].is_whole());
+        if let Some(copy) = counting(&copies, &mut report) {
             // Byte for byte, so that tearing it changes nothing.
             first.push((place.at(unit, copy), Buf::copied(&copies[copy].bytes)));
             words.extend(place.words(&copies[copy].bytes));
@@ -108,7 +109,6 @@ pub async fn load(
             });
             continue;
         }
-        report.lost_units += 1;
         let all = vec![u64::MAX; place.unit_words()];
         // A copy that is whole is written last: until then it may be all that is left.
         let last = usize::from(!copies[0].is_whole());
@@ -140,6 +140,30 @@ pub async fn load(
         report,
         units,
     })
+}
+
+/// Reads a tree as [`load`] would, and changes nothing: for a look at what is not in use.
+///
+/// # Errors
+/// `InvalidInput` for a place that is not one of whole units; `ShuttingDown` from the device.
+pub async fn look(
+    device: &dyn BlockDevice,
+    place: TreePlace,
+    seed: Seed,
+) -> Result<(Tree, LoadReport)> {
+    check(device, place)?;
+    let mut report = LoadReport::of(place);
+    let mut words = Vec::new();
+    for unit in 0..place.units() {
+        let copies = read(device, place, seed, unit, &mut report).await?;
+        match counting(&copies, &mut report) {
+            Some(copy) => words.extend(place.words(&copies[copy].bytes)),
+            None => words.extend(vec![u64::MAX; place.unit_words()]),
+        }
+    }
+    let options = TreeOptions::default();
+    let tree = Tree::restored(place.shape, place.unit_words(), options, &words);
+    Ok((tree, report))
 }
 
 /// The units of a tree that was just formatted.
@@ -196,7 +220,31 @@ impl Copy {
     }
 }
 
+/// Which copy of a unit counts, if either is to be believed; the report is told.
+fn counting(copies: &[Copy; 2], report: &mut LoadReport) -> Option<usize> {
+    let chosen = choose([&copies[0].sequences, &copies[1].sequences]);
+    match chosen {
+        Some(copy) => report.mended_units += u32::from(!copies[1 - copy].is_whole()),
+        None => report.lost_units += 1,
+    }
+    chosen
+}
+
+/// Both copies of a unit.
 async fn read(
+    device: &dyn BlockDevice,
+    place: TreePlace,
+    seed: Seed,
+    unit: u32,
+    report: &mut LoadReport,
+) -> Result<[Copy; 2]> {
+    Ok([
+        read_copy(device, place, seed, unit, 0, report).await?,
+        read_copy(device, place, seed, unit, 1, report).await?,
+    ])
+}
+
+async fn read_copy(
     device: &dyn BlockDevice,
     place: TreePlace,
     seed: Seed,

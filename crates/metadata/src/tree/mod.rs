@@ -33,7 +33,7 @@ use paper::Paper;
 use priced::Priced;
 use summary::Summary;
 
-pub use load::{LoadReport, Loaded, format, load};
+pub use load::{LoadReport, Loaded, format, load, look};
 pub use sector::{Plane, TreePlace};
 pub use shape::{DEFAULT_DEGREE, DEFAULT_LEVELS, Shape};
 pub use summary::Round;
@@ -85,6 +85,16 @@ pub enum Marked {
     Durable,
     /// When this round has ended.
     After(u64),
+}
+
+impl Marked {
+    /// When both are.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Durable, marked) | (marked, Self::Durable) => marked,
+            (Self::After(one), Self::After(other)) => Self::After(one.max(other)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -171,14 +181,23 @@ impl Tree {
             if !self.summary.wants(leaf) {
                 self.want(leaf, durable);
             }
-            if durable {
-                continue;
+            if !durable {
+                marked = marked.and(Marked::After(self.summary.await_leaf(leaf)));
             }
-            let round = self.summary.await_leaf(leaf);
-            marked = match marked {
-                Marked::After(other) if other > round => marked,
-                _ => Marked::After(round),
-            };
+        }
+        marked
+    }
+
+    /// When these blocks, each of which is marked already, are durably so.
+    ///
+    /// # Panics
+    /// If a block lies beyond the volume.
+    pub fn marked(&mut self, blocks: Range<u64>) -> Marked {
+        let mut marked = Marked::Durable;
+        for leaf in self.shape.leaves_of(&blocks) {
+            if !self.summary.is_durable(leaf) {
+                marked = marked.and(Marked::After(self.summary.await_leaf(leaf)));
+            }
         }
         marked
     }

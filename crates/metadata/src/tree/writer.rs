@@ -84,14 +84,30 @@ impl TreeWriter {
     /// The device's own: then the mark stands in memory, and is to be cleared.
     #[track_caller]
     pub fn mark(&self, blocks: Range<u64>) -> impl Future<Output = Result<()>> + '_ {
-        let site = Site::here();
         let marked = self.tree.borrow_mut().mark(blocks);
-        async move {
-            match marked {
-                Marked::After(round) if !site.lacks(Part::Wait) => self.reach(round).await,
-                _ => Ok(()),
-            }
+        self.until(Site::here(), marked)
+    }
+
+    /// Waits until what was marked is durably so.
+    ///
+    /// # Errors
+    /// The device's own.
+    #[track_caller]
+    pub fn durable(&self, marked: Marked) -> impl Future<Output = Result<()>> + '_ {
+        self.until(Site::here(), marked)
+    }
+
+    async fn until(&self, site: Site, marked: Marked) -> Result<()> {
+        match marked {
+            Marked::After(round) if !site.lacks(Part::Wait) => self.reach(round).await,
+            _ => Ok(()),
         }
+    }
+
+    /// Bytes of a unit, which a persist writes.
+    #[must_use]
+    pub const fn unit_bytes(&self) -> u32 {
+        self.place.unit_bytes
     }
 
     /// Waits until a round is durable, and writes those before it that nobody else does.
