@@ -40,17 +40,18 @@ fn measure(cluster: &Cluster) -> Result<()> {
         index: index * 7919 % PAGES,
     };
     let mut out = [0; PAGE];
-    let timed = |what: &str, rounds: u64, body: &mut dyn FnMut(PageId) -> Result<()>| {
-        let sent = cluster.sent.load(Ordering::Relaxed);
-        let start = Instant::now();
-        for index in 0..PAGES * rounds {
-            body(page(index))?;
-        }
-        let each_ns = start.elapsed().as_nanos() / u128::from(PAGES * rounds);
-        let packets = cluster.sent.load(Ordering::Relaxed) - sent;
-        println!("{what:<48} {each_ns:>7} ns a page {packets:>6} packets");
-        Ok(())
-    };
+    let timed =
+        |what: &str, rounds: u64, body: &mut dyn FnMut(PageId) -> Result<()>| -> Result<()> {
+            let sent = cluster.sent.load(Ordering::Relaxed);
+            let start = Instant::now();
+            for index in 0..PAGES * rounds {
+                body(page(index))?;
+            }
+            let each_ns = start.elapsed().as_nanos() / u128::from(PAGES * rounds);
+            let packets = cluster.sent.load(Ordering::Relaxed) - sent;
+            println!("{what:<48} {each_ns:>7} ns a page {packets:>6} packets");
+            Ok(())
+        };
     timed("read, nowhere yet (fill)", 1, &mut |page| {
         local.read(page, &mut out)
     })?;
