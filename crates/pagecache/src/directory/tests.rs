@@ -452,3 +452,64 @@ fn a_page_takes_at_most_64_bytes() {
         );
     }
 }
+
+#[test]
+fn whatever_nodes_say_is_taken_or_refused() {
+    for seed in 0..400 {
+        let rng = forebay_io::sim::Rng::new(seed);
+        let mut desk = Desk::new(3, 3, 1, 2);
+        for _ in 0..400 {
+            let (from, index) = (rng.index(3) as u8, rng.below(12));
+            let frame = u32::try_from(rng.below(10)).expect("small");
+            let current = desk
+                .directory
+                .entries
+                .get(frame as usize)
+                .map(|entry| entry.generation);
+            let generation = current
+                .filter(|_| rng.chance(9, 10))
+                .unwrap_or(rng.below(50));
+            let (page, place) = (page(index), Place { frame, generation });
+            let access = if rng.chance(1, 2) {
+                Access::Read
+            } else {
+                Access::Write
+            };
+            let range = LockRange {
+                inode: 7,
+                start: index,
+                end: rng.below(14),
+                exclusive: rng.chance(1, 2),
+            };
+            let (ticket, ok) = (rng.below(6), rng.chance(3, 4));
+            let message = match rng.below(12) {
+                0..=2 => ToDirectory::Lookup { page, access },
+                3..=4 => ToDirectory::Publish { place },
+                5 => ToDirectory::Abandon { place },
+                6..=7 => ToDirectory::Invalidated { place },
+                8 => ToDirectory::WrittenBack { place, ok },
+                9 => match desk.directory.at(place).map(|entry| entry.page) {
+                    Some(page) => ToDirectory::Flush { page, place },
+                    None => ToDirectory::Used { place },
+                },
+                10 => ToDirectory::Lock { ticket, range },
+                _ => ToDirectory::Unlock { ticket },
+            };
+            let refused = desk.try_say(from, message).err();
+            assert!(refused.is_none_or(|error| error.kind() == ErrorKind::InvalidInput));
+            if rng.chance(1, 300) {
+                desk.die(from);
+            }
+            let used = desk
+                .directory
+                .entries
+                .iter()
+                .filter(|entry| entry.state != State::Invalid);
+            assert_eq!(
+                used.count(),
+                desk.directory.pages.len(),
+                "each page in use is in the table"
+            );
+        }
+    }
+}

@@ -8,6 +8,8 @@ mod read_ahead;
 mod receive;
 mod sync;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -93,6 +93,32 @@ fn lives_are_relaxed() {
     );
 }
 
+#[test]
+fn a_node_may_die_before_every_step() {
+    for consistency in [Consistency::Strong, Consistency::Relaxed] {
+        for seed in 0..6 {
+            let run = |step| World::killed_at(seed, consistency, step).run();
+            let undisturbed = run(u64::MAX).expect("a life without a death");
+            assert_eq!(undisturbed.deaths, 0);
+            for step in 1..undisturbed.steps {
+                let life = run(step);
+                let summary = life.unwrap_or_else(|wrong| {
+                    panic!("seed {seed}, {consistency:?}, a death at step {step}: {wrong}")
+                });
+                assert_eq!(summary.deaths, 1, "step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_seed_is_replayed_exactly() {
+    for seed in 0..20 {
+        let run = || World::new(seed, Consistency::Relaxed, None).run();
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
+
 /// Seeds until a planted error is found, by either consistency.
 fn found(fault: Fault) -> u64 {
     for seed in 0..400 {

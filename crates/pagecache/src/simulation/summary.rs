@@ -1,7 +1,7 @@
 //! What runs came to, and whether they came to what they are to prove something about.
 
 /// What a run came to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) steps: u64,
     pub(super) packets: u64,

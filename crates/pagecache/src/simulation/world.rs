@@ -82,6 +82,8 @@ pub(super) struct World {
     speeds: Vec<u64>,
     budget_pages: u32,
     prints: bool,
+    /// The one step at which a node dies, where deaths are not drawn.
+    kill_at: Option<u64>,
 }
 
 /// What may happen next.
@@ -144,6 +146,7 @@ impl World {
             speeds: (0..2 * nodes).map(|_| 1 + rng.below(8)).collect(),
             budget_pages,
             prints: std::env::var_os("FOREBAY_STEPS").is_some(),
+            kill_at: None,
             rng,
         };
         for number in 0..nodes {
@@ -166,6 +169,14 @@ impl World {
             });
             world.apply(usize::from(number), effects);
         }
+        world
+    }
+
+    /// A short life in which one node dies, before the step `step`; after its end, nobody does.
+    pub(super) fn killed_at(seed: u64, consistency: Consistency, step: u64) -> Self {
+        let mut world = Self::new(seed, consistency, None);
+        (world.kills_left, world.operations_left) = (0, 60);
+        world.kill_at = Some(step);
         world
     }
 
@@ -249,6 +260,10 @@ impl World {
         let living: Vec<usize> = (0..self.peers.len())
             .filter(|index| self.peers[*index].alive)
             .collect();
+        if self.kill_at == Some(self.now) {
+            let number = usize::try_from(self.now).expect("few steps") % living.len();
+            return Ok(Some(Event::Kill(living[number])));
+        }
         if self.kills_left > 0 && living.len() > 1 && self.rng.chance(1, 300) {
             self.kills_left -= 1;
             return Ok(Some(Event::Kill(living[self.rng.index(living.len())])));
