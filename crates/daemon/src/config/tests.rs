@@ -132,7 +132,8 @@ fn a_good_file_means_what_it_says() {
 #[test]
 fn a_virtual_machines_disk_is_alone_on_its_socket() {
     let disk = "vhost-user-blk = \"vm.sock\"";
-    let report = broken(disk, "vhost-user-blk = \"/run/forebay/db.sock\"");
+    let whole = "volume = \"db\"\nvhost-user-blk = \"vm.sock\"";
+    let report = broken(whole, &whole.replace("vm.sock", "/run/forebay/db.sock"));
     assert!(report.contains("cannot both be listened on"), "{report}");
     let report = broken(disk, "vhost-user-blk = \"vm.sock\"\ninsecure = true");
     assert!(report.contains("that no network reaches"), "{report}");

@@ -149,11 +149,9 @@ impl Queue {
         while empty_handed < 2 {
             let _ = (self.ring.borrow_mut()).disable_notification(self.memory.ram());
             empty_handed += 1;
-            while let Some(chain) = self.next() {
-                if self.stopping.get() {
-                    self.ring_back(chain);
-                    return;
-                }
+            while !self.stopping.get()
+                && let Some(chain) = self.next()
+            {
                 empty_handed = 0;
                 self.in_flight.set(self.in_flight.get() + 1);
                 rt::spawn(Rc::clone(self).run(chain));
@@ -163,18 +161,10 @@ impl Queue {
                 }
             }
             let more = (self.ring.borrow_mut()).enable_notification(self.memory.ram());
-            if !more.unwrap_or(false) {
+            if self.stopping.get() || !more.unwrap_or(false) {
                 return;
             }
         }
-    }
-
-    /// A request that is not begun is the next again.
-    fn ring_back(&self, chain: Chain) {
-        let mut ring = self.ring.borrow_mut();
-        let next = ring.next_avail().wrapping_sub(1);
-        ring.set_next_avail(next);
-        self.spare.borrow_mut().push(chain);
     }
 
     /// The next request in the ring.
