@@ -159,12 +159,17 @@ mod random_seeds {
 /// Fails each write, flush and discard of each device in turn.
 fn failures(mode: Mode) {
     for durability in [Durability::Sync, Durability::Flush] {
-        for fits in [true, false] {
+        for (fits, variant) in [
+            (true, 0),
+            (false, 0),
+            (true, TREE),
+            (false, TREE | CHANGING),
+        ] {
             let target = target(Setup {
                 mode,
                 durability,
                 fits,
-                variant: 0,
+                variant,
             });
             match target.faults(2, 1) {
                 Ok(report) => {

@@ -285,11 +285,12 @@ fn render(what: &str, found: &Inspection) -> String {
         false => "not shut down cleanly: the next start recovers it",
     };
     let mut text = format!(
-        "{what}: cache {}, {} of {}, {} of metadata, {state}\n",
+        "{what}: cache {}, {} of {}, {} of metadata, dirty tracking {}, {state}\n",
         hex(&found.uuid),
         human_count(u64::from(found.blocks), "block"),
         block_sizes_in_words(u64::from(found.block_size_bytes), &found.block_sizes),
         human_count(found.records, "record"),
+        found.dirty_tracking,
     );
     if !found.volumes.is_empty() {
         text.push_str(&volumes(found).render(2));

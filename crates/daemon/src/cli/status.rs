@@ -86,6 +86,8 @@ mod tests {
             "running for 61 s",
             "1 MiB of 1 GiB used",
             "90.0%",
+            "bit-tree: 7 writes, 28 KiB",
+            "recovery: 10 of 40 blocks that may be dirty to be written back (1.5 s left)",
             "50 us / 1.5 ms",
             "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 written",
             "device \"ssd\": 2 errors, the last: write of 512 bytes",
