@@ -33,7 +33,7 @@ const FIRST: u64 = 100_000;
 const COLLECTED: u64 = 120;
 const THREADS: usize = 2;
 /// Longer than any mutation takes; one that makes the engine run in circles would take for ever.
-const PATIENCE: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_mins(20);
 
 fn target(setup: Setup) -> Target<CacheStack> {
     Target {
