@@ -99,6 +99,8 @@ pub(crate) struct Setup {
     pub(crate) fuse: bool,
     /// Whether transit caches lie over both files, with a block translation table on that of the cache.
     pub(crate) transit: bool,
+    /// How the cache is to know what was overwritten in place.
+    pub(crate) dirty_tracking: &'static str,
 }
 
 /// The program, running or not, with its folder.
@@ -164,7 +166,11 @@ state = "state"
         if setup.transit {
             daemon.command("format", &["--btt", "cache"]);
         }
-        daemon.command("format", &["--cache", "cache"]);
+        let tracking = setup.dirty_tracking;
+        daemon.command(
+            "format",
+            &["--cache", "cache", "--dirty-tracking", tracking],
+        );
         daemon
     }
 

@@ -198,6 +198,7 @@ fn killed_while_files_are_written(durability: &'static str) {
         volume_bytes: VOLUME_BYTES,
         fuse: true,
         transit: false,
+        dirty_tracking: "exact",
     };
     let mut daemon = Daemon::new(&format!("ext4-{durability}"), &setup);
     daemon.start();

@@ -135,12 +135,23 @@ fn seed() -> u64 {
 }
 
 fn set_up(name: &str, durability: &'static str, transit: bool, seed: u64) -> (Daemon, Vec<Writer>) {
+    set_up_tracked(name, durability, transit, "exact", seed)
+}
+
+fn set_up_tracked(
+    name: &str,
+    durability: &'static str,
+    transit: bool,
+    dirty_tracking: &'static str,
+    seed: u64,
+) -> (Daemon, Vec<Writer>) {
     let setup = Setup {
         durability,
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: false,
         transit,
+        dirty_tracking,
     };
     let writer = |index| Writer::new(index, WRITERS, seed);
     (
@@ -149,13 +160,14 @@ fn set_up(name: &str, durability: &'static str, transit: bool, seed: u64) -> (Da
     )
 }
 
-fn killed_under_load(durability: &'static str, transit: bool) {
+fn killed_under_load(durability: &'static str, transit: bool, dirty_tracking: &'static str) {
     let seed = seed();
     say(&format!("durability {durability}: FOREBAY_SEED={seed}"));
-    let (mut daemon, mut writers) = set_up(
-        &format!("kill-{durability}-{transit}"),
+    let (mut daemon, mut writers) = set_up_tracked(
+        &format!("kill-{durability}-{transit}-{dirty_tracking}"),
         durability,
         transit,
+        dirty_tracking,
         seed,
     );
     daemon.start();
@@ -199,17 +211,22 @@ fn killed_under_load(durability: &'static str, transit: bool) {
 
 #[test]
 fn no_acknowledged_write_is_lost_with_durability_sync() {
-    killed_under_load("sync", false);
+    killed_under_load("sync", false, "exact");
 }
 
 #[test]
 fn no_acknowledged_write_is_lost_with_durability_flush() {
-    killed_under_load("flush", false);
+    killed_under_load("flush", false, "exact");
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_with_a_bit_tree() {
+    killed_under_load("flush", false, "abt");
 }
 
 #[test]
 fn no_acknowledged_write_is_lost_through_transit_caches() {
-    killed_under_load("flush", true);
+    killed_under_load("flush", true, "exact");
 }
 
 /// The process journal holds what was acknowledged and not flushed: without it the daemon must not

@@ -172,6 +172,7 @@ fn memory_is_reclaimed_through_the_volume_without_a_deadlock() {
         volume_bytes: VOLUME_BYTES,
         fuse: true,
         transit: false,
+        dirty_tracking: "exact",
     };
     let mut daemon = Daemon::new("reclaim", &setup);
     daemon.group = Some(group.folder.clone());

@@ -57,6 +57,7 @@ fn a_million_cached_blocks_are_back_within_a_second() {
             volume_bytes,
             fuse: false,
             transit: false,
+            dirty_tracking: "exact",
         },
     );
     daemon.command(
