@@ -33,6 +33,8 @@ pub struct LostRange {
 pub struct RecoveryReport {
     /// The last shutdown was clean.
     pub clean_shutdown: bool,
+    /// There was no record at all: the cache is as it was formatted.
+    pub never_used: bool,
     /// Blocks that are cached.
     pub cached_blocks: u64,
     /// Blocks that count as dirty.
@@ -113,6 +115,7 @@ pub(crate) async fn recover(
     let mut report = RecoveryReport {
         lost_tree_units: tree.lost_units,
         clean_shutdown: replayed.clean,
+        never_used: replayed.records + replayed.damaged_records + replayed.unreadable_units == 0,
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,
         journal_entries: usable.len() as u64,

@@ -270,13 +270,17 @@ impl OpenCache {
 
 /// Says what the start found, as loud as it deserves.
 fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
-    tracing::info!(
-        clean_shutdown = recovery.clean_shutdown,
-        cached_blocks = recovery.cached_blocks,
-        dirty_blocks = recovery.dirty_blocks,
-        journal_entries = recovery.journal_entries,
-        "the cache is open"
-    );
+    if recovery.never_used {
+        tracing::info!("the cache is open, for the first time");
+    } else {
+        tracing::info!(
+            clean_shutdown = recovery.clean_shutdown,
+            cached_blocks = recovery.cached_blocks,
+            dirty_blocks = recovery.dirty_blocks,
+            journal_entries = recovery.journal_entries,
+            "the cache is open"
+        );
+    }
     if journal_loss_accepted {
         tracing::warn!(
             "--accept-journal-loss: if the process journal was gone, what was acknowledged since the last flush may be lost"

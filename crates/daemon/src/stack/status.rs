@@ -60,6 +60,7 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
     let found = &cache.recovery;
     let mut recovery = match (cache.memory, found.clean_shutdown) {
         (Some(_), _) => "new, in memory".to_owned(),
+        (None, _) if found.never_used => "never used before".to_owned(),
         (None, true) => format!(
             "after a clean shutdown, {} kept",
             human_count(found.cached_blocks, "block")

@@ -153,11 +153,12 @@ pub(super) fn others(
 
 pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
     let path = path(directory, volume);
-    let text = match fs::read_to_string(&path) {
+    let bytes = match fs::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        text => text.context(|| format!("cannot read {}", path.display()))?,
+        bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
     };
-    match parse(volume, &text) {
+    // What is no text fails the check like any other damage.
+    match parse(volume, &String::from_utf8_lossy(&bytes)) {
         Some(record) => Ok(Some(record)),
         None => Err(Error::new(
             ErrorKind::Corrupt,

@@ -76,11 +76,15 @@ fn a_record_comes_back_and_damage_is_noticed() {
     let path = scratch.0.join("db.epoch");
     let whole = std::fs::read(&path).expect("there");
     for at in 0..whole.len() {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 0x04;
-        std::fs::write(&path, &damaged).expect("written");
-        let error = state.load("db").expect_err("damage is noticed");
-        assert!(error.report().contains("db.epoch"), "byte {at}: {error:?}");
+        // The second makes it no text at all.
+        for bit in [0x04, 0x80] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= bit;
+            std::fs::write(&path, &damaged).expect("written");
+            let error = state.load("db").expect_err("damage is noticed").report();
+            let told = error.contains("db.epoch") && error.contains("--adopt db");
+            assert!(told, "byte {at}: {error}");
+        }
         std::fs::write(&path, &whole[..at]).expect("written");
         assert!(state.load("db").is_err(), "cut at {at}");
     }
