@@ -228,7 +228,7 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| v.in_flight,
         ),
     ];
-    let counters: [VolumeNumber; 6] = [
+    let counters: [VolumeNumber; 7] = [
         (
             "read_hits",
             "Pieces of reads (a cache block each) that the cache answered.",
@@ -259,6 +259,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "Pieces of writes that went to the backing device only.",
             |v| v.bypassed_writes,
         ),
+        (
+            "limited_requests",
+            "Requests that waited for the volume's limits.",
+            |v| v.limited,
+        ),
     ];
     for (name, help, value) in gauges {
         let name = format!("forebay_volume_{name}");
@@ -273,6 +278,16 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
         for volume in volumes {
             text.sample(&name, &[("volume", &volume.name)], value(volume));
         }
+    }
+    let name = "forebay_volume_limited_seconds_total";
+    text.family(
+        name,
+        "counter",
+        "Time that requests waited for the volume's limits, together.",
+    );
+    for volume in volumes {
+        let seconds = volume.limited_us as f64 / 1e6;
+        text.sample(name, &[("volume", &volume.name)], seconds);
     }
     let operations = [
         ("requests", "Requests that ended, well or not."),

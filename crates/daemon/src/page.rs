@@ -47,6 +47,7 @@ pub fn render(status: &Status) -> String {
     ] {
         let _ = write!(html, "<h2>{title}</h2>{}", table.html());
     }
+    paragraphs(&mut html, view::limits(status));
     paragraphs(&mut html, view::transits(status));
     paragraphs(&mut html, view::trouble(status));
     html.push_str("<h2>Listening</h2>");

@@ -91,6 +91,30 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     lines
 }
 
+/// What volumes with limits let through, one line each.
+pub(crate) fn limits(status: &Status) -> Vec<String> {
+    let volumes = status.volumes.iter();
+    volumes
+        .filter_map(|volume| {
+            let iops = volume.iops_limit.map(|iops| format!("{iops} requests/s"));
+            let bandwidth = volume
+                .bandwidth_limit_bytes_per_s
+                .map(|rate| format!("{}/s", human_bytes(rate)));
+            let limits: Vec<_> = iops.into_iter().chain(bandwidth).collect();
+            let mean_us = volume.limited_us.checked_div(volume.limited).unwrap_or(0);
+            (!limits.is_empty()).then(|| {
+                format!(
+                    "volume {:?} is limited to {}: {} waited, {} on average",
+                    volume.name,
+                    limits.join(" and "),
+                    human_count(volume.limited, "request"),
+                    human_duration(Duration::from_micros(mean_us)),
+                )
+            })
+        })
+        .collect()
+}
+
 /// The transit caches, one line each.
 pub(crate) fn transits(status: &Status) -> Vec<String> {
     let transits = status.transits.iter();

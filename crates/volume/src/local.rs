@@ -250,7 +250,10 @@ impl Local {
         if let Some(taken) = line.queue(now, begin, taken) {
             drop(line);
             self.run(taken);
-        } else if !std::mem::replace(&mut line.attended, true) {
+            return;
+        }
+        self.shared.counters.limit(begin.saturating_sub(now));
+        if !std::mem::replace(&mut line.attended, true) {
             rt::spawn(let_through(Rc::downgrade(self)));
         }
     }

@@ -65,6 +65,8 @@ pub(crate) struct Counters {
     kinds: [OpCounters; 5],
     started: AtomicU64,
     ended: AtomicU64,
+    limited: AtomicU64,
+    limited_ns: AtomicU64,
 }
 
 impl Counters {
@@ -73,7 +75,18 @@ impl Counters {
             kinds: [const { OpCounters::new() }; 5],
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
+            limited: AtomicU64::new(0),
+            limited_ns: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a request that waits so long for the volume's limits.
+    pub(crate) fn limit(&self, wait: Duration) {
+        add(&self.limited, 1);
+        add(
+            &self.limited_ns,
+            u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
+        );
     }
 
     /// Counts a request that starts; whether its latency is to be measured.
@@ -121,6 +134,8 @@ impl Counters {
             discard,
             write_zeroes,
             in_flight: self.in_flight(),
+            limited: self.limited.load(Ordering::Relaxed),
+            limited_time: Duration::from_nanos(self.limited_ns.load(Ordering::Relaxed)),
         }
     }
 }
@@ -154,4 +169,8 @@ pub struct VolumeStats {
     pub write_zeroes: OpStats,
     /// Requests that have started and not ended.
     pub in_flight: u64,
+    /// Requests that waited for the volume's limits.
+    pub limited: u64,
+    /// How long they waited for these, together.
+    pub limited_time: Duration,
 }

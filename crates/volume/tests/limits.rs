@@ -110,6 +110,11 @@ fn operations_a_second_are_limited_to_within_five_percent() {
             let stats = volume.handle().stats();
             assert_eq!(stats.read.ops + stats.write.ops, answered);
             assert_eq!((stats.in_flight, stats.read.errors), (0, 0));
+            // The device answers in 0.3 ms, of `depth` clients each; what they wait beyond that is the limit's doing.
+            let waited = stats.limited_time.as_secs_f64();
+            let expected = depth as f64 * 6.0 - answered as f64 * 0.0003;
+            assert!(near(waited, expected), "{iops}: {waited} s, {expected}");
+            assert!(stats.limited <= answered && stats.limited * 10 > answered * 9);
         });
     }
 }

@@ -64,8 +64,9 @@ fn render(status: &Status, before: Option<&Status>) -> String {
     ] {
         text.push_str(&format!("\n{title}\n{}", table.render(2)));
     }
-    for line in view::transits(status)
+    for line in view::limits(status)
         .into_iter()
+        .chain(view::transits(status))
         .chain(view::trouble(status))
     {
         text.push_str(&format!("  {line}\n"));

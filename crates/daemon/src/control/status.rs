@@ -143,6 +143,18 @@ pub struct VolumeStatus {
     pub bypassed_writes: u64,
     /// Requests that have started and not ended.
     pub in_flight: u64,
+    /// Requests a second that it lets through at most; none without a limit.
+    #[serde(default)]
+    pub iops_limit: Option<u32>,
+    /// Bytes a second that it lets through at most; none without a limit.
+    #[serde(default)]
+    pub bandwidth_limit_bytes_per_s: Option<u64>,
+    /// Requests that waited for these limits.
+    #[serde(default)]
+    pub limited: u64,
+    /// How long they waited for these, together, microseconds.
+    #[serde(default)]
+    pub limited_us: u64,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     pub operations: Vec<OperationStatus>,
 }
@@ -382,6 +394,10 @@ pub(crate) fn example() -> Status {
             bypassed_reads: 0,
             bypassed_writes: 0,
             in_flight: 0,
+            iops_limit: Some(5000),
+            bandwidth_limit_bytes_per_s: None,
+            limited: 4,
+            limited_us: 10_000,
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

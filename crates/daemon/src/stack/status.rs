@@ -1,5 +1,7 @@
 //! What an open stack says about itself.
 
+use std::num::{NonZeroU32, NonZeroU64};
+
 use forebay_volume::{OpStats, bucket_upper_ns};
 
 use super::cache::OpenCache;
@@ -139,6 +141,14 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         bypassed_reads: number(|stats| stats.bypassed_reads),
         bypassed_writes: number(|stats| stats.bypassed_writes),
         in_flight: counted.in_flight,
+        iops_limit: served.config.limits.iops.map(NonZeroU32::get),
+        bandwidth_limit_bytes_per_s: served
+            .config
+            .limits
+            .bandwidth_bytes_per_s
+            .map(NonZeroU64::get),
+        limited: counted.limited,
+        limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),
             operation("write", &counted.write),
