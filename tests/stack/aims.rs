@@ -43,7 +43,7 @@ impl Aim {
     }
 }
 
-pub(crate) const AIMS: [Aim; 10] = [
+pub(crate) const AIMS: [Aim; 11] = [
     // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
     Aim {
         mode: Mode::WriteBack,
@@ -237,5 +237,27 @@ pub(crate) const AIMS: [Aim; 10] = [
         },
         recoveries: true,
         seeds: 2,
+    },
+    // Writes went round the cache, and quiet ended that; long before any commit a write goes in place, which no mark in
+    // the log announces.
+    Aim {
+        mode: Mode::WriteThrough,
+        durability: Durability::Flush,
+        script: &[
+            Write(0, 4),
+            Flush,
+            Pause(1000),
+            Write(0, 4),
+            WB,
+            Pause(7000),
+            Write(0, 4),
+        ],
+        change: |small| Details {
+            dirty_tracking: DirtyTracking::Abt,
+            commit_interval: Duration::from_secs(10),
+            ..small
+        },
+        recoveries: false,
+        seeds: 1,
     },
 ];

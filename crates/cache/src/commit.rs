@@ -30,8 +30,8 @@ use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED};
 use crate::queue::{Entry, Later};
 use crate::tail::Tail;
 
-/// Names a round; see [`Engine::committed`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Names a round, the first one being 1; see [`Engine::committed`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
 /// How often a failed write of log units is tried again before the cache gives up.
@@ -264,11 +264,14 @@ impl Engine {
         self.wake_everyone();
     }
 
-    /// After a failed flush: names the dirty data that was written since the last good one, in the
-    /// process journal, where the next process finds it and reports it as lost. Entries of fresh
-    /// writes are there already; what was overwritten in place is added.
+    /// After a failed flush: names what was written since the last good one in the process journal, where the next
+    /// process finds it. It reports what was dirty as lost; of these, entries of fresh writes are there already, and what
+    /// was overwritten in place is added. What is clean the backing device has as well, and the next process forgets: a
+    /// mark may have it take what is older for dirty.
     fn give_up_unflushed(&self) {
-        let written = std::mem::take(&mut *self.commit.unflushed.borrow_mut());
+        let mut written = std::mem::take(&mut *self.commit.unflushed.borrow_mut());
+        // Where the journal has no room for all, what is dirty comes first.
+        written.sort_by_key(|slot| self.map.borrow().slot(*slot).dirty == 0);
         let stamp = self.commit.log.borrow().next();
         let mut journal = self.commit.journal.borrow_mut();
         let mut unnamed = 0_u64;
@@ -280,7 +283,7 @@ impl Engine {
             // What is clean is on the backing device as well, and is read there.
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
-            if entry.dirty == 0 {
+            if entry.dirty == 0 && entry.record_at == NO_RECORD {
                 continue;
             }
             match &mut *journal {
@@ -292,7 +295,8 @@ impl Engine {
                     tracing::error!(
                         volume = entry.key.volume(),
                         block = entry.key.block(),
-                        "a dirty block that no flush covered may be lost"
+                        dirty = entry.dirty != 0,
+                        "a block that no flush covered may be lost, or be older after a restart"
                     );
                 }
             }

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::journal::{Journal, Recovered};
 use forebay_metadata::log::Log;
+use forebay_metadata::order;
 use forebay_metadata::record::{BlockRecord, MarkState};
-use forebay_metadata::replay::{Replayed, mend, replay};
+use forebay_metadata::replay::{Replayed, replay, rewrite_last_batch};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockId, Misplaced};
 
@@ -104,13 +105,22 @@ pub(crate) async fn recover(
     )
     .await?;
     check_journal(&replayed, journal.as_ref(), options)?;
-    mend(
+    rewrite_last_batch(
         metadata.as_ref(),
         superblock.log,
         superblock.seed(),
         &replayed,
     )
     .await?;
+    if let Err(error) = order::flush(metadata.as_ref()).await {
+        // What a killed process wrote to this device, and only the journal names, may have gone with it (rule 9).
+        if devices.metadata.is_none()
+            && let Some(buf) = &options.journal
+        {
+            Journal::poison_remains(buf, &superblock.uuid, &options.boot_id);
+        }
+        return Err(error);
+    }
     let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
     let mut report = RecoveryReport {
         lost_tree_units: tree.lost_units,
@@ -122,7 +132,14 @@ pub(crate) async fn recover(
         lost: lost_ranges(superblock, journal.as_ref()),
         ..RecoveryReport::default()
     };
-    Ok(build(superblock, &replayed, tracking, &mut report))
+    let forgotten = forgotten(journal.as_ref());
+    Ok(build(
+        superblock,
+        &replayed,
+        &forgotten,
+        tracking,
+        &mut report,
+    ))
 }
 
 /// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
@@ -175,14 +192,27 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
                 |volume| volume.name.clone(),
             )
     };
-    poisoned
-        .entries
-        .iter()
+    let dirty = poisoned.entries.iter();
+    dirty
+        .filter(|(_, record)| record.dirty != 0)
         .map(|(_, record)| LostRange {
             volume: name(record),
             offset: record.block * geometry.unit_bytes(),
             len: geometry.block_bytes(record.class),
         })
+        .collect()
+}
+
+/// A block at its place: volume, first unit, place.
+type Placed = (u16, u64, u32);
+
+/// What was clean, and in doubt, when a flush of the cache device failed: the backing device has it.
+fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
+    let poisoned = journal.filter(|found| found.poisoned).into_iter();
+    poisoned
+        .flat_map(|found| &found.entries)
+        .filter(|(_, record)| record.dirty == 0)
+        .map(|(_, record)| (record.volume, record.block, record.slot))
         .collect()
 }
 
@@ -215,6 +245,7 @@ fn release_held(map: &mut Map, zombies: &mut [Zombie], group: u32) -> bool {
 fn build(
     superblock: &Superblock,
     replayed: &Replayed,
+    forgotten: &HashSet<Placed>,
     tracking: Tracking,
     report: &mut RecoveryReport,
 ) -> RecoveredMap {
@@ -270,6 +301,9 @@ fn build(
                 MarkState::MaybeDirty => tell_of_doubt(superblock, &geometry, &record),
                 MarkState::Intent | MarkState::None => valid = dirty,
             }
+        }
+        if forgotten.contains(&(record.volume, record.block, record.slot)) {
+            (valid, dirty) = (0, 0);
         }
         report.distrusted_blocks += u64::from(valid != record.valid);
         let region = geometry.region_of(block.unit);
@@ -435,7 +469,13 @@ mod tests {
                 ..Replayed::default()
             };
             let mut report = RecoveryReport::default();
-            let recovered = build(&superblock, &replayed, Tracking::Exact, &mut report);
+            let recovered = build(
+                &superblock,
+                &replayed,
+                &HashSet::new(),
+                Tracking::Exact,
+                &mut report,
+            );
             assert_eq!(
                 (
                     recovered.report.dirty_blocks,

@@ -21,6 +21,7 @@ use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::{BlockId, BlockKey};
 
+use crate::commit::Ticket;
 use crate::engine::Engine;
 use crate::map::{NO_RECORD, UNRECORDED};
 use crate::queue::Entry;
@@ -43,6 +44,8 @@ pub(crate) struct Regions {
     changed: WaitList,
     /// Somebody is making room in the table.
     clearing: Cell<bool>,
+    /// The last round that logs the end of a mark.
+    unmarked: Cell<Ticket>,
 }
 
 /// Which marks to clear.
@@ -63,6 +66,7 @@ impl Regions {
             table: RefCell::default(),
             changed: WaitList::new(),
             clearing: Cell::new(false),
+            unmarked: Cell::default(),
         }
     }
 
@@ -334,12 +338,15 @@ impl Engine {
             true => want,
             false => MarkState::None,
         };
-        {
+        let before = {
             let mut table = self.regions.table.borrow_mut();
-            let before = std::mem::replace(&mut table.get(id).logged, logged);
-            if before == logged {
-                return Ok(());
-            }
+            std::mem::replace(&mut table.get(id).logged, logged)
+        };
+        if before == logged {
+            // An earlier mark of the region is what the next process believes until the end of it is durable.
+            let unmarked = self.regions.unmarked.get();
+            self.request(unmarked);
+            return self.committed(unmarked).await;
         }
         self.queue_entry(Entry::Mark(id));
         self.stats.marks.add(1);
@@ -465,6 +472,7 @@ impl Engine {
                 // From here on the region counts as unmarked: a new mark is logged after this.
                 if table.get(id).marked {
                     self.queue_entry(Entry::Unmark { volume, region });
+                    self.regions.unmarked.set(self.next_round());
                 }
                 table.remove(id);
             } else {

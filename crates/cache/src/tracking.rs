@@ -136,8 +136,13 @@ impl Engine {
 
     /// What a failed write of the tree may have been is a failed flush.
     fn tree_written(&self, result: Result<()>) -> Result<()> {
+        // A cache that has failed otherwise must know that its data is in doubt as well.
+        let known = match self.is_one_device() {
+            true => self.commit.flush_failed(),
+            false => !self.commit.is_alive(),
+        };
         if let Err(error) = &result
-            && self.commit.is_alive()
+            && !known
         {
             self.metadata_flush_failed();
             self.fail(error.clone());

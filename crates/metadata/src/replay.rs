@@ -339,8 +339,8 @@ pub async fn replay(
     Ok(reader.finish(journal))
 }
 
-/// Writes the last batch again, with padding where a crash left it torn or empty, and makes it durable.
-/// Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
+/// Writes the last batch again, with padding where a crash left it torn or empty. The caller flushes the device, and
+/// knows what else it may have lost if that fails. Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
 /// What is there is written again, as it is, because the flush that should have made it durable may have
 /// failed, and a failed flush that is tried again covers nothing. All older batches were durable before
 /// this one was begun.
@@ -350,7 +350,7 @@ pub async fn replay(
 ///
 /// # Errors
 /// The device's own.
-pub async fn mend(
+pub async fn rewrite_last_batch(
     device: &dyn BlockDevice,
     geometry: LogGeometry,
     seed: Seed,
@@ -388,7 +388,10 @@ pub async fn mend(
         }
         mended.push((offset, buf));
     }
-    order::write_durably(device, mended).await
+    for (offset, buf) in mended {
+        order::write(device, offset, buf).await?;
+    }
+    Ok(())
 }
 
 fn apply_all(reader: &mut Reader, at: u64, buf: &Buf) {

@@ -191,7 +191,7 @@ fn a_mended_gap_is_never_taken_for_damage() {
     for mended in [false, true] {
         *ring.device.0.borrow_mut() = unmended.clone();
         if mended {
-            let future = mend(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found);
+            let future = rewrite_last_batch(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found);
             let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
             assert!(matches!(done, Poll::Ready(Ok(()))));
         }

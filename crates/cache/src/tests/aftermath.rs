@@ -1,0 +1,223 @@
+//! What the next process makes of what one left that was killed, or whose cache device failed a flush.
+
+use std::time::Duration;
+
+use forebay_block::Error;
+use forebay_io::sim::{FaultPlan, OpClass};
+
+use super::*;
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 8;
+const TRACKING: [DirtyTracking; 3] = [
+    DirtyTracking::Exact,
+    DirtyTracking::Abt,
+    DirtyTracking::None,
+];
+/// No commit comes by itself.
+const NEVER: Duration = Duration::from_secs(1 << 20);
+
+/// A cache device without FUA, so that each ordering is a flush, and a backing device.
+fn world(seed: u64) -> World {
+    let mut world = World::new(seed);
+    world.add_disk(&DiskConfig {
+        fua: false,
+        ..DiskConfig::new("cache", 4 << 20)
+    });
+    world.add_disk(&config("backing", VOLUME_BYTES, 512));
+    world
+}
+
+fn devices(disks: &[SimDisk]) -> Devices {
+    Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    }
+}
+
+async fn make_tracked(disks: &[SimDisk], dirty_tracking: DirtyTracking) {
+    let options = FormatOptions {
+        dirty_tracking,
+        ..FormatOptions::new(4096, [5; 16])
+    };
+    format(&devices(disks), &options).await.expect("formats");
+}
+
+async fn try_open(
+    disks: &[SimDisk],
+    journal: &Buf,
+) -> forebay_block::Result<(Cache, RecoveryReport)> {
+    let options = CacheOptions {
+        journal: Some(journal.clone()),
+        commit_interval: NEVER,
+        ..CacheOptions::new([9; 16])
+    };
+    Cache::open(devices(disks), options).await
+}
+
+/// The next process of the same boot, with what is left of the journal at this moment.
+async fn die_and_open(disks: &[SimDisk], journal: &Buf) -> (Cache, RecoveryReport) {
+    disks[0].set_faults(FaultPlan::default());
+    let left = Buf::copied(&journal.to_vec());
+    try_open(disks, &left).await.expect("opens")
+}
+
+async fn write_all(volume: &Rc<dyn BlockDevice>, byte: u8) {
+    for block in 0..BLOCKS {
+        write(volume, block, byte).await;
+    }
+}
+
+async fn write(volume: &Rc<dyn BlockDevice>, block: u64, byte: u8) {
+    let buf = Buf::copied(&[byte; BLOCK as usize]);
+    volume.write(block * BLOCK, buf).await.expect("writes");
+}
+
+async fn read(volume: &Rc<dyn BlockDevice>, block: u64) -> Vec<u8> {
+    let found = Buf::zeroed(BLOCK as usize);
+    let read = volume.read(block * BLOCK, found.clone()).await;
+    read.expect("reads");
+    found.to_vec()
+}
+
+/// Blocks that hold something else than what was acknowledged last, and are not named as lost.
+async fn older(
+    cache: &Cache,
+    report: &RecoveryReport,
+    disks: &[SimDisk],
+    blocks: std::ops::Range<u64>,
+    byte: u8,
+) -> Vec<u64> {
+    let volume = attach(cache, disks, Mode::WriteBack).await;
+    let mut older = Vec::new();
+    for block in blocks {
+        let named = report
+            .lost
+            .iter()
+            .any(|lost| (lost.offset..lost.offset + lost.len).contains(&(block * BLOCK)));
+        if read(&volume, block).await != [byte; BLOCK as usize] && !named {
+            older.push(block);
+        }
+    }
+    older
+}
+
+fn fail_next_flush(disk: &SimDisk) {
+    disk.set_faults(FaultPlan {
+        fail_nth: Some((OpClass::Flush, 1)),
+        lose_at_failed_flush: true,
+        ..FaultPlan::default()
+    });
+}
+
+/// Writes went round the cache, and that this ended is not durable yet: a write in place must not come before.
+#[test]
+fn a_write_in_place_waits_for_the_end_of_an_announcement() {
+    for dirty_tracking in TRACKING {
+        run(&world(1), async move |disks| {
+            make_tracked(&disks, dirty_tracking).await;
+            let journal = Buf::zeroed(1 << 16);
+            let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            write(&volume, 0, 1).await;
+            volume.flush().await.expect("flushes");
+            write(&volume, 0, 2).await;
+            cache.set_mode("v", Mode::WriteBack).expect("attached");
+            rt::sleep(Duration::from_secs(7)).await;
+            write(&volume, 0, 3).await;
+            let (cache, report) = die_and_open(&disks, &journal).await;
+            let older = older(&cache, &report, &disks, 0..1, 3).await;
+            assert!(older.is_empty(), "{dirty_tracking}");
+        });
+    }
+}
+
+/// What was overwritten in place under a mark was written back before the flush failed: nothing is lost, and what lay
+/// there before must not be taken for dirty.
+#[test]
+fn what_is_on_the_backing_device_does_not_come_back_older() {
+    for dirty_tracking in TRACKING {
+        for seed in 0..10 {
+            run(&world(seed), async move |disks| {
+                make_tracked(&disks, dirty_tracking).await;
+                let journal = Buf::zeroed(1 << 16);
+                let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                write_all(&volume, 6).await;
+                cache.write_back(None).await.expect("writes back");
+                write_all(&volume, 7).await;
+                while cache.stats().dirty_blocks > 0 {
+                    rt::sleep(Duration::from_millis(100)).await;
+                }
+                fail_next_flush(&disks[0]);
+                assert!(volume.flush().await.is_err(), "{dirty_tracking}");
+                let (cache, report) = die_and_open(&disks, &journal).await;
+                assert!(report.lost.is_empty(), "{:?}", report.lost);
+                let older = older(&cache, &report, &disks, 0..BLOCKS, 7).await;
+                assert_eq!(older, [0_u64; 0], "{dirty_tracking}, seed {seed}");
+            });
+        }
+    }
+}
+
+/// The cache fails, of the log say, while the bit-tree is being written; then the flush for the tree fails, too.
+#[test]
+fn a_tree_that_fails_after_the_cache_tells_of_the_flush() {
+    let mut named = 0;
+    for seed in 0..40 {
+        named += run(&world(seed), async move |disks| {
+            make_tracked(&disks, DirtyTracking::Abt).await;
+            let journal = Buf::zeroed(1 << 16);
+            let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            write(&volume, 100, 6).await;
+            cache.write_back(None).await.expect("writes back");
+            write_all(&volume, 7).await;
+            fail_next_flush(&disks[0]);
+            let beside = Rc::clone(&volume);
+            rt::spawn(async move {
+                let buf = Buf::copied(&[8; BLOCK as usize]);
+                let _ = beside.write(100 * BLOCK, buf).await;
+            });
+            rt::sleep(Duration::from_micros(seed)).await;
+            let broken = Error::new(ErrorKind::Io, "a write of the log failed");
+            cache.engine.fail(broken);
+            rt::sleep(Duration::from_millis(100)).await;
+            let (cache, report) = die_and_open(&disks, &journal).await;
+            let older = older(&cache, &report, &disks, 0..BLOCKS, 7).await;
+            assert_eq!(older, [0_u64; 0], "seed {seed}");
+            report.lost.len()
+        });
+    }
+    assert!(
+        named > 0,
+        "no flush of the tree failed: the test tries nothing"
+    );
+}
+
+/// Killed with data that no flush covered; the first flush of the next process fails and loses it.
+#[test]
+fn a_flush_that_fails_at_the_start_is_not_made_good_by_the_next_start() {
+    for dirty_tracking in TRACKING {
+        for nth in 1..4 {
+            run(&world(nth), async move |disks| {
+                make_tracked(&disks, dirty_tracking).await;
+                let journal = Buf::zeroed(1 << 16);
+                let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                write_all(&volume, 6).await;
+                let left = Buf::copied(&journal.to_vec());
+                disks[0].set_faults(FaultPlan {
+                    fail_nth: Some((OpClass::Flush, nth)),
+                    lose_at_failed_flush: true,
+                    ..FaultPlan::default()
+                });
+                let opened = try_open(&disks, &left).await;
+                assert!(nth > 1 || opened.is_err(), "{dirty_tracking}");
+                let (cache, report) = die_and_open(&disks, &left).await;
+                let older = older(&cache, &report, &disks, 0..BLOCKS, 6).await;
+                assert_eq!(older, [0_u64; 0], "{dirty_tracking}, flush {nth}");
+            });
+        }
+    }
+}
