@@ -231,18 +231,18 @@ impl Local {
             self.record(&request);
         }
         let came = self.shared.counters.start(kind).then(rt::now);
-        let taken = Taken {
-            request,
-            came,
-            answer,
-        };
         if self.limited.get() {
-            self.wait_in_line(taken);
+            self.wait_in_line(Taken {
+                request,
+                came,
+                answer,
+            });
         } else {
-            self.run(taken);
+            self.start(kind, request, came, answer);
         }
     }
 
+    #[cold]
     fn wait_in_line(self: &Rc<Self>, taken: Taken) {
         let now = rt::now();
         let mut line = self.line.borrow_mut();
@@ -274,14 +274,22 @@ impl Local {
         }
     }
 
-    /// Gives a request to the device.
+    /// Gives a request to the device that came through the line.
     fn run(self: &Rc<Self>, taken: Taken) {
-        let Taken {
-            mut request,
-            came,
-            answer,
-        } = taken;
-        let (kind, len) = (OpKind::of(request.op), request.len);
+        let kind = OpKind::of(taken.request.op);
+        self.start(kind, taken.request, taken.came, taken.answer);
+    }
+
+    /// Gives a request to the device.
+    #[inline(always)]
+    fn start(
+        self: &Rc<Self>,
+        kind: OpKind,
+        mut request: Request,
+        came: Option<Duration>,
+        answer: Answer,
+    ) {
+        let len = request.len;
         let then_flush = !self.device_fua && strip_fua(&mut request.op);
         let mut io = self.device.start(request);
         // A device that has answered already (a memory device) costs no task.
