@@ -162,7 +162,14 @@ fn set_up_tracked(
 
 fn killed_under_load(durability: &'static str, transit: bool, dirty_tracking: &'static str) {
     let seed = seed();
-    say(&format!("durability {durability}: FOREBAY_SEED={seed}"));
+    let through = match (transit, dirty_tracking) {
+        (true, _) => "nbd, transit",
+        (false, "abt") => "nbd, bit-tree",
+        (false, _) => "nbd",
+    };
+    say(&format!(
+        "{through}, durability {durability}: FOREBAY_SEED={seed}"
+    ));
     let (mut daemon, mut writers) = set_up_tracked(
         &format!("kill-{durability}-{transit}-{dirty_tracking}"),
         durability,
@@ -182,13 +189,13 @@ fn killed_under_load(durability: &'static str, transit: bool, dirty_tracking: &'
         let restart = daemon.start();
         let mismatches = verify(&daemon, &mut writers);
         say(&format!(
-            "durability {durability}: kill {round} after {life_ms} ms: {acknowledged} acknowledged \
+            "{through}, durability {durability}: kill {round} after {life_ms} ms: {acknowledged} acknowledged \
              writes, first answer {} ms after the restart, {} mismatches",
             restart.as_millis(),
             mismatches.len()
         ));
         row(&format!(
-            r#"{{"check":"nbd","durability":"{durability}","kill":{round},"acknowledged":{acknowledged},"restart_ms":{},"wrong":{}}}"#,
+            r#"{{"check":"{through}","durability":"{durability}","kill":{round},"acknowledged":{acknowledged},"restart_ms":{},"wrong":{}}}"#,
             restart.as_millis(),
             mismatches.len()
         ));

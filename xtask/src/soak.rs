@@ -255,39 +255,38 @@ fn kill(root: &Path, quick: bool, count: u64) -> Outcome {
     }
     let mut table = Table::new(&["through", "durability", "kills", "acknowledged", "wrong"]);
     let mut claims = Vec::new();
-    for through in ["nbd", "ext4"] {
-        for durability in ["sync", "flush"] {
-            let of = |row: &&Value| {
-                text(row, "check") == through && text(row, "durability") == durability
-            };
-            let rounds: Vec<_> = rows.iter().filter(of).collect();
-            if rounds.is_empty() && skipped {
-                println!("SKIPPED {through}, durability {durability}: see above");
-                continue;
-            }
-            let sum = |key| rounds.iter().map(|row| number(row, key)).sum::<f64>();
-            let wanted = if through == "nbd" {
-                count
-            } else {
-                count.div_ceil(2)
-            };
-            table.row(vec![
-                through.into(),
-                durability.into(),
-                rounds.len().to_string(),
-                figure(sum("acknowledged")),
-                figure(sum("wrong")),
-            ]);
-            let holds = sum("wrong") == 0.0 && rounds.len() as u64 == wanted;
-            claims.push(claim(
-                format!("kill/{through}/{durability}/mismatches"),
-                sum("wrong"),
-                "mismatches",
-                Kind::Counted,
-                format!("exactly 0 in {wanted} kills"),
-                holds,
-            ));
+    for (through, durability, wanted) in [
+        ("nbd", "sync", count),
+        ("nbd", "flush", count),
+        ("nbd, bit-tree", "flush", count),
+        ("nbd, transit", "flush", count),
+        ("ext4", "sync", count.div_ceil(2)),
+        ("ext4", "flush", count.div_ceil(2)),
+    ] {
+        let of =
+            |row: &&Value| text(row, "check") == through && text(row, "durability") == durability;
+        let rounds: Vec<_> = rows.iter().filter(of).collect();
+        if rounds.is_empty() && skipped {
+            println!("SKIPPED {through}, durability {durability}: see above");
+            continue;
         }
+        let sum = |key| rounds.iter().map(|row| number(row, key)).sum::<f64>();
+        table.row(vec![
+            through.into(),
+            durability.into(),
+            rounds.len().to_string(),
+            figure(sum("acknowledged")),
+            figure(sum("wrong")),
+        ]);
+        let holds = sum("wrong") == 0.0 && rounds.len() as u64 == wanted;
+        claims.push(claim(
+            format!("kill/{through}/{durability}/mismatches"),
+            sum("wrong"),
+            "mismatches",
+            Kind::Counted,
+            format!("exactly 0 in {wanted} kills"),
+            holds,
+        ));
     }
     println!();
     table.print();
