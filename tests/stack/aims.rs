@@ -238,8 +238,8 @@ pub(crate) const AIMS: [Aim; 11] = [
         recoveries: true,
         seeds: 2,
     },
-    // Writes went round the cache, and quiet ended that; long before any commit a write goes in place, which no mark in
-    // the log announces.
+    // Writes went round the cache, and quiet ended that; long before any commit a write goes in place, which no mark
+    // announces, and is done long before the slow device of the log.
     Aim {
         mode: Mode::WriteThrough,
         durability: Durability::Flush,
@@ -253,8 +253,10 @@ pub(crate) const AIMS: [Aim; 11] = [
             Write(0, 4),
         ],
         change: |small| Details {
-            dirty_tracking: DirtyTracking::Abt,
+            dirty_tracking: DirtyTracking::None,
+            metadata_device: true,
             commit_interval: Duration::from_secs(10),
+            latency_us: [(1, 2), (4000, 5000), (1, 2)],
             ..small
         },
         recoveries: false,

@@ -147,10 +147,22 @@ pub async fn write_durably(
     device: &dyn BlockDevice,
     parts: impl IntoIterator<Item = (u64, Buf)>,
 ) -> Result<()> {
+    write_all(device, parts).await?;
+    flush(device).await
+}
+
+/// Writes one after the other, and waits for each.
+///
+/// # Errors
+/// The device's own.
+pub async fn write_all(
+    device: &dyn BlockDevice,
+    parts: impl IntoIterator<Item = (u64, Buf)>,
+) -> Result<()> {
     for (offset, buf) in parts {
         write(device, offset, buf).await?;
     }
-    flush(device).await
+    Ok(())
 }
 
 /// Writes with FUA.

@@ -388,10 +388,7 @@ pub async fn rewrite_last_batch(
         }
         mended.push((offset, buf));
     }
-    for (offset, buf) in mended {
-        order::write(device, offset, buf).await?;
-    }
-    Ok(())
+    order::write_all(device, mended).await
 }
 
 fn apply_all(reader: &mut Reader, at: u64, buf: &Buf) {
