@@ -84,7 +84,7 @@ fn flushes_at_once(split: bool, fua: bool, dirty_tracking: DirtyTracking) -> (u3
                     let block = (round * 7 + client * 3) % 64;
                     let buf = Buf::copied(&[round as u8; 4096]);
                     volume.write(block * 4096, buf).await.expect("writes");
-                    if client % 2 == 0 {
+                    if client.is_multiple_of(2) {
                         volume.flush().await.expect("flushes");
                     }
                 }
