@@ -310,10 +310,8 @@ impl Engine {
         change(&mut next);
         let device: &Rc<dyn BlockDevice> = &self.metadata;
         let mut result = Ok(());
-        let one_device = self.is_one_device();
-        if one_device {
-            self.commit.flushing.acquire(1).await;
-        }
+        let turn = self.commit.metadata_turn(self.is_one_device());
+        turn.acquire(1).await;
         // One copy after the other, so that losing either loses nothing.
         for _ in 0..2 {
             next.sequence += 1;
@@ -330,9 +328,7 @@ impl Engine {
                 self.fail(error.clone());
             }
         }
-        if one_device {
-            self.commit.flushing.release(1);
-        }
+        turn.release(1);
         self.superblock_lock.release(1);
         result
     }

@@ -18,6 +18,7 @@ mod identity;
 mod limits;
 mod together;
 mod tracking;
+mod turns;
 
 const VOLUME_BYTES: u64 = (1 << 20) + 1536;
 
