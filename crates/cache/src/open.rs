@@ -152,7 +152,7 @@ impl Cache {
         for volume in volumes {
             engine.flush_backing(volume).await?;
         }
-        engine.clear_marks(crate::region::Clear::All).await?;
+        engine.clear_all_marks().await?;
         engine.commit_all().await?;
         engine.close_tracking().await?;
         engine.queue_entry(Entry::Close);
