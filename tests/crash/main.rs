@@ -9,7 +9,7 @@ mod stack;
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use stack::{CHANGING, CacheStack, Setup, TREE, UNTRACKED};
+use stack::{CHANGING, CacheStack, SUMS, Setup, TREE, UNTRACKED};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -38,7 +38,15 @@ fn target(setup: Setup) -> Target<CacheStack> {
 /// Two connections in flight on each of two volumes, without and with changes of mode; the latter with each way
 /// of knowing what was overwritten in place.
 fn sweep(mode: Mode, durability: Durability, fits: bool) {
-    for variant in [0, CHANGING, TREE | CHANGING, UNTRACKED | CHANGING] {
+    for variant in [
+        0,
+        CHANGING,
+        TREE | CHANGING,
+        UNTRACKED | CHANGING,
+        SUMS,
+        SUMS | CHANGING,
+        SUMS | TREE | CHANGING,
+    ] {
         let target = target(Setup {
             mode,
             durability,
@@ -168,6 +176,8 @@ fn failures(mode: Mode) {
         for (fits, variant) in [
             (true, 0),
             (false, 0),
+            (true, SUMS),
+            (false, SUMS | CHANGING),
             (true, TREE),
             (false, TREE | CHANGING),
         ] {

@@ -129,6 +129,8 @@ fn collect() -> Vec<Mutation> {
         Fault::ForgetRewrite,
         Fault::ClaimBeforeFlush,
         Fault::RetryFailedFlush,
+        Fault::SumBeforeData,
+        Fault::TrustOpen,
     ];
     let sites = sites.into_iter().map(|site| {
         let (file, line, _, part) = site;

@@ -15,7 +15,7 @@ use forebay_volume::Volume;
 
 pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
-pub(crate) use setup::{CHANGING, TREE, UNTRACKED};
+pub(crate) use setup::{CHANGING, SUMS, TREE, UNTRACKED};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
@@ -59,6 +59,7 @@ impl Details {
                     .max((self.largest_block() / block).ilog2() as u8),
                 uuid: [7; 16],
                 dirty_tracking: self.dirty_tracking,
+                checksums: self.checksums,
             });
             plan.is_ok_and(|plan| u64::from(plan.slots) >= blocks)
         };
@@ -144,6 +145,7 @@ impl Stack for CacheStack {
         let options = FormatOptions {
             region_shift: self.details.region_shift.max(top),
             dirty_tracking: self.details.dirty_tracking,
+            checksums: self.details.checksums,
             ..FormatOptions::sizes(sizes, [7; 16])
         };
         forebay_cache::format(&self.devices(process), &options).await

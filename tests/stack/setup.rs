@@ -30,6 +30,8 @@ const PRESSED: u64 = 1 << 32;
 const AIMED: u64 = 1 << 33;
 /// Set in a variant of [`Setup::large`].
 const LARGE: u64 = 1 << 36;
+/// Set in a variant of the plain configuration that has checksums.
+pub(crate) const SUMS: u64 = 1 << 38;
 /// Set in a variant of [`Setup::tiny`].
 const TINY: u64 = 1 << 37;
 
@@ -223,7 +225,7 @@ impl Setup {
     }
 
     const fn is_plain(&self) -> bool {
-        self.variant & !(TREE | UNTRACKED) <= CHANGING
+        self.variant & !(TREE | UNTRACKED | SUMS) <= CHANGING
     }
 
     const fn changes(&self) -> bool {
@@ -344,6 +346,7 @@ impl Setup {
                 nothing if nothing & UNTRACKED != 0 => DirtyTracking::None,
                 _ => DirtyTracking::Exact,
             },
+            checksums: self.variant & SUMS != 0,
             metadata_device: false,
             unit_bytes: 512,
             volatile: [true; 3],
@@ -379,6 +382,7 @@ impl Setup {
                 5..7 => DirtyTracking::Abt,
                 _ => DirtyTracking::None,
             },
+            checksums: Rng::labelled(self.variant, 26).chance(1, 2),
             metadata_device: rng.chance(1, 2),
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
             volatile: [(); 3].map(|()| rng.chance(3, 4)),
@@ -459,6 +463,7 @@ pub(super) struct Details {
     pub(super) block_sizes: &'static [u64],
     pub(super) region_shift: u8,
     pub(super) dirty_tracking: DirtyTracking,
+    pub(super) checksums: bool,
     pub(super) metadata_device: bool,
     /// Logical block of the metadata device, or physical block of the one that holds everything.
     pub(super) unit_bytes: u32,

@@ -9,6 +9,7 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
 };
 use forebay_io::sync::WaitList;
+use forebay_metadata::order::Site;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 
@@ -446,7 +447,11 @@ impl Engine {
             backing.flush().await?;
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
             backing.device.read(old, buf.clone()).await?;
-            self.write_slot(slot, start, buf).await?;
+            let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
+            let written = self.write_slot_data(Site::here(), slot, start, buf).await;
+            self.slot_written(slot);
+            self.lose_sums_at(slot, bytes);
+            written?;
             self.commit().await?;
         }
         Ok(())

@@ -184,16 +184,27 @@ impl Engine {
             self.defer(slot);
         }
         if valid == 0 && !entry.has(TRACED) {
+            // There is no record that could be older.
+            self.note_recorded(slot);
             return;
         }
-        let block = self.map.borrow().record(slot, valid, entry.dirty);
+        let block = self.block_record(slot, valid, entry.dirty);
+        self.record_joins(&block);
         let at = self.commit.push_body(&Body::Block(block));
-        let mut map = self.map.borrow_mut();
-        map.set_record(slot, at);
-        map.add_flags(slot, TRACED);
-        map.clear_flags(slot, CLEANED);
+        {
+            let mut map = self.map.borrow_mut();
+            map.set_record(slot, at);
+            map.add_flags(slot, TRACED);
+            map.clear_flags(slot, CLEANED);
+        }
+        self.note_recorded(slot);
+    }
+
+    /// The log says of a slot what its region's mark did.
+    fn note_recorded(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
         if entry.has(UNRECORDED) {
-            map.clear_flags(slot, UNRECORDED);
+            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
             self.regions.recorded(entry.key);
         }
     }

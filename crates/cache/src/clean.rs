@@ -293,15 +293,16 @@ impl Engine {
                 let shift = (region - first) * geometry.region_granule_count();
                 for (slot, span) in map.overlapping(id, region, u64::MAX) {
                     let entry = map.slot(slot);
-                    if self.can_be_cleaned(&entry) {
-                        let granules = geometry.spread(entry.dirty, span, Spread::Any) << shift;
+                    let sound = entry.dirty & !self.bad_granules(slot);
+                    if self.can_be_cleaned(&entry) && sound != 0 {
+                        let granules = geometry.spread(sound, span, Spread::Any) << shift;
                         all |= granules;
                         wanted |= if slots.contains(&slot) { granules } else { 0 };
                         let block = geometry.block_in(region, span);
                         dirty.push(Part {
                             slot,
                             block,
-                            granules: entry.dirty,
+                            granules: sound,
                         });
                     }
                 }
@@ -379,6 +380,12 @@ impl Engine {
             if joined.iter().any(doubtful) {
                 return Err(in_doubt());
             }
+            for (slot, from, at) in joined {
+                let piece = (at.start - start) as usize..(at.end - start) as usize;
+                let piece = buf.slice(piece);
+                self.verify_for_write_back(volume, *slot, *from, &piece)
+                    .await?;
+            }
             // Who writes to a block says so before the first byte.
             let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
             for whole in joined.chunk_by(|one, next| is_whole(one.0) == is_whole(next.0)) {
@@ -454,11 +461,12 @@ impl Engine {
             let mut slots: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.of_volume(volume)
-                    .filter(|slot| map.slot(*slot).dirty != 0)
+                    .filter(|slot| map.slot(*slot).dirty & !self.bad_granules(*slot) != 0)
                     .collect()
             };
             if slots.is_empty() {
-                return self.check_alive();
+                self.check_alive()?;
+                return self.bad_left(volume).map_or(Ok(()), Err);
             }
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
@@ -469,7 +477,8 @@ impl Engine {
                 }
             }
             if !until_clean {
-                return self.check_alive();
+                self.check_alive()?;
+                return self.bad_left(volume).map_or(Ok(()), Err);
             }
             rt::yield_now().await;
         }

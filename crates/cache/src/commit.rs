@@ -299,7 +299,7 @@ impl Engine {
             }
             match &mut *journal {
                 Some(journal) if journal.room() > 0 => {
-                    journal.append(stamp, self.map.borrow().dirty_record(slot));
+                    journal.append(stamp, self.dirty_record(slot));
                 }
                 _ => {
                     unnamed += 1;
@@ -395,7 +395,11 @@ impl Engine {
         }
         let mut quota = self.commit.pending.borrow().len();
         loop {
-            let (extents, more) = self.build_batch(&mut quota)?;
+            let (mut extents, more) = self.build_batch(&mut quota)?;
+            if let Some(sums) = &self.sums {
+                // As they are now: those of data that the flush covers.
+                extents.extend(sums.take_due());
+            }
             self.flush_data().await?;
             if !extents.is_empty() {
                 self.write_batch(extents).await?;

@@ -15,6 +15,7 @@ use forebay_policy::{BlockId, BlockKey, Footprint, PromotionFilter, SequentialDe
 use crate::backing::Backing;
 use crate::commit::Committer;
 use crate::geometry::{Block, Geometry};
+use crate::integrity::{Scrubber, Sums};
 use crate::lock::LockTable;
 use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::options::{CacheOptions, Durability, Mode};
@@ -45,6 +46,9 @@ pub(crate) struct Engine {
     pub(crate) locks: LockTable,
     pub(crate) regions: Regions,
     pub(crate) tracking: Tracking,
+    /// Checksums of what is cached, if it has some.
+    pub(crate) sums: Option<Sums>,
+    pub(crate) scrubber: Scrubber,
     /// Blocks that count as dirty since recovery, though no record says so.
     pub(crate) recovering: Cell<u64>,
     /// How many these were when it was opened.
@@ -179,21 +183,31 @@ impl Engine {
 
     /// Writes to a slot.
     #[track_caller]
-    pub(crate) fn write_slot(
-        &self,
+    pub(crate) fn write_slot<'a>(
+        &'a self,
+        volume: &'a Attached,
         slot: BlockId,
         start: u32,
         buf: Buf,
-    ) -> impl Future<Output = Result<()>> + '_ {
+    ) -> impl Future<Output = Result<()>> + 'a {
         let site = Site::here();
         async move {
+            if let Some(sums) = &self.sums {
+                return Box::pin(self.write_summed(site, sums, volume, slot, start, buf)).await;
+            }
             let result = self.write_slot_data(site, slot, start, buf).await;
             self.slot_written(slot);
             result
         }
     }
 
-    async fn write_slot_data(&self, site: Site, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
+    pub(crate) async fn write_slot_data(
+        &self,
+        site: Site,
+        slot: BlockId,
+        start: u32,
+        buf: Buf,
+    ) -> Result<()> {
         let offset = self
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
@@ -243,6 +257,7 @@ impl Engine {
             self.regions.recorded(entry.key);
         }
         self.note_gone(slot);
+        self.forget_sums(slot);
         self.map.borrow_mut().remove(slot);
         // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
         self.reclaim.made_room();

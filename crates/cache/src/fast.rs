@@ -25,6 +25,8 @@ struct Issued {
     granules: u64,
     slot: BlockId,
     io: IoFuture,
+    /// With checksums: the first cell, and the block.
+    cells: Option<(usize, BlockKey)>,
 }
 
 impl CachedVolume {
@@ -42,6 +44,7 @@ impl CachedVolume {
             granules,
             slot,
             io,
+            cells,
         } = issued;
         let engine = &self.engine;
         let write = request.op != Op::Read;
@@ -51,7 +54,8 @@ impl CachedVolume {
             if write {
                 engine.slot_written(slot);
             }
-            if answer.is_err() {
+            let agrees = engine.short_ended(cells, slot, &request, answer.is_ok());
+            if answer.is_err() || !agrees {
                 return Err((request, done));
             }
             done.complete(if write { engine.check_alive() } else { Ok(()) });
@@ -61,6 +65,9 @@ impl CachedVolume {
         if locked {
             engine.locks.take(region, granules, write);
         }
+        // Nobody has run since it was seen to be there.
+        let open = cells.filter(|_| write);
+        let open = open.and_then(|(_, block)| engine.keep_open(block));
         let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));
         volume.enter();
         rt::spawn(async move {
@@ -68,11 +75,13 @@ impl CachedVolume {
             if write {
                 engine.slot_written(slot);
             }
+            let agrees = engine.short_ended(cells, slot, &request, result.is_ok());
+            drop(open);
             if locked {
                 engine.locks.release(region, granules, write);
             }
             // A read meanwhile may have seen what a failed flush left.
-            if result.is_err() || !write && engine.commit.flush_failed() {
+            if result.is_err() || !agrees || !write && engine.commit.flush_failed() {
                 result = engine.serve(&volume, request).await;
             } else if write {
                 result = engine.check_alive();
@@ -96,7 +105,7 @@ impl CachedVolume {
         let units = engine.geometry.units(&part);
         let granules = engine.geometry.region_granules(&part);
         let region = volume.region_key(part.region);
-        let (slot, offset) = {
+        let (slot, offset, cells) = {
             let mut map = engine.map.borrow_mut();
             let found = map.overlapping(volume.id, part.region, units).next();
             let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
@@ -121,11 +130,19 @@ impl CachedVolume {
             if (offset | request.len) & u64::from(engine.data_block - 1) != 0 {
                 return None;
             }
+            let cells = match &engine.sums {
+                None => None,
+                Some(sums) => {
+                    let place = map.place(slot);
+                    let first = engine.short_cells(sums, &piece, place, write, volume.id)?;
+                    Some((first, piece.block.key(volume.id)))
+                }
+            };
             if write {
                 map.add_flags(slot, REWRITTEN);
             }
             map.used(slot, span.class, asked);
-            (slot, offset)
+            (slot, offset, cells)
         };
         engine.note_part(volume.id, &part, granules, write);
         volume
@@ -144,6 +161,7 @@ impl CachedVolume {
             granules,
             slot,
             io,
+            cells,
         })
     }
 }

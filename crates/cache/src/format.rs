@@ -5,7 +5,7 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{Replayed, replay};
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock};
-use forebay_metadata::tree;
+use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
 
 use crate::geometry::Geometry;
@@ -42,6 +42,7 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         classes: sizes.mask(),
         region_shift: options.region_shift,
         dirty_tracking: options.dirty_tracking,
+        checksums: options.checksums,
         uuid: options.uuid,
     })?;
     // An interrupted format must leave no cache rather than half of one: the old superblocks go
@@ -69,6 +70,9 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     if let Some(place) = superblock.tree() {
         let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
         tree::format(metadata.as_ref(), place, seed, epoch).await?;
+    }
+    if let Some(place) = superblock.sums() {
+        sums::format(metadata.as_ref(), place).await?;
     }
     let mut first = superblock;
     for _ in 0..2 {
@@ -110,6 +114,8 @@ pub struct Inspection {
     pub block_sizes: String,
     /// How the cache knows after a crash what was overwritten in place.
     pub dirty_tracking: DirtyTracking,
+    /// Whether cached data has checksums.
+    pub checksums: bool,
     /// Blocks of the smallest size that fit.
     pub blocks: u32,
     /// Whether the last shutdown was clean.
@@ -194,6 +200,7 @@ fn describe(
     let mut seen = std::collections::HashMap::new();
     for found in &replayed.blocks {
         let block = &found.block;
+        problems.extend(known_corrupt(superblock, &geometry, block));
         if block.dirty & !block.valid != 0 {
             problems.push(format!(
                 "slot {}: dirty granules that are not valid",
@@ -274,6 +281,7 @@ fn describe(
         block_size_bytes: superblock.block_size_bytes,
         block_sizes: geometry.sizes().to_string(),
         dirty_tracking: superblock.dirty_tracking,
+        checksums: superblock.has_checksums(),
         blocks: superblock.slots,
         clean_shutdown: replayed.clean,
         records: replayed.records,
@@ -283,6 +291,27 @@ fn describe(
         spare_damage: Vec::new(),
         volumes,
     }
+}
+
+/// What a record says of dirty data that a checksum found corrupt.
+fn known_corrupt(
+    superblock: &Superblock,
+    geometry: &Geometry,
+    block: &BlockRecord,
+) -> Option<String> {
+    let bad = block.bad & block.dirty;
+    let granule = geometry.granule_bytes(block.class);
+    let mut volumes = superblock.volumes.iter();
+    let volume = volumes.find(|volume| volume.id == block.volume)?;
+    (superblock.has_checksums() && bad != 0).then(|| {
+        format!(
+            "volume {}: of the {} bytes at {}, {} are dirty and corrupt, and lost: write them anew, whole, from a backup",
+            volume.name,
+            geometry.block_bytes(block.class),
+            block.block * geometry.unit_bytes(),
+            u64::from(bad.count_ones()) * granule
+        )
+    })
 }
 
 /// Says which copies of the superblock are damaged where the other one is sound, and how that is mended.

@@ -160,14 +160,7 @@ impl Map {
         self.table.block_at(place)
     }
 
-    /// The record of what only this slot has: clean granules are worth nothing after a crash that their
-    /// record did not survive.
-    pub(crate) fn dirty_record(&self, slot: BlockId) -> BlockRecord {
-        let entry = self.slot(slot);
-        self.record(slot, entry.dirty, entry.dirty)
-    }
-
-    /// A record of a slot with these granules.
+    /// A record of a slot with these granules, without their checksums.
     pub(crate) fn record(&self, slot: BlockId, valid: u64, dirty: u64) -> BlockRecord {
         let entry = self.slot(slot);
         BlockRecord {
@@ -177,6 +170,8 @@ impl Map {
             slot: self.table.place(slot),
             valid,
             dirty,
+            bad: 0,
+            sums: 0,
         }
     }
 

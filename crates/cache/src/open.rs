@@ -17,6 +17,7 @@ use crate::commit::Committer;
 use crate::engine::Engine;
 use crate::format::check_roles;
 use crate::geometry::Geometry;
+use crate::integrity::Scrubber;
 use crate::lock::LockTable;
 use crate::options::{CacheOptions, Devices, Mode};
 use crate::queue::Entry;
@@ -51,6 +52,7 @@ impl Cache {
             zombies,
             unrecorded,
             tracking,
+            sums,
             report,
         } = recover(&devices, &mut superblock, &options).await?;
         let data_info = devices.data.info();
@@ -77,6 +79,8 @@ impl Cache {
             locks: LockTable::default(),
             regions,
             tracking,
+            sums,
+            scrubber: Scrubber::default(),
             recovering: Cell::new(0),
             found_blocks: report.doubtful_blocks,
             opened: rt::now(),
@@ -225,6 +229,7 @@ impl Cache {
             commit_time_us: stats.commit_time_us.get(),
             marks: stats.marks.get(),
             dirty_tracking: engine.superblock.borrow().dirty_tracking,
+            checksums: engine.checksum_stats(),
             tree: engine.tracking.stats(),
             recovery: RecoveryProgress {
                 found_blocks: engine.found_blocks,
@@ -241,7 +246,11 @@ impl Cache {
             memory_bytes: map.memory_bytes() as u64
                 + engine.footprint.borrow().memory_bytes() as u64
                 + engine.commit.tail.borrow().memory_bytes() as u64
-                + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes),
+                + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes)
+                + engine
+                    .sums
+                    .as_ref()
+                    .map_or(0, |sums| sums.memory_bytes() as u64),
             failure: engine.commit.failure().map(|error| error.report()),
             volumes: engine
                 .volumes

@@ -123,6 +123,8 @@ pub struct FormatOptions {
     pub region_shift: u8,
     /// How the cache is to know after a crash what was overwritten in place (docs/format.md).
     pub dirty_tracking: DirtyTracking,
+    /// Whether cached data has checksums, one for each 4 KiB.
+    pub checksums: bool,
     /// The new cache's identity.
     pub uuid: [u8; 16],
 }
@@ -141,6 +143,7 @@ impl FormatOptions {
             block_sizes_bytes: block_sizes_bytes.to_vec(),
             region_shift: 6,
             dirty_tracking: DirtyTracking::Exact,
+            checksums: false,
             uuid,
         }
     }

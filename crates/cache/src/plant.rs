@@ -11,9 +11,17 @@ pub enum Fault {
     ClaimBeforeFlush,
     /// Rule 9: a flush of a backing device that failed is tried again, and believed.
     RetryFailedFlush,
+    /// Checksums: what goes the short way is not verified.
+    SkipVerify,
+    /// Checksums: one is published before its data is written, without a mark.
+    SumBeforeData,
+    /// Checksums: after a crash, those of what may have been overwritten are believed.
+    TrustOpen,
+    /// Checksums: what is written back is not verified.
+    WriteCorruptBack,
 }
 
-#[cfg(feature = "plant")]
+#[cfg(any(test, feature = "plant"))]
 mod planted {
     use super::Fault;
     use std::cell::Cell;
@@ -32,13 +40,13 @@ mod planted {
     }
 }
 
-#[cfg(feature = "plant")]
+#[cfg(any(test, feature = "plant"))]
 pub use planted::plant;
-#[cfg(feature = "plant")]
+#[cfg(any(test, feature = "plant"))]
 pub(crate) use planted::planted;
 
 /// Whether a fault is planted.
-#[cfg(not(feature = "plant"))]
+#[cfg(not(any(test, feature = "plant")))]
 pub(crate) const fn planted(_: Fault) -> bool {
     false
 }

@@ -13,6 +13,7 @@ use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockId, Misplaced};
 
 use crate::geometry::{Block, Geometry};
+use crate::integrity::{CELL, LoadedSums, Sums};
 use crate::map::{Map, NO_RECORD};
 use crate::options::{CacheOptions, Devices};
 use crate::region::Regions;
@@ -50,6 +51,8 @@ pub struct RecoveryReport {
     pub doubtful_blocks: u64,
     /// Units of the bit-tree that could not be believed, and count as all dirty.
     pub lost_tree_units: u32,
+    /// Bytes of cached data whose checksums are not known; they are believed.
+    pub unverified_bytes: u64,
     /// Blocks whose clean copy was dropped because a write may have gone round it.
     pub distrusted_blocks: u64,
     /// Acknowledged and not flushed before a flush of the cache device failed: lost.
@@ -77,6 +80,7 @@ pub(crate) struct RecoveredMap {
     /// Slots dirty though no record says so.
     pub(crate) unrecorded: Vec<BlockId>,
     pub(crate) tracking: Tracking,
+    pub(crate) sums: Option<Sums>,
     pub(crate) report: RecoveryReport,
 }
 
@@ -122,6 +126,7 @@ pub(crate) async fn recover(
         return Err(error);
     }
     let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
+    let sums = LoadedSums::open(metadata.as_ref(), superblock).await?;
     let mut report = RecoveryReport {
         lost_tree_units: tree.lost_units,
         clean_shutdown: replayed.clean,
@@ -138,6 +143,7 @@ pub(crate) async fn recover(
         &replayed,
         &forgotten,
         tracking,
+        sums,
         &mut report,
     ))
 }
@@ -247,6 +253,7 @@ fn build(
     replayed: &Replayed,
     forgotten: &HashSet<Placed>,
     tracking: Tracking,
+    mut sums: Option<LoadedSums>,
     report: &mut RecoveryReport,
 ) -> RecoveredMap {
     let geometry = Geometry::of(superblock);
@@ -266,6 +273,8 @@ fn build(
         regions.restore(mark.volume, mark.region, mark.state, place);
     }
 
+    // A lost record may have been a mark.
+    let is_damaged = replayed.damaged_records + replayed.unreadable_units > 0;
     let mut stale = Vec::new();
     let mut zombies = Vec::new();
     let mut unrecorded = Vec::new();
@@ -372,7 +381,12 @@ fn build(
             let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
             map.set_record(slot, place);
         }
-        if valid != record.valid || found.journaled || found.reduced {
+        // Of what was overwritten since, its record's checksums must not be believed once the mark has gone.
+        let open = sums.is_some() && (state != MarkState::None || is_damaged);
+        if let Some(sums) = &mut sums {
+            sums.restore(&record, open);
+        }
+        if valid != record.valid || found.journaled || found.reduced || open {
             stale.push(slot);
         }
         if dirty != record.dirty && state == MarkState::MaybeDirty {
@@ -393,6 +407,7 @@ fn build(
     report.cached_blocks = map.len() as u64;
     report.dirty_blocks = map.dirty_blocks();
     report.doubtful_blocks = unrecorded.len() as u64;
+    report.unverified_bytes = (sums.as_ref()).map_or(0, |sums| sums.unknown * u64::from(CELL));
     RecoveredMap {
         map,
         regions,
@@ -401,6 +416,7 @@ fn build(
         zombies,
         unrecorded,
         tracking,
+        sums: sums.map(LoadedSums::finish),
         report: report.clone(),
     }
 }
@@ -420,6 +436,7 @@ mod tests {
             compat: 0,
             ro_compat: 0,
             incompat: 1,
+            sums_offset: 0,
             uuid: [1; 16],
             role: Role::Whole,
             region_shift: 6,
@@ -452,6 +469,8 @@ mod tests {
                 slot,
                 valid,
                 dirty,
+                bad: 0,
+                sums: 0,
             },
             lsn: Some(lsn),
             journaled: false,
@@ -474,6 +493,7 @@ mod tests {
                 &replayed,
                 &HashSet::new(),
                 Tracking::Exact,
+                None,
                 &mut report,
             );
             assert_eq!(

@@ -24,7 +24,9 @@ use forebay_policy::{BlockId, BlockKey};
 use crate::commit::Ticket;
 use crate::engine::Engine;
 use crate::map::{NO_RECORD, UNRECORDED};
+use crate::plant::{Fault, planted};
 use crate::queue::Entry;
+use crate::tracking::Tracking;
 use table::Table;
 
 /// Number of a region in the table.
@@ -213,6 +215,59 @@ impl Engine {
             }
             self.enter(key, want).await.map(Some)
         }
+    }
+
+    /// With checksums: waits until the region of `key` durably has a mark, whichever, and keeps it so. What is
+    /// overwritten there has a checksum that may be older than the data until its record is written.
+    #[track_caller]
+    pub(crate) fn open_for_overwriting(
+        self: &Rc<Self>,
+        key: BlockKey,
+    ) -> impl Future<Output = Result<Option<RegionUse>>> + '_ {
+        let site = Site::here();
+        async move {
+            let unmarked = site.lacks(Part::Step) || planted(Fault::SumBeforeData);
+            if self.sums.is_none() || unmarked {
+                return Ok(None);
+            }
+            let has_intent = {
+                let mut table = self.regions.table.borrow_mut();
+                let region = table.find(self.regions.address(key));
+                region.is_some_and(|region| !region.busy && region.state == MarkState::Intent)
+            };
+            let want = match has_intent {
+                true => MarkState::Intent,
+                false => MarkState::MaybeDirty,
+            };
+            self.enter(key, want).await.map(Some)
+        }
+    }
+
+    /// With checksums: whether the region of `key` has a mark that what is dirty may be overwritten under, at
+    /// once. With a bit-tree it is the tree that must have one, too.
+    #[inline]
+    pub(crate) fn is_open_for_overwriting(&self, key: BlockKey) -> bool {
+        let mut table = self.regions.table.borrow_mut();
+        let region = table.find(self.regions.address(key));
+        region.is_some_and(|region| {
+            let open = match region.state {
+                MarkState::None => false,
+                MarkState::MaybeDirty => !matches!(self.tracking, Tracking::Abt(_)),
+                MarkState::Intent => true,
+            };
+            open && !region.busy
+        })
+    }
+
+    /// Keeps the mark of a region that has one and that nobody is changing.
+    pub(crate) fn keep_open(self: &Rc<Self>, key: BlockKey) -> Option<RegionUse> {
+        let mut table = self.regions.table.borrow_mut();
+        let id = *table.by_address.get(&self.regions.address(key))?;
+        table.get(id).users += 1;
+        Some(RegionUse {
+            engine: Rc::clone(self),
+            id,
+        })
     }
 
     async fn enter(self: &Rc<Self>, key: BlockKey, want: MarkState) -> Result<RegionUse> {

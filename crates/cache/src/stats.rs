@@ -77,6 +77,21 @@ impl RecoveryProgress {
     }
 }
 
+/// Checksums of cached data, for status and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChecksumStats {
+    /// Pieces of 4 KiB that were seen without a checksum that is known, believed, and given one.
+    pub unverified: u64,
+    /// Pieces of 4 KiB that were clean and corrupt, and were had from the backing device.
+    pub refetched: u64,
+    /// Dirty granules that were found corrupt.
+    pub condemned: u64,
+    /// Bytes of dirty data that are known to be corrupt now: reading them is an error.
+    pub corrupt_bytes: u64,
+    /// Bytes of the table of checksums written.
+    pub table_bytes: u64,
+}
+
 /// A volume, for status and metrics.
 #[derive(Clone, Debug)]
 pub struct VolumeStats {
@@ -142,6 +157,8 @@ pub struct CacheStats {
     pub marks: u64,
     /// How the cache knows what was overwritten in place.
     pub dirty_tracking: DirtyTracking,
+    /// Of its checksums, if it has some.
+    pub checksums: Option<ChecksumStats>,
     /// Of its bit-tree, if it has one.
     pub tree: Option<TreeStats>,
     /// What recovery left to write back.

@@ -15,6 +15,7 @@ mod damage;
 mod doubt;
 mod failures;
 mod identity;
+mod integrity;
 mod limits;
 mod stalls;
 mod together;

@@ -3,7 +3,9 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::control::status::{LATENCY_BOUNDS_US, Latency, Status, TransitStatus, VolumeStatus};
+use crate::control::status::{
+    ChecksumStatus, LATENCY_BOUNDS_US, Latency, Status, TransitStatus, VolumeStatus,
+};
 
 /// Text under construction.
 struct Text(String);
@@ -182,6 +184,41 @@ fn cache(text: &mut Text, status: &Status) {
             value,
         );
     }
+    if let Some(sums) = &cache.checksums {
+        checksums(text, sums);
+    }
+    if let Some(scrub) = &cache.scrub {
+        for (name, help, value) in [
+            (
+                "running",
+                "1 while a scrub goes on.",
+                u64::from(scrub.running),
+            ),
+            (
+                "blocks",
+                "Blocks that the last scrub began with.",
+                scrub.blocks,
+            ),
+            (
+                "blocks_done",
+                "Blocks that it has looked at.",
+                scrub.blocks_done,
+            ),
+            (
+                "refetched",
+                "Corrupt pieces of 4 KiB that it brought in anew.",
+                scrub.refetched,
+            ),
+            (
+                "corrupt_blocks",
+                "Blocks with corrupt dirty data that it found.",
+                scrub.corrupt_blocks,
+            ),
+            ("errors", "Reads of it that failed.", scrub.errors),
+        ] {
+            text.single(&format!("forebay_cache_scrub_{name}"), "gauge", help, value);
+        }
+    }
     text.single(
         "forebay_cache_commit_seconds_total",
         "counter",
@@ -205,6 +242,41 @@ fn cache(text: &mut Text, status: &Status) {
         "gauge",
         "Time that the recovery at the start took.",
         cache.recovery_ms as f64 / 1e3,
+    );
+}
+
+fn checksums(text: &mut Text, sums: &ChecksumStatus) {
+    let counters = [
+        (
+            "unverified",
+            "Pieces of 4 KiB that had no checksum that was known: believed, and given one.",
+            sums.unverified,
+        ),
+        (
+            "refetched",
+            "Pieces of 4 KiB that were clean and corrupt: served from the backing device.",
+            sums.refetched,
+        ),
+        (
+            "condemned",
+            "Dirty granules that were found corrupt.",
+            sums.condemned,
+        ),
+        (
+            "written_bytes",
+            "Bytes of checksums that were written, which are among those of metadata.",
+            sums.written_bytes,
+        ),
+    ];
+    for (name, help, value) in counters {
+        let name = format!("forebay_cache_checksum_{name}_total");
+        text.single(&name, "counter", help, value);
+    }
+    text.single(
+        "forebay_cache_corrupt_bytes",
+        "gauge",
+        "Dirty data that is corrupt on the cache device: reading it is an error.",
+        sums.corrupt_bytes,
     );
 }
 

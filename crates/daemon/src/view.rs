@@ -74,6 +74,24 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             human_bytes(cache.tree_written_bytes)
         ));
     }
+    if let Some(sums) = &cache.checksums {
+        lines.push(format!(
+            "checksums: {} refetched, {} not known and believed, {} written",
+            human_count(sums.refetched, "corrupt piece"),
+            human_count(sums.unverified, "piece"),
+            human_bytes(sums.written_bytes),
+        ));
+        if sums.corrupt_bytes > 0 {
+            lines.push(format!(
+                "DIRTY DATA IS CORRUPT: {}; the log names the ranges, which are errors until they are rewritten whole",
+                human_bytes(sums.corrupt_bytes)
+            ));
+        }
+    }
+    if let Some(scrub) = &cache.scrub {
+        lines.push(scrub.text.clone());
+        lines.extend(scrub.first.iter().map(|first| format!("found: {first}")));
+    }
     if cache.recovering_blocks > 0 {
         let left = match cache.recovering_ms {
             Some(ms) => format!("{} left", human_duration(Duration::from_millis(ms))),

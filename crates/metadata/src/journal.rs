@@ -195,6 +195,8 @@ mod tests {
             slot,
             valid: 1,
             dirty: 1,
+            bad: 0,
+            sums: 0,
         }
     }
 

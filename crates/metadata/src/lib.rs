@@ -17,6 +17,7 @@ pub mod log;
 pub mod order;
 pub mod record;
 pub mod replay;
+pub mod sums;
 pub mod superblock;
 pub mod tree;
 

@@ -42,6 +42,10 @@ pub struct BlockRecord {
     pub valid: u64,
     /// Granules that are newer than the backing device; a subset of `valid`.
     pub dirty: u64,
+    /// With checksums: dirty granules that are known to hold something else than what was written.
+    pub bad: u64,
+    /// With checksums: the digest of those of the valid granules (see [`crate::sums`]).
+    pub sums: u32,
 }
 
 /// What is known of a region (64 blocks) of a volume beyond the block records.
@@ -120,6 +124,8 @@ pub fn encode(out: &mut [u8; RECORD_BYTES], seed: Seed, position: Position, body
             put_u64(out, BODY + 8, block.valid);
             put_u64(out, BODY + 16, block.dirty);
             put_u32(out, BODY + 24, block.slot);
+            put_u64(out, BODY + 28, block.bad);
+            put_u32(out, BODY + 36, block.sums);
         }
         Body::Kill { slots, count } => {
             out[4] = KIND_KILL;
@@ -175,6 +181,8 @@ pub fn decode(bytes: &[u8; RECORD_BYTES], seed: Seed) -> Option<(Position, Body)
             block: get_u64(bytes, BODY),
             valid: get_u64(bytes, BODY + 8),
             dirty: get_u64(bytes, BODY + 16),
+            bad: get_u64(bytes, BODY + 28),
+            sums: get_u32(bytes, BODY + 36),
             slot: get_u32(bytes, BODY + 24),
         }),
         KIND_KILL => {
@@ -221,6 +229,8 @@ mod tests {
                 slot: 12345,
                 valid: u64::MAX,
                 dirty: 1 << 63,
+                bad: 1 << 63,
+                sums: u32::MAX,
             }),
             Body::Kill {
                 slots: [9, 8, 7, 6, 5, 4, 3, 2, 1, u32::MAX],
@@ -281,6 +291,8 @@ mod tests {
             slot: 0x4455_6677,
             valid: 0xff,
             dirty: 0x0f,
+            bad: 0,
+            sums: 0,
         });
         encode(&mut bytes, Seed::new(&[0; 16]), position, &block);
         let hex: String = bytes[4..]

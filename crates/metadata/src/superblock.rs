@@ -5,6 +5,7 @@
 //! data only (its cache has a separate metadata device) carries the same superblock with its own role,
 //! so that a part of a cache is always recognised as such.
 
+mod checksums;
 mod tracking;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
@@ -41,8 +42,10 @@ const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES);
 pub const INCOMPAT_SIZES: u64 = 1;
 /// Incompatible feature: what was overwritten in place is not told by marks in the log.
 pub const INCOMPAT_TRACKING: u64 = 2;
+/// Incompatible feature: cached data has checksums, which who does not know them would not keep.
+pub const INCOMPAT_CHECKSUMS: u64 = 4;
 /// Features that a reader must know to open the cache at all.
-pub const KNOWN_INCOMPAT: u64 = INCOMPAT_SIZES | INCOMPAT_TRACKING;
+pub const KNOWN_INCOMPAT: u64 = INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS;
 /// Features that a writer must know. None are defined yet.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 
@@ -105,6 +108,8 @@ pub struct Superblock {
     pub tree_offset: u64,
     /// How often the bit-tree was formatted or loaded.
     pub tree_epoch: u32,
+    /// Where the checksums of cached data lie on the metadata device, zero if it has none.
+    pub sums_offset: u64,
     /// The number that the next new volume gets.
     pub next_volume: u16,
     /// The volumes.
@@ -128,6 +133,8 @@ pub struct PlanInput {
     pub region_shift: u8,
     /// How it is to know what was overwritten in place.
     pub dirty_tracking: DirtyTracking,
+    /// Whether cached data is to have checksums.
+    pub checksums: bool,
     /// Identity of the new cache.
     pub uuid: [u8; 16],
 }
@@ -176,8 +183,14 @@ impl Superblock {
         let aligned = (block << top).max(u64::from(unit));
         // The log ends at a unit's border, and the tree goes behind it.
         let tree_bytes = input.dirty_tracking.bytes(unit);
+        // And behind that the checksums.
+        let sums_bytes = |slots: u64| match input.checksums {
+            true => checksums::bytes(slots, block, unit),
+            false => 0,
+        };
         let together = |slots: u64| {
-            let metadata_end = RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes;
+            let metadata_end =
+                RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes + sums_bytes(slots);
             let data_offset = metadata_end.next_multiple_of(aligned);
             (data_offset, data_offset + slots * block)
         };
@@ -188,7 +201,16 @@ impl Superblock {
                 let room = metadata_bytes.saturating_sub(RESERVED_BYTES + tree_bytes)
                     / RECORD_BYTES as u64;
                 let by_metadata = room.saturating_sub(RECORDS_MIN + 64) / RECORDS_PER_SLOT;
-                (by_data.min(by_metadata), data_offset)
+                let mut slots = by_data.min(by_metadata);
+                let end = |slots: u64| {
+                    RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes + sums_bytes(slots)
+                };
+                if input.checksums && end(slots) > metadata_bytes {
+                    let each = RECORDS_PER_SLOT * RECORD_BYTES as u64 + checksums::of_slot(block);
+                    let over = end(slots) - metadata_bytes + u64::from(unit);
+                    slots = slots.saturating_sub(over.div_ceil(each));
+                }
+                (slots, data_offset)
             }
             None => {
                 let mut slots = input.data_bytes.saturating_sub(RESERVED_BYTES)
@@ -210,7 +232,8 @@ impl Superblock {
         } else {
             (input.classes.count_ones() + 2) << top
         };
-        if slots < least || RESERVED_BYTES + log_size + tree_bytes > metadata_size {
+        let sums_size = sums_bytes(u64::from(slots));
+        if slots < least || RESERVED_BYTES + log_size + tree_bytes + sums_size > metadata_size {
             let needed = match input.metadata_bytes {
                 None => format!("{} bytes are needed", together(u64::from(least)).1),
                 Some(_) => {
@@ -221,6 +244,7 @@ impl Superblock {
                         data_offset + u64::from(least) * block,
                         RESERVED_BYTES
                             + tree_bytes
+                            + sums_bytes(u64::from(least))
                             + log_bytes(u64::from(least), unit).max(records),
                     )
                 }
@@ -247,6 +271,9 @@ impl Superblock {
             } | match input.dirty_tracking {
                 DirtyTracking::Exact => 0,
                 DirtyTracking::Abt | DirtyTracking::None => INCOMPAT_TRACKING,
+            } | match input.checksums {
+                true => INCOMPAT_CHECKSUMS,
+                false => 0,
             },
             uuid: input.uuid,
             role: match input.metadata_bytes {
@@ -269,6 +296,10 @@ impl Superblock {
                 _ => RESERVED_BYTES + log_size,
             },
             tree_epoch: 1,
+            sums_offset: match input.checksums {
+                true => RESERVED_BYTES + log_size + tree_bytes,
+                false => 0,
+            },
             next_volume: 1,
             volumes: Vec::new(),
         })
@@ -314,6 +345,7 @@ impl Superblock {
             put_u32(&mut out, 108, self.tree_epoch);
             put_u64(&mut out, 112, self.tree_offset);
         }
+        put_u64(&mut out, 120, self.sums_offset);
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
             let entry = &mut out[at..at + VOLUME_BYTES];
@@ -369,6 +401,7 @@ impl Superblock {
             dirty_tracking: DirtyTracking::decode(bytes[67]).unwrap_or_default(),
             tree_offset: get_u64(bytes, 112),
             tree_epoch: get_u32(bytes, 108).max(1),
+            sums_offset: get_u64(bytes, 120),
             next_volume: get_u16(bytes, 104),
             volumes: (0..volumes)
                 .map(|place| {
@@ -474,7 +507,8 @@ impl Superblock {
             && self.tree().is_none_or(|tree| {
                 tree.offset >= self.log.offset + self.log.records * RECORD_BYTES as u64
                     && tree.offset.is_multiple_of(unit)
-            });
+            })
+            && self.sums_are_sound();
         if sound {
             return Ok(());
         }

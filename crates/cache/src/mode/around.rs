@@ -108,7 +108,7 @@ pub(super) async fn write_present(
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
-        engine.write_slot(slot, run.start, part).await?;
+        engine.write_slot(volume, slot, run.start, part).await?;
     }
     let result = to_backing(engine, volume, job).await;
     if result.is_err() || copy == Copy::Drop {
@@ -168,7 +168,8 @@ async fn refresh(
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
-        failed |= engine.write_slot(slot, run.start, part).await.is_err();
+        let written = engine.write_slot(volume, slot, run.start, part).await;
+        failed |= written.is_err();
     }
     if failed || engine.is_in_doubt(slot) {
         drop_clean(engine, slot, held);

@@ -59,7 +59,7 @@ async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
         return engine.commit().await;
     }
     debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
-    let record = engine.map.borrow().dirty_record(slot);
+    let record = engine.dirty_record(slot);
     let stamp = engine.commit.log.borrow().next();
     if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {
         journal.append(stamp, record);
@@ -93,17 +93,19 @@ async fn write_data(
     };
 
     let clean = touched & before.valid & !before.dirty;
-    let mark = if clean == 0 {
-        None
-    } else {
+    let mark = if clean != 0 {
         engine
             .enter_region(before.key, MarkState::MaybeDirty)
             .await?
+    } else if touched & before.valid != 0 {
+        engine.open_for_overwriting(before.key).await?
+    } else {
+        None
     };
     if mark.is_some() {
         engine.announce(slot).await?;
     }
-    let written = engine.write_slot(slot, start, buf).await;
+    let written = engine.write_slot(volume, slot, start, buf).await;
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
         drop_clean(engine, slot, clean);
@@ -111,9 +113,13 @@ async fn write_data(
         engine.commit().await?;
     } else {
         // After an error what was clean is not any more, for the same reason, and the mark says so.
-        let turned = if written.is_ok() { touched } else { clean };
         let mut map = engine.map.borrow_mut();
         let now = map.slot(slot);
+        // What was corrupt has gone, if that was the error.
+        let turned = match written.is_ok() {
+            true => touched,
+            false => clean & now.valid,
+        };
         map.set(slot, now.valid | turned, now.dirty | turned);
         drop(map);
         if mark.is_some() {

@@ -10,6 +10,7 @@ use forebay_policy::BlockId;
 use super::take_in::{Held, take_in};
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
+use crate::integrity::Verdict;
 
 /// What of the cache a read may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +147,11 @@ pub(super) async fn from_slot(
 ) -> Result<()> {
     let part = job.buf.slice(relative(job, &run));
     let read = match engine.is_in_doubt(slot) {
-        false => engine.read_slot(slot, run.start, part).await,
+        false => match engine.read_verified(volume, slot, run.clone(), part).await {
+            Ok(Verdict::Corrupt(error)) => return Err(error),
+            Ok(Verdict::Sound) => Ok(()),
+            Err(error) => Err(error),
+        },
         true => Ok(()),
     };
     // The flush may have failed while this was read.

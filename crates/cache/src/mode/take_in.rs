@@ -313,7 +313,7 @@ impl Intake {
                 let at = (base + part.start - run.start) as usize;
                 let data = buf.slice(at..at + part.len());
                 if engine
-                    .write_slot(taker.slot, part.start, data)
+                    .write_slot(&self.volume, taker.slot, part.start, data)
                     .await
                     .is_ok()
                 {

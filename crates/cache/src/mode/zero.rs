@@ -74,7 +74,7 @@ async fn zero_stretch(
             }
             let piece = engine.geometry.piece(part, span);
             dropped |= drop_before_zeroing(engine, slot, &piece);
-            result = zero_dirty(engine, slot, &piece)
+            result = zero_dirty(engine, volume, slot, &piece)
                 .await
                 .map(|zeroes| zeroed |= zeroes);
         }
@@ -110,14 +110,27 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
 }
 
 /// Zeroes what is dirty in place. Returns whether anything is.
-async fn zero_dirty(engine: &Rc<Engine>, slot: BlockId, piece: &Piece) -> Result<bool> {
-    let dirty = engine.geometry.touched(piece) & engine.map.borrow().slot(slot).dirty;
+async fn zero_dirty(
+    engine: &Rc<Engine>,
+    volume: &Attached,
+    slot: BlockId,
+    piece: &Piece,
+) -> Result<bool> {
+    let entry = engine.map.borrow().slot(slot);
+    let dirty = engine.geometry.touched(piece) & entry.dirty;
+    if dirty == 0 {
+        return Ok(false);
+    }
+    let mark = engine.open_for_overwriting(entry.key).await?;
+    if mark.is_some() {
+        engine.announce(slot).await?;
+    }
     for run in engine
         .geometry
         .runs(piece.block.class, dirty, piece.start..piece.end)
     {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
-        engine.write_slot(slot, run.start, zeroes).await?;
+        engine.write_slot(volume, slot, run.start, zeroes).await?;
     }
-    Ok(dirty != 0)
+    Ok(true)
 }

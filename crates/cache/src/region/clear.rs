@@ -144,7 +144,8 @@ impl Engine {
             None => Ok(()),
         };
         if result.is_ok() {
-            if which != Clear::Quiet {
+            // With checksums, copies may have been refreshed under intent, and their records are older.
+            if which != Clear::Quiet || self.sums.is_some() {
                 for (_, volume, number) in &regions {
                     self.queue_unrecorded(*volume, *number);
                 }

@@ -17,7 +17,9 @@ use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{check_block_sizes, check_dirty_tracking, odd_end, open_path, unreadable};
+use crate::stack::{
+    check_block_sizes, check_checksums, check_dirty_tracking, odd_end, open_path, unreadable,
+};
 use crate::state::hex;
 use crate::table::Table;
 
@@ -121,6 +123,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     {
         check_block_sizes(config, cache, &found.block_sizes)?;
         check_dirty_tracking(config, cache, found.dirty_tracking)?;
+        check_checksums(config, cache, found.checksums)?;
         for (number, identity) in backing.identities {
             let volume = &config.volumes[number];
             let known = found.check_identity(&volume.name, identity);
@@ -267,6 +270,7 @@ fn as_json(found: &Inspection) -> serde_json::Value {
         "block_size_bytes": found.block_size_bytes,
         "block_sizes": found.block_sizes,
         "dirty_tracking": found.dirty_tracking.as_str(),
+        "checksums": found.checksums,
         "blocks": found.blocks,
         "clean_shutdown": found.clean_shutdown,
         "records": found.records,
@@ -285,12 +289,16 @@ fn render(what: &str, found: &Inspection) -> String {
         false => "not shut down cleanly: the next start recovers it",
     };
     let mut text = format!(
-        "{what}: cache {}, {} of {}, {} of metadata, dirty tracking {}, {state}\n",
+        "{what}: cache {}, {} of {}, {} of metadata, dirty tracking {}, {}, {state}\n",
         hex(&found.uuid),
         human_count(u64::from(found.blocks), "block"),
         block_sizes_in_words(u64::from(found.block_size_bytes), &found.block_sizes),
         human_count(found.records, "record"),
         found.dirty_tracking,
+        match found.checksums {
+            true => "checksums",
+            false => "no checksums",
+        },
     );
     if !found.volumes.is_empty() {
         text.push_str(&volumes(found).render(2));

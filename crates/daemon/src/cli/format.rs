@@ -54,6 +54,10 @@ pub(super) struct Arguments {
         conflicts_with = "btt"
     )]
     pub(super) dirty_tracking: DirtyTracking,
+    /// Keep a checksum of each 4 KiB of cached data (0.1% of it), verify it on every read and write-back, and serve what
+    /// is clean and corrupt from the backing device. Who does not know them cannot open the cache
+    #[arg(long, conflicts_with = "btt")]
+    pub(super) checksums: bool,
     /// Make the file with this size, if it does not exist; one that does must have it
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
@@ -80,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let metadata = arguments.metadata.clone();
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let create = arguments.create.map(|size| size.0);
-    let dirty_tracking = arguments.dirty_tracking;
+    let (dirty_tracking, checksums) = (arguments.dirty_tracking, arguments.checksums);
     check_different(&cache, metadata.as_deref())?;
     let made_here = match create {
         Some(bytes) => check_create(&cache, bytes)?,
@@ -99,6 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         let (lost, replaced) = look(&devices, force, discard).await?;
         let options = FormatOptions {
             dirty_tracking,
+            checksums,
             ..FormatOptions::sizes(&sizes, uuid)
         };
         forebay_cache::format(&devices, &options)

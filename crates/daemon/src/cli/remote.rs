@@ -1,4 +1,4 @@
-//! The commands that ask the daemon to do something: flush, mode, detach and grow.
+//! The commands that ask the daemon to do something: flush, mode, detach, grow and scrub.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -8,6 +8,7 @@ use forebay_block::Result;
 
 use super::out;
 use crate::config::Mode;
+use crate::config::size::Size;
 use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request, line};
 
@@ -53,6 +54,23 @@ pub(super) struct Grow {
     one: One,
 }
 
+/// Read all that is cached and verify it against its checksums, while volumes are served
+///
+/// What is clean and corrupt is brought in anew from the backing device; what is dirty and corrupt is named in the
+/// daemon's log, and reading it is an error until it is rewritten whole. Goes on in the daemon when this command is
+/// interrupted; `forebay status` shows how far it is.
+#[derive(Debug, Args)]
+pub(super) struct Scrub {
+    /// Read at most so much in a second [default: 64M]
+    #[arg(long, value_name = "SIZE", conflicts_with = "stop")]
+    rate: Option<Size>,
+    /// Stop the one that is under way
+    #[arg(long)]
+    stop: bool,
+    #[command(flatten)]
+    answer: Answer,
+}
+
 /// What is done to one volume.
 #[derive(Debug, Args)]
 struct One {
@@ -95,6 +113,18 @@ impl Grow {
     pub(super) fn run(self, control: &Path) -> Result<()> {
         let One { volume, answer } = self.one;
         answer.show(control, &Request::Grow { volume })
+    }
+}
+
+impl Scrub {
+    pub(super) fn run(self, control: &Path) -> Result<()> {
+        let bytes_per_second = self.rate.map(|rate| rate.0);
+        let stop = self.stop;
+        let request = Request::Scrub {
+            bytes_per_second,
+            stop,
+        };
+        self.answer.show(control, &request)
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Cache {
     /// How the cache knows after a crash what was overwritten in place, and the line that says so; none for
     /// what it was formatted with.
     pub dirty_tracking: Option<(DirtyTracking, usize)>,
+    /// Whether cached data is expected to have checksums, and the line that says so.
+    pub checksums: Option<(bool, usize)>,
     /// The line of the file.
     pub line: usize,
 }
@@ -67,6 +69,7 @@ pub(super) struct RawCache {
     journal_size: Option<Spanned<Size>>,
     block_sizes: Option<Spanned<Vec<Size>>>,
     dirty_tracking: Option<Spanned<String>>,
+    checksums: Option<Spanned<bool>>,
 }
 
 impl RawCache {
@@ -117,7 +120,10 @@ impl RawCache {
                         None
                     }
                 });
+        let checksums = (self.checksums.as_ref())
+            .map(|wanted| (*wanted.get_ref(), problems.line(wanted.span().start)));
         Cache {
+            checksums,
             block_sizes,
             dirty_tracking,
             data: self.data.get_ref().clone(),

@@ -50,6 +50,15 @@ pub enum Request {
         /// The volume.
         volume: String,
     },
+    /// Verify all that is cached against its checksums, or stop doing so.
+    Scrub {
+        /// The most bytes that are read in a second; none for a default.
+        #[serde(default)]
+        bytes_per_second: Option<u64>,
+        /// Stop the one that is under way, and begin none.
+        #[serde(default)]
+        stop: bool,
+    },
     /// Send a trace of what clients ask from now on.
     Record {
         /// The volumes; none for all.
@@ -155,6 +164,13 @@ mod tests {
                 r#"{"command":"grow","volume":"db"}"#,
                 Request::Grow {
                     volume: "db".into(),
+                },
+            ),
+            (
+                r#"{"command":"scrub","bytes_per_second":1000}"#,
+                Request::Scrub {
+                    bytes_per_second: Some(1000),
+                    stop: false,
                 },
             ),
             (

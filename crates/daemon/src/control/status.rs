@@ -43,6 +43,46 @@ pub struct ReactorStatus {
     pub connections: usize,
 }
 
+/// Checksums of cached data, one for each 4 KiB.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ChecksumStatus {
+    /// Pieces of 4 KiB whose checksum was not known when they were seen: believed, and given one.
+    pub unverified: u64,
+    /// Pieces of 4 KiB that were clean and corrupt: served from the backing device.
+    pub refetched: u64,
+    /// Dirty granules that were found corrupt.
+    pub condemned: u64,
+    /// Dirty data that is corrupt now, bytes: reading it is an error.
+    pub corrupt_bytes: u64,
+    /// Bytes of checksums written, which are among those of metadata.
+    pub written_bytes: u64,
+}
+
+/// A scrub.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ScrubStatus {
+    /// All of this in words.
+    pub text: String,
+    /// It goes on.
+    pub running: bool,
+    /// It was stopped before its end.
+    pub stopped: bool,
+    /// Cached bytes that were read.
+    pub read_bytes: u64,
+    /// Blocks that were looked at.
+    pub blocks_done: u64,
+    /// Blocks that it began with.
+    pub blocks: u64,
+    /// Pieces of 4 KiB that were clean and corrupt, and were brought in anew.
+    pub refetched: u64,
+    /// Blocks with dirty data that is corrupt.
+    pub corrupt_blocks: u64,
+    /// Reads that failed.
+    pub errors: u64,
+    /// The first range that was found corrupt or unreadable, in words.
+    pub first: Option<String>,
+}
+
 /// The cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheStatus {
@@ -72,6 +112,12 @@ pub struct CacheStatus {
     /// Bytes of these, which are among those of metadata.
     #[serde(default)]
     pub tree_written_bytes: u64,
+    /// Of the checksums of cached data, if it has some.
+    #[serde(default)]
+    pub checksums: Option<ChecksumStatus>,
+    /// How far the scrub is, or how the last one ended; none since the start.
+    #[serde(default)]
+    pub scrub: Option<ScrubStatus>,
     /// The smallest cache block size, bytes.
     pub block_size_bytes: u64,
     /// All cache block sizes: `32K`, `32K..256K`.

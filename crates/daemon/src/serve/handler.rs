@@ -119,11 +119,47 @@ async fn answer(
             });
             work.await??
         }
+        Request::Scrub { stop: true, .. } => {
+            let work = engine.ask(|engine| async move { engine.stack.stop_scrub() });
+            work.await??
+        }
+        Request::Scrub {
+            bytes_per_second, ..
+        } => {
+            let work = engine.ask(move |engine| async move {
+                let done = engine.stack.scrub(bytes_per_second).await;
+                if let Ok(done) = &done {
+                    tracing::info!("{done}");
+                }
+                done
+            });
+            scrubbing(work, engine, progress).await??
+        }
         Request::Record { volumes, max_bytes } => {
             recordings.run(engine, volumes, max_bytes, caller).await?
         }
     };
     Ok(Reply::Done(done))
+}
+
+/// Waits for `work`, and says every second how far the scrub is.
+async fn scrubbing<T>(
+    work: impl Future<Output = T>,
+    engine: &Handle,
+    progress: &mpsc::Sender<Part>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(PROGRESS) => {
+                let far = engine.ask(|engine| async move { engine.stack.scrub_progress() }).await;
+                if let Ok(Some(text)) = far {
+                    let _ = progress.try_send(Part::Progress(text));
+                }
+            }
+        }
+    }
 }
 
 /// Waits for `work`, and says every second how much dirty data is left.

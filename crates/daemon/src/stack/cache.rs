@@ -65,6 +65,7 @@ pub(super) async fn open(
             dirty_tracking: cache
                 .dirty_tracking
                 .map_or_else(Default::default, |it| it.0),
+            checksums: cache.checksums.is_some_and(|(wanted, _)| wanted),
             ..FormatOptions::sizes(sizes, uuid)
         };
         let formatted = forebay_cache::format(&devices, &options).await;
@@ -74,6 +75,7 @@ pub(super) async fn open(
     let there = BlockSizes::from_mask(known.block_size_bytes, known.classes);
     check_block_sizes(config, cache, &there.to_string())?;
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
+    check_checksums(config, cache, known.has_checksums())?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let mut created = false;
@@ -172,6 +174,28 @@ pub(crate) fn check_dirty_tracking(
             format!(
                 "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or remove \
                  `dirty_tracking`, or `forebay detach` its volumes and format it with --dirty-tracking {wanted}",
+                config.place(line),
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the configuration says of checksums is what the cache was formatted with.
+///
+/// # Errors
+/// `InvalidInput` with file, line and remedy.
+pub(crate) fn check_checksums(config: &Config, cache: &config::Cache, there: bool) -> Result<()> {
+    let (found, remedy) = match there {
+        true => ("with checksums", "without --checksums"),
+        false => ("without checksums", "with --checksums"),
+    };
+    match cache.checksums {
+        Some((wanted, line)) if wanted != there => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{}: the cache was formatted {found}: correct or remove `checksums`, or `forebay detach` its volumes \
+                 and format it {remedy}",
                 config.place(line),
             ),
         )),

@@ -8,6 +8,7 @@ mod control;
 mod devices;
 pub(crate) mod journal;
 mod offload;
+mod scrub;
 mod status;
 mod transit;
 
@@ -20,7 +21,7 @@ use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
-pub(crate) use cache::{check_block_sizes, check_dirty_tracking, unreadable};
+pub(crate) use cache::{check_block_sizes, check_checksums, check_dirty_tracking, unreadable};
 pub(crate) use devices::{odd_end, open_path};
 pub(crate) use offload::offload;
 

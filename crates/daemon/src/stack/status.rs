@@ -10,7 +10,8 @@ use super::transit::OpenTransit;
 use super::{Served, Stack};
 use crate::config::size::human_count;
 use crate::control::status::{
-    CacheStatus, DeviceStatus, Latency, OperationStatus, Status, TransitStatus, VolumeStatus,
+    CacheStatus, ChecksumStatus, DeviceStatus, Latency, OperationStatus, Status, TransitStatus,
+    VolumeStatus,
 };
 use crate::state::hex;
 
@@ -100,6 +101,14 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
         dirty_tracking: stats.dirty_tracking.to_string(),
         tree_persists: tree.persists,
         tree_written_bytes: tree.bytes,
+        scrub: cache.cache.scrub_progress().map(super::scrub::status),
+        checksums: stats.checksums.map(|sums| ChecksumStatus {
+            unverified: sums.unverified,
+            refetched: sums.refetched,
+            condemned: sums.condemned,
+            corrupt_bytes: sums.corrupt_bytes,
+            written_bytes: sums.table_bytes,
+        }),
         block_size_bytes: stats.block_size_bytes,
         block_sizes: stats.block_sizes.clone(),
         capacity_bytes: stats.blocks * stats.block_size_bytes,

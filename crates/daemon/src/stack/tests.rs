@@ -9,6 +9,8 @@ use forebay_io::{Engine, Reactor};
 
 use super::*;
 
+mod checksums;
+
 struct Scratch(PathBuf);
 
 impl Scratch {

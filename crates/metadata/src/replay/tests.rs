@@ -90,6 +90,8 @@ fn block(slot: u32, number: u64) -> BlockRecord {
         slot,
         valid: 3,
         dirty: 1,
+        bad: 0,
+        sums: 0,
     }
 }
 

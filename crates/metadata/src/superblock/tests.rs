@@ -10,7 +10,18 @@ fn tracked(
     metadata: Option<u64>,
     block: u32,
 ) -> Result<Superblock> {
+    planned(dirty_tracking, false, data, metadata, block)
+}
+
+fn planned(
+    dirty_tracking: DirtyTracking,
+    checksums: bool,
+    data: u64,
+    metadata: Option<u64>,
+    block: u32,
+) -> Result<Superblock> {
     Superblock::plan(PlanInput {
+        checksums,
         classes: 1,
         data_bytes: data,
         metadata_bytes: metadata,
@@ -41,6 +52,36 @@ fn plans_fit_their_devices() {
     assert_eq!(apart.slots, ((1 << 30) - (128 << 10)) / 32768);
     let starved = plan(1 << 30, Some(1 << 20), 4096).expect("fits");
     assert!(starved.slots < 5000, "the metadata device limits the slots");
+}
+
+#[test]
+fn checksums_lie_before_the_data_and_behind_the_rest() {
+    for tracking in DirtyTracking::ALL {
+        for block in [4096, 32768, 1 << 20] {
+            for (data, metadata) in [
+                (3 << 20, None),
+                (1 << 40, None),
+                ((1 << 30) + 12288, Some(1 << 20)),
+                (1 << 30, Some(64 << 20)),
+            ] {
+                let found = planned(tracking, true, data, metadata, block).expect("fits");
+                found.sound("test").expect("sound");
+                let sums = found.sums().expect("it has some");
+                let end = metadata.unwrap_or(found.data_offset);
+                assert!(sums.offset + sums.bytes() <= end, "{found:?}");
+                let data_end = found.data_offset + u64::from(found.slots) * u64::from(block);
+                assert!(data_end <= data);
+                assert!(sums.cells >= u64::from(found.slots));
+                assert_eq!(Superblock::decode(&found.encode()), Some(found.clone()));
+                let without = planned(tracking, false, data, metadata, block).expect("fits");
+                assert_eq!((without.sums(), without.sums_offset), (None, 0));
+                assert!(found.slots <= without.slots);
+                // Of blocks of 1 MiB, checksums take more metadata than records.
+                let share = if block == 1 << 20 { 5 } else { 1 };
+                assert!((u64::from(found.slots) + 3) * 5 * share > u64::from(without.slots) * 4);
+            }
+        }
+    }
 }
 
 #[test]

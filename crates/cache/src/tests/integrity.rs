@@ -1,0 +1,423 @@
+//! Checksums: rot is found wherever data goes, named, and never spread; nothing that is sound is called corrupt.
+
+use std::time::Duration;
+
+use forebay_io::sim::Stop;
+
+use super::*;
+use crate::plant::{Fault, plant};
+
+async fn make_summed(disks: &[SimDisk], block_size_bytes: u32) {
+    let devices = Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    let options = FormatOptions {
+        checksums: true,
+        ..FormatOptions::new(block_size_bytes, [5; 16])
+    };
+    format(&devices, &options).await.expect("formats");
+}
+
+async fn open_on_demand(disks: &[SimDisk], journal: &Buf) -> (Cache, RecoveryReport) {
+    let devices = Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    let options = CacheOptions {
+        journal: Some(journal.clone()),
+        cleaning: Cleaning::OnDemand,
+        dirty_limit_percent: 95,
+        accept_journal_loss: true,
+        ..CacheOptions::new([9; 16])
+    };
+    Cache::open(devices, options).await.expect("opens")
+}
+
+fn pattern(byte: u8, len: usize) -> Buf {
+    Buf::copied(&vec![byte; len])
+}
+
+/// Where on the cache device a cell of this byte lies.
+fn cell_of(disk: &SimDisk, byte: u8) -> u64 {
+    (0..disk.info().size_bytes)
+        .step_by(4096)
+        .find(|&at| disk.peek(at, 4096) == [byte; 4096])
+        .expect("it is cached")
+}
+
+async fn read_at(volume: &Rc<dyn BlockDevice>, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+    let found = Buf::zeroed(len);
+    let read = volume.read(offset, found.clone()).await;
+    read.map_err(|error| error.report())?;
+    Ok(found.to_vec())
+}
+
+fn sums(cache: &Cache) -> ChecksumStats {
+    cache.stats().checksums.expect("it has some")
+}
+
+fn journal() -> Buf {
+    Buf::zeroed(1 << 16)
+}
+
+#[test]
+fn what_is_clean_and_rotten_comes_from_the_backing_device() {
+    for len in [512, 4096, 16384] {
+        let world = world(3, 4 << 20, 512);
+        run(&world, async move |disks| {
+            make_summed(&disks, 32 << 10).await;
+            let (cache, _) = open_on_demand(&disks, &journal()).await;
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            let fill = pattern(7, 32 << 10);
+            volume.write(0, fill).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            disks[0].rot(cell_of(&disks[0], 7) + 100, 300, 1);
+            assert_eq!(read_at(&volume, 0, len).await, Ok(vec![7; len]));
+            assert_eq!(sums(&cache).refetched, 1, "{len}");
+            // And once more, from the copy that took the place of the corrupt one.
+            assert_eq!(read_at(&volume, 0, len).await, Ok(vec![7; len]));
+            assert_eq!(sums(&cache).refetched, 1, "{len}");
+        });
+    }
+}
+
+#[test]
+fn what_is_dirty_and_rotten_is_an_error_until_it_is_rewritten_whole() {
+    let world = world(4, 4 << 20, 512);
+    run(&world, async |disks| {
+        make_summed(&disks, 32 << 10).await;
+        let memory = journal();
+        let (cache, _) = open_on_demand(&disks, &memory).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        for cell in 0..8_u8 {
+            let at = u64::from(cell) * 4096;
+            volume
+                .write(at, pattern(cell + 1, 4096))
+                .await
+                .expect("writes");
+        }
+        volume.flush().await.expect("flushes");
+        disks[0].rot(cell_of(&disks[0], 3), 512, 1);
+        let told = read_at(&volume, 0, 32 << 10).await.expect_err("it is lost");
+        assert!(
+            told.contains("volume v") && told.contains("4096 bytes at 8192"),
+            "{told}"
+        );
+        // A part of it does not make it readable, neither written nor zeroed.
+        let part = volume.write(8192, pattern(9, 512)).await;
+        assert_eq!(part.expect_err("a part").kind(), ErrorKind::Corrupt);
+        let part = volume.write_zeroes(8192, 512).await;
+        assert_eq!(part.expect_err("a part").kind(), ErrorKind::Corrupt);
+        assert_eq!(sums(&cache).corrupt_bytes, 4096);
+        // Its neighbours are well, and go to the backing device; it does not, and that is told.
+        let told = cache.write_back(None).await.expect_err("it cannot");
+        assert!(told.report().contains("4096 bytes at 8192"), "{told}");
+        assert_eq!(disks[1].peek(4096, 4096), [2; 4096]);
+        assert_eq!(
+            disks[1].peek(8192, 4096),
+            [0; 4096],
+            "nothing corrupt is written back"
+        );
+        assert_eq!(cache.stats().dirty_blocks, 1);
+        cache.close().await.expect("closes");
+        // Neither does a clean end, nor that of a process.
+        for dies in [false, true] {
+            let (cache, report) = open_on_demand(&disks, &memory).await;
+            assert_eq!(report.clean_shutdown, !dies);
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            read_at(&volume, 8192, 4096)
+                .await
+                .expect_err("it is lost still");
+            assert_eq!(
+                read_at(&volume, 0, 8192).await.map(|found| found[4096]),
+                Ok(2)
+            );
+            if !dies {
+                volume
+                    .write(8704, pattern(9, 512))
+                    .await
+                    .expect_err("a part");
+                // Overwritten in place: the region has a mark, and all else in it is not known after a crash.
+                volume.write(0, pattern(5, 4096)).await.expect("writes");
+                volume.write(0, pattern(6, 4096)).await.expect("writes");
+                continue;
+            }
+            volume
+                .write(8192, pattern(10, 4096))
+                .await
+                .expect("is rewritten");
+            assert_eq!(sums(&cache).corrupt_bytes, 0);
+            assert_eq!(read_at(&volume, 8192, 4096).await, Ok(vec![10; 4096]));
+            cache
+                .write_back(None)
+                .await
+                .expect("all of it can be written back");
+            assert_eq!(disks[1].peek(8192, 4096), [10; 4096]);
+        }
+    });
+}
+
+#[test]
+fn a_part_is_merged_with_what_is_sound() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough] {
+        let world = world(5, 4 << 20, 512);
+        run(&world, async move |disks| {
+            make_summed(&disks, 32 << 10).await;
+            let (cache, _) = open_on_demand(&disks, &journal()).await;
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            volume.write(0, pattern(7, 8192)).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            cache.set_mode("v", mode).expect("is attached");
+            disks[0].rot(cell_of(&disks[0], 7) + 4000, 64, 3);
+            volume.write(512, pattern(8, 512)).await.expect("writes");
+            let mut wanted = vec![7; 8192];
+            wanted[512..1024].fill(8);
+            assert_eq!(read_at(&volume, 0, 8192).await, Ok(wanted), "{mode}");
+            assert_eq!(sums(&cache).refetched, 1, "{mode}");
+        });
+    }
+}
+
+#[test]
+fn a_clean_end_knows_every_checksum_and_a_crash_all_that_has_no_mark() {
+    for block in [4096, 32 << 10, 1 << 20] {
+        let world = world(6, 16 << 20, 512);
+        let memory = journal();
+        let (one, two, three) = (memory.clone(), memory.clone(), memory);
+        run(&world, async move |disks| {
+            make_summed(&disks, block).await;
+            let (cache, _) = open_on_demand(&disks, &one).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let rng = Rng::new(8);
+            let mut model = vec![0; usize::try_from(volume.info().size_bytes).expect("small")];
+            exercise(&volume, &mut model, &rng, 300).await;
+            cache.close().await.expect("closes");
+        });
+        let overwritten = async move |disks: Vec<SimDisk>| {
+            let (cache, report) = open_on_demand(&disks, &two).await;
+            // Where the volume ends within a cell, there is no checksum.
+            let granule = u64::from(block / 64).max(4096);
+            assert!(report.unverified_bytes <= granule, "{report:?}");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.write(0, pattern(1, 4096)).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            for byte in 2..20 {
+                volume.write(0, pattern(byte, 4096)).await.expect("writes");
+            }
+            rt::sleep(Duration::from_secs(1)).await;
+            assert!(cache.stats().marked_regions <= 2, "one mark a region");
+        };
+        run(&world, overwritten);
+        world.crash_power(Keep::All);
+        run(&world, async move |disks| {
+            let (cache, report) = open_on_demand(&disks, &three).await;
+            assert!(report.unverified_bytes > 0, "what has a mark: {report:?}");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            assert_eq!(read_at(&volume, 0, 4096).await, Ok(vec![19; 4096]));
+            assert!(sums(&cache).unverified > 0);
+        });
+    }
+}
+
+#[test]
+fn a_volume_that_ends_within_a_cell_grows_and_shrinks() {
+    let world = world(7, 4 << 20, 512);
+    run(&world, async |disks| {
+        make_summed(&disks, 4096).await;
+        let memory = journal();
+        for (round, size) in [5632_u64, 8192, 6144, 12288, 512].into_iter().enumerate() {
+            let (cache, _) = open_on_demand(&disks, &memory).await;
+            let mut world = World::new(1);
+            world.add_disk(&config("backing", size, 512));
+            let backing = Rc::new(world.disks()[0].clone());
+            let options = VolumeOptions {
+                adopt: true,
+                ..VolumeOptions::new(Mode::WriteThrough)
+            };
+            let volume = cache.attach("v", backing, options).await.expect("attaches");
+            let byte = u8::try_from(round + 1).expect("few");
+            let len = usize::try_from(size).expect("small");
+            volume.write(0, pattern(byte, len)).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            assert_eq!(read_at(&volume, 0, len).await, Ok(vec![byte; len]));
+            assert_eq!(sums(&cache).refetched, 0, "{size}");
+            cache.close().await.expect("closes");
+        }
+    });
+}
+
+#[test]
+fn a_scrub_finds_what_nobody_reads() {
+    let world = world(10, 4 << 20, 512);
+    run(&world, async |disks| {
+        make_summed(&disks, 32 << 10).await;
+        let (cache, _) = open_on_demand(&disks, &journal()).await;
+        let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+        volume.write(0, pattern(1, 32 << 10)).await.expect("writes");
+        volume.flush().await.expect("flushes");
+        cache.set_mode("v", Mode::WriteBack).expect("is attached");
+        for (at, byte) in [(64 << 10, 2), (128 << 10, 3)] {
+            volume.write(at, pattern(byte, 8192)).await.expect("writes");
+        }
+        volume.flush().await.expect("flushes");
+        let well = cache.scrub(1 << 30).await.expect("scrubs");
+        assert_eq!((well.blocks_done, well.read_bytes), (3, 48 << 10));
+        assert_eq!(
+            (well.refetched, well.corrupt_blocks, well.errors),
+            (0, 0, 0)
+        );
+        disks[0].rot(cell_of(&disks[0], 1), 4096, 2);
+        disks[0].rot(cell_of(&disks[0], 3), 4096, 2);
+        let before = rt::now();
+        let found = cache.scrub(48 << 10).await.expect("scrubs");
+        assert!(
+            rt::now() - before >= Duration::from_millis(900),
+            "its rate is kept to"
+        );
+        assert_eq!(
+            (found.refetched, found.corrupt_blocks, found.running),
+            (1, 1, false)
+        );
+        let first = found.first.expect("is named");
+        assert!(first.contains("4096 bytes at 131072"), "{first}");
+        // What was clean is cached again; what was dirty is an error.
+        let hits = cache.stats().volumes[0].read_hits;
+        assert_eq!(read_at(&volume, 0, 32 << 10).await, Ok(vec![1; 32 << 10]));
+        assert_eq!(cache.stats().volumes[0].read_hits, hits + 1);
+        read_at(&volume, 128 << 10, 4096)
+            .await
+            .expect_err("is lost");
+        // One at a time, and it can be stopped.
+        let other = cache.clone();
+        rt::spawn(async move {
+            other.scrub(4096).await.expect("is stopped");
+        });
+        rt::sleep(Duration::from_millis(100)).await;
+        assert_eq!(
+            cache.scrub(1).await.expect_err("one is under way").kind(),
+            ErrorKind::Busy
+        );
+        assert!(cache.stop_scrub());
+        rt::sleep(Duration::from_secs(2)).await;
+        let stopped = cache.scrub_progress().expect("there was one");
+        assert!(stopped.stopped && !stopped.running && stopped.blocks_done < 3);
+        assert!(!cache.stop_scrub());
+    });
+}
+
+#[test]
+fn without_checksums_there_are_none() {
+    let world = world(8, 4 << 20, 512);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let (cache, report) = open(&disks, Durability::Flush).await;
+        assert_eq!(
+            (cache.stats().checksums, report.unverified_bytes),
+            (None, 0)
+        );
+    });
+}
+
+/// Lives that are cut off under load, by kills and power cuts. Says what the first read met that failed, though
+/// nothing rotted.
+fn lives(seeds: std::ops::Range<u64>) -> Option<String> {
+    for seed in seeds {
+        let world = world(seed, 4 << 20, 512);
+        let memory = journal();
+        for life in 0..4_u64 {
+            let memory = match life {
+                2 | 3 => journal(),
+                _ => memory.clone(),
+            };
+            let disks = world.disks().to_vec();
+            world.set_stop((life > 0).then(|| Stop::AfterIo(20 + seed * 17 % 150)));
+            let ended: Outcome<Result<(), String>> = world.run(seed, async move {
+                if life == 0 {
+                    make_summed(&disks, 8 << 10).await;
+                }
+                let (cache, _) = open_on_demand(&disks, &memory).await;
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                let rng = Rng::new(seed * 10 + life);
+                if life == 0 {
+                    // Nothing is clean, so that no region has a mark for that.
+                    volume.write(0, pattern(1, 96 << 10)).await.expect("writes");
+                    volume.flush().await.expect("flushes");
+                    cache.close().await.expect("closes");
+                    return Ok(());
+                }
+                read_at(&volume, 0, 96 << 10).await?;
+                for _ in 0..60 {
+                    let at = rng.below(20) * 4096;
+                    let len = [512, 4096, 8192][rng.index(3)];
+                    let buf = pattern(rng.below(256) as u8, len);
+                    volume.write(at, buf).await.expect("writes");
+                    if rng.chance(1, 8) {
+                        volume.flush().await.expect("flushes");
+                    }
+                    read_at(&volume, 0, 96 << 10).await?;
+                }
+                Ok(())
+            });
+            if let Outcome::Finished(Err(told)) = &ended {
+                return Some(told.clone());
+            }
+            match (life, ended) {
+                (_, Outcome::Finished(_)) => {}
+                (1, _) => world.crash_power(Keep::Random(seed)),
+                _ => world.crash_process(seed),
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn what_is_cut_off_under_load_is_never_called_corrupt() {
+    assert_eq!(lives(0..60), None);
+}
+
+/// Rot in a clean and in a dirty granule. Says what went wrong.
+fn rots() -> Option<&'static str> {
+    let world = world(9, 4 << 20, 512);
+    run(&world, async |disks| {
+        make_summed(&disks, 32 << 10).await;
+        let (cache, _) = open_on_demand(&disks, &journal()).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        volume.write(0, pattern(1, 4096)).await.expect("writes");
+        volume
+            .write(64 << 10, pattern(2, 4096))
+            .await
+            .expect("writes");
+        volume.flush().await.expect("flushes");
+        disks[0].rot(cell_of(&disks[0], 1), 4096, 1);
+        let _ = cache.write_back(None).await;
+        if ![[0; 4096], [1; 4096]].contains(&disks[1].peek(0, 4096).try_into().expect("4 KiB")) {
+            return Some("it is written back");
+        }
+        disks[0].rot(cell_of(&disks[0], 2), 4096, 1);
+        let _ = cache.write_back(None).await;
+        match read_at(&volume, 64 << 10, 4096).await {
+            Ok(found) if found != [2; 4096] => Some("it is read"),
+            _ => None,
+        }
+    })
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let finds = |fault: Fault, found: &dyn Fn() -> bool| {
+        plant(Some(fault));
+        let was_found = found();
+        plant(None);
+        assert!(was_found, "{fault:?} is not found");
+    };
+    assert_eq!(rots(), None);
+    finds(Fault::WriteCorruptBack, &|| {
+        rots() == Some("it is written back")
+    });
+    finds(Fault::SkipVerify, &|| rots() == Some("it is read"));
+    for fault in [Fault::SumBeforeData, Fault::TrustOpen] {
+        finds(fault, &|| lives(0..60).is_some());
+    }
+}

@@ -1,0 +1,89 @@
+//! Scrubbing an open stack.
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_cache::ScrubProgress;
+
+use super::Stack;
+use crate::config::size::{human_bytes, human_count};
+use crate::control::status::ScrubStatus;
+
+/// Bytes read in a second where nobody says: little beside what a cache device does.
+const BYTES_PER_SECOND: u64 = 64 << 20;
+
+impl Stack {
+    fn scrubbed(&self) -> Result<&forebay_cache::Cache> {
+        let cache = self.cache.as_ref().map(|open| &open.cache);
+        cache.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "there is no cache to scrub"))
+    }
+
+    /// Verifies all that is cached. Returns what was found, in words.
+    ///
+    /// # Errors
+    /// `InvalidInput` without a cache; `Unsupported` for one without checksums; `Busy` if it is being scrubbed;
+    /// `Corrupt` if dirty data is, naming the first range.
+    pub async fn scrub(&self, bytes_per_second: Option<u64>) -> Result<String> {
+        let rate = bytes_per_second.unwrap_or(BYTES_PER_SECOND);
+        let found = self.scrubbed()?.scrub(rate).await?;
+        let text = in_words(&found);
+        match found.first {
+            None => Ok(text),
+            Some(first) => Err(Error::new(ErrorKind::Corrupt, format!("{text}: {first}"))),
+        }
+    }
+
+    /// Stops a scrub. Returns what was done, in words.
+    ///
+    /// # Errors
+    /// `InvalidInput` without a cache.
+    pub fn stop_scrub(&self) -> Result<String> {
+        Ok(match self.scrubbed()?.stop_scrub() {
+            true => "the scrub ends".to_owned(),
+            false => "no scrub is under way".to_owned(),
+        })
+    }
+
+    /// How far the scrub is, in words.
+    #[must_use]
+    pub fn scrub_progress(&self) -> Option<String> {
+        let progress = self.scrubbed().ok()?.scrub_progress()?;
+        Some(in_words(&progress))
+    }
+}
+
+fn in_words(scrub: &ScrubProgress) -> String {
+    let far = match (scrub.running, scrub.stopped) {
+        (true, _) => format!(
+            "scrub: {} of {}",
+            scrub.blocks_done,
+            human_count(scrub.blocks, "block")
+        ),
+        (false, true) => format!(
+            "scrub stopped after {}",
+            human_count(scrub.blocks_done, "block")
+        ),
+        (false, false) => format!("scrubbed {}", human_count(scrub.blocks_done, "block")),
+    };
+    format!(
+        "{far}, {} read, {} brought in anew, {} with corrupt dirty data, {}",
+        human_bytes(scrub.read_bytes),
+        human_count(scrub.refetched, "corrupt piece"),
+        human_count(scrub.corrupt_blocks, "block"),
+        human_count(scrub.errors, "read error"),
+    )
+}
+
+/// As the status tells it.
+pub(super) fn status(scrub: ScrubProgress) -> ScrubStatus {
+    ScrubStatus {
+        text: in_words(&scrub),
+        running: scrub.running,
+        stopped: scrub.stopped,
+        read_bytes: scrub.read_bytes,
+        blocks_done: scrub.blocks_done,
+        blocks: scrub.blocks,
+        refetched: scrub.refetched,
+        corrupt_blocks: scrub.corrupt_blocks,
+        errors: scrub.errors,
+        first: scrub.first,
+    }
+}

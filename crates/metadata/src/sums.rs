@@ -1,0 +1,135 @@
+//! Checksums of cached data: how one is made, and the table of them on media.
+//!
+//! A *cell* is 4 KiB of cached data, numbered from the first; each has a 32-bit checksum in a flat table on the
+//! device that holds the log. The table has no checksums of its own and is written in place: the record of a
+//! block has a [`digest`] of the block's checksums, and what the table says of a block that does not fit the
+//! digest of its record is not believed. docs/format.md, "Checksums of data", says what that is enough for.
+
+mod hash;
+
+pub use hash::DataHash;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind, Result};
+
+use crate::Seed;
+use crate::codec::{get_u32, put_u32};
+use crate::order;
+
+/// What one checksum covers, bytes.
+pub const CELL_BYTES: usize = 4096;
+/// No checksum is known: what the cell holds is believed.
+pub const UNKNOWN: u32 = 0;
+/// The cell is known to hold something else than what was written there.
+pub const BAD: u32 = 1;
+
+const SUM_BYTES: usize = size_of::<u32>();
+/// Bytes read at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Where the table lies on the device that holds the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumsPlace {
+    /// Its first byte.
+    pub offset: u64,
+    /// Commit unit, bytes.
+    pub unit_bytes: u32,
+    /// Cells of the data.
+    pub cells: u64,
+}
+
+impl SumsPlace {
+    /// Bytes that it takes: whole units.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        (self.cells * SUM_BYTES as u64).next_multiple_of(self.unit_bytes as u64)
+    }
+
+    /// Checksums in a unit.
+    #[must_use]
+    pub const fn unit_cells(&self) -> usize {
+        self.unit_bytes as usize / SUM_BYTES
+    }
+
+    /// Units of the table.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.bytes() / self.unit_bytes as u64
+    }
+
+    /// Units `first` up to as many as `sums` fill, as they go to media, and where they go.
+    ///
+    /// # Panics
+    /// If `sums` begin or end within a unit and not at the table's end.
+    #[must_use]
+    pub fn encode(&self, first: u64, sums: &[u32]) -> (u64, Buf) {
+        let unit = self.unit_bytes as usize;
+        let mut out = vec![0; (sums.len() * SUM_BYTES).next_multiple_of(unit)];
+        let end = first as usize * self.unit_cells() + sums.len();
+        assert!(sums.len().is_multiple_of(self.unit_cells()) || end as u64 == self.cells);
+        for (at, sum) in sums.iter().enumerate() {
+            put_u32(&mut out, at * SUM_BYTES, *sum);
+        }
+        let offset = self.offset + first * u64::from(self.unit_bytes);
+        (offset, Buf::copied(&out))
+    }
+}
+
+/// Ties a block's checksums, those of its valid granules in order, to its record.
+#[must_use]
+pub fn digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
+    let mut bytes = Vec::with_capacity(64);
+    bytes.extend(place.to_le_bytes());
+    sums.for_each(|sum| bytes.extend(sum.to_le_bytes()));
+    seed.checksum(&bytes)
+}
+
+/// Makes a table that knows nothing, and flushes it.
+///
+/// # Errors
+/// The device's own.
+pub async fn format(device: &dyn BlockDevice, place: SumsPlace) -> Result<()> {
+    let mut at = 0;
+    while at < place.bytes() {
+        let len = CHUNK_BYTES.min(place.bytes() - at);
+        let zeroes = Buf::zeroed(usize::try_from(len).expect("a chunk"));
+        order::write(device, place.offset + at, zeroes).await?;
+        at += len;
+    }
+    order::flush(device).await
+}
+
+/// Reads the table, and says how many of its units could not be read; of these nothing is known.
+///
+/// # Errors
+/// Only if the device is shutting down.
+pub async fn read(device: &dyn BlockDevice, place: SumsPlace) -> Result<(Vec<u32>, u64)> {
+    let cells = usize::try_from(place.cells).expect("a table fits memory");
+    let mut sums = Vec::with_capacity(cells);
+    let mut unreadable = 0;
+    let mut at = 0;
+    let mut take = |buf: Option<&Buf>, len: usize| {
+        let bytes = buf.map_or_else(|| vec![0; len], Buf::to_vec);
+        let count = (cells - sums.len()).min(len / SUM_BYTES);
+        sums.extend((0..count).map(|nth| get_u32(&bytes, nth * SUM_BYTES)));
+    };
+    while at < place.bytes() {
+        let len = usize::try_from(CHUNK_BYTES.min(place.bytes() - at)).expect("a chunk");
+        let buf = Buf::scratch(len);
+        match device.read(place.offset + at, buf.clone()).await {
+            Ok(()) => take(Some(&buf), len),
+            Err(error) if error.kind() == ErrorKind::ShuttingDown => return Err(error),
+            Err(_) => {
+                let unit = place.unit_bytes as usize;
+                for part_at in (0..len).step_by(unit) {
+                    let part = buf.slice(part_at..part_at + unit);
+                    let offset = place.offset + at + part_at as u64;
+                    let read = device.read(offset, part.clone()).await;
+                    unreadable += u64::from(read.is_err());
+                    take(read.is_ok().then_some(&part), unit);
+                }
+            }
+        }
+        at += len as u64;
+    }
+    Ok((sums, unreadable))
+}
