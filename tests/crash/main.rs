@@ -1,7 +1,7 @@
 //! Every crash point of every mode, each failure of each device, and random lives by seed, against
 //! the model disk. A failure prints the command that replays it.
 //!
-//! `FOREBAY_SEEDS=n` runs n random seeds in place of 2000; `FOREBAY_SEED=n` starts them at n.
+//! `FOREBAY_SEEDS=n` runs n random seeds in place of 5000; `FOREBAY_SEED=n` starts them at n.
 
 #[path = "../stack/mod.rs"]
 mod stack;
@@ -120,8 +120,8 @@ const PARTS: u64 = 4;
 
 fn random(part: u64) {
     let first = number("FOREBAY_SEED", 0);
-    let count = number("FOREBAY_SEEDS", 2000);
-    let mut crashes = 0;
+    let count = number("FOREBAY_SEEDS", 5000);
+    let (mut seeds, mut crashes) = (0_u64, 0);
     for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
         let setup = match (seed / PARTS % 32, seed % 8 < PARTS) {
             (0, _) => Setup::large(seed),
@@ -130,11 +130,17 @@ fn random(part: u64) {
             (_, false) => Setup::pressed(seed),
         };
         match target(setup).random(seed) {
-            Ok(report) => crashes += report.crashes,
+            Ok(report) => {
+                seeds += 1;
+                crashes += report.crashes;
+            }
             Err(failure) => panic!("{failure}"),
         }
     }
     eprintln!("seeds {part} modulo {PARTS}: {crashes} crashes");
+    if std::env::var_os("FOREBAY_ROWS").is_some() {
+        eprintln!(r#"ROW {{"check": "random seeds", "seeds": {seeds}, "crashes": {crashes}}}"#);
+    }
 }
 
 mod random_seeds {

@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -29,6 +30,17 @@ pub(crate) enum Soak {
         /// How often, for each durability; half as often under ext4
         #[arg(long, default_value_t = 50)]
         count: u64,
+    },
+    /// Random lives with crashes and failing devices, in simulation, for as long as wanted
+    Seeds {
+        #[command(flatten)]
+        options: Options,
+        /// How long, minutes; the batch that is under way then is finished
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        minutes: u64,
+        /// The first seed: not those that every test run goes through
+        #[arg(long, default_value_t = 1_000_000)]
+        first: u64,
     },
     /// A writer that dirties twice the memory that it and the daemon have
     Reclaim(Options),
@@ -68,6 +80,11 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
             size,
             count,
         } => (options, kill(root, size.quick, *count)),
+        Soak::Seeds {
+            options,
+            minutes,
+            first,
+        } => (options, seeds(root, *minutes, *first)),
         Soak::Reclaim(options) => (options, reclaim(root)),
         Soak::Guest(options) => (options, guest(root)),
     };
@@ -179,13 +196,18 @@ fn script(root: &Path, name: &str) -> Command {
     Command::new(root.join("tests/guest").join(name))
 }
 
-/// A test of the package of tests, by its name or the beginning of it.
-fn test(names: &[&str]) -> Command {
+/// Tests of the package of tests, by a binary and their names or the beginning of them.
+fn tests(binary: &str, threads: usize, names: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--quiet", "--locked", "--package=forebay-tests"]);
-    command.args(["--test=kill", "--", "--nocapture", "--test-threads=1"]);
+    command.args(["--test", binary, "--", "--nocapture"]);
+    command.arg(format!("--test-threads={threads}"));
     command.args(names);
     command
+}
+
+fn test(names: &[&str]) -> Command {
+    tests("kill", 1, names)
 }
 
 type Outcome = Result<Option<Report<Value>>, String>;
@@ -293,6 +315,48 @@ fn kill(root: &Path, quick: bool, count: u64) -> Outcome {
     claims.push(ended("kill", success));
     Ok(Some(Report {
         quick,
+        claims,
+        rows,
+    }))
+}
+
+/// Seeds of one call of the test: some tens of seconds.
+const SEEDS_AT_ONCE: u64 = 2000;
+
+fn seeds(root: &Path, minutes: u64, first: u64) -> Outcome {
+    let started = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (mut rows, mut next, mut success) = (Vec::new(), first, true);
+    while success && started.elapsed() < Duration::from_secs(minutes * 60) {
+        let mut command = tests("crash", threads, &["random_seeds::"]);
+        command.env("FOREBAY_SEED", next.to_string());
+        command.env("FOREBAY_SEEDS", SEEDS_AT_ONCE.to_string());
+        let run = gather(root, &mut command)?;
+        rows.extend(run.rows);
+        success = run.success;
+        next += SEEDS_AT_ONCE;
+    }
+    let sum = |key| rows.iter().map(|row| number(row, key)).sum::<f64>();
+    let took = started.elapsed().as_secs_f64() / 60.0;
+    println!(
+        "{} seeds from {first}, {} crashes, {took:.0} minutes",
+        sum("seeds"),
+        sum("crashes")
+    );
+    let wanted = (next - first) as f64;
+    let claims = vec![
+        claim(
+            "seeds/passed",
+            sum("seeds"),
+            "seeds",
+            Kind::Counted,
+            format!("exactly {wanted}"),
+            sum("seeds") == wanted,
+        ),
+        ended("seeds", success),
+    ];
+    Ok(Some(Report {
+        quick: false,
         claims,
         rows,
     }))

@@ -67,6 +67,8 @@ pub(crate) struct Committer {
     /// Flushes of the data device go one at a time: the failure of one must be told before another that
     /// began later calls durable what it lost.
     pub(crate) flushing: Semaphore,
+    /// The same of a metadata device of its own.
+    metadata_flushing: Semaphore,
     /// A flush, or a write that carried one, failed: what a device was given since the last good one
     /// may be gone.
     flush_failed: Cell<bool>,
@@ -97,6 +99,7 @@ impl Committer {
             unflushed: RefCell::default(),
             covered: RefCell::default(),
             flushing: Semaphore::new(1),
+            metadata_flushing: Semaphore::new(1),
             flush_failed: Cell::new(false),
             // What an earlier process wrote may sit in the device's cache.
             data_written: Cell::new(1),
@@ -113,6 +116,14 @@ impl Committer {
             .get_or_insert_with(|| ErrorKind::ShuttingDown.into());
         self.kick.wake_all();
         self.done.wake_all();
+    }
+
+    /// Whose turn it is to flush the metadata device, which may be the data device.
+    pub(crate) const fn metadata_turn(&self, one_device: bool) -> &Semaphore {
+        match one_device {
+            true => &self.flushing,
+            false => &self.metadata_flushing,
+        }
     }
 
     /// What the next round must log.
@@ -434,12 +445,14 @@ impl Engine {
     }
 
     async fn write_batch(&self, extents: Vec<LogExtent>) -> Result<()> {
-        if !self.is_one_device() {
-            return self.write_extents(extents).await;
-        }
-        self.commit.flushing.acquire(1).await;
+        let turn = self.commit.metadata_turn(self.is_one_device());
+        turn.acquire(1).await;
         let result = self.write_extents(extents).await;
-        self.commit.flushing.release(1);
+        if let Err(error) = &result {
+            // Told before the next has its turn.
+            self.fail(error.clone());
+        }
+        turn.release(1);
         result
     }
 

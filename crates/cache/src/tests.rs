@@ -16,8 +16,10 @@ mod doubt;
 mod failures;
 mod identity;
 mod limits;
+mod stalls;
 mod together;
 mod tracking;
+mod turns;
 
 const VOLUME_BYTES: u64 = (1 << 20) + 1536;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, Error, Result};
 use forebay_io::rt;
 use forebay_metadata::superblock::{DirtyTracking, Superblock};
-use forebay_metadata::tree::{self, LoadReport, Loaded, TreeOptions, TreeWriter};
+use forebay_metadata::tree::{self, LoadReport, Loaded, Marked, TreeOptions, TreeWriter};
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
@@ -129,9 +129,24 @@ impl Engine {
             self.map.borrow_mut().add_flags(slot, MARKED);
             tree.writer.tree().mark(places)
         };
-        let announced = tree.writer.durable(marked).await;
-        self.tree_written(announced)?;
+        if matches!(marked, Marked::After(_)) {
+            self.in_turn(tree.writer.durable(marked)).await?;
+        }
         self.check_alive()
+    }
+
+    /// Writes of the tree go one at a time with other flushes of its device, and one that fails is told before the
+    /// next: of two, the one that is told of lost data might be answered last (rule 9).
+    async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
+        let turn = self.commit.metadata_turn(self.is_one_device());
+        if self.metadata_volatile {
+            turn.acquire(1).await;
+        }
+        let result = self.tree_written(written.await);
+        if self.metadata_volatile {
+            turn.release(1);
+        }
+        result
     }
 
     /// What a failed write of the tree may have been is a failed flush.
@@ -248,8 +263,7 @@ impl Engine {
                 }
             }
         }
-        let closed = tree.writer.close().await;
-        self.tree_written(closed)
+        self.in_turn(tree.writer.close()).await
     }
 
     /// The task that adjusts the tree and writes what nobody waits for.
@@ -264,9 +278,8 @@ impl Engine {
             }
             let persists = tree.writer.tree().persists();
             let ticked = (tree.writer).tick(rt::now(), self.client_writes(), persists);
-            let ticked = ticked.await;
             // A cache that failed meanwhile said so.
-            let _ = self.tree_written(ticked);
+            let _ = self.in_turn(ticked).await;
         }
     }
 

@@ -211,7 +211,8 @@ impl TreeWriter {
         let info = self.device.info();
         match parts.len() {
             0 => Ok(()),
-            1 if info.fua || !info.volatile_cache => {
+            _ if !info.volatile_cache => order::write_all(&*self.device, parts).await,
+            1 if info.fua => {
                 let (offset, image) = parts.remove(0);
                 write_fua(&*self.device, offset, image).await
             }
