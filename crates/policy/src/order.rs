@@ -50,6 +50,12 @@ impl DirtySweep {
         self.len
     }
 
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> usize {
+        self.slots.memory_bytes()
+    }
+
     /// Whether there is none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

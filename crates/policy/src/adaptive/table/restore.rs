@@ -46,7 +46,7 @@ impl BlockTable {
     /// other would wait for each piece in turn.
     pub fn look_ahead(&self, coming: impl Iterator<Item = (u16, u64, Span, u32)>) {
         let looked = coming.map(|(volume, region, span, place)| {
-            let head = self.heads[self.line(volume, region) + usize::from(span.first)];
+            let head = self.heads[self.head(volume, region, span.first)];
             let there = self.groups.fits(place, span.class);
             let id = there.then(|| self.groups.number(place, span.class));
             let block = id.and_then(|id| self.blocks.get(id as usize));
