@@ -60,6 +60,7 @@ impl Stack {
 pub struct Hollow {
     info: DeviceInfo,
     kept: Rc<dyn BlockDevice>,
+    kept_bytes: u64,
 }
 
 impl Hollow {
@@ -72,7 +73,18 @@ impl Hollow {
     pub fn new(name: &str, size_bytes: u64, kept_bytes: u64) -> Rc<dyn BlockDevice> {
         Rc::new(Self {
             info: DeviceInfo::new(name, size_bytes),
+            kept_bytes,
             kept: MemDevice::new(name, kept_bytes),
+        })
+    }
+
+    /// A device over another one, whose beginning alone it keeps.
+    #[must_use]
+    pub fn over(kept: Rc<dyn BlockDevice>, kept_bytes: u64) -> Rc<dyn BlockDevice> {
+        Rc::new(Self {
+            info: kept.info(),
+            kept,
+            kept_bytes,
         })
     }
 }
@@ -83,7 +95,8 @@ impl BlockDevice for Hollow {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        if request.offset + request.len <= self.kept.info().size_bytes {
+        let kept = request.offset + request.len <= self.kept_bytes;
+        if kept || request.op == forebay_block::Op::Flush {
             self.kept.submit(request, done);
         } else {
             done.complete(self.info.check(&request));

@@ -21,7 +21,7 @@ const SAMPLE: u64 = 20_000;
 const PAIRS: usize = 301;
 /// As the daemon has it.
 const RING_REQUESTS: usize = 1 << 17;
-const TICK: Duration = Duration::from_millis(25);
+const TICK: Duration = Duration::from_millis(50);
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -50,12 +50,11 @@ fn main() -> Result<()> {
 
 /// Empties a ring until told to end; how many entries there were.
 fn empty(mut drain: Drain, end: &AtomicBool) -> u64 {
-    let (mut entries, mut count) = (Vec::new(), 0);
+    let (mut bytes, mut count) = (Vec::new(), 0);
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(TICK);
-        drain.take(&mut entries, RING_REQUESTS);
-        count += entries.len() as u64;
-        entries.clear();
+        count += drain.take(&mut bytes, RING_REQUESTS) as u64;
+        bytes.clear();
     }
     assert_eq!(drain.lost(), 0, "the ring was full");
     count

@@ -49,9 +49,13 @@ pub const MAGIC: [u8; 8] = *b"\x8fFBTRC\r\n";
 pub const VERSION: u16 = 1;
 
 pub(crate) const HEADER_BYTES: usize = 32;
-pub(crate) const FRAME_BYTES: usize = 16;
-pub(crate) const RECORD_BYTES: usize = 24;
+/// Bytes of a frame's header.
+pub const FRAME_BYTES: usize = 16;
+/// Bytes of a request's record.
+pub const RECORD_BYTES: usize = 24;
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 512 << 10;
+/// The most requests of a frame.
+pub const MAX_FRAME_REQUESTS: usize = MAX_PAYLOAD_BYTES / RECORD_BYTES;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +96,7 @@ pub(crate) fn encode_header(origin_unix_ns: u64) -> [u8; HEADER_BYTES] {
 /// What time zero is; an error says what is wrong with the header.
 pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Result<u64, &'static str> {
     if bytes[..8] != MAGIC {
-        return Err("the magic number is another's");
+        return Err("it does not begin as a native trace does: it has another format (--format)");
     }
     let version = u16::from_le_bytes([bytes[8], bytes[9]]);
     if version == 0 || version > VERSION {
@@ -105,8 +109,9 @@ pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Result<u64, &'static 
 }
 
 /// A frame, made from its payload.
-pub(crate) fn encode_frame(kind: Kind, count: u32, payload: &[u8]) -> [u8; FRAME_BYTES] {
+pub(crate) fn encode_frame(kind: Kind, count: usize, payload: &[u8]) -> [u8; FRAME_BYTES] {
     let mut bytes = [0; FRAME_BYTES];
+    let count = u32::try_from(count).expect("a frame is small");
     let payload_bytes = u32::try_from(payload.len()).expect("a payload is small");
     for (field, value) in bytes
         .chunks_exact_mut(4)
@@ -117,6 +122,18 @@ pub(crate) fn encode_frame(kind: Kind, count: u32, payload: &[u8]) -> [u8; FRAME
     let checksum = crc32c([&bytes[..12], payload]);
     bytes[12..].copy_from_slice(&checksum.to_le_bytes());
     bytes
+}
+
+/// Completes a frame of requests: `frame` has [`FRAME_BYTES`] of room for its header, and behind that whole records, at
+/// most [`MAX_FRAME_REQUESTS`], as the format has them.
+///
+/// # Panics
+/// If it has no room for a header, or more than so many records.
+pub fn complete_requests(frame: &mut [u8]) {
+    let (header, records) = frame.split_at_mut(FRAME_BYTES);
+    assert!(records.len() <= MAX_PAYLOAD_BYTES, "a frame has an end");
+    let made = encode_frame(Kind::Requests, records.len() / RECORD_BYTES, records);
+    header.copy_from_slice(&made);
 }
 
 /// The header of a frame, whose checksum was not looked at yet.
@@ -252,6 +269,32 @@ mod tests {
         let wrong_count = encode_frame(Kind::Volumes, 4, &payload);
         let frame = decode_frame(&wrong_count).unwrap();
         assert!(frame.check(&wrong_count, &payload).is_err());
+    }
+
+    #[test]
+    fn a_frame_of_records_in_place_is_as_one_that_is_made_of_requests() {
+        let mut payload = Vec::new();
+        for number in 0..MAX_FRAME_REQUESTS as u64 {
+            let request = Request {
+                time_ns: number,
+                offset_bytes: number * 512,
+                len_bytes: 512,
+                volume: 1,
+                op: Op::Write,
+            };
+            put_request(&mut payload, &request);
+        }
+        let mut frame = vec![0xaa; FRAME_BYTES];
+        frame.extend_from_slice(&payload);
+        complete_requests(&mut frame);
+        let header: [u8; FRAME_BYTES] = frame[..FRAME_BYTES].try_into().unwrap();
+        let decoded = decode_frame(&header).unwrap();
+        assert_eq!(decoded.count as usize, MAX_FRAME_REQUESTS);
+        assert_eq!(decoded.check(&header, &payload), Ok(()));
+        assert_eq!(
+            header,
+            encode_frame(Kind::Requests, MAX_FRAME_REQUESTS, &payload)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod amplification;
 mod client;
+mod cold;
 pub(crate) mod engine;
 mod fio;
 mod loops;
@@ -42,6 +43,8 @@ pub(crate) enum Bench {
     },
     /// What a recording costs the clients that are recorded, over NBD
     Record(Options),
+    /// Time to the first I/O after a power cut, with ten million cached blocks (needs root to drop caches)
+    Cold(cold::Options),
     /// What a hit costs in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -66,32 +69,34 @@ pub(crate) struct Options {
 
 /// Runs a benchmark. Fails when it could not be run or a claim does not hold.
 pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
-    let outcome = match bench {
-        Bench::Nbd(options) => program(root, options)
-            .and_then(|binary| nbd::run(&binary, options.quick))
-            .and_then(|report| conclude(&report, options.json.as_deref())),
-        Bench::Record(options) => program(root, options)
-            .and_then(|binary| record::run(&binary, options.quick))
-            .and_then(|report| conclude(&report, options.json.as_deref())),
-        Bench::Replay { options, replay } => program(root, options)
-            .and_then(|binary| replay::run(&binary, replay, options.quick))
-            .and_then(|report| conclude(&report, options.json.as_deref())),
-        Bench::Engine { json } => {
-            engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
-        }
-        Bench::Policy(options) => {
-            policy::run(root, options).and_then(|report| conclude(&report, options.json.as_deref()))
-        }
-        Bench::Amplification(options) => match loops::unavailable() {
-            Some(reason) => {
-                println!("SKIPPED: bench amplification: {reason}");
-                return ExitCode::SUCCESS;
-            }
-            None => program(root, options)
-                .and_then(|binary| amplification::run(&binary, options.quick))
+    let outcome =
+        match bench {
+            Bench::Nbd(options) => program(root, options)
+                .and_then(|binary| nbd::run(&binary, options.quick))
                 .and_then(|report| conclude(&report, options.json.as_deref())),
-        },
-    };
+            Bench::Record(options) => program(root, options)
+                .and_then(|binary| record::run(&binary, options.quick))
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Replay { options, replay } => program(root, options)
+                .and_then(|binary| replay::run(&binary, replay, options.quick))
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Cold(options) => cold::run(root, options)
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Engine { json } => {
+                engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
+            }
+            Bench::Policy(options) => policy::run(root, options)
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Amplification(options) => match loops::unavailable() {
+                Some(reason) => {
+                    println!("SKIPPED: bench amplification: {reason}");
+                    return ExitCode::SUCCESS;
+                }
+                None => program(root, options)
+                    .and_then(|binary| amplification::run(&binary, options.quick))
+                    .and_then(|report| conclude(&report, options.json.as_deref())),
+            },
+        };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

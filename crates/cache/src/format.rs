@@ -3,7 +3,7 @@
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
-use forebay_metadata::replay::{Replayed, replay};
+use forebay_metadata::replay::{FoundBlock, Replayed, replay};
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock};
 use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
@@ -151,14 +151,18 @@ pub async fn inspect(
     let entries = (journal.as_ref())
         .filter(|recovered| !recovered.poisoned)
         .map_or(&[][..], |recovered| &recovered.entries);
+    let mut blocks = Vec::new();
     let replayed = replay(
         metadata.as_ref(),
         superblock.log,
         superblock.seed(),
         superblock.slots,
         entries,
+        |found| blocks.extend_from_slice(found),
     )
     .await?;
+    // Oldest first, as they came to be.
+    blocks.reverse();
     let tree = match superblock.tree() {
         Some(place) => Some(tree::look(metadata.as_ref(), place, superblock.seed()).await?),
         None => None,
@@ -167,7 +171,7 @@ pub async fn inspect(
         (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
         (None, tracking) => tracking == DirtyTracking::None,
     };
-    let mut inspection = describe(&superblock, &replayed, overwritten);
+    let mut inspection = describe(&superblock, &replayed, &blocks, overwritten);
     inspection
         .problems
         .extend(journal_trouble(&replayed, journal.as_ref(), boot_id));
@@ -193,12 +197,13 @@ pub async fn inspect(
 fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
+    blocks: &[FoundBlock],
     overwritten: impl Fn(&BlockRecord) -> bool,
 ) -> Inspection {
     let geometry = Geometry::of(superblock);
     let mut problems = Vec::new();
     let mut seen = std::collections::HashMap::new();
-    for found in &replayed.blocks {
+    for found in blocks {
         let block = &found.block;
         problems.extend(known_corrupt(superblock, &geometry, block));
         if block.dirty & !block.valid != 0 {
@@ -258,7 +263,7 @@ fn describe(
                 cached_bytes: 0,
                 dirty_bytes: 0,
             };
-            for found in &replayed.blocks {
+            for found in blocks {
                 let block = &found.block;
                 let maybe_dirty = maybe_dirty(block);
                 let gone = found.reduced && block.dirty == 0 && !maybe_dirty;

@@ -30,6 +30,7 @@ mod open;
 mod options;
 pub mod plant;
 mod queue;
+mod rebuild;
 mod reclaim;
 mod recover;
 mod region;

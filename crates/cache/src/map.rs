@@ -6,9 +6,11 @@
 //! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
+mod restore;
+
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{
-    Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Leave, Misplaced, Picked, Span, TwoLevel,
+    Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Leave, Picked, Span, TwoLevel,
 };
 
 use crate::bring::Spread;
@@ -330,41 +332,6 @@ impl Map {
         let share = self.share_mut(volume);
         share.blocks += 1;
         share.bytes += bytes;
-    }
-
-    /// At recovery: this lies at `place`.
-    ///
-    /// # Errors
-    /// Why it cannot; nothing is changed then.
-    pub(crate) fn restore(
-        &mut self,
-        place: u32,
-        volume: u16,
-        block: Block,
-        valid: u64,
-        dirty: u64,
-    ) -> Result<BlockId, Misplaced> {
-        let region = self.geometry.region_of(block.unit);
-        let span = self.geometry.span(block);
-        if u32::from(span.first) % span.units() != 0 {
-            return Err(Misplaced::NoSuchPlace);
-        }
-        let slot = self.table.restore(volume, region, span, place)?;
-        self.entered(slot, volume, block.class);
-        self.set(slot, valid, dirty);
-        self.add_flags(slot, TRACED);
-        Ok(slot)
-    }
-
-    /// At recovery: keeps a place from being given out until [`Map::release`]. Returns whether that was
-    /// necessary and possible: it is not where a block lies.
-    pub(crate) fn hold(&mut self, place: u32, class: u8) -> bool {
-        self.table.hold(place, class)
-    }
-
-    /// At recovery: the death of what lay at a place that was held is durable.
-    pub(crate) fn release(&mut self, place: u32, class: u8) {
-        self.table.free_place(place, class);
     }
 
     /// Takes a block out. Its place is free at once: the caller made its death durable, or it never

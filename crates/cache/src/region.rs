@@ -131,14 +131,6 @@ impl Regions {
         region.state = MarkState::MaybeDirty;
     }
 
-    /// State of the region of a block.
-    pub(crate) fn state(&self, key: BlockKey) -> MarkState {
-        let mut table = self.table.borrow_mut();
-        table
-            .find(self.address(key))
-            .map_or(MarkState::None, |region| region.state)
-    }
-
     /// Marks that a log of this many records has room for.
     pub(crate) const fn limit(&self, capacity: u64) -> u64 {
         capacity / RING_SHARE

@@ -1,34 +1,34 @@
 //! From a ring of records back to the map.
 //!
-//! The ring is read once, front to back, and records are applied in whatever order they stand: of the
-//! records that speak of one slot (or region) the one with the highest number wins. Afterwards, what
-//! lies below the tail of the newest batch is dropped, and the process journal's entries are put in
-//! their places.
+//! The [end](end) of the log is found first, and with it the tail: what counts lies between. That is read from the newest
+//! record back to the oldest, so that the first record met of a slot (or region) is the one that counts, and the others
+//! need no more than a look at a bit. The process journal's entries are put in their places on the way.
 
-use std::collections::VecDeque;
+mod end;
+mod mend;
+mod ring;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind, Result};
+use std::collections::HashMap;
+
+use forebay_block::{BlockDevice, Buf, Result};
 
 use crate::Seed;
 use crate::log::LogGeometry;
-use crate::order;
-use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode, encode};
+use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode};
+use ring::{Order, Ring};
 
-/// Bytes read at a time.
-const CHUNK_BYTES: u64 = 2 << 20;
-/// Chunks that are being read while one is looked at.
-const READ_AHEAD: usize = 4;
+pub use mend::rewrite_last_batch;
+
+/// Bytes that are looked at together; blocks are found in groups of as many as there are records in them.
+const GROUP_BYTES: usize = 4096;
 
 /// A live slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundBlock {
     /// The record.
     pub block: BlockRecord,
-    /// Number of the record in the log; of a block that the process journal tells more about, the
-    /// record before that, if there is one.
+    /// Number of the record in the log; none if the process journal told it.
     pub lsn: Option<u64>,
-    /// Whether the process journal told it.
-    pub journaled: bool,
     /// Whether a newer record may have been damaged, so that what this one calls clean is not believed.
     pub reduced: bool,
 }
@@ -46,13 +46,13 @@ pub struct FoundMark {
     pub lsn: u64,
 }
 
-/// What a ring says.
+/// What a ring says beside its blocks.
 #[derive(Debug, Default)]
 pub struct Replayed {
-    /// Live slots, in the order of their records, oldest first.
-    pub blocks: Vec<FoundBlock>,
-    /// Regions whose state is not `None`.
+    /// Regions whose state is not `None`, in the order of their records.
     pub marks: Vec<FoundMark>,
+    /// Slots of which the process journal told, and the numbers of the records before that, which are of the same block.
+    pub shadowed: Vec<(u32, u64)>,
     /// The number at which the log goes on: the first of a unit.
     pub next: u64,
     /// The oldest record that counts.
@@ -66,7 +66,7 @@ pub struct Replayed {
     /// Records between the tail and the last batch that do not verify: damage. What older records
     /// said of clean data was dropped for it.
     pub damaged_records: u64,
-    /// Units that could not be read.
+    /// Units, of those that count, that could not be read; if there is no record at all, of all.
     pub unreadable_units: u64,
     /// The last batch's first record.
     pub last_batch: u64,
@@ -76,48 +76,128 @@ pub struct Replayed {
     pub empty_units: Vec<u64>,
 }
 
-#[derive(Clone, Copy, Default)]
-struct SlotHistory {
-    /// One more than the number of the newest record; zero without one.
-    newest: u64,
-    /// What it said: none for a kill.
-    block: Option<BlockRecord>,
+/// A bit a slot.
+struct Slots(Vec<u64>);
+
+impl Slots {
+    fn new(slots: u32) -> Self {
+        Self(vec![0; (slots as usize).div_ceil(64)])
+    }
+
+    fn has(&self, slot: u32) -> bool {
+        self.0[slot as usize / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Adds one. Returns whether it was not there.
+    fn insert(&mut self, slot: u32) -> bool {
+        let word = &mut self.0[slot as usize / 64];
+        let new = *word >> (slot % 64) & 1 == 0;
+        *word |= 1 << (slot % 64);
+        new
+    }
+
+    fn remove(&mut self, slot: u32) {
+        self.0[slot as usize / 64] &= !(1 << (slot % 64));
+    }
 }
 
-/// The ring while it is being read.
-struct Reader {
-    geometry: LogGeometry,
-    seed: Seed,
-    slots: Vec<SlotHistory>,
-    marks: std::collections::HashMap<(u16, u64), (u64, MarkState)>,
-    /// By position: one more than the lap in which its record was written.
-    laps: Vec<u32>,
-    newest: Option<Position>,
+/// The log while it is read, from its end backwards.
+struct Reader<'a> {
+    ring: Ring<'a>,
+    slots: u32,
+    batch: u64,
+    tail: u64,
+    /// Slots of which something newer was found.
+    seen: Slots,
+    /// Slots of which the process journal told and no record was found yet, and their blocks.
+    owed: Slots,
+    journaled: HashMap<u32, BlockRecord>,
+    /// Entries of the process journal that stand before what was read, oldest first.
+    journal: &'a [(u64, BlockRecord)],
+    marks: HashMap<(u16, u64), (u64, MarkState)>,
     last_open: Option<(u64, [u8; 16], bool)>,
     last_close: Option<u64>,
-    unreadable_units: u64,
+    replayed: Replayed,
+    /// Of the unit being read of the last batch: records that are there.
+    held_of_unit: u64,
+    /// Blocks that were found and not told yet.
+    found: Vec<FoundBlock>,
 }
 
-impl Reader {
-    fn apply(&mut self, place: u64, bytes: &[u8; RECORD_BYTES]) {
-        let Some((position, body)) = decode(bytes, self.seed) else {
-            return;
+impl Reader<'_> {
+    /// A piece of whole units, the last of which has the record before `end`. Returns the number of its first.
+    fn piece(&mut self, end: u64, buf: Option<&Buf>, tell: &mut impl FnMut(&[FoundBlock])) -> u64 {
+        let Some(buf) = buf else {
+            let first = end - self.ring.geometry.unit_records();
+            self.replayed.unreadable_units += 1;
+            (first..end).rev().for_each(|lsn| self.missing(lsn));
+            return first;
         };
-        let lsn = position.lsn;
-        if lsn % self.geometry.records != place {
-            return;
+        let (mut lsn, mut at) = (end, buf.len());
+        let mut bytes = [0; GROUP_BYTES];
+        while at > 0 {
+            let len = (at - 1) % GROUP_BYTES + 1;
+            at -= len;
+            buf.copy_to(at, &mut bytes[..len]);
+            for record in bytes[..len].as_chunks().0.iter().rev() {
+                lsn -= 1;
+                self.record(lsn, record);
+            }
+            if !self.found.is_empty() {
+                tell(&self.found);
+                self.found.clear();
+            }
         }
-        let lap = u32::try_from(lsn / self.geometry.records).unwrap_or(u32::MAX - 1);
-        self.laps[usize::try_from(place).expect("fits memory")] = lap + 1;
-        if self.newest.is_none_or(|newest| newest.lsn < lsn) {
-            self.newest = Some(position);
+        lsn
+    }
+
+    /// What stands at the place of record `lsn`.
+    fn record(&mut self, lsn: u64, bytes: &[u8; RECORD_BYTES]) {
+        // An entry with stamp s stands between the records s - 1 and s.
+        while let Some((&(stamp, block), older)) = self.journal.split_last()
+            && stamp > lsn
+        {
+            self.journal = older;
+            self.entry(block);
         }
+        // What was never written does not begin to verify.
+        let there = match bytes[4] {
+            0 => None,
+            _ => decode(bytes, self.ring.seed).filter(|(position, _)| position.lsn == lsn),
+        };
+        let Some((_, body)) = there else {
+            return self.missing(lsn);
+        };
+        self.held(lsn, true);
+        // What lies below the tail is dead, but may be newer than an entry of the journal.
+        let counts = lsn >= self.tail;
         match body {
             Body::Pad => {}
-            Body::Block(block) => self.slot(lsn, block.slot, Some(block)),
+            Body::Block(block) if block.slot < self.slots => {
+                if self.seen.insert(block.slot) {
+                    let reduced = self.replayed.damaged_records > 0 && block.valid != block.dirty;
+                    if counts {
+                        self.found.push(FoundBlock {
+                            block,
+                            lsn: Some(lsn),
+                            reduced,
+                        });
+                    }
+                } else if self.owed.has(block.slot) {
+                    self.owed.remove(block.slot);
+                    let newer = &self.journaled[&block.slot];
+                    if counts && (newer.volume, newer.block) == (block.volume, block.block) {
+                        // It must not leave the ring until what the journal told stands there.
+                        self.replayed.shadowed.push((block.slot, lsn));
+                    }
+                }
+            }
+            Body::Block(_) => {}
             Body::Kill { slots, count } => {
-                for slot in &slots[..usize::from(count)] {
-                    self.slot(lsn, *slot, None);
+                let dead = slots[..usize::from(count)].iter();
+                for slot in dead.filter(|slot| **slot < self.slots) {
+                    self.seen.insert(*slot);
+                    self.owed.remove(*slot);
                 }
             }
             Body::Mark {
@@ -125,136 +205,70 @@ impl Reader {
                 region,
                 state,
             } => {
-                let mark = self.marks.entry((volume, region)).or_insert((lsn, state));
-                if mark.0 <= lsn {
-                    *mark = (lsn, state);
-                }
+                self.marks.entry((volume, region)).or_insert((lsn, state));
             }
             Body::Open { boot_id, journal } => {
-                if self.last_open.is_none_or(|(old, ..)| old < lsn) {
-                    self.last_open = Some((lsn, boot_id, journal));
-                }
+                self.last_open.get_or_insert((lsn, boot_id, journal));
             }
-            Body::Close => self.last_close = self.last_close.max(Some(lsn)),
+            Body::Close => {
+                self.last_close.get_or_insert(lsn);
+            }
         }
     }
 
-    fn slot(&mut self, lsn: u64, slot: u32, block: Option<BlockRecord>) {
-        let Some(history) = self.slots.get_mut(slot as usize) else {
-            return;
-        };
-        if history.newest <= lsn {
-            *history = SlotHistory {
-                newest: lsn + 1,
+    /// The next older entry of the process journal.
+    fn entry(&mut self, block: BlockRecord) {
+        if block.slot < self.slots && self.seen.insert(block.slot) {
+            self.owed.insert(block.slot);
+            self.journaled.insert(block.slot, block);
+            self.found.push(FoundBlock {
                 block,
-            };
+                lsn: None,
+                reduced: false,
+            });
         }
     }
 
-    /// Records from `tail` up to the last batch that are missing, and the number of the newest.
-    fn damage(&self, tail: u64, batch: u64) -> (u64, Option<u64>) {
-        let mut missing = 0;
-        let mut last = None;
-        for lsn in tail..batch {
-            if !self.holds(lsn) {
-                missing += 1;
-                last = Some(lsn);
+    /// The place of a record does not hold it.
+    fn missing(&mut self, lsn: u64) {
+        self.held(lsn, false);
+        if (self.tail..self.batch).contains(&lsn) {
+            self.replayed.damaged_records += 1;
+        }
+    }
+
+    /// Notes which units of the last batch are whole.
+    fn held(&mut self, lsn: u64, held: bool) {
+        if lsn < self.batch {
+            return;
+        }
+        self.held_of_unit += u64::from(held);
+        let unit = self.ring.geometry.unit_records();
+        if lsn.is_multiple_of(unit) {
+            let held = std::mem::take(&mut self.held_of_unit);
+            if held < unit {
+                self.replayed.torn_units.push(lsn);
+            }
+            if held == 0 {
+                self.replayed.empty_units.push(lsn);
             }
         }
-        (missing, last)
     }
 
-    /// Whether the place of `lsn` holds that record.
-    fn holds(&self, lsn: u64) -> bool {
-        let place = usize::try_from(lsn % self.geometry.records).expect("fits memory");
-        let lap = u32::try_from(lsn / self.geometry.records).unwrap_or(u32::MAX - 1);
-        self.laps[place] == lap + 1
-    }
-
-    /// Units of the last batch that lack a record.
-    fn torn_units(&self, batch: u64, next: u64) -> Vec<u64> {
-        let unit = self.geometry.unit_records();
-        (batch..next)
-            .step_by(usize::try_from(unit).expect("small"))
-            .filter(|&first| !(first..first + unit).all(|lsn| self.holds(lsn)))
-            .collect()
-    }
-
-    fn finish(mut self, journal: &[(u64, BlockRecord)]) -> Replayed {
-        let unit = self.geometry.unit_records();
-        let Some(newest) = self.newest else {
-            return Replayed {
-                unreadable_units: self.unreadable_units,
-                ..Replayed::default()
-            };
-        };
-        let next = (newest.lsn + 1).next_multiple_of(unit);
-        let tail = newest.tail.max(next.saturating_sub(self.geometry.records));
-        let unit_start = newest.lsn - newest.lsn % unit;
-        let batch = unit_start.saturating_sub(u64::from(newest.units_back) * unit);
-        let (damaged_records, last_damage) = self.damage(tail, batch.max(tail));
+    /// When all is read.
+    fn finish(mut self, tell: &mut impl FnMut(&[FoundBlock])) -> Replayed {
+        while let Some((&(_, block), older)) = self.journal.split_last() {
+            self.journal = older;
+            self.entry(block);
+        }
+        tell(&self.found);
+        let (tail, batch) = (self.tail, self.batch);
         let last_close = self.last_close.filter(|&lsn| lsn >= tail);
-        let torn_units = self.torn_units(batch, next);
-        let empty_units = (torn_units.iter().copied())
-            .filter(|&first| !(first..first + unit).any(|lsn| self.holds(lsn)))
-            .collect();
         let clean = last_close.is_some_and(|close| {
             self.last_open.is_none_or(|(open, ..)| open < close) && close >= batch
         });
-
-        let mut blocks: Vec<(u64, FoundBlock)> = Vec::new();
-        for history in &mut self.slots {
-            let Some(block) = history.block else {
-                continue;
-            };
-            let lsn = history.newest - 1;
-            if lsn < tail {
-                history.block = None;
-                continue;
-            }
-            let reduced =
-                last_damage.is_some_and(|damage| lsn < damage) && block.valid != block.dirty;
-            history.block = Some(block);
-            blocks.push((
-                2 * lsn + 1,
-                FoundBlock {
-                    block,
-                    lsn: Some(lsn),
-                    journaled: false,
-                    reduced,
-                },
-            ));
-        }
-        // A journal entry with stamp s stands between the records s - 1 and s.
-        let mut later = std::collections::HashMap::new();
-        for &(stamp, block) in journal {
-            let known = self.slots.get(block.slot as usize);
-            if known.is_some_and(|history| history.newest <= stamp) {
-                later.insert(block.slot, (2 * stamp, block));
-            }
-        }
-        blocks.retain(|(_, found)| !later.contains_key(&found.block.slot));
-        for (order, block) in later.into_values() {
-            // What the log said before must not leave the ring until this stands there.
-            let history = self.slots[block.slot as usize];
-            let shadowed = history
-                .block
-                .filter(|old| (old.volume, old.block) == (block.volume, block.block))
-                .map(|_| history.newest - 1);
-            let found = FoundBlock {
-                block,
-                lsn: shadowed,
-                journaled: true,
-                reduced: false,
-            };
-            blocks.push((order, found));
-        }
-        blocks.sort_unstable_by_key(|(order, found)| (*order, found.block.slot));
-
         let void_below = last_close.unwrap_or(0).max(tail);
-        let mut marks: Vec<FoundMark> = self
-            .marks
-            .into_iter()
+        let mut marks: Vec<FoundMark> = (self.marks.into_iter())
             .filter(|(_, (lsn, state))| *lsn >= void_below && *state != MarkState::None)
             .map(|((volume, region), (lsn, state))| FoundMark {
                 volume,
@@ -264,26 +278,21 @@ impl Reader {
             })
             .collect();
         marks.sort_unstable_by_key(|mark| mark.lsn);
+        let mut replayed = self.replayed;
+        replayed.torn_units.reverse();
+        replayed.empty_units.reverse();
         Replayed {
-            blocks: blocks.into_iter().map(|(_, found)| found).collect(),
             marks,
-            next,
-            tail,
             clean,
-            last_open: self
-                .last_open
-                .map(|(_, boot_id, journal)| (boot_id, journal)),
-            records: next - tail - damaged_records,
-            damaged_records,
-            unreadable_units: self.unreadable_units,
-            last_batch: batch,
-            torn_units,
-            empty_units,
+            last_open: (self.last_open).map(|(_, boot_id, journal)| (boot_id, journal)),
+            records: replayed.next - tail - replayed.damaged_records,
+            ..replayed
         }
     }
 }
 
-/// Reads the ring of a cache with `slots` slots and merges the process journal's entries.
+/// Reads the ring of a cache with `slots` slots and merges the process journal's entries, which come oldest first. `tell`
+/// is told of live slots, the newest first, some at a time.
 ///
 /// # Errors
 /// Never for damage or unreadable units, which are counted; only if the device does not answer at all.
@@ -293,111 +302,83 @@ pub async fn replay(
     seed: Seed,
     slots: u32,
     journal: &[(u64, BlockRecord)],
+    mut tell: impl FnMut(&[FoundBlock]),
 ) -> Result<Replayed> {
-    let mut reader = Reader {
+    let ring = Ring {
+        device,
         geometry,
         seed,
-        slots: vec![SlotHistory::default(); slots as usize],
-        marks: std::collections::HashMap::new(),
-        laps: vec![0; usize::try_from(geometry.records).expect("fits memory")],
-        newest: None,
-        last_open: None,
-        last_close: None,
-        unreadable_units: 0,
     };
-    let end = geometry.records * RECORD_BYTES as u64;
-    let mut begun = 0;
-    let mut ahead = VecDeque::with_capacity(READ_AHEAD);
-    loop {
-        while begun < end && ahead.len() < READ_AHEAD {
-            let len = CHUNK_BYTES.min(end - begun);
-            let buf = Buf::scratch(usize::try_from(len).expect("a chunk"));
-            let read = device.read(geometry.offset + begun, buf.clone());
-            ahead.push_back((begun, buf, read));
-            begun += len;
+    let mut everything = None;
+    let newest = match end::nearly(&ring).await? {
+        Some(newest) => newest,
+        None => {
+            let search = everything.insert(end::everything(&ring).await?);
+            let Some(newest) = search.newest else {
+                return Ok(Replayed {
+                    unreadable_units: search.unreadable_units,
+                    ..Replayed::default()
+                });
+            };
+            newest
         }
-        let Some((at, buf, read)) = ahead.pop_front() else {
-            break;
+    };
+    let mut reader = Reader::new(ring, newest, slots, journal);
+    // Records below the tail are dead, but tell whether an entry of the journal is.
+    let oldest_entry = journal.iter().map(|(stamp, _)| *stamp).min();
+    let (unit, next) = (geometry.unit_records(), reader.replayed.next);
+    let from = oldest_entry.map_or(reader.tail, |stamp| stamp.min(reader.tail));
+    let from = from.max(next.saturating_sub(geometry.records));
+    let mut end = next;
+    let pieces = ring.backwards(from - from % unit..next);
+    ring.read(pieces, Order::Backwards, |(_, buf)| {
+        end = reader.piece(end, buf, &mut tell);
+        true
+    })
+    .await?;
+    // The last opening counts wherever it is: what an earlier version logged may lie below the tail.
+    if reader.last_open.is_none() && reader.last_close.is_none() {
+        let search = match everything {
+            Some(search) => search,
+            None => end::everything(&ring).await?,
         };
-        match read.await {
-            Ok(()) => apply_all(&mut reader, at, &buf),
-            Err(error) if error.kind() == ErrorKind::ShuttingDown => return Err(error),
-            // Find out which units cannot be read; the others count.
-            Err(_) => {
-                let unit = geometry.unit_bytes as usize;
-                for unit_at in (0..buf.len()).step_by(unit) {
-                    let part = buf.slice(unit_at..unit_at + unit);
-                    let offset = at + unit_at as u64;
-                    match device.read(geometry.offset + offset, part.clone()).await {
-                        Ok(()) => apply_all(&mut reader, offset, &part),
-                        Err(_) => reader.unreadable_units += 1,
-                    }
-                }
-            }
-        }
+        reader.last_open = search.last_open;
     }
-    Ok(reader.finish(journal))
+    Ok(reader.finish(&mut tell))
 }
 
-/// Writes the last batch again, with padding where a crash left it torn or empty. The caller flushes the device, and
-/// knows what else it may have lost if that fails. Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
-/// What is there is written again, as it is, because the flush that should have made it durable may have
-/// failed, and a failed flush that is tried again covers nothing. All older batches were durable before
-/// this one was begun.
-///
-/// The places filled lie below the tail that the batch declares, so nothing there counts; records of
-/// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
-///
-/// # Errors
-/// The device's own.
-pub async fn rewrite_last_batch(
-    device: &dyn BlockDevice,
-    geometry: LogGeometry,
-    seed: Seed,
-    replayed: &Replayed,
-) -> Result<()> {
-    let unit = geometry.unit_records();
-    let volatile = device.info().volatile_cache;
-    let mut mended = Vec::new();
-    let units = (replayed.last_batch..replayed.next)
-        .step_by(usize::try_from(unit).expect("small"))
-        .filter(|first| volatile || replayed.torn_units.contains(first));
-    for first in units {
-        let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
-        let buf = Buf::scratch(geometry.unit_bytes as usize);
-        let read = device.read(offset, buf.clone()).await;
-        let readable = read.is_ok();
-        // What was found there must not be written over because it cannot be read now.
-        if !replayed.empty_units.contains(&first) {
-            read?;
-        }
-        for (index, lsn) in (first..first + unit).enumerate() {
-            let mut record = [0; RECORD_BYTES];
-            buf.copy_to(index * RECORD_BYTES, &mut record);
-            let held = decode(&record, seed).is_some_and(|(position, _)| position.lsn == lsn);
-            if !(readable && held) {
-                let units_back = (lsn - replayed.last_batch) / unit;
-                let position = Position {
-                    lsn,
-                    tail: replayed.tail,
-                    units_back: u16::try_from(units_back).unwrap_or(u16::MAX),
-                };
-                encode(&mut record, seed, position, &Body::Pad);
-                buf.copy_from(index * RECORD_BYTES, &record);
-            }
-        }
-        mended.push((offset, buf));
-    }
-    order::write_all(device, mended).await
-}
-
-fn apply_all(reader: &mut Reader, at: u64, buf: &Buf) {
-    let first = at / RECORD_BYTES as u64;
-    let mut record = [0; RECORD_BYTES];
-    for index in 0..buf.len() / RECORD_BYTES {
-        buf.copy_to(index * RECORD_BYTES, &mut record);
-        if record[4] != 0 {
-            reader.apply(first + index as u64, &record);
+impl<'a> Reader<'a> {
+    fn new(
+        ring: Ring<'a>,
+        newest: Position,
+        slots: u32,
+        journal: &'a [(u64, BlockRecord)],
+    ) -> Self {
+        let unit = ring.geometry.unit_records();
+        let next = (newest.lsn + 1).next_multiple_of(unit);
+        let tail = newest.tail.max(next.saturating_sub(ring.geometry.records));
+        let unit_start = newest.lsn - newest.lsn % unit;
+        let batch = unit_start.saturating_sub(u64::from(newest.units_back) * unit);
+        Self {
+            ring,
+            slots,
+            batch,
+            tail,
+            seen: Slots::new(slots),
+            owed: Slots::new(slots),
+            journaled: HashMap::new(),
+            journal,
+            marks: HashMap::new(),
+            last_open: None,
+            last_close: None,
+            replayed: Replayed {
+                next,
+                tail,
+                last_batch: batch,
+                ..Replayed::default()
+            },
+            held_of_unit: 0,
+            found: Vec::with_capacity(GROUP_BYTES / RECORD_BYTES),
         }
     }
 }

@@ -20,62 +20,23 @@ pub const CLOCK_STRIDE: u32 = 16;
 /// Stands for the tail when nobody takes entries out any more.
 const CLOSED: u64 = u64::MAX;
 
-/// What was asked, as far as it is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordedOp {
-    /// A read.
-    Read,
-    /// A write, with and without FUA.
-    Write,
-    /// A flush.
-    Flush,
-    /// A discard or a write of zeroes, with which no data travels.
-    Discard,
-}
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 24;
 
-impl RecordedOp {
-    const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Discard];
+/// A record in memory, three words. As bytes, little-endian, they are a record of the native format of traces: the time in
+/// nanoseconds since the recorder was given to a volume, the first byte, and length in bytes (32 bits), volume (16 bits) and
+/// operation (8 bits). So whoever takes them out has nothing to translate.
+type Record = [u64; 3];
 
-    const fn of(op: Op) -> Self {
-        match op {
-            Op::Read => Self::Read,
-            Op::Write { .. } => Self::Write,
-            Op::Flush => Self::Flush,
-            Op::Discard | Op::WriteZeroes { .. } => Self::Discard,
-        }
-    }
-}
-
-/// One recorded request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// When it arrived, nanoseconds since the recorder was given to a volume.
-    pub time_ns: u64,
-    /// First byte.
-    pub offset_bytes: u64,
-    /// Length, bytes. Longer requests are several entries.
-    pub len_bytes: u32,
-    /// The number that the volume was given.
-    pub volume: u16,
-    /// What was asked.
-    pub op: RecordedOp,
-}
-
-impl Entry {
-    fn pack(self) -> [u64; 3] {
-        let rest =
-            u64::from(self.len_bytes) | u64::from(self.volume) << 32 | (self.op as u64) << 48;
-        [self.time_ns, self.offset_bytes, rest]
-    }
-
-    fn unpack([time_ns, offset_bytes, rest]: [u64; 3]) -> Self {
-        Self {
-            time_ns,
-            offset_bytes,
-            len_bytes: rest as u32,
-            volume: (rest >> 32) as u16,
-            op: RecordedOp::ALL[(rest >> 48) as usize & 3],
-        }
+/// The number of an operation: 0 a read, 1 a write with and without FUA, 2 a flush, 3 a discard or a write of zeroes, with
+/// which no data travels.
+#[inline]
+const fn number_of(op: Op) -> u64 {
+    match op {
+        Op::Read => 0,
+        Op::Write { .. } => 1,
+        Op::Flush => 2,
+        Op::Discard | Op::WriteZeroes { .. } => 3,
     }
 }
 
@@ -97,9 +58,10 @@ struct Ring {
 }
 
 impl Ring {
-    fn slot(&self, at: u64) -> &[AtomicU64; 3] {
-        // The length is a power of two.
-        &self.slots[at as usize & (self.slots.len() - 1)]
+    /// Where in `slots` an entry is. Their number is a power of two.
+    #[inline]
+    fn index(&self, at: u64) -> usize {
+        at as usize & (self.slots.len() - 1)
     }
 }
 
@@ -150,64 +112,86 @@ impl Recorder {
     }
 
     /// Records a request that arrives now; false if nobody takes entries out any more.
+    #[inline]
     pub(crate) fn record(&self, volume: u16, request: &Request) -> bool {
         let time_ns = self.now_ns();
-        let op = RecordedOp::of(request.op);
+        let rest = u64::from(volume) << 32 | number_of(request.op) << 48;
+        match u32::try_from(request.len) {
+            Ok(len_bytes) => self.push([time_ns, request.offset, u64::from(len_bytes) | rest]),
+            Err(_) => self.record_long(time_ns, request, rest),
+        }
+    }
+
+    /// A request that is longer than an entry holds: several, in whole blocks.
+    #[cold]
+    fn record_long(&self, time_ns: u64, request: &Request, rest: u64) -> bool {
         let (mut offset_bytes, mut left) = (request.offset, request.len);
         loop {
-            // As much of it as an entry holds, in whole blocks.
-            let len_bytes = u32::try_from(left).unwrap_or(1 << 31);
-            let open = self.push(Entry {
-                time_ns,
-                offset_bytes,
-                len_bytes,
-                volume,
-                op,
-            });
-            left -= u64::from(len_bytes);
-            offset_bytes += u64::from(len_bytes);
+            let len_bytes = u64::from(u32::try_from(left).unwrap_or(1 << 31));
+            let open = self.push([time_ns, offset_bytes, len_bytes | rest]);
+            left -= len_bytes;
+            offset_bytes += len_bytes;
             if left == 0 || !open {
                 return open;
             }
         }
     }
 
+    #[inline]
     fn now_ns(&self) -> u64 {
         let turn = rt::turns();
         let looks = self.looks.get();
         if looks == 0 || self.turn.get() != turn {
-            self.turn.set(turn);
-            self.looks.set(CLOCK_STRIDE - 1);
-            let now = rt::now();
-            let passed = now.saturating_sub(self.began.get().unwrap_or(now));
-            self.now_ns
-                .set(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+            self.look(turn);
         } else {
             self.looks.set(looks - 1);
         }
         self.now_ns.get()
     }
 
-    fn push(&self, entry: Entry) -> bool {
+    /// Looks at the clock.
+    #[inline(never)]
+    fn look(&self, turn: u64) {
+        self.turn.set(turn);
+        self.looks.set(CLOCK_STRIDE - 1);
+        let now = rt::now();
+        let passed = now.saturating_sub(self.began.get().unwrap_or(now));
+        self.now_ns
+            .set(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    #[inline]
+    fn push(&self, record: Record) -> bool {
         let (ring, head) = (&*self.ring, self.head.get());
-        if head == self.full_at.get() {
-            let tail = ring.tail.0.load(Ordering::Acquire);
-            if tail == CLOSED {
-                return false;
-            }
-            self.full_at.set(tail + ring.slots.len() as u64);
-            if head == self.full_at.get() {
-                let lost = ring.lost.load(Ordering::Relaxed);
-                ring.lost.store(lost + 1, Ordering::Relaxed);
-                return true;
-            }
+        if head == self.full_at.get()
+            && let Some(open) = self.full(head)
+        {
+            return open;
         }
-        for (slot, word) in ring.slot(head).iter().zip(entry.pack()) {
-            slot.store(word, Ordering::Relaxed);
+        for (word, value) in ring.slots[ring.index(head)].iter().zip(record) {
+            word.store(value, Ordering::Relaxed);
         }
         self.head.set(head + 1);
         ring.head.0.store(head + 1, Ordering::Release);
         true
+    }
+
+    /// Looks how far the other side is. None if there is room; else the request is not recorded, and this is whether
+    /// anybody still takes entries out.
+    #[cold]
+    fn full(&self, head: u64) -> Option<bool> {
+        let ring = &*self.ring;
+        let tail = ring.tail.0.load(Ordering::Acquire);
+        if tail == CLOSED {
+            return Some(false);
+        }
+        self.full_at.set(tail + ring.slots.len() as u64);
+        if head < self.full_at.get() {
+            return None;
+        }
+        let lost = ring.lost.load(Ordering::Relaxed);
+        ring.lost.store(lost + 1, Ordering::Relaxed);
+        Some(true)
     }
 }
 
@@ -226,16 +210,24 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Appends what is in the ring, at most `limit` entries, in order of arrival.
-    pub fn take(&mut self, entries: &mut Vec<Entry>, limit: usize) {
-        let head = self.ring.head.0.load(Ordering::Acquire);
-        let end = head.min(self.tail + limit as u64);
-        entries.extend((self.tail..end).map(|at| {
-            let slot = self.ring.slot(at);
-            Entry::unpack(slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
-        }));
-        self.tail = end;
-        self.ring.tail.0.store(end, Ordering::Release);
+    /// Appends the records that are in the ring, at most `limit`, in order of arrival, [`RECORD_BYTES`] each. Returns how
+    /// many they are.
+    pub fn take(&mut self, bytes: &mut Vec<u8>, limit: usize) -> usize {
+        let ring = &*self.ring;
+        let head = ring.head.0.load(Ordering::Acquire);
+        let count = limit.min((head - self.tail) as usize);
+        let at = bytes.len();
+        bytes.resize(at + count * RECORD_BYTES, 0);
+        let first = ring.index(self.tail);
+        let slots = ring.slots[first..].iter().chain(&ring.slots[..first]);
+        for (record, slot) in bytes[at..].chunks_exact_mut(RECORD_BYTES).zip(slots) {
+            for (bytes, word) in record.chunks_exact_mut(8).zip(slot) {
+                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+        }
+        self.tail += count as u64;
+        self.ring.tail.0.store(self.tail, Ordering::Release);
+        count
     }
 
     /// Entries that found the ring full so far.
@@ -263,10 +255,18 @@ mod tests {
     use forebay_block::Buf;
     use forebay_io::rt::block_on_simulated;
 
-    fn taken(drain: &mut Drain) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        drain.take(&mut entries, usize::MAX >> 1);
-        entries
+    /// First byte, length, and the words of the first.
+    fn taken(drain: &mut Drain) -> Vec<(u64, u64, Record)> {
+        let mut bytes = vec![7];
+        let count = drain.take(&mut bytes, usize::MAX >> 1);
+        assert_eq!(bytes.len(), 1 + count * RECORD_BYTES);
+        assert_eq!(bytes[0], 7, "it is appended");
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight"));
+        let records = bytes[1..].chunks_exact(RECORD_BYTES).map(|record| {
+            let words = [0, 8, 16].map(|at| word(&record[at..at + 8]));
+            (words[1], words[2] & 0xffff_ffff, words)
+        });
+        records.collect()
     }
 
     #[test]
@@ -286,16 +286,10 @@ mod tests {
                 rt::sleep(Duration::from_micros(3)).await;
             }
             let entries = taken(&mut drain);
-            let ops = [0, 1, 2, 3, 3].map(|number| RecordedOp::ALL[number]);
-            for (at, (entry, request)) in entries.iter().zip(&requests).enumerate() {
-                let expected = Entry {
-                    time_ns: 3000 * at as u64,
-                    offset_bytes: request.offset,
-                    len_bytes: u32::try_from(request.len).expect("short"),
-                    volume: 65_535,
-                    op: ops[at],
-                };
-                assert_eq!(*entry, expected);
+            let ops = [0, 1, 2, 3, 3];
+            for (at, ((_, _, words), request)) in entries.iter().zip(&requests).enumerate() {
+                let rest = request.len | 65_535 << 32 | ops[at] << 48;
+                assert_eq!(*words, [3000 * at as u64, request.offset, rest]);
             }
             assert_eq!((entries.len(), drain.lost()), (5, 0));
         });
@@ -307,9 +301,7 @@ mod tests {
             let (recorder, mut drain) = ring(8);
             recorder.record(0, &Request::discard(4096, 5 << 30));
             let entries = taken(&mut drain);
-            let ranges = entries
-                .iter()
-                .map(|e| (e.offset_bytes, u64::from(e.len_bytes)));
+            let ranges = entries.iter().map(|(offset, len, _)| (*offset, *len));
             let expected = [(4096, 1 << 31), (4096 + (1 << 31), 3 << 30)];
             assert_eq!(ranges.collect::<Vec<_>>(), expected);
         });
@@ -322,11 +314,8 @@ mod tests {
             for number in 0..10 {
                 assert!(recorder.record(0, &Request::discard(number * 512, 512)));
             }
-            let firsts = |entries: Vec<Entry>| -> Vec<_> {
-                entries
-                    .iter()
-                    .map(|entry| entry.offset_bytes / 512)
-                    .collect()
+            let firsts = |entries: Vec<(u64, u64, Record)>| -> Vec<_> {
+                entries.iter().map(|(offset, ..)| offset / 512).collect()
             };
             assert_eq!(firsts(taken(&mut drain)), [0, 1, 2, 3]);
             assert_eq!(drain.lost(), 6);
@@ -354,17 +343,13 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             let mut drain: Drain = told.recv().expect("the ring");
-            let (mut entries, mut next) = (Vec::new(), 0);
+            let mut next = 0;
             loop {
                 let ended = drain.ended();
-                drain.take(&mut entries, 1000);
-                for entry in entries.drain(..) {
-                    let number = entry.offset_bytes / 512;
+                for (offset, len, _) in taken(&mut drain) {
+                    let number = offset / 512;
                     assert!(number >= next, "in order");
-                    assert_eq!(
-                        entry.len_bytes,
-                        u32::try_from(number % 1000).expect("small") * 512 + 512
-                    );
+                    assert_eq!(len, number % 1000 * 512 + 512);
                     next = number + 1;
                 }
                 if ended && drain.tail == drain.ring.head.0.load(Ordering::Acquire) {

@@ -64,6 +64,10 @@ pub(super) fn files<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<Named>, u64)> {
     for path in paths {
         let path = path.as_ref();
         let what = || format!("cannot read the trace {}", path.display());
+        if path == Path::new("-") {
+            let said = format!("{}: for standard input write /dev/stdin", what());
+            return Err(Error::new(ErrorKind::NotFound, said));
+        }
         let file = File::open(path).context(what)?;
         let metadata = file.metadata().context(what)?;
         if metadata.is_dir() {

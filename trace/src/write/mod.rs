@@ -6,6 +6,7 @@ mod msr;
 mod native;
 mod oracle_general;
 mod output;
+mod part;
 mod vscsi_csv;
 
 use std::io::Write;
@@ -14,7 +15,8 @@ use std::path::PathBuf;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 
 pub use native::{Appender, Recorded};
-pub use output::Output;
+pub use output::{Output, destination, with_remedy};
+pub use part::{Part, abandon};
 
 use crate::{Format, Op, Request, Volumes};
 

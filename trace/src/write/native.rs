@@ -77,13 +77,12 @@ impl Frames {
     fn lost(&mut self, mut count: u64, bytes: &mut Vec<u8>) {
         while count > 0 {
             let some = u32::try_from(count).unwrap_or(u32::MAX);
-            bytes.extend_from_slice(&encode_frame(Kind::Lost, some, &[]));
+            bytes.extend_from_slice(&encode_frame(Kind::Lost, some as usize, &[]));
             count -= u64::from(some);
         }
     }
 
     fn frame(&mut self, kind: Kind, count: usize, bytes: &mut Vec<u8>) {
-        let count = u32::try_from(count).expect("a frame is small");
         bytes.extend_from_slice(&encode_frame(kind, count, &self.payload));
         bytes.append(&mut self.payload);
     }

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Result};
 
+use super::output::with_remedy;
 use super::{Encode, OneVolume, Written, is_data, sectors};
 use crate::bytes::u64_at;
 use crate::{Format, Request, Volumes};
@@ -22,6 +23,8 @@ const CHUNK_RECORDS: u64 = 1 << 15;
 
 pub(super) struct OracleGeneral {
     spool: BufWriter<File>,
+    /// What it was called, for errors.
+    path: PathBuf,
     records: u64,
     volume: OneVolume,
 }
@@ -40,6 +43,7 @@ impl OracleGeneral {
         std::fs::remove_file(&path).context(what)?;
         Ok(Self {
             spool: BufWriter::with_capacity(1 << 20, file),
+            path,
             records: 0,
             volume: OneVolume::default(),
         })
@@ -76,6 +80,7 @@ impl Encode for OracleGeneral {
             record[12..16].copy_from_slice(&len_bytes.to_le_bytes());
             self.spool
                 .write_all(&record)
+                .map_err(|error| with_remedy(&self.path, error))
                 .context(|| "cannot write the file for the second pass")?;
             self.records += 1;
             written.requests += 1;
@@ -85,7 +90,10 @@ impl Encode for OracleGeneral {
 
     fn end(&mut self, out: &mut dyn Write) -> Result<()> {
         let what = || "cannot use the file for the second pass";
-        self.spool.flush().context(what)?;
+        self.spool
+            .flush()
+            .map_err(|error| with_remedy(&self.path, error))
+            .context(what)?;
         let file = self.spool.get_mut();
         let mut next: HashMap<u64, u64> = HashMap::new();
         let mut chunk = Vec::new();

@@ -8,6 +8,8 @@ use flate2::write::GzEncoder;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use liblzma::write::XzEncoder;
 
+use super::part::Part;
+
 type Plain = BufWriter<File>;
 
 /// The file, compressed as the end of its name says.
@@ -18,131 +20,163 @@ enum Sink {
     Zstd(zstd::stream::write::Encoder<'static, Plain>),
 }
 
-/// A file to write a trace into. What is not finished leaves nothing behind.
+/// A file to write a trace or a report into. What is not finished leaves nothing behind: neither after an error, nor
+/// after [`super::abandon`]; what a process that was killed left is removed by the next that writes the same file.
 pub struct Output {
     sink: Option<Sink>,
     path: PathBuf,
-    temporary: PathBuf,
+    part: Part,
     overwrite: bool,
 }
 
 impl Output {
-    /// Begins a file at `path`, compressed if its name ends in `.gz`, `.xz` or `.zst`.
+    /// Begins a file at `path`, compressed if its name ends in `.gz`, `.xz` or `.zst`. A link is followed.
     ///
     /// # Errors
     /// If it exists and is not to be overwritten, or is no file, or cannot be made.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self> {
-        refuse(path, overwrite)?;
-        let what = || format!("cannot make {}", path.display());
-        let Some(name) = path.file_name() else {
-            let said = format!("{}: it ends in no file's name", what());
-            return Err(Error::new(ErrorKind::InvalidInput, said));
-        };
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.part", std::process::id()));
-        let temporary = path.with_file_name(hidden);
-        let file = BufWriter::with_capacity(1 << 20, File::create_new(&temporary).context(what)?);
-        let mut output = Self {
-            sink: None,
-            path: path.to_owned(),
-            temporary,
-            overwrite,
-        };
+        let path = destination(path, overwrite)?;
+        let (part, file) = Part::create(&path)?;
+        let file = BufWriter::with_capacity(1 << 20, file);
         let extension = path.extension().and_then(|extension| extension.to_str());
-        output.sink = Some(match extension {
+        let sink = match extension {
             Some("gz") => Sink::Gzip(GzEncoder::new(file, flate2::Compression::default())),
             Some("xz") => Sink::Xz(XzEncoder::new(file, 6)),
             Some("zst") => {
+                let what = || format!("cannot write {}", path.display());
                 let mut encoder = zstd::stream::write::Encoder::new(file, 3).context(what)?;
                 encoder.include_checksum(true).context(what)?;
                 Sink::Zstd(encoder)
             }
             _ => Sink::Plain(file),
-        });
-        Ok(output)
+        };
+        Ok(Self {
+            sink: Some(sink),
+            path,
+            part,
+            overwrite,
+        })
     }
 
     /// The folder of the file.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
-        let folder = self
-            .path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        folder.unwrap_or(Path::new(".")).to_owned()
+        folder(&self.path).to_owned()
     }
 
     /// Completes the file, makes it durable, and gives it its name. Returns its size.
     ///
     /// # Errors
-    /// If it cannot be written, or somebody else made a file of that name meanwhile.
+    /// If it cannot be written, or somebody else made a file of that name meanwhile. What had the name before is there
+    /// then as it was.
     pub fn finish(mut self) -> Result<u64> {
         let path = self.path.clone();
         let what = || format!("cannot write {}", path.display());
-        let sink = self.sink.take().expect("it is finished once");
-        let plain = match sink {
-            Sink::Plain(plain) => Ok(plain),
-            Sink::Gzip(encoder) => encoder.finish(),
-            Sink::Xz(encoder) => encoder.finish(),
-            Sink::Zstd(encoder) => encoder.finish(),
-        };
-        let file = plain
-            .context(what)?
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error);
-        let file = file.context(what)?;
-        file.sync_all().context(what)?;
-        let size_bytes = file.metadata().context(what)?.len();
-        refuse(&path, self.overwrite)?;
-        fs::rename(&self.temporary, &path).context(what)?;
+        let size_bytes = self
+            .complete()
+            .map_err(|error| with_remedy(&path, error))
+            .context(what)?;
+        destination(&path, self.overwrite)?;
+        self.part.rename(&path).context(what)?;
         Ok(size_bytes)
+    }
+
+    fn complete(&mut self) -> io::Result<u64> {
+        let plain = match self.sink.take().expect("it is finished once") {
+            Sink::Plain(plain) => plain,
+            Sink::Gzip(encoder) => encoder.finish()?,
+            Sink::Xz(encoder) => encoder.finish()?,
+            Sink::Zstd(encoder) => encoder.finish()?,
+        };
+        let file = plain.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        Ok(file.metadata()?.len())
     }
 }
 
-/// Refuses to write over what is there.
-fn refuse(path: &Path, overwrite: bool) -> Result<()> {
-    let Ok(metadata) = fs::metadata(path) else {
-        return Ok(());
+/// The folder of a file.
+pub(super) fn folder(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Where a file named `path` is to be written: behind a link, if it is one.
+///
+/// # Errors
+/// If something is there that is no regular file, or that is not to be written over; or if there is no such folder.
+pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
+    let refuse = |kind, said: &str| {
+        let said = format!("{} {said}", path.display());
+        Err(Error::new(kind, said))
     };
-    let (kind, said) = if !metadata.is_file() {
-        (ErrorKind::InvalidInput, "is no regular file: name one")
+    if path.file_name().is_none() {
+        return refuse(ErrorKind::InvalidInput, "ends in no file's name: add one");
+    }
+    let Ok(there) = fs::symlink_metadata(path) else {
+        let folder = folder(path);
+        if folder.is_dir() {
+            return Ok(path.to_owned());
+        }
+        let said = format!(
+            "cannot be made: {} is not a directory; make it first",
+            folder.display()
+        );
+        return refuse(ErrorKind::NotFound, &said);
+    };
+    let Ok(real) = path.canonicalize() else {
+        return refuse(
+            ErrorKind::InvalidInput,
+            "is a link to nothing: name the file itself, or remove the link",
+        );
+    };
+    if !real.is_file() {
+        refuse(ErrorKind::InvalidInput, "is no regular file: name one")
     } else if !overwrite {
-        (
+        refuse(
             ErrorKind::Busy,
-            "exists: name another file, or overwrite it with --force",
+            "exists: name another file, or write over it with --force",
         )
+    } else if there.is_symlink() {
+        Ok(real)
     } else {
-        return Ok(());
+        Ok(path.to_owned())
+    }
+}
+
+/// What the system said about a write to `path` or beside it; where there is no room, with what to do about it.
+pub fn with_remedy(path: &Path, error: io::Error) -> io::Error {
+    use io::ErrorKind as K;
+    let kind = error.kind();
+    let remedy = match kind {
+        K::StorageFull | K::QuotaExceeded => "free some space",
+        K::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+        _ => return error,
     };
-    Err(Error::new(kind, format!("{} {said}", path.display())))
+    let place = folder(path).display();
+    let said = format!("{error} in {place}: {remedy}, or name a file on another file system");
+    io::Error::new(kind, said)
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.sink.as_mut() {
+        let written = match self.sink.as_mut() {
             Some(Sink::Plain(file)) => file.write(bytes),
             Some(Sink::Gzip(encoder)) => encoder.write(bytes),
             Some(Sink::Xz(encoder)) => encoder.write(bytes),
             Some(Sink::Zstd(encoder)) => encoder.write(bytes),
             None => Err(io::ErrorKind::BrokenPipe.into()),
-        }
+        };
+        written.map_err(|error| with_remedy(&self.path, error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self.sink.as_mut() {
+        let flushed = match self.sink.as_mut() {
             Some(Sink::Plain(file)) => file.flush(),
             Some(Sink::Gzip(encoder)) => encoder.flush(),
             Some(Sink::Xz(encoder)) => encoder.flush(),
             Some(Sink::Zstd(encoder)) => encoder.flush(),
             None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        // After a rename nothing is there.
-        let _ = fs::remove_file(&self.temporary);
+        };
+        flushed.map_err(|error| with_remedy(&self.path, error))
     }
 }

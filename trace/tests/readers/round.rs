@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use forebay_trace::write::{Appender, FORMATS, Output, WriteOptions, Writer, Written};
+use forebay_trace::write::{Appender, FORMATS, Output, WriteOptions, Writer, Written, with_remedy};
 use forebay_trace::{Format, Op, OpenOptions, Request, Trace, Volumes};
 use proptest::prelude::*;
 
@@ -363,6 +363,90 @@ fn an_output_is_whole_or_not_there() {
         .collect();
     names.sort();
     assert_eq!(names, ["a.csv", "a.csv.gz", "a.csv.xz", "a.csv.zst"]);
+}
+
+#[test]
+fn an_output_goes_behind_a_link_and_over_nothing_but_a_file() {
+    use std::os::unix::fs::symlink;
+    let folder = folder("links");
+    let at = |name: &str| folder.0.join(name);
+    std::fs::write(at("real"), "old").unwrap();
+    symlink("real", at("link")).unwrap();
+    symlink("nothing", at("dangling")).unwrap();
+    assert!(Output::create(&at("link"), false).is_err(), "it exists");
+    let mut output = Output::create(&at("link"), true).unwrap();
+    std::io::Write::write_all(&mut output, b"new").unwrap();
+    assert_eq!(
+        std::fs::read(at("real")).unwrap(),
+        b"old",
+        "until it is whole"
+    );
+    output.finish().unwrap();
+    assert_eq!(std::fs::read(at("real")).unwrap(), b"new");
+    assert!(at("link").is_symlink());
+    for (name, said) in [
+        ("dangling", "link to nothing"),
+        ("none/out", "not a directory"),
+        ("real/out", "not a directory"),
+        ("", "no regular file"),
+        ("..", "no file's name"),
+    ] {
+        let error = Output::create(&at(name), true).err().expect(name).report();
+        assert!(error.contains(said), "{name}: {error}");
+    }
+    let error = Output::create(std::path::Path::new("/dev/null"), true);
+    let error = error.err().expect("a device").report();
+    assert!(error.contains("no regular file"), "{error}");
+}
+
+#[test]
+fn what_a_killed_process_left_goes_and_what_another_writes_stays() {
+    let folder = folder("stale");
+    let at = |name: &str| folder.0.join(name);
+    // No process has this number: they end at 2^22.
+    std::fs::write(at(".out.4294967295.part"), "left").unwrap();
+    // Somebody elsewhere holds it.
+    let held = std::fs::File::create(at(".out.4294967294.part")).unwrap();
+    held.lock().unwrap();
+    let alive = format!(".out.{}.part", std::os::unix::process::parent_id());
+    for name in [&alive, ".other.4294967295.part", ".out.x.part"] {
+        std::fs::write(at(name), "").unwrap();
+    }
+    drop(Output::create(&at("out"), false).unwrap());
+    let mut names: Vec<_> = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let mut expected = [
+        ".other.4294967295.part",
+        ".out.4294967294.part",
+        &alive,
+        ".out.x.part",
+    ];
+    expected.sort();
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn where_there_is_no_room_the_error_says_what_to_do() {
+    use std::io::{Error, ErrorKind};
+    let path = std::path::Path::new("/a/b");
+    let said = |kind: ErrorKind| with_remedy(path, Error::from(kind));
+    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+        let error = said(kind);
+        assert_eq!(error.kind(), kind);
+        let text = error.to_string();
+        assert!(
+            text.contains("in /a: free some space, or name a file on another"),
+            "{text}"
+        );
+    }
+    assert!(said(ErrorKind::FileTooLarge).to_string().contains("ulimit"));
+    assert_eq!(
+        said(ErrorKind::NotFound).to_string(),
+        Error::from(ErrorKind::NotFound).to_string()
+    );
 }
 
 #[test]

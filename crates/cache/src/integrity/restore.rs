@@ -54,15 +54,13 @@ impl LoadedSums {
         }))
     }
 
-    /// Takes over what is known of a block. `open`: it may have been overwritten since its record. Then the record must
-    /// be logged anew before anything else says that it may not.
-    pub(crate) fn restore(&mut self, record: &BlockRecord, open: bool) {
+    /// Takes over what is known of a block.
+    pub(crate) fn restore(&mut self, record: &BlockRecord) {
         let (place, class) = (record.slot, record.class);
         let sums = &self.sums;
         let cells: Vec<usize> = sums.cells_of(place, class, record.valid).collect();
         let found = cells.iter().map(|&cell| self.found[cell]);
-        let open = open && !planted(Fault::TrustOpen);
-        if !open && digest(sums.seed, place, found) == record.sums {
+        if digest(sums.seed, place, found) == record.sums {
             cells
                 .iter()
                 .for_each(|&cell| sums.set(cell, self.found[cell]));
@@ -72,6 +70,22 @@ impl LoadedSums {
         let values = sums.values.borrow();
         let unknown = cells.iter().filter(|&&cell| values[cell] == UNKNOWN);
         self.unknown += unknown.count() as u64;
+    }
+
+    /// A block may have been overwritten since its record, which must be logged anew before anything else says that it
+    /// may not. What is bad stays so.
+    pub(crate) fn doubt(&mut self, place: u32, class: u8, valid: u64) {
+        if planted(Fault::TrustOpen) {
+            return;
+        }
+        let sums = &self.sums;
+        for cell in sums.cells_of(place, class, valid) {
+            let known = !matches!(sums.values.borrow()[cell], UNKNOWN | BAD);
+            if known {
+                sums.set(cell, UNKNOWN);
+                self.unknown += 1;
+            }
+        }
     }
 
     /// All blocks were restored.

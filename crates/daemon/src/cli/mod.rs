@@ -16,9 +16,10 @@ use std::process::ExitCode;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
-use forebay_block::Result;
+use forebay_block::{Error, ErrorKind, Result};
 
 use crate::config::server::default_control;
+use crate::control::protocol::{Reply, line};
 
 /// A userspace block cache: fast storage in front of slow block storage.
 #[derive(Debug, Parser)]
@@ -53,17 +54,34 @@ enum Command {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Whoever asks for JSON gets it whatever happens, a wrong command line too.
+    let json = std::env::args_os().any(|argument| argument == "--json");
     let arguments = match parse(std::env::args_os()) {
         Ok(arguments) => arguments,
-        Err(error) => error.exit(),
+        Err(error) => {
+            if json && error.use_stderr() {
+                let said = error.render().to_string();
+                let error = Error::new(ErrorKind::InvalidInput, said.trim());
+                let _ = out::print(&error_as_json(&error));
+            }
+            error.exit()
+        }
     };
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
+            if json {
+                let _ = out::print(&error_as_json(&error));
+            }
             out::note(&format!("forebay: {}", error.report()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error as the daemon would answer it, for programs: `{"error":{"kind":"...","message":"..."}}`.
+fn error_as_json(error: &Error) -> String {
+    String::from_utf8_lossy(&line(&Reply::error(error))).into_owned()
 }
 
 /// Reads a command line. What people write from habit gets a hint at what is meant here.
@@ -102,7 +120,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Trace(arguments) => trace::run(&arguments, control),
         Command::Simulate(arguments) => trace::simulate::run(&arguments),
         Command::Mrc(arguments) => trace::mrc::run(&arguments),
-        Command::Replay(arguments) => trace::replay::run(&arguments),
+        Command::Replay(arguments) => return trace::replay::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::system::wall_clock;
+use forebay_trace::native::{self, FRAME_BYTES, RECORD_BYTES};
 use forebay_trace::write::{WriteOptions, Writer};
-use forebay_trace::{Format, Op, Request, Volumes};
-use forebay_volume::record::{Drain, Entry, RecordedOp, ring};
+use forebay_trace::{Format, Volumes};
+use forebay_volume::record::{self, Drain, ring};
 use tokio::sync::{Semaphore, watch};
 
 use super::engine::Handle;
@@ -19,14 +20,16 @@ use crate::control::server::{Caller, Part};
 /// Requests that the ring holds: 3 MiB, a tenth of a second at more than a million a second.
 const RING_REQUESTS: usize = 1 << 17;
 /// How often the ring is emptied.
-const TICK: Duration = Duration::from_millis(25);
+const TICK: Duration = Duration::from_millis(50);
 /// Ticks between two signs of life, where nothing is recorded.
-const SILENT_TICKS: u32 = 40;
-/// Requests of one piece: a frame of the native format holds about as many.
+const SILENT_TICKS: u32 = 20;
+/// Requests of one piece, one frame of the native format.
 const PIECE_REQUESTS: usize = 16 << 10;
-/// What a record takes, and what a piece takes besides, bytes (see the native format).
-const RECORD_BYTES: u64 = 24;
-const PIECE_BYTES: u64 = 32;
+const _: () = assert!(PIECE_REQUESTS <= native::MAX_FRAME_REQUESTS);
+// The ring's records are the format's: they are passed on as they are.
+const _: () = assert!(record::RECORD_BYTES == RECORD_BYTES);
+/// What a piece takes besides its records, bytes: a frame of requests and one that says what was lost.
+const PIECE_BYTES: u64 = 2 * FRAME_BYTES as u64;
 /// How long the daemon's end waits for that of a recording.
 const END: Duration = Duration::from_secs(5);
 
@@ -95,8 +98,6 @@ struct Recording {
     writer: Writer<Vec<u8>>,
     volumes: Volumes,
     drain: Drain,
-    entries: Vec<Entry>,
-    requests: Vec<Request>,
     left_bytes: u64,
     total: Recorded,
 }
@@ -123,8 +124,6 @@ impl Recording {
             writer,
             volumes,
             drain,
-            entries: Vec::new(),
-            requests: Vec::new(),
             left_bytes: max_bytes.unwrap_or(u64::MAX),
             total: Recorded::default(),
         })
@@ -137,6 +136,10 @@ impl Recording {
         mut stop: watch::Receiver<bool>,
     ) -> &'static str {
         let mut heard = caller.heard.clone();
+        // The header at once: the file has its name from then on.
+        if self.piece(caller).await.is_err() {
+            return "nobody takes it";
+        }
         let mut silent = SILENT_TICKS;
         loop {
             tokio::select! {
@@ -161,7 +164,7 @@ impl Recording {
             if ended {
                 return "no recorded volume is served any more";
             }
-            if self.left_bytes < PIECE_BYTES + RECORD_BYTES {
+            if self.left_bytes < PIECE_BYTES + RECORD_BYTES as u64 {
                 return "it has the size that it may have";
             }
             silent += 1;
@@ -178,26 +181,26 @@ impl Recording {
     /// Sends a piece, if there is one; how many requests are in it.
     async fn piece(&mut self, caller: &Caller) -> Result<usize> {
         // The first one has the file's header.
-        let besides_bytes = self.writer.get_mut().len() as u64 + PIECE_BYTES;
-        let room = self.left_bytes.saturating_sub(besides_bytes) / RECORD_BYTES;
+        let mut bytes = std::mem::take(self.writer.get_mut());
+        let besides_bytes = bytes.len() as u64 + PIECE_BYTES;
+        let room = self.left_bytes.saturating_sub(besides_bytes) / RECORD_BYTES as u64;
         let limit = PIECE_REQUESTS.min(usize::try_from(room).unwrap_or(PIECE_REQUESTS));
-        self.entries.clear();
-        self.drain.take(&mut self.entries, limit);
+        let frame = bytes.len();
+        bytes.resize(frame + FRAME_BYTES, 0);
+        let requests = self.drain.take(&mut bytes, limit);
+        match requests {
+            0 => bytes.truncate(frame),
+            _ => native::complete_requests(&mut bytes[frame..]),
+        }
         let lost = self.drain.lost() - self.total.lost;
-        self.requests.clear();
-        self.requests.extend(self.entries.iter().map(request));
-        if self.requests.is_empty() && (lost == 0 || room == 0) && self.writer.get_mut().is_empty()
-        {
+        if bytes.is_empty() && (lost == 0 || room == 0) {
             return Ok(0);
         }
-        if !self.requests.is_empty() {
-            self.writer.write(&self.requests, &self.volumes)?;
-        }
         self.writer.lost(lost)?;
-        let bytes = std::mem::take(self.writer.get_mut());
+        bytes.append(self.writer.get_mut());
         let recorded = Recorded {
             bytes: bytes.len() as u64,
-            requests: self.requests.len() as u64,
+            requests: requests as u64,
             lost,
         };
         self.left_bytes = self.left_bytes.saturating_sub(recorded.bytes);
@@ -206,7 +209,7 @@ impl Recording {
         self.total.lost += recorded.lost;
         let sent = caller.parts.send(Part::Trace(recorded, bytes)).await;
         sent.map_err(|_| Error::new(ErrorKind::Disconnected, "the client has left"))?;
-        Ok(self.requests.len())
+        Ok(requests)
     }
 
     fn in_words(&self, why: &str) -> String {
@@ -222,20 +225,5 @@ impl Recording {
             human_count(self.total.requests, "request"),
             human_count(self.volumes.names().len() as u64, "volume"),
         )
-    }
-}
-
-fn request(entry: &Entry) -> Request {
-    Request {
-        time_ns: entry.time_ns,
-        offset_bytes: entry.offset_bytes,
-        len_bytes: entry.len_bytes,
-        volume: u32::from(entry.volume),
-        op: match entry.op {
-            RecordedOp::Read => Op::Read,
-            RecordedOp::Write => Op::Write,
-            RecordedOp::Flush => Op::Flush,
-            RecordedOp::Discard => Op::Discard,
-        },
     }
 }

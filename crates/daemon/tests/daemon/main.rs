@@ -3,6 +3,7 @@
 mod checked;
 mod nvme;
 mod operator;
+mod outputs;
 mod replays;
 mod support;
 mod traces;

@@ -1,8 +1,6 @@
 //! Admin commands, and what an admin queue watches.
 
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use forebay_block::ErrorKind;
@@ -10,6 +8,7 @@ use forebay_io::rt;
 use forebay_wire::nvme::admin::opcode;
 use forebay_wire::nvme::{Command, Data, Status, fabrics};
 
+use super::answer::Answer;
 use super::connection::{self, Connection, Failure, Outcome, no_data};
 use super::events::MAX_REQUESTS;
 use super::memory::Memory;
@@ -104,37 +103,6 @@ async fn abort(connection: &Connection, command: &Command) -> Outcome {
     });
     let aborted = answer.get().await;
     Ok((u64::from(!aborted), None))
-}
-
-/// A word from another reactor.
-#[derive(Clone, Default)]
-struct Answer(Arc<Mutex<(Option<bool>, Option<Waker>)>>);
-
-impl Answer {
-    fn give(&self, word: bool) {
-        let waker = {
-            let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            shared.0 = Some(word);
-            shared.1.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    async fn get(&self) -> bool {
-        std::future::poll_fn(|cx| {
-            let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match shared.0 {
-                Some(word) => Poll::Ready(word),
-                None => {
-                    shared.1 = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
 }
 
 /// Ends the association when its host has not been heard of for too long, and tells it of changes.

@@ -18,6 +18,7 @@ use forebay_wire::nvme_tcp::{
 
 use crate::net::{Deadline, Progress, Receiver};
 
+use super::auth::Chap;
 use super::controller::{Controller, Membership};
 use super::events::Events;
 use super::export::Exports;
@@ -26,7 +27,9 @@ use super::memory::Memory;
 use super::receive::{Capsule, take_capsule, take_data, take_data_header, take_termination};
 use super::reply::{Outbox, Reply};
 use super::slots::{NoSlot, Slots};
-use super::{End, FAREWELL_TIMEOUT, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, admin, command};
+use super::{
+    End, FAREWELL_TIMEOUT, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, admin, authenticate, command,
+};
 
 /// Memory that the commands of one connection may hold at a time beside what came in capsules, bytes.
 const BUDGET_BYTES: u64 = 32 << 20;
@@ -76,6 +79,10 @@ pub(super) struct Connection {
     parts: RefCell<Vec<Buf>>,
     opened: RefCell<Opened>,
     pub(super) events: Events,
+    /// Authentication, if its host has a secret; taken while a command of it is at work.
+    pub(super) chap: Option<Cell<Option<Chap>>>,
+    /// Why the association is to end when what is running has been answered.
+    pub(super) doomed: RefCell<Option<String>>,
 }
 
 /// The namespaces as devices of this reactor, as of a generation of the subsystem.
@@ -168,6 +175,8 @@ pub(super) async fn serve(
         parts: RefCell::default(),
         opened: RefCell::default(),
         events: Events::default(),
+        chap: session.chap.map(|chap| Cell::new(Some(chap))),
+        doomed: RefCell::default(),
     });
     let place = (connection.id, Rc::downgrade(&connection));
     CONNECTIONS.with_borrow_mut(|list| list.push(place));
@@ -303,9 +312,10 @@ impl Connection {
     async fn run(self: &Rc<Self>, slot: u16, capsule: Capsule) {
         let command = capsule.command;
         let mut memory = Memory::of(self, slot);
-        let outcome = match self.queue {
-            0 => admin::run(self, &mut memory, &capsule).await,
-            _ => command::run(self, &mut memory, &capsule).await,
+        let outcome = match authenticate::again(self, &mut memory, &capsule).await {
+            Some(outcome) => outcome,
+            None if self.queue == 0 => admin::run(self, &mut memory, &capsule).await,
+            None => command::run(self, &mut memory, &capsule).await,
         };
         let cost = memory.cost();
         drop(capsule);
@@ -321,6 +331,9 @@ impl Connection {
         }
         self.slots.give_back(slot);
         self.complete(command.cid, outcome, cost).await;
+        if let Some(why) = self.doomed.take() {
+            self.controller().end(ErrorKind::Permission, &why);
+        }
     }
 
     async fn complete(&self, cid: u16, outcome: Outcome, cost: u64) {

@@ -16,11 +16,14 @@ use forebay_wire::nvme_tcp::{
 
 use crate::net::Receiver;
 
+use super::auth::Chap;
+use super::authenticate::{self, Head};
 use super::connection::next_id;
 use super::controller::{Controller, Membership, Role};
 use super::export::Exports;
 use super::receive::{Capsule, take_capsule};
 use super::reply::Style;
+use super::subsystem::Subsystem;
 use super::{End, MAX_H2C_DATA_BYTES};
 
 /// Entries of an admin queue that discovery recommends.
@@ -49,6 +52,8 @@ pub(super) struct Session {
     pub(super) no_flow_control: bool,
     /// The submission queue's head after Connect.
     pub(super) head: u16,
+    /// What its host has authenticated itself by, if it had to.
+    pub(super) chap: Option<Chap>,
 }
 
 /// A Connect that is refused: its status and result.
@@ -81,21 +86,15 @@ pub(super) async fn negotiate(
     };
     let mut head = 0;
     loop {
-        let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
+        let Some(capsule) = next_capsule(receiver, style).await? else {
             return Ok(None);
         };
-        let common = Common::decode(header);
-        // The host pads nothing, since we ask for no alignment.
-        let layout = common.check(style.digests, 0)?;
-        if layout.kind != Kind::CapsuleCmd {
-            return Err(Fault::plain(Fatal::SequenceError).into());
-        }
-        let capsule = take_capsule(receiver, &header, layout, ADMIN_IN_CAPSULE_BYTES).await?;
         let command = capsule.command;
         head += 1;
-        let outcome = connect(&capsule, exports).await;
+        let connection = next_id();
+        let outcome = connect(&capsule, connection, exports).await;
         let (status, result) = match &outcome {
-            Ok((membership, _)) => (Status::SUCCESS, u64::from(membership.controller().id())),
+            Ok(place) => (Status::SUCCESS, place.result()),
             Err(refusal) => (refusal.0, refusal.1),
         };
         let no_flow_control = Connect::of(&command).no_flow_control && outcome.is_ok();
@@ -109,17 +108,41 @@ pub(super) async fn negotiate(
         let respond = Common::new(Kind::CapsuleResp, 0, 0, style.digests, 0);
         send(stream, respond, &completion.encode()).await?;
         match outcome {
-            Ok((membership, connection)) => {
-                style.short = no_flow_control;
+            Ok(place) => {
                 let fields = Connect::of(&command);
+                let size = fields.queue_size + 1;
+                let mut head = Head {
+                    at: head % size,
+                    size,
+                    no_flow_control,
+                };
+                let (membership, chap) = match place {
+                    Place::Taken(membership) => (membership, None),
+                    Place::Promised(promise, mut chap) => {
+                        let enter = async || promise.redeem(connection).await;
+                        let proved = authenticate::prove(
+                            stream, receiver, style, &mut head, &mut chap, enter,
+                        );
+                        let proved = proved.await.map_err(|end| match end {
+                            End::Refused(why) => End::Refused(named(&capsule, &why)),
+                            end => end,
+                        })?;
+                        let Some(membership) = proved else {
+                            return Ok(None);
+                        };
+                        (membership, Some(*chap))
+                    }
+                };
+                style.short = no_flow_control;
                 return Ok(Some(Session {
                     membership,
                     connection,
                     style,
                     queue: fields.queue,
-                    queue_size: fields.queue_size + 1,
+                    queue_size: size,
                     no_flow_control,
-                    head: head % (fields.queue_size + 1),
+                    head: head.at,
+                    chap,
                 }));
             }
             // Something else than Connect was refused; Connect may follow.
@@ -127,6 +150,23 @@ pub(super) async fn negotiate(
             Err(refusal) => return Err(End::Refused(refused(&capsule, &refusal))),
         }
     }
+}
+
+/// The next command. None if the host left instead.
+pub(super) async fn next_capsule(
+    receiver: &mut Receiver,
+    style: Style,
+) -> Result<Option<Capsule>, End> {
+    let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
+        return Ok(None);
+    };
+    // The host pads nothing, since we ask for no alignment.
+    let layout = Common::decode(header).check(style.digests, 0)?;
+    if layout.kind != Kind::CapsuleCmd {
+        return Err(Fault::plain(Fatal::SequenceError).into());
+    }
+    let capsule = take_capsule(receiver, &header, layout, ADMIN_IN_CAPSULE_BYTES).await?;
+    Ok(Some(capsule))
 }
 
 /// Exchanges the first words. None if the host left instead.
@@ -164,8 +204,74 @@ async fn send(stream: &Stream, common: Common, rest: &[u8]) -> Result<()> {
     stream.send(&[Buf::copied(&bytes)]).await
 }
 
-/// Makes a queue, of a new controller or of one that is there; the identifier that its connection gets.
-async fn connect(capsule: &Capsule, exports: &Exports) -> Result<(Membership, u64), Refusal> {
+/// What a Connect has come to.
+enum Place {
+    /// A queue.
+    Taken(Membership),
+    /// One, if its host proves itself first.
+    Promised(Promise, Box<Chap>),
+}
+
+impl Place {
+    /// The result that the host is told.
+    fn result(&self) -> u64 {
+        match self {
+            Self::Taken(membership) => fabrics::connected(membership.controller().id(), false),
+            Self::Promised(Promise::Controller { id, .. }, _) => fabrics::connected(*id, true),
+            Self::Promised(Promise::Queue { controller, .. }, _) => {
+                fabrics::connected(controller.id(), true)
+            }
+        }
+    }
+}
+
+/// A queue for a host that has not proved itself yet. Until then it has no part in any association: whoever claims to
+/// be another neither waits for that one's commands nor can end anything of it.
+enum Promise {
+    /// The admin queue of a new controller.
+    Controller {
+        subsystem: Arc<Subsystem>,
+        id: u16,
+        host: String,
+        host_id: [u8; 16],
+        keep_alive_ms: u32,
+    },
+    /// An I/O queue.
+    Queue {
+        controller: Arc<Controller>,
+        number: u16,
+    },
+}
+
+impl Promise {
+    async fn redeem(self, connection: u64) -> Result<Membership> {
+        let busy = |what: &str| Error::new(ErrorKind::Busy, what);
+        match self {
+            Self::Controller {
+                subsystem,
+                id,
+                host,
+                host_id,
+                keep_alive_ms,
+            } => {
+                let made = subsystem.associate(id, &host, host_id, keep_alive_ms).await;
+                let membership = made.ok().and_then(|made| made.join(0, connection));
+                membership.ok_or_else(|| busy(STILL_BUSY))
+            }
+            Self::Queue { controller, number } => {
+                let membership = controller.join(number, connection);
+                membership.ok_or_else(|| busy("its queue was made by another connection meanwhile"))
+            }
+        }
+    }
+}
+
+/// Why a host has to wait for its controller.
+const STILL_BUSY: &str =
+    "commands of its last association have not ended yet, or there are too many controllers";
+
+/// Makes a queue, of a new controller or of one that is there, or promises one.
+async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Result<Place, Refusal> {
     let command = &capsule.command;
     if command.opcode != fabrics::OPCODE || command.nsid.to_le_bytes()[0] != fctype::CONNECT {
         return Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, 0));
@@ -184,14 +290,21 @@ async fn connect(capsule: &Capsule, exports: &Exports) -> Result<(Membership, u6
         return Err(Refusal::field(at::QUEUE));
     }
     let data = connect_data(capsule)?;
-    let connection = next_id();
     if fields.queue > 0 {
         let controller = find(&data, exports)?;
         if !controller.is_ready() {
             return Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, 0));
         }
-        let membership = controller.join(fields.queue, connection);
-        return Ok((membership.ok_or(Refusal::field(at::QUEUE))?, connection));
+        let number = fields.queue;
+        let subsystem = controller.subsystem();
+        if let Some(chap) = subsystem.and_then(|it| it.authentication(&data.host)) {
+            let promise = Promise::Queue { controller, number };
+            return Ok(Place::Promised(promise, Box::new(chap)));
+        }
+        let membership = controller.join(number, connection);
+        return membership
+            .map(Place::Taken)
+            .ok_or(Refusal::field(at::QUEUE));
     }
     if data.controller != ANY_CONTROLLER {
         return Err(Refusal::data(CONTROLLER_FIELD));
@@ -215,11 +328,24 @@ async fn connect(capsule: &Capsule, exports: &Exports) -> Result<(Membership, u6
                 bad_parameter(HOST_FIELD, true),
             ));
         }
-        let made = subsystem.associate(&data.host, data.host_id, fields.keep_alive_ms);
+        let (id, keep_alive_ms) = (subsystem.next_controller(), fields.keep_alive_ms);
+        if let Some(chap) = subsystem.authentication(&data.host) {
+            let promise = Promise::Controller {
+                subsystem,
+                id,
+                host: data.host,
+                host_id: data.host_id,
+                keep_alive_ms,
+            };
+            return Ok(Place::Promised(promise, Box::new(chap)));
+        }
+        let made = subsystem.associate(id, &data.host, data.host_id, keep_alive_ms);
         made.await.map_err(busy)?
     };
     let membership = controller.join(0, connection);
-    Ok((membership.ok_or(busy(Status::CONNECT_BUSY))?, connection))
+    membership
+        .map(Place::Taken)
+        .ok_or(busy(Status::CONNECT_BUSY))
 }
 
 /// The controller that a host's I/O queue belongs to.
@@ -263,21 +389,13 @@ fn connect_data(capsule: &Capsule) -> Result<ConnectData, Refusal> {
 
 /// What the log says about a Connect that was refused.
 fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
-    let data = connect_data(capsule).ok();
-    let who = data.map_or_else(
-        || "a host".to_owned(),
-        |data| format!("host {:?} to {:?}", data.host, data.subsystem),
-    );
     let (kind, why) = match refusal.0 {
         Status::CONNECT_INVALID_HOST => (
             ErrorKind::Permission,
-            "it is not among the export's `allow_hosts`".to_owned(),
-        ),
-        Status::CONNECT_BUSY => (
-            ErrorKind::Busy,
-            "commands of its last association have not ended yet, or there are too many controllers"
+            "it is not among the export's `allow_hosts`, or has no line in its `secrets`"
                 .to_owned(),
         ),
+        Status::CONNECT_BUSY => (ErrorKind::Busy, STILL_BUSY.to_owned()),
         status => (
             ErrorKind::InvalidInput,
             format!(
@@ -285,9 +403,24 @@ fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
                 status.code(),
                 status.code_type(),
                 refusal.1 & 0xffff,
-                if refusal.1 >> 16 == 0 { "command" } else { "data" },
+                if refusal.1 >> 16 == 0 {
+                    "command"
+                } else {
+                    "data"
+                },
             ),
         ),
     };
-    Error::new(kind, format!("a connection of {who} was refused: {why}"))
+    named(capsule, &Error::new(kind, why))
+}
+
+/// Why a host's connection was refused, with its name.
+fn named(capsule: &Capsule, why: &Error) -> Error {
+    let data = connect_data(capsule).ok();
+    let who = data.map_or_else(
+        || "a host".to_owned(),
+        |data| format!("host {:?} to {:?}", data.host, data.subsystem),
+    );
+    let what = format!("a connection of {who} was refused: {}", why.report());
+    Error::new(why.kind(), what)
 }

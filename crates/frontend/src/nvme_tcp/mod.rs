@@ -17,6 +17,9 @@
 //! reason is logged, at most one line in ten seconds, with a count of the rest.
 
 mod admin;
+mod answer;
+mod auth;
+mod authenticate;
 mod command;
 mod connection;
 mod controller;
@@ -43,7 +46,9 @@ use forebay_io::rt;
 use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, Fault, Kind, Terminate};
 
 use crate::net::{self, Deadline, Protocol, Receiver, Spread};
+pub use auth::{Secret, Secrets};
 pub use export::Exports;
+pub use forebay_wire::nvme::auth::Hash;
 pub use subsystem::{Subsystem, check_nqn};
 
 /// Time that a host has to make a queue: more than a new association waits for older ones.
@@ -134,7 +139,7 @@ impl Protocol for NvmeTcp {
 enum End {
     /// It broke.
     Broken(Error),
-    /// Its Connect was refused, and the host told.
+    /// Its Connect was refused, or it has not authenticated itself, and the host told.
     Refused(Error),
     /// The host broke the protocol, with the PDU that begins like this.
     Fault(Fault, [u8; COMMON_BYTES]),

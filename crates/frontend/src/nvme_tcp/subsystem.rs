@@ -10,6 +10,7 @@ use forebay_volume::VolumeHandle;
 use forebay_wire::nvme::Status;
 use forebay_wire::nvme::fabrics::{DISCOVERY_NQN, MAX_NQN_BYTES, is_nqn};
 
+use super::auth::{Chap, Secrets};
 use super::connection;
 use super::controller::{Controller, Role};
 
@@ -41,6 +42,8 @@ pub struct Subsystem {
     serial: String,
     origin: Vec<u8>,
     hosts: Option<Vec<String>>,
+    /// What hosts authenticate themselves by, if they have to.
+    secrets: Option<Secrets>,
     /// At their NSID, less 1.
     namespaces: RwLock<Vec<Option<Namespace>>>,
     /// Grows with each change of the namespaces.
@@ -87,6 +90,19 @@ impl Subsystem {
     /// # Errors
     /// `InvalidInput` if `nqn` or a host's name is no qualified name, or is that of discovery.
     pub fn new(nqn: &str, hosts: Option<Vec<String>>, origin: &[u8]) -> Result<Arc<Self>> {
+        Self::with_secrets(nqn, hosts, None, origin)
+    }
+
+    /// The same for hosts that have a secret, which they prove to know on each queue before they may use it.
+    ///
+    /// # Errors
+    /// As [`Subsystem::new`].
+    pub fn with_secrets(
+        nqn: &str,
+        hosts: Option<Vec<String>>,
+        secrets: Option<Secrets>,
+        origin: &[u8],
+    ) -> Result<Arc<Self>> {
         for name in std::iter::once(nqn).chain(hosts.iter().flatten().map(String::as_str)) {
             check_nqn(name)?;
         }
@@ -95,6 +111,7 @@ impl Subsystem {
             serial: format!("{:016x}", hash(&[origin, nqn.as_bytes()]) >> 64),
             origin: origin.to_vec(),
             hosts,
+            secrets,
             namespaces: RwLock::default(),
             generation: AtomicU64::new(1),
             controllers: Mutex::default(),
@@ -178,7 +195,13 @@ impl Subsystem {
 
     pub(super) fn admits(&self, host: &str) -> bool {
         let listed = |hosts: &Vec<String>| hosts.iter().any(|known| known == host);
-        self.hosts.as_ref().is_none_or(listed)
+        let known = |secrets: &Secrets| secrets.knows(host);
+        self.hosts.as_ref().is_none_or(listed) && self.secrets.as_ref().is_none_or(known)
+    }
+
+    /// The authentication of a host that is admitted. None if none is asked for.
+    pub(super) fn authentication(&self, host: &str) -> Option<Chap> {
+        Chap::new(self.secrets.as_ref()?, host, &self.nqn)
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -212,29 +235,37 @@ impl Subsystem {
         found.cloned()
     }
 
-    /// Makes a controller for a host, once all that its older associations have asked for has ended.
+    /// An identifier for a controller that is to be made.
+    pub(super) fn next_controller(&self) -> u16 {
+        let mut controllers = self.controllers();
+        // Identifiers come round late: whoever still uses an old one is told that it is gone.
+        loop {
+            let next = controllers.last_id % MAX_CONTROLLER_ID + 1;
+            controllers.last_id = next;
+            if controllers.list.iter().all(|c| c.id() != next) {
+                return next;
+            }
+        }
+    }
+
+    /// Makes controller `id` for a host, once all that its older associations have asked for has ended.
     ///
     /// # Errors
-    /// [`Status::CONNECT_BUSY`] if it has not in time, or if there are as many controllers as there may be.
+    /// [`Status::CONNECT_BUSY`] if it has not in time, if there are as many controllers as there may be, or if the
+    /// identifier has come round since it was given out.
     pub(super) async fn associate(
         self: &Arc<Self>,
+        id: u16,
         host: &str,
         host_id: [u8; 16],
         keep_alive_ms: u32,
     ) -> Result<Arc<Controller>, Status> {
         self.settle(host, host_id).await?;
         let mut controllers = self.controllers();
-        if controllers.list.len() >= MAX_CONTROLLERS {
+        let full = controllers.list.len() >= MAX_CONTROLLERS;
+        if full || controllers.list.iter().any(|c| c.id() == id) {
             return Err(Status::CONNECT_BUSY);
         }
-        // Identifiers come round late: whoever still uses an old one is told that it is gone.
-        let id = loop {
-            let next = controllers.last_id % MAX_CONTROLLER_ID + 1;
-            controllers.last_id = next;
-            if controllers.list.iter().all(|c| c.id() != next) {
-                break next;
-            }
-        };
         let role = Role::Io(Arc::clone(self));
         let controller = Controller::new(id, role, host, host_id, keep_alive_ms);
         controllers.list.push(Arc::clone(&controller));

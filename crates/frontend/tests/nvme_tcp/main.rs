@@ -1,9 +1,11 @@
 //! The NVMe/TCP target, seen by a host that was written from the specification.
 
+mod authenticate;
 mod connect;
 mod hostile;
 mod initiator;
 mod life;
+mod prover;
 mod target;
 
 use std::collections::HashSet;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Request};
 use forebay_device::mem::MemDevice;
 use forebay_frontend::Spread;
-use forebay_frontend::nvme_tcp::{Exports, Subsystem, serve_on};
+use forebay_frontend::nvme_tcp::{Exports, Secrets, Subsystem, serve_on};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::sync::Promise;
@@ -23,6 +23,22 @@ pub(crate) const NQN: &str = "nqn.2026-11.io.forebay:test";
 /// The same volume, for one host alone.
 pub(crate) const SEALED_NQN: &str = "nqn.2026-11.io.forebay:sealed";
 pub(crate) const SEALED_HOST: &str = "nqn.2026-11.io.forebay:the-one";
+
+/// The same volume, for a host that has a secret and proves it.
+pub(crate) const SECRET_NQN: &str = "nqn.2026-11.io.forebay:secret";
+pub(crate) const SECRET_HOST: &str = "nqn.2026-11.io.forebay:knows-it";
+/// The host's secret: the bytes 0, 1, 2, ...
+pub(crate) const HOST_SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+pub(crate) const HOST_KEY: &[u8] =
+    b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\
+    \x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f";
+/// The controller's: the bytes 100, 101, ..., transformed by SHA-256 with the subsystem's name.
+pub(crate) const CONTROLLER_SECRET: &str =
+    "DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
+pub(crate) const CONTROLLER_KEY: &[u8] = &[
+    0x0c, 0x34, 0x4d, 0x87, 0x6e, 0x6f, 0x07, 0x69, 0x93, 0x18, 0x48, 0x52, 0xb0, 0xba, 0x2f, 0x05,
+    0xf4, 0xfd, 0x11, 0x04, 0x13, 0x5f, 0xe9, 0x7b, 0x81, 0x85, 0x3f, 0x9a, 0x61, 0x6f, 0xac, 0x5d,
+];
 
 pub(crate) type Log = Arc<Mutex<Vec<(Op, u64, u64)>>>;
 
@@ -64,6 +80,8 @@ pub(crate) struct Target {
     pub(crate) log: Log,
     pub(crate) hold: Arc<AtomicBool>,
     pub(crate) subsystem: Arc<Subsystem>,
+    /// That of [`SECRET_NQN`].
+    pub(crate) secret: Arc<Subsystem>,
     pub(crate) volume: VolumeHandle,
     drain: mpsc::Sender<()>,
     stops: Vec<(Remote, JoinHandle<()>)>,
@@ -118,8 +136,12 @@ impl Target {
         let subsystem = Subsystem::new(NQN, None, b"a test").expect("a name");
         let hosts = Some(vec![SEALED_HOST.to_owned()]);
         let sealed = Subsystem::new(SEALED_NQN, hosts, b"a test").expect("a name");
+        let secrets = format!("{SECRET_HOST} {HOST_SECRET} {CONTROLLER_SECRET}");
+        let secrets = Secrets::parse(&secrets).expect("secrets");
+        let secret = Subsystem::with_secrets(SECRET_NQN, None, Some(secrets), b"a test");
+        let secret = secret.expect("a name");
         let exports = Arc::new(Exports::new());
-        for subsystem in [&subsystem, &sealed] {
+        for subsystem in [&subsystem, &sealed, &secret] {
             subsystem.add(volume.clone()).expect("a free place");
             exports.add(Arc::clone(subsystem)).expect("a free name");
         }
@@ -143,6 +165,7 @@ impl Target {
             log,
             hold,
             subsystem,
+            secret,
             volume,
             drain,
             stops: vec![engine_stop, second_stop, first_stop],

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use initiator::{Association, Identity, Style, With, command, on_blocks, words};
 use line::{Asked, Line};
-use target::{NQN, Target};
+use target::{NQN, SECRET_HOST, SECRET_NQN, Target};
 
 /// What takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -94,7 +94,8 @@ pub(crate) fn nothing_is_left(target: &Target) {
     let begin = Instant::now();
     loop {
         // Each controller keeps its subsystem; each queue, and each command of it, its controller.
-        let controllers = Arc::strong_count(&target.subsystem) - 2;
+        let kept = |subsystem| Arc::strong_count(subsystem) - 2;
+        let controllers = kept(&target.subsystem) + kept(&target.secret);
         let in_flight = target.volume.stats().in_flight;
         if controllers == 0 && in_flight == 0 {
             return;
@@ -145,6 +146,10 @@ impl Conversation<'_> {
                 line.pump();
                 answer(line, script);
             }
+            22..=24 => {
+                let (entry, data) = authentication(script);
+                line.command(entry, &data, None);
+            }
             _ => {
                 let (entry, data) = io_command(script);
                 line.command(entry, &data, None);
@@ -177,7 +182,12 @@ impl Conversation<'_> {
             0 => (0, 0xffff),
             _ => (u16::from(how >> 4 & 3), self.controller),
         };
-        if let Some(controller) = line.connect(self.host, queue, controller) {
+        // Some go where they have to prove themselves, and cannot.
+        let who = match how % 7 {
+            0 => (self.host, SECRET_NQN, SECRET_HOST),
+            _ => (self.host, NQN, "nqn.2026-11.io.forebay:anybody"),
+        };
+        if let Some(controller) = line.connect(who, queue, controller) {
             self.controller = controller;
             if action == 0 && how & 0x70 != 0 {
                 line.command(set_property(0x14, 0x46_0001), &[], None);
@@ -228,6 +238,42 @@ fn io_command(script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
             vec![]
         },
     )
+}
+
+/// A command of authentication with its message: right in most of its fields, and without the secret.
+fn authentication(script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
+    let (how, kind) = (script.byte(), script.below(10));
+    let mut message = match kind {
+        0..4 => Vec::new(),
+        4..7 => {
+            let mut offer = vec![0, 0, 0, 0, 9, 0, 0, 1, 1, 0, 1, 1, how % 4];
+            offer.resize(72, 0);
+            // Now and then a group, which costs time.
+            offer[42] = u8::from(how > 0xf0);
+            offer
+        }
+        7 | 8 => [
+            &[1, 2, 0, 0, 9, 0, 32, 0, how & 1, 0, 0, 0, 1, 0, 0, 0][..],
+            &[how; 64],
+        ]
+        .concat(),
+        _ => vec![1, 4, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    };
+    if script.below(8) == 0 {
+        let at = script.below(message.len().max(1));
+        message.truncate(at);
+    }
+    let length = if kind < 4 { 4096 } else { message.len() };
+    let length = u32::try_from(length).expect("small");
+    let mut entry = command(
+        0x7f,
+        if kind < 4 { 6 } else { 5 },
+        words(&[0xe901_0100, length]),
+    );
+    entry[2] = how & 7;
+    entry[32..36].copy_from_slice(&length.to_le_bytes());
+    entry[39] = if message.is_empty() { 0x5a } else { 0x01 };
+    (entry, message)
 }
 
 /// A command that sets a property of the controller.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use forebay_wire::nvme_tcp::digest;
 
 use super::initiator::{command, words};
-use super::target::NQN;
 
 /// Time that an answer has which the target owes; it may owe none.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
@@ -69,14 +68,18 @@ impl Line {
     }
 
     /// Makes a queue; the controller's number, if the target agrees.
-    pub(crate) fn connect(&mut self, host: u8, queue: u16, controller: u16) -> Option<u16> {
+    pub(crate) fn connect(
+        &mut self,
+        (host, nqn, name): (u8, &str, &str),
+        queue: u16,
+        controller: u16,
+    ) -> Option<u16> {
         let mut data = vec![0; 1024];
         data[0] = host.wrapping_add(1);
         data[1] = 1;
         data[16..18].copy_from_slice(&controller.to_le_bytes());
-        data[256..256 + NQN.len()].copy_from_slice(NQN.as_bytes());
-        let name = b"nqn.2026-11.io.forebay:anybody";
-        data[512..512 + name.len()].copy_from_slice(name);
+        data[256..256 + nqn.len()].copy_from_slice(nqn.as_bytes());
+        data[512..512 + name.len()].copy_from_slice(name.as_bytes());
         let mut entry = command(0x7f, 1, words(&[u32::from(queue) << 16, 15]));
         entry[33] = 4;
         entry[39] = 1;

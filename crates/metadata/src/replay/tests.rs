@@ -1,3 +1,5 @@
+mod ends;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
@@ -5,8 +7,24 @@ use std::task::{Context, Poll, Waker};
 
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 
+use std::ops::Deref;
+
 use super::*;
 use crate::log::Log;
+
+/// What a ring says, with its blocks, oldest first.
+struct Found {
+    replayed: Replayed,
+    blocks: Vec<FoundBlock>,
+}
+
+impl Deref for Found {
+    type Target = Replayed;
+
+    fn deref(&self) -> &Replayed {
+        &self.replayed
+    }
+}
 
 /// A device of plain bytes that completes at once.
 struct Bytes(RefCell<Vec<u8>>);
@@ -73,12 +91,17 @@ impl Ring {
         }
     }
 
-    fn replay(&self, journal: &[(u64, BlockRecord)]) -> Replayed {
-        let future = replay(&self.device, GEOMETRY, Seed::new(&[1; 16]), 16, journal);
-        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+    fn replay(&self, journal: &[(u64, BlockRecord)]) -> Found {
+        let mut blocks = Vec::new();
+        let tell = |found: &[FoundBlock]| blocks.extend_from_slice(found);
+        let seed = Seed::new(&[1; 16]);
+        let future = replay(&self.device, GEOMETRY, seed, 16, journal, tell);
+        let replayed = match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result.expect("readable"),
             Poll::Pending => panic!("the device completes at once"),
-        }
+        };
+        blocks.reverse();
+        Found { replayed, blocks }
     }
 }
 
@@ -101,7 +124,7 @@ fn kill(slot: u32) -> Body {
     Body::Kill { slots, count: 1 }
 }
 
-fn blocks(replayed: &Replayed) -> Vec<(u32, u64)> {
+fn blocks(replayed: &Found) -> Vec<(u32, u64)> {
     replayed
         .blocks
         .iter()
@@ -174,7 +197,7 @@ fn journal_entries_stand_where_they_were_stamped() {
     ];
     let found = ring.replay(&journal);
     assert_eq!(blocks(&found), [(1, 70), (3, 32), (4, 40)]);
-    assert!(found.blocks.iter().all(|found| found.journaled));
+    assert!(found.blocks.iter().all(|found| found.lsn.is_none()));
     // The entry for slot 2 came before its kill and stays dead.
 }
 
@@ -193,7 +216,8 @@ fn a_mended_gap_is_never_taken_for_damage() {
     for mended in [false, true] {
         *ring.device.0.borrow_mut() = unmended.clone();
         if mended {
-            let future = rewrite_last_batch(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found);
+            let future =
+                rewrite_last_batch(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found.replayed);
             let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
             assert!(matches!(done, Poll::Ready(Ok(()))));
         }

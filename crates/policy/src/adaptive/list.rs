@@ -48,6 +48,23 @@ impl List {
         self.front = id;
     }
 
+    pub(super) fn push_back<T>(
+        &mut self,
+        entries: &mut [T],
+        id: u32,
+        link: impl Fn(&mut T) -> &mut Link,
+    ) {
+        *link(&mut entries[id as usize]) = Link {
+            newer: self.back,
+            older: NONE,
+        };
+        match self.back {
+            NONE => self.front = id,
+            back => link(&mut entries[back as usize]).older = id,
+        }
+        self.back = id;
+    }
+
     pub(super) fn remove<T>(
         &mut self,
         entries: &mut [T],

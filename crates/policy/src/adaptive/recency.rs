@@ -45,6 +45,13 @@ impl GroupRecency {
         }
     }
 
+    /// A block of a group was placed that is less recent than all others.
+    fn found(&mut self, group: GroupId) {
+        if !std::mem::replace(&mut self.listed[group as usize], true) {
+            self.list.push_back(&mut self.links, group, |link| link);
+        }
+    }
+
     /// A group is free.
     pub(super) fn forget(&mut self, group: GroupId) {
         self.listed[group as usize] = false;
@@ -134,6 +141,34 @@ impl BlockTable {
         let group = self.group_of(id);
         if let Some(recency) = &mut self.group_recency {
             recency.used(group);
+        }
+    }
+
+    /// A block was placed: it and its group are the most recent now.
+    pub(super) fn enter_most(&mut self, id: BlockId) {
+        self.stamp(id);
+        let class = usize::from(self.class(id));
+        self.recency[Segment::Probation as usize][class].push_front(
+            &mut self.blocks,
+            id,
+            |block| &mut block.recency,
+        );
+        let group = self.group_of(id);
+        if let Some(recency) = &mut self.group_recency {
+            recency.used(group);
+        }
+    }
+
+    /// A block was placed that is less recent than all others.
+    pub(super) fn enter_least(&mut self, id: BlockId) {
+        // As if each of the others, of which there is one less than there are blocks, had been used since.
+        self.blocks[id as usize].used_at = self.uses.wrapping_sub(self.len() as u32 - 1);
+        let class = usize::from(self.class(id));
+        self.recency[Segment::Probation as usize][class]
+            .push_back(&mut self.blocks, id, |block| &mut block.recency);
+        let group = self.group_of(id);
+        if let Some(recency) = &mut self.group_recency {
+            recency.found(group);
         }
     }
 

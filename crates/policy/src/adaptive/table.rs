@@ -325,17 +325,18 @@ impl BlockTable {
             region,
             span,
         });
-        Some(self.fill(volume, region, span, place))
+        let id = self.fill(volume, region, span, place);
+        self.enter_most(id);
+        Some(id)
     }
 
-    /// Puts a block into a place that was taken for it.
+    /// Puts a block into a place that was taken for it; it has no recency yet.
     fn fill(&mut self, volume: u16, region: u64, span: Span, place: u32) -> BlockId {
         let class = span.class;
         let id = self.groups.number(place, class);
         let unit = (region << self.sizes.top()) | u64::from(span.first);
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
         let bucket = self.head(volume, region, span.first);
-        let group = self.groups.of(place);
         if id as usize >= self.blocks.len() {
             let count = self.groups.numbers_beside(id);
             self.blocks.resize(count as usize, Block::NONE);
@@ -350,15 +351,6 @@ impl BlockTable {
             used_at: 0,
         };
         self.heads[bucket] = id;
-        self.stamp(id);
-        self.recency[Segment::Probation as usize][usize::from(class)].push_front(
-            &mut self.blocks,
-            id,
-            |block| &mut block.recency,
-        );
-        if let Some(recency) = &mut self.group_recency {
-            recency.used(group);
-        }
         self.live_blocks += 1;
         self.live_units += span.units();
         id

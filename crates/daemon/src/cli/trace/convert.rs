@@ -7,8 +7,9 @@ use forebay_trace::Format;
 use forebay_trace::write::{Output, WriteOptions, Writer, Written};
 
 use super::super::out;
-use super::input::{Input, ReadArguments, names};
-use crate::config::size::human_bytes;
+use super::input::{Input, ReadArguments, names, refuse_input};
+use super::interrupt;
+use crate::config::size::{human_bytes, human_count};
 
 /// Write a trace in another format
 ///
@@ -42,6 +43,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         let said = "name the files of the trace, and last the file to write";
         return Err(Error::new(ErrorKind::InvalidInput, said));
     };
+    refuse_input(path, files)?;
+    interrupt::watch();
     let mut input = Input::open(files, arguments.from, &arguments.read)?;
     let output = Output::create(path, arguments.force)?;
     let scratch = output.folder();
@@ -57,6 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         writer.write(&batch, input.volumes())?;
         more = input.fill(&mut batch)?;
     }
+    input.check_not_empty(files)?;
     let (output, written) = writer.finish()?;
     let size_bytes = output.finish()?;
     let from = format!("{} ({})", names(files), input.format());
@@ -76,21 +80,21 @@ pub(super) fn report(
     size_bytes: u64,
 ) -> String {
     let mut text = format!(
-        "{from}: {} requests written to {} ({format}, {})\n",
-        written.requests,
+        "{from}: {} written to {} ({format}, {})\n",
+        human_count(written.requests, "request"),
         path.display(),
         human_bytes(size_bytes)
     );
     if written.dropped > 0 {
         text += &format!(
-            "  {} flushes and discards left out: {format} does not hold them\n",
-            written.dropped
+            "  {} left out: {format} does not hold flushes and discards\n",
+            human_count(written.dropped, "request")
         );
     }
     if written.widened > 0 {
         text += &format!(
-            "  {} requests widened to whole sectors of 512 bytes, which {format} counts in\n",
-            written.widened
+            "  {} widened to whole sectors of 512 bytes, which {format} counts in\n",
+            human_count(written.widened, "request")
         );
     }
     text

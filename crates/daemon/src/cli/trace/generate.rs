@@ -12,6 +12,7 @@ use forebay_trace::write::{Output, WriteOptions, Writer};
 use super::super::out;
 use super::convert::report;
 use super::input::bar;
+use super::interrupt;
 use super::stats::text;
 use crate::config::size::Size;
 
@@ -179,6 +180,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         let said = "there is nothing to generate: --requests and --volumes are one or more";
         return Err(Error::new(ErrorKind::InvalidInput, said));
     }
+    interrupt::watch();
     let output = Output::create(&arguments.out, arguments.force)?;
     let options = WriteOptions {
         zero_unix_ns: 0,

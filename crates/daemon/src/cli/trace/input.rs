@@ -1,11 +1,14 @@
 //! The traces that a command reads: how they are opened, which volumes count, how far it is.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_trace::read::Counts;
 use forebay_trace::{Format, OpenOptions, Request, Trace, Volumes};
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::config::size::human_count;
 
 /// How to read the files.
 #[derive(Debug, clap::Args)]
@@ -21,7 +24,8 @@ pub(in crate::cli) struct ReadArguments {
     #[arg(long, value_name = "NAME")]
     pub(super) volume: Vec<String>,
     /// Only so many requests, the first ones
-    #[arg(long, value_name = "REQUESTS", default_value_t = u64::MAX, hide_default_value = true)]
+    #[arg(long, value_name = "REQUESTS", default_value_t = u64::MAX, hide_default_value = true,
+        value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) limit: u64,
 }
 
@@ -34,6 +38,7 @@ pub(super) struct Input {
     volumes: Volumes,
     /// Requests that may still come.
     left: u64,
+    limit: u64,
     bar: ProgressBar,
 }
 
@@ -56,6 +61,7 @@ impl Input {
             numbers: Vec::new(),
             volumes: Volumes::new(),
             left: arguments.limit,
+            limit: arguments.limit,
             bar,
         })
     }
@@ -99,22 +105,55 @@ impl Input {
         });
     }
 
+    /// At the end of the trace: whether what was asked for is in it.
     fn check_wanted(&self) -> Result<()> {
         let known = self.trace.volumes().names();
-        let Some(missing) = self.wanted.iter().find(|name| !known.contains(name)) else {
-            return Ok(());
-        };
-        let mut some = known
-            .iter()
-            .take(20)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", ");
-        if known.len() > 20 {
-            some += ", ...";
+        if let Some(missing) = self.wanted.iter().find(|name| !known.contains(name)) {
+            let said = match known {
+                [] => format!("the trace has no volume {missing:?}, nor any other"),
+                _ => format!(
+                    "the trace has no volume {missing:?}; it has {}",
+                    some(known)
+                ),
+            };
+            return Err(Error::new(ErrorKind::NotFound, said));
         }
-        let said = format!("the trace has no volume {missing:?}; it has {some}");
+        let counts = self.counts();
+        if self.left < self.limit {
+            return Ok(());
+        }
+        if counts.bad > 0 {
+            let said = format!(
+                "nothing is left: {} made no sense as {}; name another format (--format), or fetch the file again",
+                human_count(counts.bad, "record"),
+                self.format()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, said));
+        }
+        if self.wanted.is_empty() {
+            return Ok(());
+        }
+        let said = format!(
+            "the trace has no request for {}; it has volumes {}",
+            some(&self.wanted),
+            some(known)
+        );
         Err(Error::new(ErrorKind::NotFound, said))
+    }
+
+    /// Refuses a trace of which nothing was read.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there was no request.
+    pub(super) fn check_not_empty(&self, files: &[PathBuf]) -> Result<()> {
+        if self.left < self.limit {
+            return Ok(());
+        }
+        let said = format!(
+            "{}: there is no request in it (`forebay trace stats` shows what there is)",
+            names(files)
+        );
+        Err(Error::new(ErrorKind::InvalidInput, said))
     }
 
     /// The volumes that had requests so far.
@@ -141,32 +180,76 @@ impl Input {
     pub(super) fn remarks(&self) -> Vec<String> {
         let counts = self.counts();
         let mut remarks = Vec::new();
-        if counts.bad > 0 {
+        let mut say = |count, what: &str, said: &str| {
+            if count > 0 {
+                remarks.push(format!("{} {said}", human_count(count, what)));
+            }
+        };
+        say(
+            counts.bad,
+            "record",
+            "left out, since they made no sense (--skip-bad)",
+        );
+        say(
+            counts.cut_bytes,
+            "byte",
+            "at the end are no whole frame: the recording was cut off",
+        );
+        say(
+            counts.lost,
+            "more request",
+            "served and not recorded: the recorder could not keep up",
+        );
+        say(
+            counts.before_zero,
+            "request",
+            "earlier than the trace's beginning: their time is zero",
+        );
+        let known = self.trace.volumes().names();
+        for name in self.wanted.iter().filter(|name| !known.contains(name)) {
             remarks.push(format!(
-                "{} records made no sense and were left out",
-                counts.bad
-            ));
-        }
-        if counts.cut_bytes > 0 {
-            remarks.push(format!(
-                "the recording was cut off: its last {} bytes are no whole frame",
-                counts.cut_bytes
-            ));
-        }
-        if counts.lost > 0 {
-            remarks.push(format!(
-                "{} more requests were served and not recorded: the recorder could not keep up",
-                counts.lost
-            ));
-        }
-        if counts.before_zero > 0 {
-            remarks.push(format!(
-                "{} requests are earlier than the trace's beginning: their time is zero",
-                counts.before_zero
+                "there is no request for volume {name:?} before the end that --limit sets"
             ));
         }
         remarks
     }
+}
+
+/// The first names of many.
+fn some(names: &[String]) -> String {
+    let mut some = names
+        .iter()
+        .take(20)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > 20 {
+        some += &format!(" and {} more", names.len() - 20);
+    }
+    some
+}
+
+/// Refuses an output that is one of the files that are read, by whatever name or link.
+///
+/// # Errors
+/// `InvalidInput` that names both.
+pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let identity = |path: &Path| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    let Some(own) = identity(output) else {
+        return Ok(());
+    };
+    let same = inputs.iter().find(|input| identity(input) == Some(own));
+    same.map_or(Ok(()), |input| {
+        let said = format!(
+            "this is the trace that is read ({}), which would be gone: name another file to write than {}",
+            input.display(),
+            output.display()
+        );
+        Err(Error::new(ErrorKind::InvalidInput, said))
+    })
 }
 
 /// A progress bar on standard error, if that is a terminal.

@@ -3,11 +3,13 @@
 mod convert;
 mod generate;
 mod input;
+mod interrupt;
 pub(super) mod mrc;
 mod record;
 pub(super) mod replay;
 mod report;
 pub(super) mod simulate;
+mod sizes;
 mod stats;
 
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_trace::write::{Part, destination, with_remedy};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
@@ -61,19 +62,7 @@ pub(super) fn run(arguments: &Arguments, control: &Path) -> Result<()> {
     }
     check_place(path, control)?;
     let what = || format!("cannot record into {}", path.display());
-    let file = match arguments.force {
-        true => File::create(path).context(what)?,
-        false => File::create_new(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => Error::new(
-                ErrorKind::Busy,
-                format!(
-                    "{} exists: name another file, or write over it with --force",
-                    path.display()
-                ),
-            ),
-            _ => Error::from(error).context(what()),
-        })?,
-    };
+    let (mut place, file) = Place::create(path, arguments.force)?;
     let request = Request::Record {
         volumes: arguments.volume.clone(),
         max_bytes,
@@ -83,16 +72,13 @@ pub(super) fn run(arguments: &Arguments, control: &Path) -> Result<()> {
         .build()
         .context(what)?;
     let (total, ended) = runtime.block_on(async {
-        let mut recording = Recording::begin(control, &request, file).await?;
+        let mut recording = Recording::begin(control, &request, file, &mut place).await?;
         let duration = arguments.duration.map(|duration| duration.0);
         let ended = recording.run(duration).await;
         recording.shown.finish_and_clear();
         Ok::<_, Error>((recording.total, ended))
     })?;
-    if total.bytes == 0 {
-        // Nothing was begun, as for a volume that is not there.
-        let _ = std::fs::remove_file(path);
-    }
+    drop(place);
     let written = format!("{} in {}", human_bytes(total.bytes), path.display());
     match ended {
         Ok(done) => out::print(&format!("{done}; {written}\n")),
@@ -122,7 +108,39 @@ fn check_place(path: &Path, control: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
-struct Recording {
+/// The file of a recording. It has its name once the daemon records: until then what has it stays, and when nothing
+/// comes of it, nothing is left.
+struct Place {
+    path: PathBuf,
+    part: Option<Part>,
+    overwrite: bool,
+}
+
+impl Place {
+    fn create(path: &Path, overwrite: bool) -> Result<(Self, File)> {
+        let path = destination(path, overwrite)?;
+        let (part, file) = Part::create(&path)?;
+        let place = Self {
+            path,
+            part: Some(part),
+            overwrite,
+        };
+        Ok((place, file))
+    }
+
+    /// Something was recorded.
+    fn begun(&mut self) -> Result<()> {
+        let Some(part) = self.part.take() else {
+            return Ok(());
+        };
+        destination(&self.path, self.overwrite)?;
+        let what = || format!("cannot record into {}", self.path.display());
+        part.rename(&self.path).context(what)
+    }
+}
+
+struct Recording<'a> {
+    place: &'a mut Place,
     read: BufReader<OwnedReadHalf>,
     write: OwnedWriteHalf,
     file: File,
@@ -130,8 +148,13 @@ struct Recording {
     shown: ProgressBar,
 }
 
-impl Recording {
-    async fn begin(control: &Path, request: &Request, file: File) -> Result<Self> {
+impl<'a> Recording<'a> {
+    async fn begin(
+        control: &Path,
+        request: &Request,
+        file: File,
+        place: &'a mut Place,
+    ) -> Result<Self> {
         let what = || format!("control socket {}", control.display());
         let stream = UnixStream::connect(control).await.context(what)?;
         let (read, mut write) = stream.into_split();
@@ -143,6 +166,7 @@ impl Recording {
         let style = ProgressStyle::with_template("recording for {elapsed}: {msg} (Ctrl-C ends it)");
         shown.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         Ok(Self {
+            place,
             read: BufReader::with_capacity(256 << 10, read),
             write,
             file,
@@ -202,9 +226,14 @@ impl Recording {
                     }
                     let some = have.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                     let written = self.file.write_all(&have[..some]);
-                    written.context(|| "cannot write the trace")?;
+                    written
+                        .map_err(|error| with_remedy(&self.place.path, error))
+                        .context(|| "cannot write the trace")?;
                     self.read.consume(some);
                     left -= some as u64;
+                }
+                if recorded.bytes > 0 {
+                    self.place.begun()?;
                 }
                 self.total.bytes += recorded.bytes;
                 self.total.requests += recorded.requests;

@@ -1,20 +1,22 @@
 //! `forebay simulate`: a trace through caches that hold no data.
 
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::io::Write as _;
+use std::path::PathBuf;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_policy::{BlockSizes, TwoLevel};
 use forebay_trace::mrc::{Sampling, Shards, sizes};
 use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Requests, Simulated, WriteBack};
 use forebay_trace::stats::{Stats, StatsOptions};
+use forebay_trace::write::Output;
 use forebay_trace::{Format, Request};
 use serde_json::{Value, json};
 
 use super::super::out;
-use super::input::{Input, ReadArguments, names};
-use super::report;
-use crate::config::size::{Size, human_bytes};
+use super::input::{Input, ReadArguments, names, refuse_input};
+use super::sizes::{Blocks, CacheSize};
+use super::{interrupt, report};
+use crate::config::size::human_bytes;
 use crate::table::Table;
 
 /// Offsets beyond this are no block device's, and more than a block's address has room for.
@@ -71,66 +73,6 @@ enum Policy {
     Paper,
 }
 
-/// How large a cache is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CacheSize {
-    Bytes(u64),
-    /// Of the working set, hundredths of a percent.
-    Share(u32),
-}
-
-impl FromStr for CacheSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let Some(percent) = text.strip_suffix("%wss") else {
-            if text.ends_with('%') {
-                return Err(format!(
-                    "{text:?} does not say of what: write {text}wss for a share of the working set"
-                ));
-            }
-            let bytes = text.parse::<Size>().map_err(|bad| bad.to_string())?;
-            return Ok(Self::Bytes(bytes.0));
-        };
-        match percent.parse::<f64>() {
-            // At most 100,000 hundredths.
-            Ok(percent) if percent > 0.0 && percent <= 1000.0 => {
-                Ok(Self::Share((percent * 100.0).round() as u32))
-            }
-            _ => Err(format!(
-                "{text:?} is no share: write 10%wss, or a size such as 64G"
-            )),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Blocks(BlockSizes);
-
-impl FromStr for Blocks {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let size = |text: &str| match text.parse::<Size>() {
-            Ok(Size(bytes)) if bytes.is_power_of_two() && (4096..=1 << 20).contains(&bytes) => {
-                Ok(bytes)
-            }
-            _ => Err(format!("{text:?} is no power of two from 4K to 1M")),
-        };
-        let sizes = match text.split_once("..") {
-            Some((first, last)) => {
-                let (first, last) = (size(first)?, size(last)?);
-                (0..9)
-                    .map(|class| first << class)
-                    .filter(|bytes| *bytes <= last)
-                    .collect()
-            }
-            None => text.split(',').map(size).collect::<Result<Vec<_>, _>>()?,
-        };
-        BlockSizes::new(&sizes).map(Self)
-    }
-}
-
 /// A simulated cache and what to call it.
 pub(super) struct Row {
     pub(super) name: &'static str,
@@ -183,33 +125,17 @@ impl Looks {
     }
 }
 
-/// Whether the page can be written, before the work is done.
-fn check_page(arguments: &Arguments) -> Result<()> {
-    let Some(path) = &arguments.html else {
-        return Ok(());
-    };
-    let refuse = |why: String| {
-        let what = format!("--html {}: {why}", path.display());
-        Err(Error::new(ErrorKind::InvalidInput, what))
-    };
-    let is = |file: &Path| file.canonicalize().ok();
-    if path.exists() && arguments.files.iter().any(|file| is(file) == is(path)) {
-        return refuse("this is the trace; name another file".to_owned());
-    }
-    if path.exists() && !arguments.force {
-        return refuse("it exists; name another file, or write over it with --force".to_owned());
-    }
-    let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    match parent {
-        Some(parent) if !parent.is_dir() => {
-            refuse(format!("{} is not a directory", parent.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
-    check_page(arguments)?;
+    // Whether the page can be written is known before the work is done; what is there stays until it is whole.
+    let mut page = match &arguments.html {
+        Some(path) => {
+            let what = |error: Error| error.context(format!("--html {}", path.display()));
+            refuse_input(path, &arguments.files).map_err(what)?;
+            interrupt::watch();
+            Some(Output::create(path, arguments.force).map_err(what)?)
+        }
+        None => None,
+    };
     let working_set = match arguments
         .cache
         .iter()
@@ -259,14 +185,17 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     for row in &mut rows {
         row.cache.write_back_all();
     }
-    show(arguments, &input, working_set, &rows)?;
-    if let (Some(path), Some(looks)) = (&arguments.html, &looks) {
+    input.check_not_empty(&arguments.files)?;
+    if let (Some(mut output), Some(looks)) = (page.take(), &looks) {
         let files = arguments.files.iter().filter_map(|path| path.file_name());
         let files: Vec<_> = files.map(|name| name.to_string_lossy()).collect();
         let page = looks.page(&files.join(", "), &rows, &input);
-        std::fs::write(path, page).context(|| format!("cannot write {}", path.display()))?;
+        output
+            .write_all(page.as_bytes())
+            .context(|| "cannot write the page that --html names")?;
+        output.finish()?;
     }
-    Ok(())
+    show(arguments, &input, working_set, &rows)
 }
 
 fn show(
@@ -281,14 +210,33 @@ fn show(
             "format": input.format().to_string(),
             "working_set_bytes": working_set,
             "caches": rows.iter().map(as_json).collect::<Vec<_>>(),
+            "skipped_bad": input.counts().bad,
+            "remarks": remarks(input, rows),
         });
         return out::print(&format!("{all}\n"));
     }
     out::print(&text(&names(&arguments.files), working_set, rows))?;
-    for remark in input.remarks() {
+    for remark in remarks(input, rows) {
         out::print(&format!("  {remark}\n"))?;
     }
     Ok(())
+}
+
+/// What to know about the figures.
+fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
+    let mut remarks = input.remarks();
+    let whole = rows.iter().filter(|row| {
+        let counts = row.cache.counts();
+        row.asked_for && counts.evicted_blocks == 0 && counts.evicted_groups == 0
+    });
+    if let Some(row) = whole.min_by_key(|row| row.capacity_bytes) {
+        remarks.push(format!(
+            "a cache of {} with blocks of {} holds all that is asked for, nothing had to go: a larger one does nothing more",
+            human_bytes(row.capacity_bytes),
+            row.blocks
+        ));
+    }
+    remarks
 }
 
 /// Bytes of the working set, in pages of 4 KiB.
@@ -299,6 +247,7 @@ fn working_set(arguments: &Arguments) -> Result<u64> {
     while input.fill(&mut batch)? {
         stats.add(&batch);
     }
+    input.check_not_empty(&arguments.files)?;
     Ok(stats.summary(input.volumes()).working_set_bytes())
 }
 
@@ -325,7 +274,18 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
                 ),
             ));
         }
-        if groups == 0 || groups > u64::from(u32::MAX) / u64::from(blocks.region_units()) {
+        if groups == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "--cache: {} is less than one block of {}: choose a --cache of {} or more, or smaller --blocks",
+                    human_bytes(capacity_bytes),
+                    human_bytes(blocks.region_bytes()),
+                    human_bytes(blocks.region_bytes())
+                ),
+            ));
+        }
+        if groups > u64::from(u32::MAX) / u64::from(blocks.region_units()) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
@@ -491,27 +451,4 @@ pub(super) fn as_json(row: &Row) -> Value {
         "memory_max_bytes": counts.memory_max_bytes,
         "latency_modelled_us": latency_us(counts),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_blocks_are_parsed() {
-        assert_eq!("10%wss".parse(), Ok(CacheSize::Share(1000)));
-        assert_eq!("0.5%wss".parse(), Ok(CacheSize::Share(50)));
-        assert_eq!("64M".parse(), Ok(CacheSize::Bytes(64 << 20)));
-        for wrong in ["0%wss", "x%wss", "-1%wss", "wss", "12"] {
-            let parsed = wrong.parse::<CacheSize>();
-            assert!(parsed.is_err() || wrong == "12", "{wrong}: {parsed:?}");
-        }
-        let blocks = |text: &str| text.parse::<Blocks>().map(|blocks| blocks.0.to_string());
-        assert_eq!(blocks("32K..256K"), Ok("32K..256K".into()));
-        assert_eq!(blocks("4K,64K"), Ok("4K,64K".into()));
-        assert_eq!(blocks("32K"), Ok("32K".into()));
-        for wrong in ["3K", "256K..32K", "4K..512K", "2M", "32K,32K", ""] {
-            assert!(blocks(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_block::Result;
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_trace::Format;
 use forebay_trace::stats::{Stats, StatsOptions, Summary, Totals, VolumeSummary};
 use serde_json::{Value, json};
 
 use super::super::out;
 use super::input::{Input, ReadArguments, names};
-use crate::config::size::{Size, human_bytes, human_duration};
+use crate::config::size::{Size, human_bytes, human_count, human_duration};
 use crate::table::Table;
+
+/// The least memory for a working set, bytes: some 2,000 entries, so that an estimate is off by a few percent.
+const MEMORY_BYTES: u64 = 64 << 10;
 
 /// What a trace is like: requests, bytes, sizes, working set, volumes
 ///
@@ -47,10 +50,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let page_bytes = arguments.page_size.0;
     if !page_bytes.is_power_of_two() || page_bytes < 512 {
         let said = "a page of the working set is a power of two from 512: write --page-size 4K";
-        return Err(forebay_block::Error::new(
-            forebay_block::ErrorKind::InvalidInput,
-            said,
-        ));
+        return Err(Error::new(ErrorKind::InvalidInput, said));
+    }
+    if arguments.memory.0 < MEMORY_BYTES {
+        let said = "an estimate from less would be none: write --memory 64K or more";
+        return Err(Error::new(ErrorKind::InvalidInput, said));
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let mut stats = Stats::new(StatsOptions {
@@ -202,7 +206,8 @@ fn volumes(summary: &Summary, top: usize) -> String {
     }
     let mut text = table.render(2);
     if all.len() > top {
-        text += &format!("  and {} more volumes (--top, --json)\n", all.len() - top);
+        let more = human_count((all.len() - top) as u64, "more volume");
+        text += &format!("  and {more} (--top, --json)\n");
     }
     text
 }

@@ -149,7 +149,7 @@ fn what_is_wrong_is_said_with_the_remedy() {
     ));
     assert!(said.contains("--volume"), "{said}");
     assert!(!Path::new(&out).exists(), "nothing is left of it");
-    assert!(refused(&format!("convert {trace} {trace}")).contains("--force"));
+    assert!(refused(&format!("convert {trace} {trace} --force")).contains("this is the trace"));
     assert!(refused(&format!("convert {trace}")).contains("2 values"));
     let said = refused(&format!("stats {trace} --skip-bad --volume 9"));
     assert!(said.contains("no volume \"9\"; it has 7, 8"), "{said}");
@@ -164,4 +164,75 @@ fn what_is_wrong_is_said_with_the_remedy() {
     assert!(refused(&format!("generate {out} --sizes 4K")).contains("4K:60,64K:40"));
     assert!(refused(&format!("generate {out} --requests 0")).contains("nothing to generate"));
     command(&format!("forebay trace stats {trace} --skip-bad")).unwrap();
+    let said = refused(&format!("stats {trace} --memory 4K"));
+    assert!(said.contains("--memory 64K"), "{said}");
+}
+
+#[test]
+fn what_selects_nothing_says_what_there_is() {
+    let folder = Folder::new("nothing");
+    let (trace, empty, native) = (
+        folder.path("a.csv"),
+        folder.path("empty"),
+        folder.path("none.fbt"),
+    );
+    std::fs::write(&trace, "7,R,0,512,100\n7,R,512,512,100\n8,W,0,512,300\n").unwrap();
+    std::fs::write(&empty, "").unwrap();
+    // A recording of an hour in which nothing was asked.
+    drop(forebay_trace::write::Appender::create(Path::new(&native), 1).unwrap());
+    let refused = |line: &str| command(&format!("forebay {line}")).expect_err(line);
+    for reads in ["simulate", "mrc", "trace stats", "replay --on c.toml"] {
+        let said = refused(&format!("{reads} {trace} --limit 0"));
+        assert!(said.contains("0 is not in 1.."), "{reads}: {said}");
+    }
+    for reads in ["simulate", "simulate --cache 64M", "mrc", "trace stats"] {
+        let said = refused(&format!("{reads} {empty}"));
+        assert!(said.contains("is empty"), "{reads}: {said}");
+        let said = refused(&format!("{reads} {trace} --volume 9 --volume 7"));
+        assert!(
+            said.contains("no volume \"9\"; it has 7, 8"),
+            "{reads}: {said}"
+        );
+        let said = refused(&format!("{reads} {trace} --format spc --skip-bad"));
+        assert!(
+            said.contains("3 records made no sense as spc"),
+            "{reads}: {said}"
+        );
+    }
+    for reads in ["simulate", "simulate --cache 64M", "mrc"] {
+        let said = refused(&format!("{reads} {native}"));
+        assert!(
+            said.contains("none.fbt: there is no request"),
+            "{reads}: {said}"
+        );
+    }
+    let out = folder.path("out");
+    let said = refused(&format!("trace convert {native} {out}"));
+    assert!(said.contains("none.fbt: there is no request"), "{said}");
+    assert!(!Path::new(&out).exists());
+    command(&format!("forebay trace stats {native}")).unwrap();
+    let said = refused("trace stats -");
+    assert!(said.contains("/dev/stdin"), "{said}");
+}
+
+#[test]
+fn sizes_out_of_range_are_refused_before_anything_is_read() {
+    let refused = |line: &str| command(&format!("forebay {line}")).expect_err(line);
+    for (line, said) in [
+        ("mrc x --sample 1023", "1023 is not in 1024..=16777216"),
+        ("mrc x --sample 4294967295", "is not in 1024..=16777216"),
+        ("mrc x --points 1", "1 is not in 2..=10000"),
+        ("mrc x --points 100000000", "is not in 2..=10000"),
+        ("mrc x --block-size 3K", "power of two"),
+        ("mrc x --block-size 8G", "power of two"),
+        ("simulate x --cache 128K", "less than one block of 256 KiB"),
+        (
+            "simulate x --cache 16K --blocks 32K",
+            "a --cache of 32 KiB or more",
+        ),
+        ("simulate x --cache 2000%wss", "no share"),
+    ] {
+        let error = refused(line);
+        assert!(error.contains(said), "{line}: {error}");
+    }
 }

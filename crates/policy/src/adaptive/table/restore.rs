@@ -15,7 +15,7 @@ pub enum Misplaced {
 }
 
 impl BlockTable {
-    /// Puts a block back where it lies, as the most recent.
+    /// Puts a block back where it lies, as the least recent: blocks are put back from the most recent on, before any is used.
     ///
     /// # Errors
     /// Why that cannot be; nothing is changed then. The caller makes sure that no block overlaps it in
@@ -37,7 +37,22 @@ impl BlockTable {
             let other = blocks.find(|id| !same || self.place(*id) == place);
             return Err(other.map_or(Misplaced::Held, Misplaced::Taken));
         }
-        Ok(self.fill(volume, region, span, place))
+        let id = self.fill(volume, region, span, place);
+        self.enter_least(id);
+        Ok(id)
+    }
+
+    /// Looks at the memory that putting these back changes, at all of it at once: [`BlockTable::restore`] of one after the
+    /// other would wait for each piece in turn.
+    pub fn look_ahead(&self, coming: impl Iterator<Item = (u16, u64, Span, u32)>) {
+        let looked = coming.map(|(volume, region, span, place)| {
+            let head = self.heads[self.head(volume, region, span.first)];
+            let there = self.groups.fits(place, span.class);
+            let id = there.then(|| self.groups.number(place, span.class));
+            let block = id.and_then(|id| self.blocks.get(id as usize));
+            head ^ block.map_or(0, |block| block.place)
+        });
+        std::hint::black_box(looked.fold(0, std::ops::BitXor::bitxor));
     }
 
     /// Keeps a place from being given out until [`BlockTable::free_place`]. Returns whether that was
@@ -51,5 +66,39 @@ impl BlockTable {
             }
             Err(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BlockSizes;
+    use crate::adaptive::recency::Segment;
+
+    #[test]
+    fn what_is_put_back_goes_in_the_order_of_its_use_and_before_what_comes() {
+        let sizes = BlockSizes::new(&[4096, 8192]).expect("right");
+        let span = |class| Span { first: 0, class };
+        let mut table = BlockTable::new(sizes, 8);
+        let mut blocks = Vec::new();
+        // Regions 5, 4, ... 1, of two sizes, from the most recent on; what is held meanwhile leaves no trace.
+        for (nth, region) in (1..=5).rev().enumerate() {
+            let (place, class) = (2 * nth as u32, (region % 2) as u8);
+            table.look_ahead(std::iter::once((1, region, span(class), place)));
+            assert!(table.hold(15, 0), "nothing lies there");
+            table.free_place(15, 0);
+            blocks.push(table.restore(1, region, span(class), place).expect("free"));
+        }
+        let new = table.allocate(1, 9, span(0)).expect("there is room");
+        let ages: Vec<u32> = blocks.iter().map(|id| table.age(*id)).collect();
+        assert_eq!(ages, [1, 2, 3, 4, 5], "uses since, by then");
+        assert_eq!(table.age(new), 0);
+        // From the least recent on.
+        let mut gone = Vec::new();
+        while let Some(id) = table.coldest(Segment::Probation) {
+            gone.push(table.address(id).1);
+            table.remove(id);
+        }
+        assert_eq!(gone, [1, 2, 3, 4, 5, 9]);
     }
 }

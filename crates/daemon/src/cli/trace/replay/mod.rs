@@ -5,17 +5,20 @@ mod report;
 mod target;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_device::signature;
 use forebay_io::{Engine as IoEngine, Reactor};
 use forebay_trace::Format;
-use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Report, Writes, replay};
+use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Target, Writes, replay};
 
 use super::super::out;
 use super::input::{Input, ReadArguments, names};
+use crate::config::size::human_bytes;
 use feed::Feed;
 use report::Measured;
 use target::{On, Opened};
@@ -119,7 +122,7 @@ fn parse_past_end(text: &str) -> Result<PastEnd, &'static str> {
     }
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let on = On::parse(&arguments.on)?;
     let input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let title = format!(
@@ -152,12 +155,20 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
         closed.map(|()| measured)
     })?;
     let interrupted = interrupted.load(Ordering::Relaxed);
-    if arguments.json {
-        out::print(&format!("{}\n", report::json(&measured, interrupted)))?;
-    } else {
+    let concluded = conclude(&measured);
+    if !arguments.json {
         out::print(&report::text(&title, &measured, interrupted))?;
+        return concluded.map(|()| ExitCode::SUCCESS);
     }
-    conclude(measured.report)
+    // One object, whatever happened.
+    let error = concluded.err();
+    let all = report::json(&measured, interrupted, error.as_ref());
+    out::print(&format!("{all}\n"))?;
+    let Some(error) = error else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    out::note(&format!("forebay: {}", error.report()));
+    Ok(ExitCode::FAILURE)
 }
 
 async fn measure(
@@ -169,38 +180,74 @@ async fn measure(
 ) -> Result<Measured> {
     let names = opened.targets.iter().map(|target| target.name.clone());
     let mut feed = Feed::start(input, names.collect(), map)?;
+    if matches!(options.writes, Writes::Replay) {
+        for target in &opened.targets {
+            let size = human_bytes(target.device.info().size_bytes);
+            out::note(&format!(
+                "writes of the trace replace data of {} ({size})",
+                target.name
+            ));
+        }
+    }
     let begin = opened.look();
     let next = async || feed.next().await;
     let stopped = || stop.load(Ordering::Relaxed);
     let mut report = replay(&opened.targets, options, next, stopped).await;
     let engine = begin.map(|begin| opened.since(&begin, report.requests));
     report.verify(&opened.targets, options.depth).await;
+    let refused = match (&options.writes, &report.failed) {
+        (Writes::Refuse, Some(failed)) if failed.kind() == ErrorKind::ReadOnly => {
+            Some(holdings(&opened.targets).await)
+        }
+        _ => None,
+    };
     let (routes, remarks) = feed.end();
     Ok(Measured {
         report,
         engine,
         routes,
         remarks,
+        refused,
         depth: options.depth,
     })
 }
 
+/// What the targets are, and hold: what a trace with writes would replace.
+async fn holdings(targets: &[Target]) -> String {
+    let mut all = Vec::new();
+    for target in targets {
+        let found = signature::probe(target.device.as_ref()).await;
+        let found = found.map_or_else(
+            |error| format!("something that cannot be read: {}", error.report()),
+            |found| found.to_string(),
+        );
+        let size = human_bytes(target.device.info().size_bytes);
+        all.push(format!("{} ({size}, holds {found})", target.name));
+    }
+    all.join(", ")
+}
+
 /// Whether it went well.
-fn conclude(report: Report) -> Result<()> {
-    if let Some(failed) = report.failed {
+fn conclude(measured: &Measured) -> Result<()> {
+    let report = &measured.report;
+    if let Some(failed) = report.failed.clone() {
+        if let Some(holdings) = &measured.refused {
+            return Err(failed.context(format!(
+                "give --destroy-data to replace what the volumes hold, {holdings}, or --skip-writes to leave \
+                 writes out",
+            )));
+        }
         return Err(match failed.kind() {
-            ErrorKind::ReadOnly if report.write.requests == 0 => failed.context(
-                "give --destroy-data to overwrite what the volumes hold, or --skip-writes to leave writes out",
-            ),
             ErrorKind::OutOfRange => {
                 failed.context("give --past-end fold or skip, or make the volume larger")
             }
             _ => failed.context("the replay broke off"),
         });
     }
-    let wrong = report.verified.filter(|verified| verified.wrong > 0);
+    let wrong = report.verified.as_ref();
+    let wrong = wrong.filter(|verified| verified.wrong > 0);
     wrong.map_or(Ok(()), |verified| {
-        let first = verified.first_wrong.unwrap_or_default();
+        let first = verified.first_wrong.clone().unwrap_or_default();
         let what = format!(
             "{} of the {} sectors that were written DO NOT HAVE WHAT WAS WRITTEN: {first}",
             verified.wrong, verified.sectors

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forebay_block::Error;
 use forebay_trace::replay::{Fitted, Latencies, Report};
 use serde_json::{Value, json};
 
@@ -22,6 +23,8 @@ pub(super) struct Measured {
     pub(super) routes: Vec<(String, String)>,
     /// What to say about the trace.
     pub(super) remarks: Vec<String>,
+    /// If writes were refused: what they would have replaced.
+    pub(super) refused: Option<String>,
     pub(super) depth: usize,
 }
 
@@ -42,8 +45,8 @@ fn latencies(of: &Latencies) -> Value {
     all
 }
 
-/// The result as JSON.
-pub(super) fn json(measured: &Measured, interrupted: bool) -> Value {
+/// The result as JSON, with the error that the command ends with.
+pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>) -> Value {
     let Measured { report, engine, .. } = measured;
     let ops = report.ops().map(|(name, op)| {
         let all = json!({
@@ -104,7 +107,8 @@ pub(super) fn json(measured: &Measured, interrupted: bool) -> Value {
         "volumes": measured.routes.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect::<Vec<_>>(),
         "remarks": measured.remarks,
         "interrupted": interrupted,
-        "failed": report.failed.as_ref().map(forebay_block::Error::report),
+        "failed": report.failed.as_ref().map(Error::report),
+        "error": error.map(|error| json!({ "kind": error.kind().as_str(), "message": error.report() })),
     })
 }
 

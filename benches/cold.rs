@@ -1,0 +1,301 @@
+//! `cargo bench --bench cold`: how long a cache with millions of blocks takes to open after a power cut, and what requests wait
+//! for meanwhile.
+//!
+//! - `cold make FILE BLOCKS exact|abt|none` fills a cache of blocks of 4 KiB with the engine's own code and ends as a power
+//!   cut ends it: all blocks are written twice and written back each time, then three in ten are written again. What is written of the
+//!   log is in the file. The data is not: the file has a hole there, which is read as any data is, and takes no room.
+//!   Blocks come in stretches of 1 GiB of the volume, in random order within each, so that neither the log nor the places are
+//!   in the order of addresses.
+//! - `cold open FILE BLOCKS exact|abt|none` opens it with direct I/O on the caller's reactor, and sends requests from
+//!   the first moment on. Prints one JSON object.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use forebay_benches::Hollow;
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, DeviceInfo, Error, ErrorKind, Result};
+use forebay_cache::{
+    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, FormatOptions, Mode, VolumeOptions,
+};
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_io::sync::Promise;
+use forebay_io::{Engine, Reactor, rt};
+use serde_json::json;
+
+const BLOCK_BYTES: u64 = 4096;
+/// Blocks of a stretch that is written in random order.
+const STRETCH: u64 = 1 << 18;
+/// Of ten blocks, those that are dirty.
+const DIRTY_TENTHS: u64 = 3;
+/// Writers at a time.
+const WRITERS: u64 = 256;
+/// Reads whose waiting is measured, of each kind.
+const READS: usize = 2000;
+/// What the device's bandwidth is measured with.
+const PROBE_BYTES: u64 = 1 << 30;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().filter(|word| word != "--bench").collect();
+    let words: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
+    let [what @ ("make" | "open"), file, blocks, how] = words[..] else {
+        println!("cold make|open FILE BLOCKS exact|abt|none");
+        return Ok(());
+    };
+    let blocks: u64 = (blocks.parse().ok())
+        .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "BLOCKS is not a number"))?;
+    let tracking = match how {
+        "abt" => DirtyTracking::Abt,
+        "none" => DirtyTracking::None,
+        _ => DirtyTracking::Exact,
+    };
+    let path = Path::new(file).to_owned();
+    let reactor = Reactor::new(Engine::Auto)?;
+    match what {
+        "make" => reactor.run(async move { make(&path, blocks, tracking).await }),
+        _ => reactor.run(async move { open(&path, blocks).await }),
+    }
+}
+
+/// So many of these at once, until all have ended.
+async fn together<F>(count: u64, what: impl Fn(u64) -> F) -> Result<()>
+where
+    F: Future<Output = Result<()>> + 'static,
+{
+    let begun: Vec<_> = (0..count)
+        .map(|nth| {
+            let (work, over) = (what(nth), Promise::new());
+            let set = over.clone();
+            rt::spawn(async move { set.set(work.await) });
+            over
+        })
+        .collect();
+    for over in begun {
+        over.get().await?;
+    }
+    Ok(())
+}
+
+/// Bytes of the device, a little more than what blocks, log and superblock take.
+const fn device_bytes(blocks: u64) -> u64 {
+    blocks * (BLOCK_BYTES + 256) + (8 << 20)
+}
+
+/// The file, or the part of it that keeps the log.
+fn file(path: &Path, bytes: u64) -> Result<Rc<dyn BlockDevice>> {
+    let options = FileDeviceOptions {
+        name: "cache".into(),
+        direct: true,
+        exclusive: true,
+        create_bytes: Some(bytes),
+        ..FileDeviceOptions::default()
+    };
+    FileDevice::open(path, options)
+}
+
+fn options() -> CacheOptions {
+    CacheOptions {
+        journal: Some(Buf::zeroed(64 << 20)),
+        dirty_limit_percent: 100,
+        cleaning: Cleaning::OnDemand,
+        // Another machine's boot each time: the journal is gone, as after a power cut.
+        ..CacheOptions::new(std::array::from_fn(|at| {
+            (std::process::id() >> (8 * (at % 4))) as u8
+        }))
+    }
+}
+
+/// The block of the volume that is written as the `nth`: stretch by stretch, in random order within each.
+const fn nth_block(nth: u64, blocks: u64) -> u64 {
+    let first = nth - nth % STRETCH;
+    let length = if blocks - first < STRETCH {
+        blocks - first
+    } else {
+        STRETCH
+    };
+    // A prime that divides no length that occurs, since it is greater.
+    first + (nth - first) * 1_000_000_007 % length
+}
+
+async fn make(path: &Path, blocks: u64, tracking: DirtyTracking) -> Result<()> {
+    let began = Instant::now();
+    let _ = std::fs::remove_file(path);
+    let kept = file(path, device_bytes(blocks))?;
+    let devices = Devices {
+        data: Hollow::over(kept, blocks * 256 + (4 << 20)),
+        metadata: None,
+    };
+    let format = FormatOptions {
+        dirty_tracking: tracking,
+        ..FormatOptions::new(BLOCK_BYTES as u32, [7; 16])
+    };
+    forebay_cache::format(&devices, &format).await?;
+    eprintln!("formatted after {:.1} s", began.elapsed().as_secs_f64());
+    let (cache, _) = Cache::open(devices, options()).await?;
+    let volume = attach(&cache, blocks).await?;
+    let dirty = blocks * DIRTY_TENTHS / 10;
+    let steps = [
+        (blocks, "filled"),
+        (blocks, "written again"),
+        (dirty, "dirty"),
+    ];
+    for (count, what) in steps {
+        let write = |writer| {
+            let volume = Rc::clone(&volume);
+            async move {
+                let buf = Buf::zeroed(BLOCK_BYTES as usize);
+                for nth in (writer..count).step_by(WRITERS as usize) {
+                    let offset = nth_block(nth, count) * BLOCK_BYTES;
+                    volume.write(offset, buf.clone()).await?;
+                    if nth % 64 == 0 {
+                        rt::yield_now().await;
+                    }
+                }
+                Ok(())
+            }
+        };
+        together(WRITERS, write).await?;
+        volume.flush().await?;
+        if what != "dirty" {
+            cache.write_back(None).await?;
+        }
+        let stats = cache.stats();
+        eprintln!(
+            "{what} after {:.1} s: {} cached, {} dirty, {} of {} records in use",
+            began.elapsed().as_secs_f64(),
+            stats.cached_blocks,
+            stats.dirty_blocks,
+            stats.log_used_records,
+            stats.log_records,
+        );
+    }
+    // The power goes.
+    std::process::exit(0);
+}
+
+async fn attach(cache: &Cache, blocks: u64) -> Result<Rc<dyn BlockDevice>> {
+    let backing = Hollow::new("backing", blocks * BLOCK_BYTES, 0);
+    let options = VolumeOptions::new(Mode::WriteBack);
+    cache.attach("bench", backing, options).await
+}
+
+/// Bytes a second that the device gives when it is read from front to back.
+async fn bandwidth(device: &Rc<dyn BlockDevice>, end: u64) -> Result<f64> {
+    const CHUNK: u64 = 2 << 20;
+    let end = end.min(PROBE_BYTES);
+    let began = Instant::now();
+    let read = |reader| {
+        let device = Rc::clone(device);
+        async move {
+            let buf = Buf::zeroed(CHUNK as usize);
+            for at in (reader * CHUNK..end - CHUNK).step_by(4 * CHUNK as usize) {
+                device.read(at, buf.clone()).await?;
+            }
+            Ok(())
+        }
+    };
+    together(4, read).await?;
+    Ok(end as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Forgets what the kernel keeps of files; whether that was allowed.
+fn drop_caches() -> bool {
+    std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
+}
+
+/// A number from a file of proc(5), by its name.
+fn proc_number(file: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.unwrap_or(0)
+}
+
+/// Of waiting times, the one that so many per mille do not exceed, seconds.
+fn per_mille(times: &mut [Duration], per_mille: usize) -> f64 {
+    times.sort_unstable();
+    let at = (times.len() * per_mille / 1000).min(times.len() - 1);
+    times[at].as_secs_f64()
+}
+
+/// Reads blocks of `from..to`; each has waited since `asked`.
+async fn waits(
+    volume: &Rc<dyn BlockDevice>,
+    (from, to): (u64, u64),
+    asked: Instant,
+) -> Result<Vec<Duration>> {
+    let times = Rc::new(RefCell::new(Vec::with_capacity(READS)));
+    let read = |reader| {
+        let (volume, times) = (Rc::clone(volume), Rc::clone(&times));
+        async move {
+            let buf = Buf::zeroed(BLOCK_BYTES as usize);
+            let mut state = 0x9e37_79b9_7f4a_7c15_u64 + reader;
+            for _ in 0..READS / 16 {
+                // Xorshift64 (Marsaglia 2003).
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let block = from + state % (to - from);
+                volume.read(block * BLOCK_BYTES, buf.clone()).await?;
+                times.borrow_mut().push(asked.elapsed());
+            }
+            Ok(())
+        }
+    };
+    together(16, read).await?;
+    Ok(times.take())
+}
+
+async fn open(path: &Path, blocks: u64) -> Result<()> {
+    let device = file(path, device_bytes(blocks))?;
+    let log_bytes = blocks * 256;
+    let dropped = drop_caches();
+    let bandwidth = bandwidth(&device, log_bytes).await?;
+    drop_caches();
+    let read_before = proc_number("/proc/self/io", "read_bytes:");
+    let cpu_before = proc_number("/proc/self/schedstat", "");
+    let began = Instant::now();
+    let devices = Devices {
+        data: device,
+        metadata: None,
+    };
+    let (cache, report) = Cache::open(devices, options()).await?;
+    let opened = began.elapsed();
+    let cpu_ns = proc_number("/proc/self/schedstat", "") - cpu_before;
+    let read_bytes = proc_number("/proc/self/io", "read_bytes:") - read_before;
+    let volume = attach(&cache, blocks).await?;
+    let attached = began.elapsed();
+    let dirty = blocks * DIRTY_TENTHS / 10;
+    let mut clean_waits = waits(&volume, (dirty, blocks), began).await?;
+    let mut dirty_waits = waits(&volume, (0, dirty), began).await?;
+    let first_clean = clean_waits.iter().min().map_or(0.0, Duration::as_secs_f64);
+    let stats = cache.stats();
+    let out = json!({
+        "blocks": blocks,
+        "dirty_tracking": format!("{:?}", stats.dirty_tracking).to_lowercase(),
+        "caches_dropped": dropped,
+        "cached_blocks": report.cached_blocks,
+        "dirty_blocks": report.dirty_blocks,
+        "doubtful_blocks": report.doubtful_blocks,
+        "damaged_records": report.damaged_records,
+        "log_bytes": log_bytes,
+        "log_used_bytes": stats.log_used_records * 64,
+        "read_bytes": read_bytes,
+        "cpu_s": cpu_ns as f64 / 1e9,
+        "bandwidth_bytes_per_s": bandwidth,
+        "opened_s": opened.as_secs_f64(),
+        "attached_s": attached.as_secs_f64(),
+        "first_clean_s": first_clean,
+        "clean_p99_s": per_mille(&mut clean_waits, 990),
+        "dirty_p50_s": per_mille(&mut dirty_waits, 500),
+        "dirty_p99_s": per_mille(&mut dirty_waits, 990),
+        "peak_memory_bytes": proc_number("/proc/self/status", "VmHWM:") * 1024,
+        "map_bytes": stats.memory_bytes,
+    });
+    println!("{out}");
+    // What is not told need not be tidy: closing would write records back for minutes.
+    let _: DeviceInfo = volume.info();
+    std::process::exit(0);
+}

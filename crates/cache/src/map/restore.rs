@@ -1,0 +1,63 @@
+//! A map as it was before: blocks are put back where they lie.
+
+use forebay_metadata::replay::FoundBlock;
+use forebay_policy::{BlockId, Misplaced};
+
+use super::{Map, TRACED};
+use crate::geometry::Block;
+
+impl Map {
+    /// At recovery: looks at the memory that [`Map::restore`] of these will change, at all of it at once.
+    pub(crate) fn look_ahead(&self, coming: &[FoundBlock]) {
+        let blocks = coming.iter().map(|found| &found.block);
+        let possible = blocks.filter(|record| self.geometry.sizes().has(record.class));
+        self.table.look_ahead(possible.map(|record| {
+            let block = Block {
+                unit: record.block,
+                class: record.class,
+            };
+            let region = self.geometry.region_of(block.unit);
+            (
+                record.volume,
+                region,
+                self.geometry.span(block),
+                record.slot,
+            )
+        }));
+    }
+
+    /// At recovery: this lies at `place`. Told from the most recent block on.
+    ///
+    /// # Errors
+    /// Why it cannot; nothing is changed then.
+    pub(crate) fn restore(
+        &mut self,
+        place: u32,
+        volume: u16,
+        block: Block,
+        valid: u64,
+        dirty: u64,
+    ) -> Result<BlockId, Misplaced> {
+        let region = self.geometry.region_of(block.unit);
+        let span = self.geometry.span(block);
+        if u32::from(span.first) % span.units() != 0 {
+            return Err(Misplaced::NoSuchPlace);
+        }
+        let slot = self.table.restore(volume, region, span, place)?;
+        self.entered(slot, volume, block.class);
+        self.set(slot, valid, dirty);
+        self.add_flags(slot, TRACED);
+        Ok(slot)
+    }
+
+    /// At recovery: keeps a place from being given out until [`Map::release`]. Returns whether that was
+    /// necessary and possible: it is not where a block lies.
+    pub(crate) fn hold(&mut self, place: u32, class: u8) -> bool {
+        self.table.hold(place, class)
+    }
+
+    /// At recovery: the death of what lay at a place that was held is durable.
+    pub(crate) fn release(&mut self, place: u32, class: u8) {
+        self.table.free_place(place, class);
+    }
+}

@@ -1,0 +1,68 @@
+//! Ctrl-C and its like (SIGINT, SIGTERM, SIGHUP) for commands that write a file: what is not finished goes, and that is
+//! said.
+
+use std::path::PathBuf;
+use std::process::exit;
+use std::sync::mpsc;
+
+use forebay_trace::write::abandon;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::super::out;
+
+/// From now on a signal to end removes the files under way, says so, and ends the process as the signal would have.
+/// Where signals cannot be watched for, they end the process as ever; what it leaves then goes with the next run.
+pub(super) fn watch() {
+    let (tell, told) = mpsc::channel();
+    let watching = std::thread::Builder::new().name("signals".into());
+    let watching = watching.spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            let kinds = [
+                SignalKind::interrupt(),
+                SignalKind::terminate(),
+                SignalKind::hangup(),
+            ];
+            let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+                return;
+            };
+            // From here on nothing is left behind.
+            let _ = tell.send(());
+            let number = tokio::select! {
+                _ = interrupt.recv() => libc::SIGINT,
+                _ = terminate.recv() => libc::SIGTERM,
+                _ = hangup.recv() => libc::SIGHUP,
+            };
+            abandon(|unfinished| {
+                out::note(&said(unfinished));
+                exit(128 + number)
+            });
+        });
+    });
+    if watching.is_ok() {
+        let _ = told.recv();
+    }
+}
+
+fn said(unfinished: &[PathBuf]) -> String {
+    let names = unfinished.iter().map(|path| path.display().to_string());
+    match names.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "forebay: interrupted".to_owned(),
+        names => format!("forebay: interrupted: {names} was not written"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_written_is_named() {
+        assert_eq!(said(&[]), "forebay: interrupted");
+        let said = said(&["a.html".into()]);
+        assert_eq!(said, "forebay: interrupted: a.html was not written");
+    }
+}

@@ -1,0 +1,85 @@
+//! The secrets of a subsystem's hosts, as a file has them.
+
+use forebay_block::{Error, ErrorKind, Result};
+
+use super::super::subsystem::check_nqn;
+use super::secret::Secret;
+
+/// Who may connect to a subsystem, and by what each proves itself.
+#[derive(Debug)]
+pub struct Secrets(Vec<HostSecrets>);
+
+/// The secrets of one host.
+#[derive(Debug)]
+pub(super) struct HostSecrets {
+    host: String,
+    pub(super) own: Secret,
+    /// By which the controller proves itself to it, if it asks.
+    pub(super) controller: Option<Secret>,
+}
+
+impl Secrets {
+    /// Reads a line for each host: its name, its secret, and optionally the controller's secret towards it, with space
+    /// between. Empty lines and those that begin with `#` say nothing.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the number of the line that makes no sense, or if there is none. It tells nothing of a
+    /// secret.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut list: Vec<HostSecrets> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words.first().is_none_or(|word| word.starts_with('#')) {
+                continue;
+            }
+            let entry = parse_line(&words).and_then(|entry| {
+                match list.iter().any(|known| known.host == entry.host) {
+                    true => Err(wrong(format!("host {:?} has a line already", entry.host))),
+                    false => Ok(entry),
+                }
+            });
+            let place = |error: Error| wrong(format!("line {}: {}", index + 1, error.report()));
+            list.push(entry.map_err(place)?);
+        }
+        match list.is_empty() {
+            true => Err(wrong("no host has a line: nobody could connect".to_owned())),
+            false => Ok(Self(list)),
+        }
+    }
+
+    pub(in super::super) fn knows(&self, host: &str) -> bool {
+        self.of(host).is_some()
+    }
+
+    pub(super) fn of(&self, host: &str) -> Option<&HostSecrets> {
+        self.0.iter().find(|known| known.host == host)
+    }
+}
+
+fn wrong(what: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
+}
+
+fn parse_line(words: &[&str]) -> Result<HostSecrets> {
+    let (host, own, controller) = match *words {
+        [host, own] => (host, own, None),
+        [host, own, controller] => (host, own, Some(controller)),
+        _ => {
+            let what = "a host's name, its secret and, optionally, the controller's are expected";
+            return Err(wrong(what.to_owned()));
+        }
+    };
+    check_nqn(host)?;
+    let own = Secret::parse(own)?;
+    let controller = controller.map(Secret::parse).transpose()?;
+    if controller.as_ref() == Some(&own) {
+        // Whoever knows one could play the other.
+        let what = "the host's secret is also the controller's: generate another";
+        return Err(wrong(what.to_owned()));
+    }
+    Ok(HostSecrets {
+        host: host.to_owned(),
+        own,
+        controller,
+    })
+}

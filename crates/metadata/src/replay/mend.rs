@@ -1,0 +1,61 @@
+//! What a crash left of the last batch is made whole, and durable.
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
+
+use super::Replayed;
+use crate::Seed;
+use crate::log::LogGeometry;
+use crate::order;
+use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
+
+/// Writes the last batch again, with padding where a crash left it torn or empty. The caller flushes the device, and
+/// knows what else it may have lost if that fails. Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
+/// What is there is written again, as it is, because the flush that should have made it durable may have
+/// failed, and a failed flush that is tried again covers nothing. All older batches were durable before
+/// this one was begun.
+///
+/// The places filled lie below the tail that the batch declares, so nothing there counts; records of
+/// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
+///
+/// # Errors
+/// The device's own.
+pub async fn rewrite_last_batch(
+    device: &dyn BlockDevice,
+    geometry: LogGeometry,
+    seed: Seed,
+    replayed: &Replayed,
+) -> Result<()> {
+    let unit = geometry.unit_records();
+    let volatile = device.info().volatile_cache;
+    let mut mended = Vec::new();
+    let units = (replayed.last_batch..replayed.next)
+        .step_by(usize::try_from(unit).expect("small"))
+        .filter(|first| volatile || replayed.torn_units.contains(first));
+    for first in units {
+        let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
+        let buf = Buf::scratch(geometry.unit_bytes as usize);
+        let read = device.read(offset, buf.clone()).await;
+        let readable = read.is_ok();
+        // What was found there must not be written over because it cannot be read now.
+        if !replayed.empty_units.contains(&first) {
+            read?;
+        }
+        for (index, lsn) in (first..first + unit).enumerate() {
+            let mut record = [0; RECORD_BYTES];
+            buf.copy_to(index * RECORD_BYTES, &mut record);
+            let held = decode(&record, seed).is_some_and(|(position, _)| position.lsn == lsn);
+            if !(readable && held) {
+                let units_back = (lsn - replayed.last_batch) / unit;
+                let position = Position {
+                    lsn,
+                    tail: replayed.tail,
+                    units_back: u16::try_from(units_back).unwrap_or(u16::MAX),
+                };
+                encode(&mut record, seed, position, &Body::Pad);
+                buf.copy_from(index * RECORD_BYTES, &record);
+            }
+        }
+        mended.push((offset, buf));
+    }
+    order::write_all(device, mended).await
+}
