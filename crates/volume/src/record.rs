@@ -201,6 +201,16 @@ impl Drop for Recorder {
     }
 }
 
+/// Copies as many records as there is room for.
+fn copy(slots: &[[AtomicU64; 3]], records: &mut [[u8; RECORD_BYTES]]) {
+    for (slot, record) in slots.iter().zip(records) {
+        let words = slot.each_ref().map(|word| word.load(Ordering::Relaxed));
+        record[..8].copy_from_slice(&words[0].to_le_bytes());
+        record[8..16].copy_from_slice(&words[1].to_le_bytes());
+        record[16..].copy_from_slice(&words[2].to_le_bytes());
+    }
+}
+
 /// The other side of a ring. Dropping it ends the recording: the reactor notices when the ring would be
 /// full.
 #[derive(Debug)]
@@ -218,13 +228,12 @@ impl Drain {
         let count = limit.min((head - self.tail) as usize);
         let at = bytes.len();
         bytes.resize(at + count * RECORD_BYTES, 0);
-        let first = ring.index(self.tail);
-        let slots = ring.slots[first..].iter().chain(&ring.slots[..first]);
-        for (record, slot) in bytes[at..].chunks_exact_mut(RECORD_BYTES).zip(slots) {
-            for (bytes, word) in record.chunks_exact_mut(8).zip(slot) {
-                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
-        }
+        // Up to the ring's end, and on from its beginning.
+        let (before, behind) = ring.slots.split_at(ring.index(self.tail));
+        let (records, _) = bytes[at..].as_chunks_mut::<RECORD_BYTES>();
+        let (first, second) = records.split_at_mut(count.min(behind.len()));
+        copy(behind, first);
+        copy(before, second);
         self.tail += count as u64;
         self.ring.tail.0.store(self.tail, Ordering::Release);
         count
