@@ -4,9 +4,12 @@
 //! `cargo run -p forebay-cluster --example shared_file`
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_block::Result;
+use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
+use forebay_cluster::status::ask;
 use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
 
 /// Runs it in directories of its own.
@@ -61,5 +64,11 @@ fn share(source: &Path, pool: &Path) -> Result<()> {
         PAGE_BYTES,
         other.counts()
     );
+
+    // Both leave; the pool may go when the directory has seen it.
+    drop((written, read, one, other));
+    while !ask(&Pool::new(pool)?)?.nodes.is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Ok(())
 }
