@@ -5,13 +5,14 @@
 //!   with a virtual clock and a seeded choice of the next task, so that the engine is the same code
 //!   in production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads where that is forbidden.
-//! - [`mod@file`], [`net`], [`event`], [`pmem`], [`shm`], [`system`]: what tasks of a reactor use of the machine.
+//! - [`mod@file`], [`net`], [`event`], [`pmem`], [`shm`], [`process`], [`system`]: what tasks of a reactor use of the machine.
 //! - [`sync`]: what tasks of one reactor use to wait for each other.
 
 pub mod event;
 pub mod file;
 pub mod net;
 pub mod pmem;
+pub mod process;
 pub mod reactor;
 pub mod rt;
 pub mod shm;

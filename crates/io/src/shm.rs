@@ -52,6 +52,28 @@ pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     open(path, size_bytes).context(|| format!("shared memory {}", path.display()))
 }
 
+/// Maps the file at `path` that another process made with [`open_shared`], all of it, and holds it with that one.
+///
+/// # Errors
+/// `NotFound` if nobody made it, `Permission` if it belongs to another user or others may write to it, or what the
+/// system says.
+pub fn join_shared(path: &Path) -> Result<Buf> {
+    let join = || {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(path)?;
+        let size_bytes = usize::try_from(private(&file)?.size()).map_err(io::Error::other)?;
+        if size_bytes == 0 {
+            let context = "it is empty: it is being made, or was not made by a forebay";
+            return Err(Error::new(ErrorKind::NotFound, context));
+        }
+        map(file, size_bytes)
+    };
+    join().context(|| format!("shared memory {}", path.display()))
+}
+
 fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     if size_bytes == 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "a size of zero bytes"));
@@ -64,15 +86,7 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
         .mode(0o600)
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(path)?;
-    let metadata = file.metadata()?;
-    // SAFETY: a plain system call.
-    let user = unsafe { libc::geteuid() };
-    if !metadata.is_file() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
-        return Err(Error::new(
-            ErrorKind::Permission,
-            "it is not a file of this user that nobody else may open: `chown` and `chmod 600` it, or choose another path",
-        ));
-    }
+    private(&file)?;
     // SAFETY: the descriptor is open.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
         let error = io::Error::last_os_error();
@@ -93,6 +107,24 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     allocate(&file, size_bytes).context(|| {
         format!("allocating {size_bytes} bytes: free some memory or choose another file system")
     })?;
+    Ok((map(file, size_bytes)?, existed))
+}
+
+/// The file's metadata, if nobody but this user may open it.
+fn private(file: &std::fs::File) -> Result<std::fs::Metadata> {
+    let metadata = file.metadata()?;
+    // SAFETY: a plain system call.
+    let user = unsafe { libc::geteuid() };
+    if !metadata.is_file() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
+        return Err(Error::new(
+            ErrorKind::Permission,
+            "it is not a file of this user that nobody else may open: `chown` and `chmod 600` it, or choose another path",
+        ));
+    }
+    Ok(metadata)
+}
+
+fn map(file: std::fs::File, size_bytes: usize) -> Result<Buf> {
     // SAFETY: a new mapping of a file of at least this length, at an address of the kernel's choice.
     let address = unsafe {
         libc::mmap(
@@ -112,7 +144,7 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
         len: size_bytes,
         _file: file,
     };
-    Ok((Buf::mapped(Box::new(mapping)), existed))
+    Ok(Buf::mapped(Box::new(mapping)))
 }
 
 /// Gives every page its memory now, so that a full file system is an error here and not a signal
@@ -145,6 +177,11 @@ mod tests {
         let refused = open_shared(&path, 8192).expect_err("it is held");
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(refused.report().contains("journal"), "{refused:?}");
+        let joined = join_shared(&path).expect("it is there");
+        joined.copy_from(100, b"ours");
+        assert_eq!(memory.slice(100..104).to_vec(), b"ours");
+        let missing = join_shared(&scratch.path("none")).expect_err("nobody made it");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
         drop(memory);
         let (memory, existed) = open_shared(&path, 8192).expect("again");
         assert!(existed);

@@ -139,13 +139,13 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// Writes a page, or whole words of one: `bytes` at `offset`. All who read the page see it at once.
+    /// Writes a page, or some bytes of one: `bytes` at `offset`. All who read the page see it at once.
     ///
     /// # Errors
     /// What the store says, or `Disconnected`.
     ///
     /// # Panics
-    /// If offset or length are not multiples of 8 or reach out of the page.
+    /// If they reach out of the page.
     pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<()> {
         if bytes.len() == self.segment.page_size_bytes() {
             let mut state = self.lock_state();
@@ -241,12 +241,14 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(&mut state)
     }
 
-    /// Says that this node lives, and what it has counted.
+    /// Says that this node lives, and what it has counted; does nothing if the node is busy. Whether it did.
     ///
     /// # Errors
     /// If the link is gone.
-    pub fn say_alive(&self) -> Result<()> {
-        let mut state = self.lock_state();
+    pub fn say_alive(&self) -> Result<bool> {
+        let Ok(mut state) = self.state.try_lock() else {
+            return Ok(false);
+        };
         let Counts {
             hits_local,
             hits_remote,
@@ -259,7 +261,30 @@ impl<S: Store, L: Link> Client<S, L> {
             misses,
             read_ahead,
         });
-        self.act(&mut state)
+        self.act(&mut state).map(|()| true)
+    }
+
+    /// Waits until the node is in, and says how many frames the directory has taken of it.
+    ///
+    /// # Errors
+    /// Why not, or `TimedOut`.
+    pub fn wait_joined(&self, patience: Duration) -> Result<u32> {
+        let begin = Instant::now();
+        let mut state = self.lock_state();
+        loop {
+            if let Some(error) = &state.broken {
+                return Err(error.clone());
+            }
+            if let Some(frames) = state.node.share() {
+                return Ok(frames.end - frames.start);
+            }
+            let left = patience.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(not_in_time());
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Has all pages leave this node's memory, so that it can go without taking any with it.
@@ -273,6 +298,16 @@ impl<S: Store, L: Link> Client<S, L> {
         node.leave(ticket, effects);
         self.act(&mut state)?;
         self.outcome_within(state, ticket, Some(patience)).map(drop)
+    }
+
+    /// Why nothing works any more, if that is so.
+    pub fn broken(&self) -> Option<Error> {
+        self.lock_state().broken.clone()
+    }
+
+    /// Its way to the directory.
+    pub const fn link(&self) -> &L {
+        &self.link
     }
 
     /// Its store.
@@ -390,10 +425,7 @@ impl<S: Store, L: Link> Client<S, L> {
                     .changed
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => {
-                    let context = "page cache: the directory has not answered in time";
-                    return Err(Error::new(ErrorKind::TimedOut, context));
-                }
+                Some(Duration::ZERO) => return Err(not_in_time()),
                 Some(left) => {
                     let waited = self.changed.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -497,6 +529,11 @@ impl<S: Store, L: Link> Client<S, L> {
     fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn not_in_time() -> Error {
+    let context = "page cache: the directory has not answered in time";
+    Error::new(ErrorKind::TimedOut, context)
 }
 
 impl State {

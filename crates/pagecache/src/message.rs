@@ -310,4 +310,20 @@ pub enum ToNode {
     },
     /// No page is in the memory of the node that asked to leave: it may go.
     Left {},
+    /// The node may not join or come back.
+    Refused {
+        /// Why not.
+        why: Refusal,
+    },
+}
+
+/// Why a node may not join or come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A node with its number is there.
+    NumberInUse,
+    /// The directory knows nobody with its number who joined when it did.
+    Unknown,
+    /// The directory cannot see its process, and could not end it.
+    Unseen,
 }

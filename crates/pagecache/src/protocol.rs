@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 
 use forebay_block::{Error, ErrorKind};
 
-use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
+use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
 /// The version that this codec speaks. Another one is refused.
 pub const VERSION: u8 = 2;
@@ -93,21 +93,30 @@ pub trait Message: Copy {
     fn take(from: &mut &[u8]) -> Result<Self, DecodeError>;
 }
 
-/// Appends `messages` as packets of `node`: one, unless there are more than [`MESSAGES_MAX`].
+/// Appends `messages` as packets of `node`: one, unless there are more than [`MESSAGES_MAX`]; none if there are none.
 pub fn encode<M: Message>(node: NodeId, messages: &[M], to: &mut Vec<u8>) {
     for batch in messages.chunks(MESSAGES_MAX) {
-        let start = to.len();
-        let count = u16::try_from(batch.len()).expect("a batch is at most 1,024");
-        to.extend_from_slice(&[0; LENGTH_BYTES]);
-        to.extend_from_slice(&[VERSION, M::DIRECTION, node.number(), 0]);
-        to.extend_from_slice(&count.to_le_bytes());
-        for message in batch {
-            message.put(to);
-        }
-        let length = to.len() - start - LENGTH_BYTES;
-        let length = u32::try_from(length).expect("a packet is below 64 KiB");
-        to[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        encode_packet(node, batch, to);
     }
+}
+
+/// Appends a packet without a message: it says that `node` is there.
+pub fn encode_empty<M: Message>(node: NodeId, to: &mut Vec<u8>) {
+    encode_packet::<M>(node, &[], to);
+}
+
+fn encode_packet<M: Message>(node: NodeId, batch: &[M], to: &mut Vec<u8>) {
+    let start = to.len();
+    let count = u16::try_from(batch.len()).expect("a batch is at most 1,024");
+    to.extend_from_slice(&[0; LENGTH_BYTES]);
+    to.extend_from_slice(&[VERSION, M::DIRECTION, node.number(), 0]);
+    to.extend_from_slice(&count.to_le_bytes());
+    for message in batch {
+        message.put(to);
+    }
+    let length = to.len() - start - LENGTH_BYTES;
+    let length = u32::try_from(length).expect("a packet is below 64 KiB");
+    to[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
 /// A packet in the bytes of a stream.
@@ -253,6 +262,25 @@ impl Field for Access {
     }
 }
 
+impl Field for Refusal {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(match self {
+            Self::NumberInUse => 1,
+            Self::Unknown => 2,
+            Self::Unseen => 3,
+        });
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, DecodeError> {
+        match u8::take(from)? {
+            1 => Ok(Self::NumberInUse),
+            2 => Ok(Self::Unknown),
+            3 => Ok(Self::Unseen),
+            other => Err(DecodeError::Value(other)),
+        }
+    }
+}
+
 impl Field for NodeId {
     fn put(&self, to: &mut Vec<u8>) {
         to.push(self.number());
@@ -341,5 +369,6 @@ messages! {
         9 => Hello { nonce },
         10 => Forget { node },
         11 => Left {},
+        12 => Refused { why },
     }
 }

@@ -292,11 +292,33 @@ impl Segment {
         }
     }
 
-    /// Copies bytes into a frame that this node has locked or opened. Offsets and lengths are whole words.
+    /// Copies bytes into a frame that this node has locked or opened; the rest of words that are touched in part
+    /// stays.
     ///
     /// # Panics
-    /// If they are not, or reach out of the page.
-    pub fn store(&self, frame: u32, offset: usize, bytes: &[u8]) {
+    /// If they reach out of the page.
+    pub fn store(&self, frame: u32, offset: usize, mut bytes: &[u8]) {
+        let mut at = offset;
+        while !bytes.is_empty() {
+            let (start, inside) = (at - at % WORD_BYTES, at % WORD_BYTES);
+            let len = match inside {
+                0 if bytes.len() >= WORD_BYTES => bytes.len() - bytes.len() % WORD_BYTES,
+                _ => bytes.len().min(WORD_BYTES - inside),
+            };
+            let (now, rest) = bytes.split_at(len);
+            if inside == 0 && len >= WORD_BYTES {
+                self.store_words(frame, start, now);
+            } else {
+                let mut word = [0; WORD_BYTES];
+                self.load(frame, start, &mut word);
+                word[inside..inside + len].copy_from_slice(now);
+                self.store_words(frame, start, &word);
+            }
+            (at, bytes) = (at + len, rest);
+        }
+    }
+
+    fn store_words(&self, frame: u32, offset: usize, bytes: &[u8]) {
         let words = self.data(frame, offset, bytes.len());
         for (chunk, word) in bytes.chunks_exact(WORD_BYTES).zip(words) {
             let value = u64::from_ne_bytes(chunk.try_into().expect("a word"));
@@ -427,6 +449,30 @@ mod tests {
         segment.read(here, &mut out).expect("it is steady");
         assert!(segment.is_dirty(here), "what it stored is not in the store");
         assert_eq!(segment.unsaved(0), Some((P, here)));
+    }
+
+    #[test]
+    fn bytes_beside_a_store_stay() {
+        let segment = segment(1);
+        let here = place(0, 1);
+        for (offset, len) in [
+            (0, 1),
+            (3, 2),
+            (5, 11),
+            (8, 8),
+            (13, 30),
+            (4090, 6),
+            (0, PAGE),
+        ] {
+            segment.fill(P, here, node(0), &[1; PAGE], true);
+            let wrote = segment.write(here, node(0), offset, &vec![2; len]);
+            wrote.expect("it is there");
+            let mut out = [0; PAGE];
+            segment.read(here, &mut out).expect("it is there");
+            let mut expected = [1; PAGE];
+            expected[offset..offset + len].fill(2);
+            assert_eq!(out, expected, "{len} bytes at {offset}");
+        }
     }
 
     #[test]

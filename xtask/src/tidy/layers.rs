@@ -8,7 +8,7 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 18] = [
+const FLOORS: [(&str, u8); 19] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
@@ -19,6 +19,7 @@ const FLOORS: [(&str, u8); 18] = [
     ("forebay-policy", 3),
     ("forebay-metadata", 3),
     ("forebay-cache", 4),
+    ("forebay-cluster", 4),
     ("forebay-volume", 5),
     ("forebay-frontend", 6),
     ("forebay-trace", 6),

@@ -32,6 +32,9 @@ impl Directory {
     pub(super) fn tell_death(&mut self, node: NodeId, out: &mut Outbox) {
         let living = self.living();
         let member = &mut self.members[node.index()];
+        // Who asked to leave and waited until no page was there has taken nothing along.
+        let left = member.leaving && member.used == 0;
+        let living = if left { 0 } else { living };
         member.told = living;
         let (first_frame, frames) = (member.first_frame, member.frames);
         for living in nodes(living) {

@@ -215,6 +215,13 @@ impl Node {
         self.config.node
     }
 
+    /// Its frames, once the directory has said which.
+    #[must_use]
+    pub fn share(&self) -> Option<std::ops::Range<u32>> {
+        let frames = self.first_frame..self.first_frame + self.frames;
+        self.joined.then_some(frames)
+    }
+
     /// What was counted.
     #[must_use]
     pub const fn counts(&self) -> Counts {

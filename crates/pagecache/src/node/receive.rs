@@ -3,7 +3,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::{Access, Effect, Fault, Node, PageId, Place};
-use crate::message::{ToDirectory, ToNode};
+use crate::message::{Refusal, ToDirectory, ToNode};
 
 impl Node {
     /// Takes one message of the directory.
@@ -80,6 +80,21 @@ impl Node {
             ToNode::Left {} => {
                 let left = |ticket| Effect::Done { ticket, ok: true };
                 out.extend(self.leaving.take().map(left));
+            }
+            ToNode::Refused { why } => {
+                let id = self.id();
+                let context = match why {
+                    Refusal::NumberInUse => {
+                        format!("{id} is in the cluster already: choose another number")
+                    }
+                    Refusal::Unknown => {
+                        format!("{id} was declared dead, or the pool was made anew: start it again")
+                    }
+                    Refusal::Unseen => format!(
+                        "the directory cannot see the process of {id}, and could not end it if it hung: run both as one user, in one PID namespace"
+                    ),
+                };
+                return Err(Error::new(ErrorKind::Permission, context));
             }
             ToNode::Hello { .. } => {
                 return Err(self.refused(&message, "the node has answered that"));

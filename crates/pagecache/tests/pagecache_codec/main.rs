@@ -3,7 +3,9 @@
 
 mod check;
 
-use forebay_pagecache::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
+use forebay_pagecache::message::{
+    Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode,
+};
 use forebay_pagecache::protocol::{DecodeError, MESSAGES_MAX, PACKET_BYTES_MAX, Packet, encode};
 use proptest::prelude::*;
 
@@ -111,6 +113,12 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         any::<u64>().prop_map(|nonce| ToNode::Hello { nonce }),
         node().prop_map(|node| ToNode::Forget { node }),
         Just(ToNode::Left {}),
+        prop_oneof![
+            Just(Refusal::NumberInUse),
+            Just(Refusal::Unknown),
+            Just(Refusal::Unseen)
+        ]
+        .prop_map(|why| ToNode::Refused { why }),
     ]
 }
 

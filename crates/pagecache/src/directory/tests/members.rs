@@ -27,8 +27,9 @@ fn who_leaves_takes_no_page_along() {
     assert_eq!(desk.say(0, written), [(0, ToNode::Left {})]);
     let other = desk.bring(0, 2, Access::Read);
     assert!(other.frame >= 2, "no new page is in its memory");
-    desk.die(0);
-    assert_eq!(desk.out.lost, [], "nothing was there to be lost");
+    assert_eq!(desk.die(0), [], "nothing of anybody was lost");
+    assert_eq!(desk.out.lost, []);
+    assert_eq!(desk.out.forgotten, [node(0)]);
 }
 
 #[test]

@@ -1,0 +1,26 @@
+//! The distributed page cache across processes of one machine.
+//!
+//! - [`pool`]: what all share: frames in `/dev/shm`, the directory's sockets, and who is there.
+//! - [`server`]: the process of the directory: connections, leases, deaths, its own start anew.
+//! - [`node`]: the process of a node: joining, coming back, leaving. [`file`](mod@file): files for programs.
+//! - [`tree`]: a directory tree as the store. [`status`]: what the directory says about all.
+//!
+//! The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
+//! first: the kernel says that no thread of its process runs any more, and so neither its stores into shared memory
+//! nor its writes to the store go on.
+
+pub mod file;
+mod link;
+pub mod node;
+pub mod pool;
+pub mod server;
+pub mod status;
+pub mod tree;
+
+pub use file::{File, PageView};
+pub use forebay_pagecache::message::NodeId;
+pub use forebay_pagecache::node::Consistency;
+pub use node::{Node, Options};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;

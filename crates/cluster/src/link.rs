@@ -1,0 +1,248 @@
+//! One end of a connection: a bounded queue that a thread writes from, and packets read whole.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_pagecache::client::Link;
+use forebay_pagecache::protocol::{Message, PACKET_BYTES_MAX, Packet};
+
+/// Most bytes that wait for a peer that does not read. What one says to the other is bounded by what it was asked, a
+/// message for a page: a peer with more than this before it has stopped reading.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes on their way to the peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    shared: Arc<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    stream: UnixStream,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: Vec<u8>,
+    /// How many bytes are being written.
+    sending: usize,
+    closed: bool,
+    lingers: bool,
+}
+
+impl Outgoing {
+    /// A queue with its thread. The thread ends with [`Outgoing::close`], or when the peer is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(stream: UnixStream) -> Result<Self> {
+        let shared = Arc::new(Queue {
+            stream,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let queue = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("pagecache-out".into())
+            .spawn(move || queue.drain())?;
+        Ok(Self { shared })
+    }
+
+    /// Queues bytes behind all earlier ones.
+    ///
+    /// # Errors
+    /// `Disconnected` if the connection is closed or the peer does not read.
+    pub(crate) fn push(&self, bytes: &[u8]) -> Result<()> {
+        let mut state = self.shared.lock();
+        if state.closed || state.bytes.len() + state.sending + bytes.len() > QUEUE_BYTES_MAX {
+            let context = "page cache: the connection is closed, or the other side does not read";
+            return Err(Error::new(ErrorKind::Disconnected, context));
+        }
+        state.bytes.extend_from_slice(bytes);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Ends the connection once what is queued has been sent, if the peer reads it.
+    pub(crate) fn linger(&self) {
+        self.shared.lock().lingers = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends the connection, what is queued included.
+    pub(crate) fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+        // It may be closed already.
+        let _ = self.shared.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drain(&self) {
+        let mut sending = Vec::new();
+        loop {
+            let mut state = self.lock();
+            state.sending = 0;
+            while state.bytes.is_empty() && !state.closed {
+                if state.lingers {
+                    drop(state);
+                    let _ = self.stream.shutdown(Shutdown::Both);
+                    return;
+                }
+                let woken = self.changed.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.closed {
+                return;
+            }
+            std::mem::swap(&mut sending, &mut state.bytes);
+            state.sending = sending.len();
+            drop(state);
+            if (&self.stream).write_all(&sending).is_err() {
+                // Whoever reads the connection finds its end.
+                self.lock().closed = true;
+                return;
+            }
+            sending.clear();
+        }
+    }
+}
+
+/// A node's way to the directory that runs now. While there is none, what is said goes nowhere: the next one is told
+/// what matters.
+#[derive(Debug, Default)]
+pub struct Way {
+    now: Mutex<Option<Outgoing>>,
+}
+
+impl Way {
+    pub(crate) fn open(&self, outgoing: Outgoing) {
+        *self.lock() = Some(outgoing);
+    }
+
+    pub(crate) fn close(&self) {
+        if let Some(outgoing) = self.lock().take() {
+            outgoing.close();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Outgoing>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link for Way {
+    fn send(&self, packet: &[u8]) -> Result<()> {
+        let mut now = self.lock();
+        if let Some(outgoing) = &*now
+            && outgoing.push(packet).is_err()
+        {
+            outgoing.close();
+            *now = None;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a connection that have arrived and were not taken.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    stream: UnixStream,
+    bytes: Vec<u8>,
+}
+
+impl Incoming {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        let bytes = Vec::with_capacity(PACKET_BYTES_MAX);
+        Self { stream, bytes }
+    }
+
+    pub(crate) const fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Waits for more, and gives `take` the whole packets that have arrived: at least one. Returns false at the end of
+    /// the stream.
+    ///
+    /// # Errors
+    /// If the bytes are no packets, or what the system says.
+    pub(crate) fn packets<M: Message>(&mut self, take: impl FnOnce(&[u8])) -> Result<bool> {
+        loop {
+            let mut whole = 0;
+            loop {
+                match Packet::<M>::decode(&self.bytes[whole..]) {
+                    Ok(Some(packet)) => whole += packet.size_bytes,
+                    // What came before it counts; it is found again.
+                    Ok(None) | Err(_) if whole > 0 => break,
+                    Ok(None) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if whole > 0 {
+                take(&self.bytes[..whole]);
+                self.bytes.drain(..whole);
+                return Ok(true);
+            }
+            let mut more = [0; 16 << 10];
+            match self.stream.read(&mut more) {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.bytes.extend_from_slice(&more[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_pagecache::message::{NodeId, ToNode};
+    use forebay_pagecache::protocol::encode;
+
+    #[test]
+    fn packets_come_whole_however_they_are_cut_and_rubbish_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let mut bytes = Vec::new();
+        let node = NodeId::new(1).expect("a node");
+        for ticket in 0..3 {
+            encode(node, &[ToNode::Locked { ticket }], &mut bytes);
+        }
+        let sent = bytes.clone();
+        let writer = std::thread::spawn(move || {
+            for byte in &sent {
+                (&theirs).write_all(&[*byte]).expect("it is read");
+            }
+            (&theirs).write_all(&[0xff; 64]).expect("it is read");
+        });
+        let (mut incoming, mut heard) = (Incoming::new(ours), Vec::new());
+        while heard.len() < bytes.len() {
+            let more = incoming.packets::<ToNode>(|packets| heard.extend_from_slice(packets));
+            assert!(more.expect("they are packets"));
+        }
+        assert_eq!(heard, bytes);
+        let rubbish = incoming.packets::<ToNode>(|_| ()).expect_err("no packet");
+        assert_eq!(rubbish.kind(), ErrorKind::InvalidInput);
+        writer.join().expect("it ended");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_given_up() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let outgoing = Outgoing::new(ours).expect("a thread");
+        let piece = vec![0; 1 << 20];
+        let pushed = (0..100).take_while(|_| outgoing.push(&piece).is_ok());
+        assert!(pushed.count() < 70, "the queue has an end");
+        outgoing.close();
+    }
+}

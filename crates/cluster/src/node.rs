@@ -1,0 +1,384 @@
+//! The process of a node: joining, coming back to a directory that was started anew, and leaving.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_pagecache::client::{Client, Link};
+use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
+use forebay_pagecache::node::{self, Consistency, Counts};
+use forebay_pagecache::protocol::{Packet, encode, encode_empty};
+
+use crate::file::File;
+use crate::link::{Incoming, Outgoing, Way};
+use crate::pool::Pool;
+use crate::tree::Tree;
+
+/// How often a node says that it lives.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Longest wait for pages to leave a node that goes.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Longest wait for a directory's first word.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// Between two tries to reach a directory.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// How a node joins.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The pool.
+    pub pool: PathBuf,
+    /// Its number in the cluster, which no other has.
+    pub id: NodeId,
+    /// Memory that it gives to the cluster, pages of [`crate::PAGE_BYTES`].
+    pub pages: u32,
+    /// When its writes are seen by others.
+    pub consistency: Consistency,
+    /// Most pages that it holds beside that, before they are published.
+    pub unpublished_pages: u32,
+    /// Most pages that are read ahead of a sequential reader; 0 for none.
+    pub read_ahead_pages: u64,
+    /// How long it waits for a directory, at first and when the directory has gone; programs wait as long.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// A node of `pages` pages with strong consistency.
+    #[must_use]
+    pub fn new(pool: &Path, id: NodeId, pages: u32) -> Self {
+        Self {
+            pool: pool.to_owned(),
+            id,
+            pages,
+            consistency: Consistency::Strong,
+            unpublished_pages: 16,
+            read_ahead_pages: 32,
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+type Programs = Client<Tree, Way>;
+
+/// A node of the cluster, in this process. When it and all its files are dropped, it leaves: its pages go to the store
+/// and it takes none along.
+#[derive(Clone, Debug)]
+pub struct Node {
+    inner: Arc<Inner>,
+    frames: u32,
+}
+
+/// What a node and its files share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    client: Arc<Programs>,
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+    pool: Pool,
+    session: u64,
+}
+
+impl Node {
+    /// Joins the cluster of a pool.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no directory, `Permission` if it refuses this node and why, `NoSpace` if the pool has no
+    /// room for its memory, `TimedOut`, or what the system says.
+    pub fn join(options: Options) -> Result<Self> {
+        let pool = Pool::new(&options.pool)?;
+        let id = options.id;
+        let begin = Instant::now();
+        let (incoming, outgoing, session) = loop {
+            match connect(&pool, id, 0) {
+                Ok(connection) => break connection,
+                Err(error) if begin.elapsed() > options.patience => return Err(error),
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        };
+        // After the directory was heard: it has made them.
+        let segment = Arc::new(pool.join_frames()?);
+        let source = pool.load()?.map(|nodes| nodes.source);
+        let source = source.ok_or_else(|| Error::from(ErrorKind::NotFound))?;
+        let tree = Tree::new(Path::new(&source), &pool)?;
+        let way = Way::default();
+        way.open(outgoing);
+        let config = node::Config {
+            node: id,
+            consistency: options.consistency,
+            frames: options.pages,
+            unpublished_pages: options.unpublished_pages,
+            read_ahead_pages: options.read_ahead_pages,
+        };
+        let client = Client::new(config, segment, tree, way)?;
+        let client = Arc::new(client);
+        let stop = Arc::new(Stop::default());
+        let patience = options.patience;
+        let listener = Listener {
+            client: Arc::clone(&client),
+            stop: Arc::clone(&stop),
+            pool,
+            id,
+            session,
+            patience,
+        };
+        let (beating, until) = (Arc::clone(&client), Arc::clone(&stop));
+        let threads = vec![
+            start("pagecache-in", move || listener.run(incoming))?,
+            start("pagecache-alive", move || say_alive(&beating, id, &until))?,
+        ];
+        let inner = Arc::new(Inner {
+            client,
+            stop,
+            threads,
+            pool: Pool::new(&options.pool)?,
+            session,
+        });
+        let frames = inner.client.wait_joined(patience)?;
+        if frames == 0 && options.pages > 0 {
+            let context = format!(
+                "{id}: the capacity of the pool {} is taken: run the directory with more, or the other nodes with less memory",
+                options.pool.display()
+            );
+            return Err(Error::new(ErrorKind::NoSpace, context));
+        }
+        if frames < options.pages {
+            tracing::warn!(
+                "page cache, {id}: the pool has room for {frames} pages of {} that are offered",
+                options.pages
+            );
+        }
+        Ok(Self { inner, frames })
+    }
+
+    /// Frames that the directory took of those that were offered: what its budget had left.
+    #[must_use]
+    pub const fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Opens a file below the source, by its path from there.
+    ///
+    /// # Errors
+    /// What the system says, or `InvalidInput` for a path that leads elsewhere.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        let inode = self.inner.client.store().open(path.as_ref(), false)?;
+        File::new(Arc::clone(&self.inner), inode)
+    }
+
+    /// As [`Node::open`]; makes the file if there is none.
+    ///
+    /// # Errors
+    /// As [`Node::open`].
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        let inode = self.inner.client.store().open(path.as_ref(), true)?;
+        File::new(Arc::clone(&self.inner), inode)
+    }
+
+    /// What this node has counted.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.inner.client.counts()
+    }
+
+    /// Why nothing works any more, if that is so.
+    #[must_use]
+    pub fn broken(&self) -> Option<Error> {
+        self.inner.client.broken()
+    }
+}
+
+impl Inner {
+    pub(crate) fn client(&self) -> &Programs {
+        &self.client
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let left = match self.client.broken() {
+            Some(error) => Err(error),
+            None => self.client.leave(FAREWELL),
+        };
+        self.stop.set();
+        self.client.link().close();
+        for thread in self.threads.drain(..) {
+            // What it had to say it has said.
+            let _ = thread.join();
+        }
+        if let Err(error) = left {
+            tracing::warn!(
+                "page cache: a node goes with what is in its memory: {}",
+                error.report()
+            );
+            // Without this word a directory would have this process ended.
+            if let Err(error) = self.pool.say_left(self.session) {
+                tracing::error!("page cache: {}", error.report());
+            }
+        }
+    }
+}
+
+/// Tells threads to end, and lets them sleep until then.
+#[derive(Debug, Default)]
+struct Stop {
+    set: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Stop {
+    fn set(&self) {
+        let _lock = self.lock();
+        self.set.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// Sleeps, or returns true when it is time to end.
+    fn sleep(&self, time: Duration) -> bool {
+        let lock = self.lock();
+        if self.is_set() {
+            return true;
+        }
+        // Woken early, a thread does early what it would do later.
+        drop(self.changed.wait_timeout(lock, time));
+        self.is_set()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
+    Ok(thread)
+}
+
+/// A thread of its own, so that a slow store is no death.
+fn say_alive(client: &Programs, id: NodeId, stop: &Stop) {
+    let mut packet = Vec::new();
+    encode_empty::<ToDirectory>(id, &mut packet);
+    loop {
+        // A link that is gone is the listener's business.
+        if !client.say_alive().unwrap_or(true) {
+            let _ = client.link().send(&packet);
+        }
+        if stop.sleep(HEARTBEAT) {
+            return;
+        }
+    }
+}
+
+/// Connects, and says who is there. Returns what the directory called this connection.
+fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing, u64)> {
+    let socket = pool.socket();
+    let stream = UnixStream::connect(&socket).map_err(|error| {
+        let context = format!(
+            "no directory answers on {}: start one there first",
+            socket.display()
+        );
+        Error::with_source(ErrorKind::NotFound, context, error)
+    })?;
+    stream.set_read_timeout(Some(GREETING))?;
+    let mut incoming = Incoming::new(stream.try_clone()?);
+    let mut first = None;
+    let heard = incoming.packets::<ToNode>(|bytes| {
+        let packet = Packet::<ToNode>::decode(bytes).ok().flatten();
+        first = packet.and_then(|packet| packet.messages().next());
+    })?;
+    let Some(Ok(ToNode::Hello { nonce })) = first.filter(|_| heard) else {
+        let context = "page cache: what answers is no directory of this version";
+        return Err(Error::new(ErrorKind::Disconnected, context));
+    };
+    let mut hello = Vec::new();
+    encode(id, &[ToDirectory::Hello { nonce, session }], &mut hello);
+    (&stream).write_all(&hello)?;
+    stream.set_read_timeout(None)?;
+    Ok((incoming, Outgoing::new(stream)?, nonce))
+}
+
+/// Hears the directory, and finds the next one when it has gone.
+struct Listener {
+    client: Arc<Programs>,
+    stop: Arc<Stop>,
+    pool: Pool,
+    id: NodeId,
+    session: u64,
+    patience: Duration,
+}
+
+impl Listener {
+    fn run(self, mut incoming: Incoming) {
+        loop {
+            match self.hear(&mut incoming) {
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::error!("page cache: {}", error.report());
+                    self.client.link().close();
+                    self.client.disconnect(error);
+                    return;
+                }
+            }
+            self.client.link().close();
+            match self.come_back() {
+                Ok(Some(next)) => incoming = next,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!("page cache: {}", error.report());
+                    self.client.disconnect(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Hears until the connection ends.
+    fn hear(&self, incoming: &mut Incoming) -> Result<()> {
+        loop {
+            let mut taken = Ok(0);
+            let more = incoming.packets::<ToNode>(|bytes| taken = self.client.receive(bytes));
+            taken?;
+            match more {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(error),
+                // The connection has broken: as good as its end.
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits for the next directory and tells it what this node has; `None` if this node goes.
+    fn come_back(&self) -> Result<Option<Incoming>> {
+        let begin = Instant::now();
+        while !self.stop.is_set() {
+            match connect(&self.pool, self.id, self.session) {
+                Ok((incoming, outgoing, _)) => {
+                    self.client.rejoin(|way| way.open(outgoing))?;
+                    return Ok(Some(incoming));
+                }
+                Err(error) if begin.elapsed() > self.patience => {
+                    return Err(
+                        error.context(format!("the directory is gone for {:?}", self.patience))
+                    );
+                }
+                Err(_) => {
+                    self.stop.sleep(RETRY);
+                }
+            }
+        }
+        Ok(None)
+    }
+}

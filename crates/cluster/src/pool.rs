@@ -1,0 +1,299 @@
+//! The pool: a directory on tmpfs with the frames that all map, the sockets, and who is there.
+//!
+//! `frames` is the memory. `nodes` says who has which part of it and which process that is; it is written anew, and
+//! renamed into place, before a node hears that it is in, so that a directory that is started anew knows whom to wait
+//! for. A node that could not say that it leaves makes a file of its session, `left-...`. `files` holds a symbolic link for each file that was opened, named by its inode: the way from a page to its
+//! file.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::shm;
+use forebay_pagecache::directory::Share;
+use forebay_pagecache::message::NodeId;
+use forebay_pagecache::segment::Segment;
+
+use crate::PAGE_BYTES;
+
+const FIRST_LINE: &str = "forebay pagecache 1";
+
+/// Longest path of a socket, by unix(7).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Where things are in a pool.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    path: PathBuf,
+}
+
+/// A node as the pool remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) share: Share,
+    /// What it was told when it joined: it says it again when it comes back.
+    pub(crate) session: u64,
+    pub(crate) pid: u32,
+    pub(crate) started: u64,
+}
+
+/// What the pool remembers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Nodes {
+    /// Starts of a directory.
+    pub(crate) epoch: u64,
+    /// The boot of the machine: processes of another one are dead, and so is the memory.
+    pub(crate) boot: String,
+    /// Pages of the budget.
+    pub(crate) pages: u32,
+    /// The tree that is cached.
+    pub(crate) source: String,
+    pub(crate) known: Vec<Known>,
+}
+
+impl Pool {
+    /// The pool at `path`, which need not be there yet.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the path is too long for the sockets in it.
+    pub fn new(path: &Path) -> Result<Self> {
+        let pool = Self {
+            path: path.to_owned(),
+        };
+        let longest = pool.socket().as_os_str().len();
+        if longest > SOCKET_PATH_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "pool {}: a socket in it would have a path of {longest} bytes, and {SOCKET_PATH_MAX} is the most: choose a shorter path",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(pool)
+    }
+
+    /// Makes the directory, for its user alone.
+    pub(crate) fn make(&self) -> Result<()> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder
+            .create(self.files())
+            .context(|| format!("making the pool {}", self.path.display()))
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join("directory.sock")
+    }
+
+    pub(crate) fn status_socket(&self) -> PathBuf {
+        self.path.join("status.sock")
+    }
+
+    pub(crate) fn files(&self) -> PathBuf {
+        self.path.join("files")
+    }
+
+    fn frames(&self) -> PathBuf {
+        self.path.join("frames")
+    }
+
+    fn nodes(&self) -> PathBuf {
+        self.path.join("nodes")
+    }
+
+    /// The frames, for the directory: alone, and made if they are not there with this size. Whether they were.
+    pub(crate) fn open_frames(&self, pages: u32) -> Result<(Segment, bool)> {
+        let size_bytes = Segment::size_bytes(pages, PAGE_BYTES);
+        let (memory, existed) = shm::open_shared(&self.frames(), size_bytes)?;
+        Ok((Segment::new(memory, pages, PAGE_BYTES)?, existed))
+    }
+
+    /// The frames, for a node.
+    pub(crate) fn join_frames(&self) -> Result<Segment> {
+        let memory = shm::join_shared(&self.frames())?;
+        let frame_bytes = Segment::size_bytes(1, PAGE_BYTES);
+        let frames = u32::try_from(memory.len() / frame_bytes).map_err(std::io::Error::other)?;
+        Segment::new(memory, frames, PAGE_BYTES)
+    }
+
+    /// Pages of the frames that are there now, 0 if none.
+    pub(crate) fn frames_there(&self) -> u64 {
+        let len = fs::metadata(self.frames()).map_or(0, |metadata| metadata.size());
+        len / Segment::size_bytes(1, PAGE_BYTES) as u64
+    }
+
+    /// A node leaves word that it has gone, though its process goes on and no directory has heard of it.
+    pub(crate) fn say_left(&self, session: u64) -> Result<()> {
+        let path = self.left(session);
+        fs::write(&path, []).context(|| format!("writing {}", path.display()))
+    }
+
+    /// Whether a node has left such word.
+    pub(crate) fn has_left(&self, session: u64) -> bool {
+        self.left(session).exists()
+    }
+
+    /// It is known.
+    pub(crate) fn forget_left(&self, session: u64) {
+        // There is none, mostly.
+        let _ = fs::remove_file(self.left(session));
+    }
+
+    fn left(&self, session: u64) -> PathBuf {
+        self.path.join(format!("left-{session:016x}"))
+    }
+
+    /// What was remembered, if anything was.
+    pub(crate) fn load(&self) -> Result<Option<Nodes>> {
+        let path = self.nodes();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            text => text.context(|| format!("reading {}", path.display()))?,
+        };
+        let nodes = parse(&text);
+        nodes.map(Some).ok_or_else(|| {
+            let context = format!(
+                "{}: no pool of this version: stop its nodes, then remove the pool",
+                path.display()
+            );
+            Error::new(ErrorKind::Corrupt, context)
+        })
+    }
+
+    /// Remembers.
+    pub(crate) fn save(&self, nodes: &Nodes) -> Result<()> {
+        let path = self.nodes();
+        let new = path.with_extension("new");
+        let saved = fs::write(&new, render(nodes)).and_then(|()| fs::rename(&new, &path));
+        saved.context(|| format!("writing {}", path.display()))
+    }
+}
+
+fn render(nodes: &Nodes) -> String {
+    let Nodes {
+        epoch,
+        boot,
+        pages,
+        source,
+        known,
+    } = nodes;
+    let mut text = format!("{FIRST_LINE}\n{epoch} {boot} {pages}\n{source}\n");
+    for one in known {
+        let Share {
+            node,
+            first_frame,
+            frames,
+            unpublished_pages,
+            alive,
+        } = one.share;
+        text.push_str(&format!(
+            "{} {first_frame} {frames} {unpublished_pages} {} {} {} {}\n",
+            node.number(),
+            u8::from(alive),
+            one.session,
+            one.pid,
+            one.started
+        ));
+    }
+    text.push_str("end\n");
+    text
+}
+
+fn parse(text: &str) -> Option<Nodes> {
+    let mut lines = text.lines();
+    if lines.next()? != FIRST_LINE {
+        return None;
+    }
+    let head: Vec<&str> = lines.next()?.split(' ').collect();
+    let [epoch, boot, pages] = head[..] else {
+        return None;
+    };
+    let mut nodes = Nodes {
+        epoch: epoch.parse().ok()?,
+        boot: boot.to_owned(),
+        pages: pages.parse().ok()?,
+        source: lines.next()?.to_owned(),
+        known: Vec::new(),
+    };
+    for line in lines {
+        if line == "end" {
+            return Some(nodes);
+        }
+        let numbers: Option<Vec<u64>> = line.split(' ').map(|part| part.parse().ok()).collect();
+        let [
+            node,
+            first,
+            frames,
+            unpublished,
+            alive,
+            session,
+            pid,
+            started,
+        ] = numbers?[..]
+        else {
+            return None;
+        };
+        nodes.known.push(Known {
+            share: Share {
+                node: NodeId::new(u8::try_from(node).ok()?)?,
+                first_frame: u32::try_from(first).ok()?,
+                frames: u32::try_from(frames).ok()?,
+                unpublished_pages: u32::try_from(unpublished).ok()?,
+                alive: alive != 0,
+            },
+            session,
+            pid: u32::try_from(pid).ok()?,
+            started,
+        });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_read_again_or_refused() {
+        let nodes = Nodes {
+            epoch: 3,
+            boot: "ab01".into(),
+            pages: 100,
+            source: "/srv/some data".into(),
+            known: vec![Known {
+                share: Share {
+                    node: NodeId::new(4).expect("a node"),
+                    first_frame: 10,
+                    frames: 20,
+                    unpublished_pages: 2,
+                    alive: true,
+                },
+                session: u64::MAX,
+                pid: 77,
+                started: 5,
+            }],
+        };
+        let text = render(&nodes);
+        assert_eq!(parse(&text), Some(nodes));
+        for end in 0..text.len() - 1 {
+            assert_eq!(parse(&text[..end]), None, "{end} bytes of it");
+        }
+        assert_eq!(parse(&text.replace("pagecache 1", "pagecache 2")), None);
+        assert_eq!(parse(&text.replace("77", "x")), None);
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_refused() {
+        let long = PathBuf::from("/dev/shm").join("x".repeat(100));
+        let refused = Pool::new(&long).expect_err("too long");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+}

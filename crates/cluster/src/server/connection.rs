@@ -1,0 +1,221 @@
+//! One connection's thread: who is there, then packets, until it ends.
+
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::process::Process;
+use forebay_io::system;
+use forebay_pagecache::message::{NodeId, Refusal, ToDirectory, ToNode};
+use forebay_pagecache::protocol::{Packet, encode};
+
+use crate::link::{Incoming, Outgoing};
+use crate::status::Status;
+
+/// Connections at a time, those included that have not said who they are.
+const CONNECTIONS_MAX: usize = 128;
+
+/// How long a connection may take to say who it is, and a reader of the status to read it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What comes to the thread that decides.
+#[derive(Debug)]
+pub(super) enum Input {
+    Newcomer(Newcomer),
+    Packets {
+        node: NodeId,
+        connection: u64,
+        bytes: Vec<u8>,
+    },
+    Gone {
+        node: NodeId,
+        connection: u64,
+        /// What was wrong, if it did not just end.
+        why: Option<Error>,
+    },
+    Status(SyncSender<Status>),
+}
+
+/// Who has connected and said who it is.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    pub(super) node: NodeId,
+    pub(super) connection: u64,
+    /// What it was told when it joined: now, or by an earlier directory.
+    pub(super) session: u64,
+    pub(super) process: Process,
+    pub(super) outgoing: Outgoing,
+    /// Its thread goes on when it hears that it may.
+    pub(super) admitted: SyncSender<()>,
+}
+
+/// Accepts connections for as long as the process lives.
+pub(super) fn accept(
+    listener: &UnixListener,
+    inputs: &SyncSender<Input>,
+    serve: fn(UnixStream, u64, &SyncSender<Input>),
+) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let mut connection = 0;
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            // Out of descriptors: others may close.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        connection += 1;
+        if count.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            count.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (inputs, open) = (inputs.clone(), Arc::clone(&count));
+        let body = move || {
+            serve(stream, connection, &inputs);
+            open.fetch_sub(1, Ordering::Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("pagecache-in".into());
+        if thread.spawn(body).is_err() {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Answers one question for the status.
+pub(super) fn serve_status(mut stream: UnixStream, _: u64, inputs: &SyncSender<Input>) {
+    let (answer, answers) = sync_channel(1);
+    if inputs.send(Input::Status(answer)).is_ok()
+        && let Ok(status) = answers.recv()
+        && stream.set_write_timeout(Some(PATIENCE)).is_ok()
+    {
+        // Who asked may have gone.
+        let _ = stream.write_all(&status.to_json());
+    }
+}
+
+/// Serves a node's connection to its end.
+pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Input>) {
+    let mut incoming = Incoming::new(stream);
+    let greeted = match greet(&mut incoming, connection, inputs) {
+        Ok(greeted) => greeted,
+        Err(error) => {
+            tracing::warn!("page cache: a connection was refused: {}", error.report());
+            return;
+        }
+    };
+    let Some((node, bytes)) = greeted else {
+        return;
+    };
+    let give = |bytes: &[u8]| {
+        let bytes = bytes.to_vec();
+        // The thread that decides ends with the process only.
+        let _ = inputs.send(Input::Packets {
+            node,
+            connection,
+            bytes,
+        });
+    };
+    if !bytes.is_empty() {
+        give(&bytes);
+    }
+    let why = loop {
+        match incoming.packets::<ToDirectory>(give) {
+            Ok(true) => {}
+            Ok(false) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    let _ = inputs.send(Input::Gone {
+        node,
+        connection,
+        why,
+    });
+}
+
+/// Finds out who is there and waits until it may go on. Returns what it has said since, or `None` if it may not.
+fn greet(
+    incoming: &mut Incoming,
+    connection: u64,
+    inputs: &SyncSender<Input>,
+) -> Result<Option<(NodeId, Vec<u8>)>> {
+    let stream = incoming.stream();
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let outgoing = Outgoing::new(stream.try_clone()?)?;
+    let greeted = greet_with(incoming, connection, inputs, outgoing.clone());
+    if !matches!(greeted, Ok(Some(_))) {
+        outgoing.linger();
+    }
+    incoming.stream().set_read_timeout(None)?;
+    greeted
+}
+
+fn greet_with(
+    incoming: &mut Incoming,
+    connection: u64,
+    inputs: &SyncSender<Input>,
+    outgoing: Outgoing,
+) -> Result<Option<(NodeId, Vec<u8>)>> {
+    let say = |node: NodeId, message: ToNode| {
+        let mut bytes = Vec::new();
+        encode(node, &[message], &mut bytes);
+        outgoing.push(&bytes)
+    };
+    let mut nonce = [0; 8];
+    system::random(&mut nonce);
+    // Never 0, which says that there is none.
+    let nonce = u64::from_le_bytes(nonce) | 1;
+    let process = Process::of_peer(incoming.stream());
+    // Nobody is meant: who it is it will say.
+    say(NodeId::new(0).expect("a number"), ToNode::Hello { nonce })?;
+    let mut bytes = Vec::new();
+    if !incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets))? {
+        return Ok(None);
+    }
+    let packet = Packet::<ToDirectory>::decode(&bytes)?;
+    let first = packet.and_then(|packet| Some((packet, packet.messages().next()?.ok()?)));
+    let Some((
+        packet,
+        ToDirectory::Hello {
+            nonce: said,
+            session,
+        },
+    )) = first
+    else {
+        let context = "it did not say who it is";
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    };
+    let node = packet.node;
+    if said != nonce {
+        let context = format!("{node} did not hear what it was told");
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    let process = match process {
+        Ok(process) => process,
+        Err(error) => {
+            say(
+                node,
+                ToNode::Refused {
+                    why: Refusal::Unseen,
+                },
+            )?;
+            return Err(error.context(format!("{node}")));
+        }
+    };
+    let rest = bytes.split_off(packet.size_bytes);
+    let (admitted, admission) = sync_channel(1);
+    let newcomer = Newcomer {
+        node,
+        connection,
+        session: if session == 0 { nonce } else { session },
+        process,
+        outgoing,
+        admitted,
+    };
+    // The other end is dropped if it may not.
+    let asked = inputs.send(Input::Newcomer(newcomer));
+    let may = asked.is_ok() && admission.recv().is_ok();
+    Ok(may.then_some((node, rest)))
+}

@@ -1,0 +1,395 @@
+//! The process of the directory: one thread that decides, and one or two for each connection.
+//!
+//! A node is declared dead when its process has ended, and not before: what it stored and wrote is then over. One that
+//! says nothing for as long as its lease, that does not acknowledge an invalidation, that closes its connection without
+//! having asked to leave, or that says what no correct node says, is ended by the kernel first.
+
+mod connection;
+mod peers;
+mod report;
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::process::Process;
+use forebay_io::system;
+use forebay_pagecache::directory::{self, Directory, Outbox, Share};
+use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
+use forebay_pagecache::protocol::{Packet, encode};
+use forebay_pagecache::segment::Segment;
+
+use crate::PAGE_BYTES;
+use crate::pool::{Known, Nodes, Pool};
+use connection::{Input, Newcomer};
+use peers::Peer;
+
+/// Inputs that wait for the thread that decides; who has more waits.
+const INPUTS_MAX: usize = 1024;
+
+/// How often deaths are looked for.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How a directory is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The tree that is cached.
+    pub source: PathBuf,
+    /// The pool, on tmpfs.
+    pub pool: PathBuf,
+    /// Pages that the cluster may hold, of [`PAGE_BYTES`]; their memory is taken now.
+    pub pages: u32,
+    /// How long a node may be silent.
+    pub lease: Duration,
+    /// How long a node may keep a page that it was asked to let go: longer than any view lives.
+    pub acknowledge: Duration,
+}
+
+impl Options {
+    /// A directory with the usual times.
+    #[must_use]
+    pub fn new(source: &Path, pool: &Path, pages: u32) -> Self {
+        Self {
+            source: source.to_owned(),
+            pool: pool.to_owned(),
+            pages,
+            lease: Duration::from_secs(5),
+            acknowledge: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The directory, ready to run.
+#[derive(Debug)]
+pub struct Server {
+    options: Options,
+    pool: Pool,
+    segment: Segment,
+    directory: Directory,
+    inputs: Receiver<Input>,
+    peers: BTreeMap<NodeId, Peer>,
+    /// Newcomers whose number is to be forgotten first.
+    parked: Vec<Newcomer>,
+    /// What the pool remembers.
+    nodes: Nodes,
+    messages_in: u64,
+    messages_out: u64,
+    lost_pages: u64,
+    fenced: u64,
+}
+
+impl Server {
+    /// Opens the pool, takes over what an earlier directory left there, and listens.
+    ///
+    /// # Errors
+    /// `Busy` if another directory runs on the pool, or its nodes still run with another capacity or source;
+    /// `InvalidInput` for a source that is no directory; `NoSpace`, or what the system says.
+    pub fn open(options: Options) -> Result<Self> {
+        let pool = Pool::new(&options.pool)?;
+        let source = std::fs::canonicalize(&options.source)
+            .context(|| format!("source {}", options.source.display()))?;
+        pool.make()?;
+        // Looked at before the frames are: memory that is mapped must not change its size.
+        check_same(&pool, &options, &source)?;
+        let (segment, _) = pool.open_frames(options.pages)?;
+        let before = check_same(&pool, &options, &source)?;
+        let nodes = Nodes {
+            epoch: before.epoch + 1,
+            boot: boot()?,
+            pages: options.pages,
+            source: source.display().to_string(),
+            known: before.known,
+        };
+        let config = config(options.pages);
+        let shares: Vec<Share> = nodes.known.iter().map(|known| known.share).collect();
+        let directory = Directory::recover(config, nodes.epoch, &shares)?;
+        pool.save(&nodes)?;
+        let mut peers = BTreeMap::new();
+        for known in &nodes.known {
+            if known.share.alive {
+                let patience = options.lease;
+                peers.insert(known.share.node, Peer::awaited(known, patience)?);
+            } else {
+                segment.end_stores(known.share.node);
+            }
+        }
+        let (sender, inputs) = sync_channel(INPUTS_MAX);
+        listen(&pool.socket(), sender.clone(), connection::serve)?;
+        listen(&pool.status_socket(), sender, connection::serve_status)?;
+        let mut server = Self {
+            options,
+            pool,
+            segment,
+            directory,
+            inputs,
+            peers,
+            parked: Vec::new(),
+            nodes,
+            messages_in: 0,
+            messages_out: 0,
+            lost_pages: 0,
+            fenced: 0,
+        };
+        server.deliver(Outbox::default())?;
+        Ok(server)
+    }
+
+    /// Nodes that an earlier directory knew and that are waited for.
+    #[must_use]
+    pub fn awaited(&self) -> u32 {
+        self.directory.awaited().map_or(0, u32::count_ones)
+    }
+
+    /// Runs until something fails that leaves no way on: the pool cannot be written.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn run(mut self) -> Result<()> {
+        let mut ticked = Instant::now();
+        loop {
+            match self.inputs.recv_timeout(TICK) {
+                Ok(input) => self.take(input)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let context = "page cache directory: nobody listens any more";
+                    return Err(Error::new(ErrorKind::Disconnected, context));
+                }
+            }
+            if ticked.elapsed() >= TICK {
+                self.tick()?;
+                ticked = Instant::now();
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) -> Result<()> {
+        match input {
+            Input::Newcomer(newcomer) => self.admit(newcomer),
+            Input::Packets {
+                node,
+                connection,
+                bytes,
+            } => return self.packets(node, connection, &bytes),
+            Input::Gone {
+                node,
+                connection,
+                why,
+            } => {
+                self.gone(node, connection, why.as_ref());
+                return self.tick();
+            }
+            Input::Status(answer) => {
+                // Who asked may have gone.
+                let _ = answer.send(self.status());
+            }
+        }
+        Ok(())
+    }
+
+    fn packets(&mut self, node: NodeId, connection: u64, bytes: &[u8]) -> Result<()> {
+        let current = |peer: &&mut Peer| peer.connection == Some(connection);
+        let Some(peer) = self.peers.get_mut(&node).filter(current) else {
+            return Ok(());
+        };
+        peer.heard = Instant::now();
+        let mut out = Outbox::default();
+        let taken = self.take_packets(node, bytes, &mut out);
+        self.deliver(out)?;
+        if let Err(error) = taken {
+            self.end(node, &error.report());
+        }
+        Ok(())
+    }
+
+    fn take_packets(&mut self, node: NodeId, mut bytes: &[u8], out: &mut Outbox) -> Result<()> {
+        while let Some(packet) = Packet::<ToDirectory>::decode(bytes)? {
+            if packet.node != node {
+                let context = format!("{node} sent a packet as {}", packet.node);
+                return Err(Error::new(ErrorKind::InvalidInput, context));
+            }
+            for message in packet.messages() {
+                let message = message?;
+                self.messages_in += 1;
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.hears(&message);
+                }
+                self.directory.receive(node, message, out)?;
+            }
+            bytes = &bytes[packet.size_bytes..];
+        }
+        Ok(())
+    }
+
+    /// Does what a step of the directory came to: first what others could find in the pool, then the messages.
+    fn deliver(&mut self, mut out: Outbox) -> Result<()> {
+        if self.directory.awaited() == Some(0) {
+            let frames = 0..self.segment.frames();
+            let unsaved = frames.filter_map(|frame| self.segment.unsaved(frame));
+            self.directory.recovered(unsaved.collect(), &mut out);
+        }
+        for frame in &out.discarded {
+            self.segment.discard(*frame);
+        }
+        self.lost_pages += out.lost.len() as u64;
+        for page in &out.lost {
+            tracing::warn!("page cache: {page} is lost with the node that held it");
+        }
+        self.remember()?;
+        let mut packets: BTreeMap<NodeId, Vec<ToNode>> = BTreeMap::new();
+        for (node, message) in out.messages {
+            packets.entry(node).or_default().push(message);
+        }
+        for (node, messages) in packets {
+            self.messages_out += messages.len() as u64;
+            self.send(node, &messages);
+        }
+        for (node, error) in out.refused {
+            self.end(node, &error.report());
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, node: NodeId, messages: &[ToNode]) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        for message in messages {
+            peer.says(message);
+        }
+        let mut bytes = Vec::new();
+        encode(node, messages, &mut bytes);
+        if let Some(outgoing) = &peer.outgoing
+            && let Err(error) = outgoing.push(&bytes)
+        {
+            self.end(node, &error.report());
+        }
+    }
+
+    /// Has the pool remember who is there, if that has changed.
+    fn remember(&mut self) -> Result<()> {
+        let known: Vec<Known> = self
+            .directory
+            .shares()
+            .map(|share| self.known(share))
+            .collect();
+        if known != self.nodes.known {
+            self.nodes.known = known;
+            self.pool.save(&self.nodes)?;
+        }
+        Ok(())
+    }
+
+    fn known(&self, share: Share) -> Known {
+        if let Some(peer) = self.peers.get(&share.node) {
+            return Known {
+                share,
+                session: peer.session,
+                pid: peer.pid,
+                started: peer.started,
+            };
+        }
+        let before = self
+            .nodes
+            .known
+            .iter()
+            .find(|known| known.share.node == share.node);
+        Known {
+            share,
+            ..before.copied().unwrap_or(Known {
+                share,
+                session: 0,
+                pid: 0,
+                started: 0,
+            })
+        }
+    }
+}
+
+/// What an earlier directory left, with who is dead since marked so, if this one may go on from there.
+fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<Nodes> {
+    let mut before = pool.load()?.unwrap_or_default();
+    if before.boot != boot()? {
+        before.known.clear();
+    }
+    for known in &mut before.known {
+        known.share.alive &= process_of(known)?.is_some() && !pool.has_left(known.session);
+    }
+    let same = before.pages == options.pages
+        && before.source == source.display().to_string()
+        && pool.frames_there() == u64::from(options.pages);
+    if same {
+        return Ok(before);
+    }
+    if let Some(alive) = before.known.iter().find(|known| known.share.alive) {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "pool {}: {} (process {}) runs there with {} pages of {}: give the same capacity and source, or stop the nodes first",
+                pool.path().display(),
+                alive.share.node,
+                alive.pid,
+                before.pages,
+                before.source
+            ),
+        ));
+    }
+    before.known.clear();
+    Ok(before)
+}
+
+/// The process of a node that is remembered, if it still runs.
+fn process_of(known: &Known) -> Result<Option<Process>> {
+    match Process::open(known.pid) {
+        Ok(process) if process.started() == known.started && !process.has_ended() => {
+            Ok(Some(process))
+        }
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn boot() -> Result<String> {
+    let id = system::boot_id()?;
+    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+const fn config(pages: u32) -> directory::Config {
+    let low = if pages / 8 < 8 { pages / 8 } else { 8 };
+    let high = if pages / 4 < 32 { pages / 4 } else { 32 };
+    directory::Config {
+        budget_pages: pages,
+        free_low: low,
+        free_high: high,
+    }
+}
+
+/// Listens on a socket in place of one that an earlier directory left; `serve` gets each connection in a thread of its
+/// own.
+fn listen(
+    path: &Path,
+    inputs: SyncSender<Input>,
+    serve: fn(std::os::unix::net::UnixStream, u64, &SyncSender<Input>),
+) -> Result<()> {
+    let bind = || {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        UnixListener::bind(path)
+    };
+    let listener = bind().context(|| format!("listening on {}", path.display()))?;
+    let accept = move || connection::accept(&listener, &inputs, serve);
+    std::thread::Builder::new()
+        .name("pagecache-accept".into())
+        .spawn(accept)?;
+    Ok(())
+}
+
+/// Bytes of so many pages.
+fn bytes_of(pages: u32) -> u64 {
+    u64::from(pages) * PAGE_BYTES as u64
+}

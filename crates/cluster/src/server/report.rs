@@ -1,0 +1,76 @@
+//! The status.
+
+use forebay_pagecache::directory::Held;
+use forebay_pagecache::message::{NODES_MAX, NodeId};
+
+use super::{PAGE_BYTES, Server, bytes_of};
+use crate::status::{NodeStatus, Pages, Status};
+
+impl From<Held> for Pages {
+    fn from(held: Held) -> Self {
+        Self {
+            exclusive: held.exclusive,
+            owner: held.owner,
+            shared: held.shared,
+            to_be_invalidated: held.to_be_invalidated,
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn status(&self) -> Status {
+        let counts = self.directory.counts();
+        let awaited = self.directory.awaited().unwrap_or(0);
+        let waits = |node: &NodeId| awaited & node.bit() != 0;
+        let mut status = Status {
+            source: self.nodes.source.clone(),
+            pid: std::process::id(),
+            epoch: self.nodes.epoch,
+            capacity_bytes: bytes_of(self.options.pages),
+            page_bytes: PAGE_BYTES as u64,
+            awaited: (0..NODES_MAX)
+                .filter_map(NodeId::new)
+                .filter(waits)
+                .map(NodeId::number)
+                .collect(),
+            found: counts.found,
+            filled: counts.filled,
+            invalidations: counts.invalidations,
+            evicted: counts.evicted,
+            write_backs: counts.write_backs,
+            messages_in: self.messages_in,
+            messages_out: self.messages_out,
+            lost_pages: self.lost_pages,
+            fenced: self.fenced,
+            ..Status::default()
+        };
+        for share in self.directory.shares() {
+            let pages = Pages::from(self.directory.held(share.node));
+            status.pages.exclusive += pages.exclusive;
+            status.pages.owner += pages.owner;
+            status.pages.shared += pages.shared;
+            status.pages.to_be_invalidated += pages.to_be_invalidated;
+            let peer = self.peers.get(&share.node);
+            let [hits_local, hits_remote, misses, read_ahead] =
+                peer.map_or([0; 4], |peer| peer.counts);
+            let ending = peer.is_some_and(|peer| peer.end_at.is_some());
+            let state = match (share.alive, ending) {
+                (false, _) => "dead",
+                (true, true) => "ending",
+                (true, false) => "alive",
+            };
+            status.nodes.push(NodeStatus {
+                id: share.node.number(),
+                pid: self.known(share).pid,
+                state: state.into(),
+                frames: share.frames,
+                pages,
+                hits_local,
+                hits_remote,
+                misses,
+                read_ahead,
+            });
+        }
+        status
+    }
+}

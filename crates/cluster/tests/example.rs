@@ -1,0 +1,9 @@
+//! The example of the library face does what it says.
+
+#[path = "../examples/shared_file.rs"]
+mod shared_file;
+
+#[test]
+fn the_example_runs() {
+    shared_file::main().expect("it ends well");
+}

@@ -1,0 +1,154 @@
+//! Other processes: who is at the other end of a socket, whether it lives, and its end.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+
+/// A process, by a descriptor that means this one and never a later one with its number.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    started: u64,
+    fd: OwnedFd,
+}
+
+impl Process {
+    /// The process that connected `stream`, if it lives. To be sure that it is that one and not a later one with its
+    /// number, hear something from it afterwards that it could not have said before.
+    ///
+    /// # Errors
+    /// `Unsupported` if this process cannot see it (another PID namespace), `NotFound` if it has ended.
+    pub fn of_peer(stream: &UnixStream) -> Result<Self> {
+        let mut credentials = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut len = libc::socklen_t::try_from(size_of_val(&credentials)).expect("a few bytes");
+        // SAFETY: the pointers are to values that live through the call, and `len` is their length.
+        let result = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut len,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error()).context(|| "asking who connected");
+        }
+        let pid = u32::try_from(credentials.pid).unwrap_or(0);
+        if pid == 0 {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the process that connected is in another PID namespace: run both in one",
+            ));
+        }
+        Self::open(pid)
+    }
+
+    /// The process with this number, if there is one.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, or what the system says.
+    pub fn open(pid: u32) -> Result<Self> {
+        // SAFETY: a plain system call with integer arguments.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() == Some(libc::ESRCH) {
+                let context = format!("process {pid}: it has ended");
+                return Err(Error::new(ErrorKind::NotFound, context));
+            }
+            return Err(error).context(|| format!("process {pid}"));
+        }
+        let fd = i32::try_from(fd).expect("descriptors are small numbers");
+        // SAFETY: the call has just given us this descriptor, which nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let started = start_time(pid)?;
+        Ok(Self { pid, started, fd })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it was started, in ticks of the kernel since the boot: with the number, it names one process of a boot.
+    #[must_use]
+    pub const fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Whether it has ended: no thread of it runs or will run, and no system call of it goes on.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one descriptor to poll, which lives through the call.
+        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+    }
+
+    /// Has the kernel end it. [`Process::has_ended`] says when it has.
+    ///
+    /// # Errors
+    /// `Permission` if it is another user's.
+    pub fn kill(&self) -> Result<()> {
+        // SAFETY: a plain system call; the descriptor is open and no information is passed.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.fd.as_raw_fd(),
+                libc::SIGKILL,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        let error = io::Error::last_os_error();
+        if result < 0 && error.raw_os_error() != Some(libc::ESRCH) {
+            return Err(error).context(|| format!("ending process {}", self.pid));
+        }
+        Ok(())
+    }
+}
+
+fn start_time(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).context(|| format!("reading {path}"))?;
+    // The name, in parentheses, may hold anything; the start is the twentieth field behind it.
+    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let field = behind.split_whitespace().nth(19);
+    let parsed = field.and_then(|field| field.parse().ok());
+    parsed.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{path} has no start time")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_known_until_it_has_ended() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
+        let process = Process::open(child.id()).expect("it is there");
+        assert!(!process.has_ended() && process.started() > 0);
+        process.kill().expect("it is ours");
+        child.wait().expect("a child");
+        assert!(process.has_ended());
+        process.kill().expect("nothing to do");
+    }
+
+    #[test]
+    fn the_other_end_of_a_socket_has_a_process() {
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let process = Process::of_peer(&one).expect("it is this one");
+        assert_eq!(process.pid(), std::process::id());
+    }
+}
