@@ -8,7 +8,7 @@ pub(crate) const ARGUED: [(&str, &str); 7] = [
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
     ),
     (
-        "cache/region.rs mark_timer Step: let _ = self.flush_backing",
+        "cache/region/clear.rs flush_behind Step: let _ = engine.flush_backing",
         "lets clean data be remembered though no client flushes",
     ),
     (

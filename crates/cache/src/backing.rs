@@ -23,6 +23,8 @@ pub(crate) struct Backing {
     /// One flush at a time: of two, the one that is told of lost data may be answered last.
     flushing: Semaphore,
     failed: RefCell<Option<Error>>,
+    /// It is being flushed though nobody waits for that.
+    pub(crate) behind: Cell<bool>,
 }
 
 impl std::fmt::Debug for Backing {
@@ -51,6 +53,7 @@ impl Backing {
             durable_in_flight: Cell::new(0),
             flushing: Semaphore::new(1),
             failed: RefCell::new(None),
+            behind: Cell::new(false),
         }
     }
 

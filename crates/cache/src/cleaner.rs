@@ -28,6 +28,9 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 /// Stretches of the volume that are looked at for a batch.
 const LOOK_AT: usize = 16 * BATCH;
 
+/// Blocks that are wanted clean at a time.
+const WANTED: usize = 16 * BATCH;
+
 /// What the tasks of all volumes share.
 #[derive(Debug, Default)]
 pub(crate) struct Cleaners {
@@ -229,7 +232,9 @@ impl Engine {
     /// The reclaimer wants these clean, in place of what it wanted before.
     pub(crate) fn want_clean(&self, mut blocks: Vec<BlockId>) {
         let map = self.map.borrow();
-        blocks.sort_unstable_by_key(|slot| map.slot(*slot).key);
+        // The coldest come first; more of them than are written back soon would only take time to sort.
+        blocks.truncate(WANTED);
+        blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
         let volumes = self.volumes.borrow();
         for volume in volumes.values() {
             volume.cleaner.wanted.borrow_mut().clear();

@@ -1,7 +1,10 @@
 //! What is known of the granules of blocks.
 
-/// The maps of all blocks, by place, three bits a granule: valid, dirty, and asked for by a client since
-/// the block was placed.
+/// The state of each granule of all blocks, by place, two bits each: the granule holds nothing; is clean, and was not asked for by a client
+/// since the block was placed; is clean and was asked for; or is dirty, which it was asked for to become.
+///
+/// A block has two maps, one behind the other. The first has the granules that were asked for, dirty ones among them; the second has those
+/// that are dirty, and those that are clean and were not asked for.
 #[derive(Debug)]
 pub(crate) struct Granules {
     bytes: Vec<u8>,
@@ -13,7 +16,7 @@ impl Granules {
     pub(crate) fn new(units: u32, granules: u32) -> Self {
         let (units, unit) = (units as usize, granules as usize);
         Self {
-            bytes: vec![0; (units * unit * 3).div_ceil(8)],
+            bytes: vec![0; (units * unit * 2).div_ceil(8)],
             unit,
         }
     }
@@ -42,42 +45,48 @@ impl Granules {
         }
     }
 
-    /// Valid and dirty of a block of so many granules.
+    /// The two maps of a block of so many granules.
     #[inline(always)]
-    pub(crate) fn get(&self, place: u32, granules: u32) -> (u64, u64) {
+    fn both(&self, place: u32, granules: u32) -> (u64, u64) {
         if granules == 8 {
-            let at = place as usize * self.unit / 8 * 3;
+            let at = place as usize * self.unit / 8 * 2;
             let maps = &self.bytes[at..at + 2];
             return (u64::from(maps[0]), u64::from(maps[1]));
         }
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
+        let (at, count) = (place as usize * self.unit * 2, granules as usize);
         (self.bits(at, count), self.bits(at + count, count))
     }
 
-    /// Notes granules that are asked for. Returns whether one of them had been before.
+    #[inline(always)]
+    fn set_both(&mut self, place: u32, granules: u32, maps: (u64, u64)) {
+        let (at, count) = (place as usize * self.unit * 2, granules as usize);
+        self.set_bits(at, count, maps.0);
+        self.set_bits(at + count, count, maps.1);
+    }
+
+    /// Valid and dirty of a block of so many granules.
+    #[inline(always)]
+    pub(crate) fn get(&self, place: u32, granules: u32) -> (u64, u64) {
+        let (first, second) = self.both(place, granules);
+        (first | second, first & second)
+    }
+
+    /// Notes valid granules that are asked for; of others nothing is noted. Returns whether one of them had been asked for before.
     #[inline(always)]
     pub(crate) fn ask(&mut self, place: u32, granules: u32, asked: u64) -> bool {
-        if granules == 8 {
-            let map = &mut self.bytes[place as usize * self.unit / 8 * 3 + 2];
-            let before = *map;
-            *map |= asked as u8;
-            return u64::from(before) & asked != 0;
+        let (first, second) = self.both(place, granules);
+        let new = asked & second & !first;
+        if new != 0 {
+            self.set_both(place, granules, (first | new, second & !new));
         }
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        let before = self.bits(at + 2 * count, count);
-        self.set_bits(at + 2 * count, count, before | asked);
-        before & asked != 0
+        first & asked != 0
     }
 
-    pub(crate) fn forget_asked(&mut self, place: u32, granules: u32) {
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        self.set_bits(at + 2 * count, count, 0);
-    }
-
+    /// Sets which granules are valid and which dirty. What turns dirty is being asked for; what turns valid otherwise was not so far.
     pub(crate) fn set(&mut self, place: u32, granules: u32, valid: u64, dirty: u64) {
-        let (at, count) = (place as usize * self.unit * 3, granules as usize);
-        self.set_bits(at, count, valid);
-        self.set_bits(at + count, count, dirty);
+        debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
+        let asked = self.both(place, granules).0 & valid | dirty;
+        self.set_both(place, granules, (asked, dirty | valid & !asked));
     }
 
     /// Bytes of memory.
@@ -90,6 +99,8 @@ impl Granules {
 mod tests {
     use super::*;
 
+    const ALL: u64 = u64::MAX;
+
     #[test]
     fn maps_of_blocks_of_all_sizes_lie_beside_each_other() {
         for unit in [1, 2, 4, 8] {
@@ -97,23 +108,46 @@ mod tests {
             let mut granules = Granules::new(128, unit);
             let blocks: Vec<(u32, u32)> = (0..6).map(|class| (1 << class, unit << class)).collect();
             for (nth, &(place, count)) in blocks.iter().enumerate() {
-                let all = u64::MAX >> (64 - count.min(64));
-                let valid = 0x5aa5_1234_9669_f00f >> nth & all;
-                granules.set(place, count.min(64), valid, all ^ valid);
-                assert!(!granules.ask(place, count.min(64), 1));
+                let all = ALL >> (64 - count.min(64));
+                let dirty = 0x5aa5_1234_9669_f00f >> nth & all;
+                granules.set(place, count.min(64), all, dirty);
+                assert_eq!(granules.ask(place, count.min(64), 1), dirty & 1 != 0);
             }
             for (nth, &(place, count)) in blocks.iter().enumerate() {
-                let all = u64::MAX >> (64 - count.min(64));
-                let valid = 0x5aa5_1234_9669_f00f >> nth & all;
-                assert_eq!(granules.get(place, count.min(64)), (valid, all ^ valid));
+                let all = ALL >> (64 - count.min(64));
+                let dirty = 0x5aa5_1234_9669_f00f >> nth & all;
+                assert_eq!(granules.get(place, count.min(64)), (all, dirty));
                 assert!(granules.ask(place, count.min(64), 1), "{unit} {count}");
                 granules.set(place, count.min(64), 0, 0);
-                granules.forget_asked(place, count.min(64));
             }
             assert!(
                 granules.bytes.iter().all(|byte| *byte == 0),
                 "nothing is left"
             );
         }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_known_until_it_is_invalid() {
+        let mut granules = Granules::new(16, 8);
+        granules.set(3, 8, 0xff, 0);
+        assert!(!granules.ask(3, 8, 0b0110), "it came along");
+        assert!(!granules.ask(3, 8, 0b1000));
+        assert!(granules.ask(3, 8, 0b1100));
+        assert_eq!(granules.get(3, 8), (0xff, 0), "nothing else changes");
+        // Of what is not there nothing is noted.
+        granules.set(3, 8, 0xf0, 0);
+        assert!(!granules.ask(3, 8, 0xf));
+        granules.set(3, 8, 0xff, 0);
+        assert!(!granules.ask(3, 8, 0xf));
+    }
+
+    #[test]
+    fn what_is_written_was_asked_for_and_stays_so_when_it_is_clean() {
+        let mut granules = Granules::new(16, 8);
+        granules.set(0, 8, 0xff, 0x0f);
+        granules.set(0, 8, 0xff, 0);
+        assert_eq!(granules.get(0, 8), (0xff, 0));
+        assert!(granules.ask(0, 8, 1) && !granules.ask(0, 8, 0x10));
     }
 }

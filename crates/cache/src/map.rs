@@ -228,11 +228,11 @@ impl Map {
         self.dirty_units
     }
 
-    /// Bytes of memory that the cached blocks take.
+    /// Bytes of memory that the cached blocks take, and took when there were most.
     pub(crate) fn memory_bytes(&self) -> usize {
         let slot = size_of::<u32>() + size_of::<u16>();
         self.table.memory_bytes()
-            + self.len() * slot
+            + self.flags.len() * slot
             + self
                 .dirty_orders
                 .iter()
@@ -386,9 +386,6 @@ impl Map {
     pub(crate) fn retire(&mut self, slot: BlockId) -> u8 {
         self.set(slot, 0, 0);
         let Slot { key, class, .. } = self.slot(slot);
-        // A block of another size may lie there next, with its maps at other bits.
-        self.granules
-            .forget_asked(self.table.place(slot), self.geometry.granules(class));
         self.table.retire(slot);
         self.flags[slot as usize] = 0;
         self.records[slot as usize] = NO_RECORD;
@@ -397,6 +394,14 @@ impl Map {
         share.blocks -= 1;
         share.bytes -= bytes;
         class
+    }
+
+    /// Granules of a slot are valid now, clean; some of them a client asked for.
+    pub(crate) fn fill(&mut self, slot: BlockId, filled: u64, asked: u64) {
+        let entry = self.slot(slot);
+        self.set(slot, entry.valid | filled, entry.dirty);
+        let granules = self.geometry.granules(entry.class);
+        (self.granules).ask(self.table.place(slot), granules, filled & asked);
     }
 
     /// Sets what a slot holds and which of it is dirty.

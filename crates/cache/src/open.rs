@@ -154,7 +154,7 @@ impl Cache {
         for volume in volumes {
             engine.flush_backing(volume).await?;
         }
-        engine.clear_marks(crate::region::Clear::All).await?;
+        engine.clear_all_marks().await?;
         engine.commit_all().await?;
         engine.close_tracking().await?;
         engine.queue_entry(Entry::Close);
@@ -251,6 +251,7 @@ impl Cache {
             write_back_errors: stats.write_back_errors.get(),
             cache_read_errors: stats.cache_read_errors.get(),
             memory_bytes: map.memory_bytes() as u64
+                + engine.footprint.borrow().memory_bytes() as u64
                 + engine.commit.tail.borrow().memory_bytes() as u64
                 + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes),
             failure: engine.commit.failure().map(|error| error.report()),

@@ -8,11 +8,11 @@
 //! is set durably before the first operation that needs it, stays for those that follow, and is cleared
 //! when the region has been quiet for a while.
 
+mod clear;
 mod table;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
@@ -30,8 +30,6 @@ use table::Table;
 /// Number of a region in the table.
 pub(crate) type RegionId = u32;
 
-/// A mark is cleared after this much quiet.
-const QUIET: Duration = Duration::from_secs(3);
 /// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
 const RING_SHARE: u64 = 16;
 
@@ -46,17 +44,8 @@ pub(crate) struct Regions {
     clearing: Cell<bool>,
     /// The last round that logs the end of a mark.
     unmarked: Cell<Ticket>,
-}
-
-/// Which marks to clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clear {
-    /// Those of regions that have been quiet for a while and whose records are exact.
-    Quiet,
-    /// The half that has been quiet longest.
-    OlderHalf,
-    /// Every one that is not in use.
-    All,
+    /// Volumes whose backing devices are being flushed so that marks can go.
+    in_line: RefCell<Vec<u16>>,
 }
 
 impl Regions {
@@ -67,6 +56,7 @@ impl Regions {
             changed: WaitList::new(),
             clearing: Cell::new(false),
             unmarked: Cell::default(),
+            in_line: RefCell::default(),
         }
     }
 
@@ -294,7 +284,7 @@ impl Engine {
             return Ok(());
         }
         let before = self.regions.len();
-        let result = self.clear_marks(Clear::OlderHalf).await;
+        let result = self.clear_older_half().await;
         self.regions.clearing.set(false);
         if self.regions.len() < before {
             self.regions.changed.wake_all();
@@ -388,126 +378,6 @@ impl Engine {
             };
             for slot in slots {
                 self.queue_record(slot);
-            }
-        }
-    }
-
-    /// Takes the regions whose marks are to be cleared: nobody enters them until they are given back.
-    fn take_idle(&self, which: Clear) -> Vec<(RegionId, u16, u64, MarkState)> {
-        let now = rt::now();
-        let mut table = self.regions.table.borrow_mut();
-        let mut idle: Vec<(Duration, RegionId)> = table
-            .by_address
-            .values()
-            .filter_map(|&id| {
-                let region = table.regions[id as usize].as_ref()?;
-                let exact = region.state != MarkState::MaybeDirty || region.unrecorded == 0;
-                let wanted = which != Clear::Quiet || exact && region.last_used + QUIET <= now;
-                // What cannot be flushed stays announced, and must not be picked again and again.
-                let stuck = which == Clear::OlderHalf
-                    && region.state == MarkState::Intent
-                    && self
-                        .volume_by_id(region.volume)
-                        .is_some_and(|volume| volume.backing.check().is_err());
-                let idle = !region.busy && region.users == 0;
-                let room = which != Clear::OlderHalf || region.marked;
-                (idle && wanted && room && !stuck).then_some((region.last_used, id))
-            })
-            .collect();
-        // The table's order is not the same in each run; a simulation's must be.
-        idle.sort_unstable();
-        if which == Clear::OlderHalf {
-            idle.truncate(idle.len().div_ceil(2));
-        }
-        idle.into_iter()
-            .map(|(_, id)| {
-                let region = table.get(id);
-                region.busy = true;
-                (id, region.volume, region.region, region.state)
-            })
-            .collect()
-    }
-
-    /// Clears marks.
-    ///
-    /// # Errors
-    /// A backing device that cannot be flushed keeps the marks of its own volume, no others; unless
-    /// only quiet ones were to go, its error is returned. A failed commit keeps them all.
-    pub(crate) async fn clear_marks(&self, which: Clear) -> Result<()> {
-        let taken = self.take_idle(which);
-        if taken.is_empty() {
-            return Ok(());
-        }
-        let mut volumes: Vec<u16> = taken
-            .iter()
-            .filter(|(.., state)| *state == MarkState::Intent)
-            .map(|(_, volume, ..)| *volume)
-            .collect();
-        volumes.sort_unstable();
-        volumes.dedup();
-        let mut failing = Vec::new();
-        let mut flushed = Ok(());
-        for volume in volumes {
-            if let Some(attached) = self.volume_by_id(volume)
-                && let Err(error) = self.flush_backing(&attached).await
-            {
-                failing.push(volume);
-                flushed = Err(error);
-            }
-        }
-        if which != Clear::Quiet {
-            for (_, volume, number, _) in &taken {
-                self.queue_unrecorded(*volume, *number);
-            }
-        }
-        let committed = self.commit().await;
-        let mut table = self.regions.table.borrow_mut();
-        for (id, volume, region, state) in taken {
-            // A volume that was detached meanwhile took its regions along.
-            if table.by_address.get(&(volume, region)) != Some(&id) {
-                continue;
-            }
-            let kept = state == MarkState::Intent && failing.contains(&volume);
-            if committed.is_ok() && !kept {
-                // From here on the region counts as unmarked: a new mark is logged after this.
-                if table.get(id).marked {
-                    self.queue_entry(Entry::Unmark { volume, region });
-                    self.regions.unmarked.set(self.next_round());
-                }
-                table.remove(id);
-            } else {
-                table.get(id).busy = false;
-            }
-        }
-        drop(table);
-        self.regions.changed.wake_all();
-        match which {
-            Clear::Quiet => committed,
-            Clear::OlderHalf | Clear::All => committed.and(flushed),
-        }
-    }
-
-    /// The task that clears marks, and flushes backing devices for the records that wait for it: a
-    /// client that never flushes should find its data cached after a crash all the same.
-    pub(crate) async fn mark_timer(self: Rc<Self>) {
-        while !self.stopping.get() {
-            rt::sleep(QUIET).await;
-            if self.commit.failure().is_some() {
-                continue;
-            }
-            // A failed flush is told to the clients of the volume; marks and records simply wait.
-            if !self.deferred.borrow().is_empty() {
-                let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
-                for volume in &volumes {
-                    if volume.backing.unflushed() {
-                        let _ = self.flush_backing(volume).await;
-                    } else {
-                        self.release_deferred(volume.id);
-                    }
-                }
-            }
-            if !self.regions.is_empty() {
-                let _ = self.clear_marks(Clear::Quiet).await;
             }
         }
     }

@@ -166,7 +166,7 @@ pub struct CacheStats {
     pub write_back_errors: u64,
     /// Reads of the cache device that failed.
     pub cache_read_errors: u64,
-    /// Memory of the map, bytes.
+    /// Memory of the map and of what decides about it, bytes.
     pub memory_bytes: u64,
     /// Why the cache takes no more writes, if so.
     pub failure: Option<String>,

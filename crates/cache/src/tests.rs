@@ -16,6 +16,7 @@ mod doubt;
 mod failures;
 mod identity;
 mod limits;
+mod stalls;
 mod together;
 mod tracking;
 mod turns;

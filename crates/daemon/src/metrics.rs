@@ -219,7 +219,7 @@ fn cache(text: &mut Text, status: &Status) {
 type VolumeNumber = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
 fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
-    let gauges: [VolumeNumber; 4] = [
+    let gauges: [VolumeNumber; 5] = [
         ("size_bytes", "Size of the volume.", |v| v.size_bytes),
         (
             "dirty_bytes",
@@ -234,8 +234,13 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "Requests that have started and not ended.",
             |v| v.in_flight,
         ),
+        (
+            "overdue_requests",
+            "Requests that timed out and that the device still has.",
+            |v| v.overdue,
+        ),
     ];
-    let counters: [VolumeNumber; 7] = [
+    let counters: [VolumeNumber; 8] = [
         (
             "read_hits",
             "Pieces of reads (a cache block each) that the cache answered.",
@@ -270,6 +275,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "limited_requests",
             "Requests that waited for the volume's limits.",
             |v| v.limited,
+        ),
+        (
+            "timed_out_requests",
+            "Requests that the device did not end in time.",
+            |v| v.timed_out,
         ),
     ];
     for (name, help, value) in gauges {

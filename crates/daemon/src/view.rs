@@ -145,19 +145,27 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with devices, one line each.
+/// What is wrong with volumes and devices, one line each.
 pub(crate) fn trouble(status: &Status) -> Vec<String> {
+    let late = status.volumes.iter().filter(|volume| volume.timed_out > 0);
+    let late = late.map(|volume| {
+        format!(
+            "volume {:?}: {} timed out, {} of them not ended: what these change is not served",
+            volume.name,
+            human_count(volume.timed_out, "request"),
+            volume.overdue,
+        )
+    });
     let failed = status.devices.iter().filter(|device| device.errors > 0);
-    failed
-        .map(|device| {
-            format!(
-                "device {:?}: {}, the last: {}",
-                device.name,
-                human_count(device.errors, "error"),
-                device.last_error.as_deref().unwrap_or("not known")
-            )
-        })
-        .collect()
+    let failed = failed.map(|device| {
+        format!(
+            "device {:?}: {}, the last: {}",
+            device.name,
+            human_count(device.errors, "error"),
+            device.last_error.as_deref().unwrap_or("not known")
+        )
+    });
+    late.chain(failed).collect()
 }
 
 /// `p50 / p99`, or a dash where nothing was measured.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
 
@@ -13,6 +14,9 @@ use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
 use crate::protocol::{Packet, encode};
 use crate::segment::{Frame, Segment};
 use crate::store::{self, Store};
+
+/// How long a program waits, after having tried for longer than any store takes, before it tries again.
+const GIVE_WAY: Duration = Duration::from_micros(100);
 
 /// The way to the directory.
 pub trait Link {
@@ -119,7 +123,7 @@ impl<S: Store, L: Link> Client<S, L> {
                     drop(state);
                     match self.segment.read(place, out) {
                         Ok(_) => return Ok(()),
-                        Err(found) => self.resolve(place, found),
+                        Err(found) => Self::give_way(found),
                     }
                 }
                 (Acquired::Unpublished, _) => {
@@ -171,7 +175,7 @@ impl<S: Store, L: Link> Client<S, L> {
                     drop(state);
                     match written {
                         Ok(_) => return Ok(()),
-                        Err(found) => self.resolve(place, found),
+                        Err(found) => Self::give_way(found),
                     }
                 }
                 (Acquired::Unpublished, _) => {
@@ -220,7 +224,60 @@ impl<S: Store, L: Link> Client<S, L> {
     /// # Errors
     /// `Lost` if the store refused something, or a node died that held it; said once.
     pub fn fsync(&self, inode: u64) -> Result<()> {
-        self.sync(inode, "fsync", Node::fsync)
+        self.sync(inode, "fsync", Node::fsync)?;
+        self.store.sync(inode)
+    }
+
+    /// The directory is there again, started anew: tells it what this node has. `connect` opens the link to it, and
+    /// nothing is sent there before that.
+    ///
+    /// # Errors
+    /// If the link is gone.
+    pub fn rejoin(&self, connect: impl FnOnce(&L)) -> Result<()> {
+        let mut state = self.lock_state();
+        connect(&self.link);
+        let State { node, effects, .. } = &mut *state;
+        node.rejoin(effects);
+        self.act(&mut state)
+    }
+
+    /// Says that this node lives, and what it has counted.
+    ///
+    /// # Errors
+    /// If the link is gone.
+    pub fn say_alive(&self) -> Result<()> {
+        let mut state = self.lock_state();
+        let Counts {
+            hits_local,
+            hits_remote,
+            misses,
+            read_ahead,
+        } = state.node.counts();
+        state.messages.push(ToDirectory::Alive {
+            hits_local,
+            hits_remote,
+            misses,
+            read_ahead,
+        });
+        self.act(&mut state)
+    }
+
+    /// Has all pages leave this node's memory, so that it can go without taking any with it.
+    ///
+    /// # Errors
+    /// `TimedOut` if they have not in this time, or `Disconnected`.
+    pub fn leave(&self, patience: Duration) -> Result<()> {
+        let mut state = self.lock_state();
+        let ticket = state.ticket();
+        let State { node, effects, .. } = &mut *state;
+        node.leave(ticket, effects);
+        self.act(&mut state)?;
+        self.outcome_within(state, ticket, Some(patience)).map(drop)
+    }
+
+    /// Its store.
+    pub const fn store(&self) -> &S {
+        &self.store
     }
 
     /// A program opens a file of so many pages.
@@ -309,7 +366,17 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    fn outcome(&self, mut state: MutexGuard<'_, State>, ticket: Ticket) -> Result<Option<bool>> {
+    fn outcome(&self, state: MutexGuard<'_, State>, ticket: Ticket) -> Result<Option<bool>> {
+        self.outcome_within(state, ticket, None)
+    }
+
+    fn outcome_within(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        ticket: Ticket,
+        patience: Option<Duration>,
+    ) -> Result<Option<bool>> {
+        let begin = Instant::now();
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
                 return Ok(outcome);
@@ -317,17 +384,28 @@ impl<S: Store, L: Link> Client<S, L> {
             if let Some(error) = &state.broken {
                 return Err(error.clone());
             }
-            let woken = self.changed.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
+            let left = patience.map(|patience| patience.saturating_sub(begin.elapsed()));
+            state = match left {
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    let context = "page cache: the directory has not answered in time";
+                    return Err(Error::new(ErrorKind::TimedOut, context));
+                }
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
-    /// What to do about a frame that could not be used: nothing but try again, unless a dead node has it.
-    fn resolve(&self, place: Place, found: Frame) {
-        if let Frame::Storing(node) = found
-            && self.lock_state().node.is_dead(node)
-        {
-            self.segment.break_lock(place.frame, node);
+    /// A frame could not be used: if somebody has been storing for long, it may have to be found dead first.
+    fn give_way(found: Frame) {
+        if matches!(found, Frame::Storing(_)) {
+            std::thread::sleep(GIVE_WAY);
         }
     }
 
@@ -390,25 +468,19 @@ impl<S: Store, L: Link> Client<S, L> {
             }
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
-                self.segment.fill(place, id, bytes, false);
+                self.segment.fill(page, place, id, bytes, false);
                 node.filled(page, true, effects);
             }
             Effect::Merge { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 scratch.copy_from_slice(bytes);
-                while let Err(found) = self.segment.write(place, id, 0, scratch) {
-                    if let Frame::Storing(other) = found
-                        && node.is_dead(other)
-                    {
-                        self.segment.break_lock(place.frame, other);
-                    }
+                while self.segment.write(place, id, 0, scratch).is_err() {
+                    std::thread::yield_now();
                 }
                 node.merged(page, place, effects);
             }
             Effect::WriteBack { page, place } => {
-                let is_dead = |other| node.is_dead(other);
-                let written =
-                    store::write_back(&self.segment, &self.store, page, place, scratch, is_dead);
+                let written = store::write_back(&self.segment, &self.store, page, place, scratch);
                 node.written_back(place, written.is_ok(), effects);
             }
             Effect::Ready(ticket) => {

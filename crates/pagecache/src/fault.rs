@@ -17,6 +17,10 @@ pub(crate) enum Fault {
     CleanRacing,
     /// A frame is reused when the first sharer has acknowledged.
     ReuseBeforeAcknowledged,
+    /// A directory that is started anew does not look for pages that nobody maps.
+    UnsavedForgotten,
+    /// Who died is forgotten while others still have places in its memory.
+    ForgetMapped,
 }
 
 /// Which errors are planted.

@@ -5,10 +5,10 @@
 
 use std::fmt;
 
-/// Most nodes that one directory knows in its life: a page's sharers are bits of one word.
+/// Most nodes that one directory knows at a time: a page's sharers are bits of one word.
 pub const NODES_MAX: u8 = 32;
 
-/// A node's number, below [`NODES_MAX`]. It is not used again while the directory lives.
+/// A node's number, below [`NODES_MAX`]. It is used again once everybody has forgotten the one that had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u8);
 
@@ -177,6 +177,58 @@ pub enum ToDirectory {
         /// The lock's number.
         ticket: u64,
     },
+    /// First of all, in answer to [`ToNode::Hello`]: the peer is there now, and who it is.
+    Hello {
+        /// What the directory has said.
+        nonce: u64,
+        /// The nonce with which this node joined, if it comes back to a directory that was started anew; else 0.
+        session: u64,
+    },
+    /// The node lives; what it has counted.
+    Alive {
+        /// Uses of pages in its own memory.
+        hits_local: u64,
+        /// Uses of pages in other nodes' memory.
+        hits_remote: u64,
+        /// Uses that waited for the directory.
+        misses: u64,
+        /// Pages read ahead.
+        read_ahead: u64,
+    },
+    /// The node wants to go: the pages in its memory are to leave it first.
+    Leave {},
+    /// The node has no place in a dead node's memory any more.
+    Forgotten {
+        /// The dead node.
+        node: NodeId,
+    },
+    /// The node was here before the directory was started anew; what it has follows.
+    Rejoin {
+        /// Its first frame.
+        first_frame: u32,
+        /// Its frames.
+        frames: u32,
+    },
+    /// The node maps this page.
+    Have {
+        /// The page.
+        page: PageId,
+        /// Where.
+        place: Place,
+        /// What it may do with it.
+        access: Access,
+    },
+    /// A lock that the node holds or waits for.
+    Relock {
+        /// The lock's number.
+        ticket: u64,
+        /// What is locked.
+        range: LockRange,
+        /// Held, or waited for.
+        held: bool,
+    },
+    /// That was all that the node has.
+    HadAll {},
 }
 
 /// From the directory to a node.
@@ -246,4 +298,16 @@ pub enum ToNode {
         /// How many it had.
         frames: u32,
     },
+    /// What a peer hears first.
+    Hello {
+        /// A number to be said back: who does is there now.
+        nonce: u64,
+    },
+    /// No page is in the dead node's memory any more: its number and its frames may come back as another's.
+    Forget {
+        /// Which.
+        node: NodeId,
+    },
+    /// No page is in the memory of the node that asked to leave: it may go.
+    Left {},
 }

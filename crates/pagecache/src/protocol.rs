@@ -16,7 +16,7 @@ use forebay_block::{Error, ErrorKind};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
 
 /// The version that this codec speaks. Another one is refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Most messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;
@@ -318,6 +318,14 @@ messages! {
         8 => Used { place },
         9 => Lock { ticket, range },
         10 => Unlock { ticket },
+        11 => Hello { nonce, session },
+        12 => Alive { hits_local, hits_remote, misses, read_ahead },
+        13 => Leave {},
+        14 => Forgotten { node },
+        15 => Rejoin { first_frame, frames },
+        16 => Have { page, place, access },
+        17 => Relock { ticket, range, held },
+        18 => HadAll {},
     }
 }
 messages! {
@@ -330,5 +338,8 @@ messages! {
         6 => Flushed { page, place, ok },
         7 => Locked { ticket },
         8 => Died { node, first_frame, frames },
+        9 => Hello { nonce },
+        10 => Forget { node },
+        11 => Left {},
     }
 }

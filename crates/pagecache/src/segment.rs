@@ -5,14 +5,14 @@
 //! away and never undefined behaviour. A frame has a *generation* (which page's fill it holds, see
 //! [`Place`]), a *sequence* (counts stores; names the node that is storing now) and a *clean* word (the sequence
 //! that the store is known to hold: the frame is dirty while the two differ, so that a store during a write-back
-//! leaves it dirty by itself).
+//! leaves it dirty by itself). And it names its page, for a directory that is started anew.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 
 use crate::fault::{Fault, Faults};
-use crate::message::{NodeId, Place};
+use crate::message::{NodeId, PageId, Place};
 
 const WORD_BYTES: usize = size_of::<u64>();
 /// Each frame's words have a cache line of their own.
@@ -20,9 +20,12 @@ const HEADER_BYTES: usize = 64;
 const GENERATION: usize = 0;
 const SEQUENCE: usize = 1;
 const CLEAN: usize = 2;
+const INODE: usize = 3;
+const INDEX: usize = 4;
 
-/// The low byte of a sequence: 0, or one more than the node that is storing.
+/// The low byte of a sequence: 0, or one more than the node that is storing, with [`FILLING`] if that is a fill.
 const WRITER: u64 = 0xff;
+const FILLING: u64 = 0x80;
 const STEP: u64 = WRITER + 1;
 
 /// What a frame says to somebody who wants to copy from it or store into it.
@@ -30,7 +33,7 @@ const STEP: u64 = WRITER + 1;
 pub enum Frame {
     /// The page is there, and nobody stores into it; this is its sequence.
     Steady(u64),
-    /// This node is storing into it: try again, and if the node is dead, break its lock first.
+    /// This node is storing into it: try again. If it is dead, [`Segment::end_stores`] will come.
     Storing(NodeId),
     /// Another page is there: look the page up again.
     Stale,
@@ -144,8 +147,8 @@ impl Segment {
     }
 
     /// Puts a page into a frame that this node fills alone. `clean` says that the bytes are the store's.
-    pub fn fill(&self, place: Place, node: NodeId, bytes: &[u8], clean: bool) {
-        self.open(place, node);
+    pub fn fill(&self, page: PageId, place: Place, node: NodeId, bytes: &[u8], clean: bool) {
+        self.open(page, place, node);
         self.store(place.frame, 0, bytes);
         let sequence = self.unlock(place.frame);
         if clean {
@@ -200,24 +203,66 @@ impl Segment {
     }
 
     /// Begins a fill: from now on whoever still knows the frame by an older generation finds it stale.
-    pub fn open(&self, place: Place, node: NodeId) {
+    pub fn open(&self, page: PageId, place: Place, node: NodeId) {
         let word = self.word(place.frame, SEQUENCE);
         let sequence = word.load(Ordering::Relaxed) & !WRITER;
-        word.store(sequence | (u64::from(node.number()) + 1), Ordering::Relaxed);
+        let filling = sequence | FILLING | (u64::from(node.number()) + 1);
+        word.store(filling, Ordering::Relaxed);
         fence(Ordering::Release);
+        self.word(place.frame, INODE)
+            .store(page.inode, Ordering::Relaxed);
+        self.word(place.frame, INDEX)
+            .store(page.index, Ordering::Relaxed);
         let generation = self.word(place.frame, GENERATION);
         generation.store(place.generation, Ordering::Relaxed);
     }
 
-    /// Ends the store of a node that died in it: the bytes that it was storing are each old or new. Does nothing
-    /// if somebody else did it.
-    pub fn break_lock(&self, frame: u32, dead: NodeId) {
-        let word = self.word(frame, SEQUENCE);
-        let sequence = word.load(Ordering::Relaxed);
-        if writer(sequence) == Some(dead) {
-            let next = (sequence & !WRITER) + STEP;
-            let _ = word.compare_exchange(sequence, next, Ordering::Release, Ordering::Relaxed);
+    /// Ends what a node was doing that died, in all frames: the bytes that it was storing are each old or new; what
+    /// it was filling is nothing.
+    pub fn end_stores(&self, dead: NodeId) {
+        for frame in 0..self.frames {
+            let word = self.word(frame, SEQUENCE);
+            let sequence = word.load(Ordering::Acquire);
+            if writer(sequence) != Some(dead) {
+                continue;
+            }
+            if sequence & FILLING != 0 {
+                self.discard(frame);
+            } else {
+                self.unlock(frame);
+            }
         }
+    }
+
+    /// No page is in the frame any more, whatever is in it: nobody maps it, and no store is to have it.
+    pub fn discard(&self, frame: u32) {
+        self.word(frame, GENERATION).store(0, Ordering::Release);
+        let sequence = self.unlock(frame);
+        self.word(frame, CLEAN).store(sequence, Ordering::Release);
+    }
+
+    /// The page in a frame that the store may not have, by what the frame itself says: what a directory that was
+    /// started anew does not hear from a node that maps it.
+    #[must_use]
+    pub fn unsaved(&self, frame: u32) -> Option<(PageId, Place)> {
+        let load = |number| self.word(frame, number).load(Ordering::Acquire);
+        let place = Place {
+            frame,
+            generation: load(GENERATION),
+        };
+        let page = PageId {
+            inode: load(INODE),
+            index: load(INDEX),
+        };
+        let filling = load(SEQUENCE) & FILLING != 0;
+        let holds = place.generation != 0 && !filling && self.is_dirty(place);
+        holds.then_some((page, place))
+    }
+
+    /// Frames.
+    #[must_use]
+    pub const fn frames(&self) -> u32 {
+        self.frames
     }
 
     /// Whether the page differs from what the store is known to hold.
@@ -293,7 +338,7 @@ const SPINS: u32 = 1 << 14;
 
 /// Who is storing.
 fn writer(sequence: u64) -> Option<NodeId> {
-    let low = u8::try_from(sequence & WRITER).unwrap_or(0);
+    let low = u8::try_from(sequence & WRITER & !FILLING).unwrap_or(0);
     low.checked_sub(1).and_then(NodeId::new)
 }
 
@@ -311,6 +356,8 @@ mod tests {
         Place { frame, generation }
     }
 
+    const P: PageId = PageId { inode: 7, index: 3 };
+
     fn segment(frames: u32) -> Segment {
         let memory = Buf::zeroed(Segment::size_bytes(frames, PAGE));
         Segment::new(memory, frames, PAGE).expect("it fits")
@@ -321,13 +368,13 @@ mod tests {
         let segment = segment(2);
         let mut out = [0; PAGE];
         assert_eq!(segment.read(place(1, 1), &mut out), Err(Frame::Stale));
-        segment.fill(place(1, 1), node(0), &[7; PAGE], true);
+        segment.fill(P, place(1, 1), node(0), &[7; PAGE], true);
         segment.read(place(1, 1), &mut out).expect("it is there");
         assert_eq!(out, [7; PAGE]);
         let Frame::Steady(sequence) = segment.look(place(1, 1)) else {
             panic!("nobody stores");
         };
-        segment.fill(place(1, 2), node(0), &[8; PAGE], true);
+        segment.fill(P, place(1, 2), node(0), &[8; PAGE], true);
         assert!(!segment.unchanged(place(1, 1), sequence));
         assert_eq!(
             segment.write(place(1, 1), node(0), 0, &[9; 8]),
@@ -340,7 +387,7 @@ mod tests {
     fn a_store_during_a_write_back_leaves_the_page_dirty() {
         let segment = segment(1);
         let here = place(0, 1);
-        segment.fill(here, node(0), &[1; PAGE], true);
+        segment.fill(P, here, node(0), &[1; PAGE], true);
         assert!(!segment.is_dirty(here));
         segment
             .write(here, node(1), 64, &[2; 8])
@@ -358,34 +405,50 @@ mod tests {
         let sequence = segment.read(here, &mut out).expect("it is there");
         segment.set_clean(here, sequence);
         assert!(!segment.is_dirty(here));
-        segment.fill(place(0, 2), node(0), &[4; PAGE], false);
+        segment.fill(P, place(0, 2), node(0), &[4; PAGE], false);
         assert!(segment.is_dirty(place(0, 2)), "nobody has it but us");
     }
 
     #[test]
-    fn a_dead_nodes_store_is_ended_by_others() {
+    fn a_dead_nodes_store_is_ended() {
         let segment = segment(1);
         let here = place(0, 1);
-        segment.fill(here, node(0), &[1; PAGE], true);
+        segment.fill(P, here, node(0), &[1; PAGE], true);
         segment.lock(here, node(3)).expect("it is steady");
         let mut out = [0; PAGE];
         assert_eq!(segment.read(here, &mut out), Err(Frame::Storing(node(3))));
-        segment.break_lock(0, node(2));
+        segment.end_stores(node(2));
         assert_eq!(
             segment.look(here),
             Frame::Storing(node(3)),
             "node 2 had no lock"
         );
-        segment.break_lock(0, node(3));
+        segment.end_stores(node(3));
         segment.read(here, &mut out).expect("it is steady");
         assert!(segment.is_dirty(here), "what it stored is not in the store");
+        assert_eq!(segment.unsaved(0), Some((P, here)));
+    }
+
+    #[test]
+    fn a_dead_nodes_fill_is_nothing() {
+        let segment = segment(1);
+        segment.open(P, place(0, 1), node(3));
+        assert_eq!(segment.look(place(0, 1)), Frame::Storing(node(3)));
+        assert_eq!(segment.unsaved(0), None, "its bytes are not all there");
+        segment.end_stores(node(3));
+        assert_eq!(segment.look(place(0, 1)), Frame::Stale);
+        assert_eq!(segment.unsaved(0), None);
+        segment.fill(P, place(0, 2), node(1), &[1; PAGE], false);
+        assert_eq!(segment.unsaved(0), Some((P, place(0, 2))));
+        segment.discard(0);
+        assert_eq!(segment.unsaved(0), None);
     }
 
     #[test]
     fn copies_of_racing_threads_are_whole() {
         let segment = segment(1);
         let here = place(0, 1);
-        segment.fill(here, node(0), &[0; PAGE], true);
+        segment.fill(P, here, node(0), &[0; PAGE], true);
         std::thread::scope(|scope| {
             for number in 1..3 {
                 let segment = &segment;

@@ -7,7 +7,8 @@ use crate::segment::{Frame, Segment};
 
 /// A store of file pages that all nodes reach.
 ///
-/// What [`Store::write_page`] returned for is in the store whatever dies, and whoever reads the page later gets it.
+/// What [`Store::write_page`] returned for is in the store whichever process dies, and whoever reads the page later
+/// gets it; after [`Store::sync`] it outlives the power too.
 /// Before the directory is told that a node died, the store refuses whatever that node still asks of it.
 pub trait Store {
     /// Reads a page whole. Behind the end of the file are zeroes.
@@ -16,11 +17,17 @@ pub trait Store {
     /// What the store says.
     fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()>;
 
-    /// Writes a page whole, durably.
+    /// Writes a page whole.
     ///
     /// # Errors
     /// What the store says; the page is then old or new in the store.
     fn write_page(&self, page: PageId, from: &[u8]) -> Result<()>;
+
+    /// Makes durable what any node has written of the file.
+    ///
+    /// # Errors
+    /// What the store says. What was written since the last good one may be lost.
+    fn sync(&self, inode: u64) -> Result<()>;
 }
 
 /// Fills a frame from the store: the work of a node that is told to fill.
@@ -36,12 +43,11 @@ pub fn fill(
     scratch: &mut [u8],
 ) -> Result<()> {
     store.read_page(page, scratch)?;
-    segment.fill(place, node, scratch, true);
+    segment.fill(page, place, node, scratch, true);
     Ok(())
 }
 
-/// Writes a page back if it is dirty: the work of an owner that is told to write back. `is_dead`
-/// says which nodes are, in case one died while it stored.
+/// Writes a page back if it is dirty: the work of an owner that is told to write back.
 ///
 /// # Errors
 /// What the store says. The page stays dirty.
@@ -51,7 +57,6 @@ pub fn write_back(
     page: PageId,
     place: Place,
     scratch: &mut [u8],
-    is_dead: impl Fn(NodeId) -> bool,
 ) -> Result<()> {
     if !segment.is_dirty(place) {
         return Ok(());
@@ -59,7 +64,6 @@ pub fn write_back(
     let sequence = loop {
         match segment.read(place, scratch) {
             Ok(sequence) => break sequence,
-            Err(Frame::Storing(node)) if is_dead(node) => segment.break_lock(place.frame, node),
             Err(Frame::Stale) => {
                 let context = format!(
                     "write-back of {page}: frame {} holds another page",

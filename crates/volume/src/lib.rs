@@ -18,10 +18,14 @@
 //! for all front-ends alike. What is above them waits in one line, which nothing overtakes, a flush neither; the time
 //! counts as the request's latency.
 //!
+//! **Time.** A request may be given a time ([`Volume::time_out`]). Past it the client has an error, the device still has the
+//! request, and what it changes is in quarantine until it ends.
+//!
 //! **Buffers.** A request that crosses reactors travels with its buffer. The device on the engine
 //! reactor holds it until the completion, whatever becomes of the asking reactor.
 
 mod blocking;
+mod deadline;
 mod forward;
 mod handle;
 mod histogram;

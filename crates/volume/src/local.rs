@@ -15,6 +15,7 @@ use forebay_block::{
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
+use crate::deadline::{Deadlines, Seat};
 use crate::forward::{Answer, Ask};
 use crate::handle::{Shared, VolumeHandle};
 use crate::limit::{Limits, Line};
@@ -58,6 +59,7 @@ struct Local {
     /// Whether requests may have to wait in the line: what each request has to look at.
     limited: Cell<bool>,
     line: RefCell<Line<Taken>>,
+    deadlines: Deadlines,
 }
 
 /// A request that was taken and has not gone to the device.
@@ -114,6 +116,7 @@ impl Volume {
             recorder: RefCell::new(None),
             limited: Cell::new(false),
             line: RefCell::new(Line::new()),
+            deadlines: Deadlines::new(),
         });
         VOLUMES.with_borrow_mut(|volumes| volumes.push(Rc::clone(&local)));
         Self { local }
@@ -133,6 +136,13 @@ impl Volume {
         let mut line = self.local.line.borrow_mut();
         line.set(limits);
         self.local.limited.set(!line.is_open());
+    }
+
+    /// Ends requests with `TimedOut` that the device has for longer than `limit`, give or take a quarter, from the next
+    /// one on. Until the device ends such a request, others that touch what it changes are refused likewise, and its
+    /// buffer is the device's still: who reuses buffers leaves that one alone.
+    pub fn time_out(&self, limit: Duration) {
+        self.local.deadlines.set(limit);
     }
 
     /// Takes no more requests (they end with `ShuttingDown`) and waits until none is in flight. What waits for the
@@ -220,6 +230,17 @@ impl Local {
         self.info.borrow().check(request)
     }
 
+    #[cold]
+    fn is_quarantined(&self) -> Error {
+        Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "volume {}: an earlier request that changes this range has timed out and not ended",
+                self.shared.name
+            ),
+        )
+    }
+
     fn submit(self: &Rc<Self>, request: Request, answer: Answer) {
         let kind = OpKind::of(request.op);
         if let Err(refused) = self.admit(&request) {
@@ -289,7 +310,11 @@ impl Local {
         came: Option<Duration>,
         answer: Answer,
     ) {
-        let len = request.len;
+        let (op, offset, len) = (request.op, request.offset, request.len);
+        if self.deadlines.refuses(offset, len) {
+            self.finish(kind, len, came, Err(self.is_quarantined()), answer);
+            return;
+        }
         let then_flush = !self.device_fua && strip_fua(&mut request.op);
         let mut io = self.device.start(request);
         // A device that has answered already (a memory device) costs no task.
@@ -300,14 +325,40 @@ impl Local {
             self.finish(kind, len, came, outcome, answer);
             return;
         }
+        let place = self.sit(Seat::new(op, offset, len, came, answer));
         let this = Rc::clone(self);
         rt::spawn(async move {
             let mut outcome = io.await;
             if then_flush && outcome.is_ok() {
                 outcome = this.device.flush().await;
             }
-            this.finish(kind, len, came, outcome, answer);
+            match this.deadlines.rise(place) {
+                Some(seat) => this.finish(kind, len, seat.came, outcome, seat.answer),
+                None => this.shared.counters.ended_late(),
+            }
         });
+    }
+
+    /// Notes a request that the device has, and sees to it that its time is counted.
+    fn sit(self: &Rc<Self>, seat: Seat) -> usize {
+        let deadlines = &self.deadlines;
+        let place = deadlines.sit(seat);
+        if deadlines.limit().is_some() && !deadlines.attended.replace(true) {
+            rt::spawn(tell_late(Rc::downgrade(self)));
+        }
+        place
+    }
+
+    /// Tells those whose requests are late by now, once a part of the limit has passed.
+    fn count_time(&self) {
+        let Some(limit) = self.deadlines.limit() else {
+            return;
+        };
+        for seat in self.deadlines.count() {
+            let error = seat.late(&self.shared.name, limit);
+            self.shared.counters.is_late();
+            self.finish(seat.kind, seat.len, seat.came, Err(error), seat.answer);
+        }
     }
 
     #[cold]
@@ -344,6 +395,21 @@ impl Local {
 async fn let_through(volume: Weak<Local>) {
     while let Some(pause) = volume.upgrade().and_then(|local| local.serve_line()) {
         rt::sleep(pause).await;
+    }
+}
+
+/// Tells clients of a volume whose requests are late, while the device has any. Meanwhile it keeps no volume alive that
+/// ends.
+async fn tell_late(volume: Weak<Local>) {
+    while let Some(pause) = volume.upgrade().and_then(|local| {
+        let pause = local.deadlines.pause();
+        local.deadlines.attended.set(pause.is_some());
+        pause
+    }) {
+        rt::sleep(pause).await;
+        if let Some(local) = volume.upgrade() {
+            local.count_time();
+        }
     }
 }
 

@@ -30,6 +30,16 @@ impl OpKind {
             Op::WriteZeroes { .. } => Self::WriteZeroes,
         }
     }
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::WriteZeroes => "write of zeroes",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -67,6 +77,8 @@ pub(crate) struct Counters {
     ended: AtomicU64,
     limited: AtomicU64,
     limited_ns: AtomicU64,
+    late: AtomicU64,
+    ended_late: AtomicU64,
 }
 
 impl Counters {
@@ -77,7 +89,19 @@ impl Counters {
             ended: AtomicU64::new(0),
             limited: AtomicU64::new(0),
             limited_ns: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            ended_late: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a request that was told late to its client.
+    pub(crate) fn is_late(&self) {
+        add(&self.late, 1);
+    }
+
+    /// Counts the device's end of such a request.
+    pub(crate) fn ended_late(&self) {
+        add(&self.ended_late, 1);
     }
 
     /// Counts a request that waits so long for the volume's limits.
@@ -125,6 +149,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> VolumeStats {
+        let late = self.late.load(Ordering::Relaxed);
         let [read, write, flush, discard, write_zeroes] =
             self.kinds.each_ref().map(OpCounters::snapshot);
         VolumeStats {
@@ -136,6 +161,8 @@ impl Counters {
             in_flight: self.in_flight(),
             limited: self.limited.load(Ordering::Relaxed),
             limited_time: Duration::from_nanos(self.limited_ns.load(Ordering::Relaxed)),
+            timed_out: late,
+            overdue: late.saturating_sub(self.ended_late.load(Ordering::Relaxed)),
         }
     }
 }
@@ -173,4 +200,8 @@ pub struct VolumeStats {
     pub limited: u64,
     /// How long they waited for these, together.
     pub limited_time: Duration,
+    /// Requests that timed out.
+    pub timed_out: u64,
+    /// Of these, those that the device has not ended: what they change is in quarantine.
+    pub overdue: u64,
 }

@@ -13,6 +13,12 @@ use super::serve::Fetch;
 use super::volumes::Counts;
 use crate::request::{Op, Request};
 
+/// What the engine keeps of a block beside the table: where its last record is, and its flags.
+const ENGINE_BLOCK_BYTES: usize = 6;
+/// Of a unit: whether the cleaner's hand comes to it, and whom records at the tail of the log speak of (four records a unit, two of 64
+/// windows, four bytes a record).
+const ENGINE_UNIT_BITS: u64 = 1 + 4;
+
 /// What is brought in from the backing device on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
@@ -171,16 +177,16 @@ impl Simulated {
         &self.table
     }
 
-    /// Bytes of memory that the metadata of a real cache would take now: the table, 7 bytes a block
-    /// for what else the engine has of one, two bits a granule; and where it learns, a third bit and the footprint.
+    /// Bytes of memory that the metadata of the engine would take now: the table; what else it has of a block, and of a unit; two
+    /// bits a granule; and where it learns, the footprint.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        let (bits, learned) = match &self.footprint {
-            Some(footprint) => (3, footprint.memory_bytes()),
-            None => (2, 0),
-        };
-        let maps = (self.table.cached_bytes() >> self.granule_shift) * bits / 8;
-        (self.table.memory_bytes() + 7 * self.table.len() + learned) as u64 + maps
+        let learned = self.footprint.as_ref().map_or(0, Footprint::memory_bytes);
+        let of_blocks = self.table.numbers() * ENGINE_BLOCK_BYTES;
+        let units = u64::from(self.table.units());
+        let granules = units << (self.model.sizes.unit_shift() - self.granule_shift);
+        let bits = units * ENGINE_UNIT_BITS + 2 * granules;
+        (self.table.memory_bytes() + of_blocks + learned) as u64 + bits / 8
     }
 
     /// Serves a request; flushes and discards are passed over.

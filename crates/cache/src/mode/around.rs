@@ -172,10 +172,7 @@ async fn refresh(
     if failed || engine.is_in_doubt(slot) {
         drop_clean(engine, slot, held);
     } else if new != 0 {
-        let mut map = engine.map.borrow_mut();
-        let now = map.slot(slot);
-        map.set(slot, now.valid | new, now.dirty);
-        drop(map);
+        engine.map.borrow_mut().fill(slot, new, touched);
         engine.queue_later(slot);
     }
 }

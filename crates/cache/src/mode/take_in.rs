@@ -28,6 +28,8 @@ struct Taker {
     slot: BlockId,
     span: Span,
     granules: u64,
+    /// Those that the client asked for.
+    asked: u64,
 }
 
 /// What is held while something is taken in.
@@ -64,18 +66,18 @@ pub(super) async fn take_in(
     for (slot, span) in found {
         missing &= !span.mask();
         let valid = engine.map.borrow().slot(slot).valid;
+        let wanted = span.mask() & asked != 0;
+        let piece = wanted.then(|| geometry.piece(&job.part, span));
+        let touched = piece.map_or(0, |piece| geometry.touched(&piece));
         if engine.commit.is_alive() {
             takers.push(Taker {
                 slot,
                 span,
                 granules: geometry.touched(&geometry.piece(&wide, span)) & !valid,
+                asked: touched,
             });
         }
-        if span.mask() & asked == 0 {
-            continue;
-        }
-        let piece = geometry.piece(&job.part, span);
-        let touched = geometry.touched(&piece);
+        let Some(piece) = piece else { continue };
         engine.map.borrow_mut().used(slot, span.class, touched);
         match touched & !valid {
             0 => volume.counters.read_hits.add(1),
@@ -119,14 +121,15 @@ pub(super) async fn take_in(
             (false, _) => None,
         };
         if let Some(slot) = slot {
-            if wanted {
-                let touched = geometry.touched(&geometry.piece(&job.part, span));
-                engine.map.borrow_mut().used(slot, span.class, touched);
-            }
+            let asked = match wanted {
+                true => geometry.touched(&geometry.piece(&job.part, span)),
+                false => 0,
+            };
             takers.push(Taker {
                 slot,
                 span,
                 granules: geometry.touched(&geometry.piece(&wide, span)),
+                asked,
             });
         } else if wanted {
             volume.counters.bypassed_reads.add(1);
@@ -326,10 +329,7 @@ impl Intake {
             }
             // After a failed flush nobody knows what is there.
             if filled != 0 && !engine.is_in_doubt(taker.slot) {
-                let mut map = engine.map.borrow_mut();
-                let entry = map.slot(taker.slot);
-                map.set(taker.slot, entry.valid | filled, entry.dirty);
-                drop(map);
+                (engine.map.borrow_mut()).fill(taker.slot, filled, taker.asked);
                 engine.stats.promotions.add(1);
                 engine.queue_later(taker.slot);
             }

@@ -157,6 +157,20 @@ fn limits_that_let_nothing_through_are_refused() {
 }
 
 #[test]
+fn a_request_is_given_a_time_that_makes_sense() {
+    let config = parse(GOOD).expect("the example is right");
+    assert_eq!(config.volumes[0].timeout.as_secs(), 60);
+    let limit = "iops_limit = 2000";
+    let said = GOOD.replace(limit, &format!("{limit}\ntimeout = \"5s\""));
+    let config = parse(&said).expect("a good time");
+    assert_eq!(config.volumes[0].timeout.as_secs(), 5);
+    for wrong in ["10ms", "2h"] {
+        let report = broken(limit, &format!("{limit}\ntimeout = \"{wrong}\""));
+        assert!(report.contains("write 1s to 1h"), "{report}");
+    }
+}
+
+#[test]
 fn syntax_and_unknown_keys_are_named() {
     assert!(broken("[cache]", "[cache").contains("help"));
     let report = broken("dirty_limit = \"40%\"", "dirty_limits = \"40%\"");

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 use forebay_volume::Limits;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -10,6 +12,11 @@ use toml::Spanned;
 
 use super::problem::Problems;
 use super::size::{BadValue, Interval, Rate, Size};
+
+/// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter than people wait.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// What anybody may say.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +35,8 @@ pub struct Volume {
     pub read_only: bool,
     /// What it lets through at most.
     pub limits: Limits,
+    /// What a request may take.
+    pub timeout: Duration,
     /// The line of the file.
     pub line: usize,
 }
@@ -192,6 +201,7 @@ pub(super) struct RawVolume {
     iops_limit: Option<Spanned<u32>>,
     bandwidth_limit: Option<Rate>,
     burst: Option<Spanned<Interval>>,
+    timeout: Option<Spanned<Interval>>,
 }
 
 impl RawVolume {
@@ -208,8 +218,24 @@ impl RawVolume {
             sequential_cutoff_bytes: self.sequential_cutoff.map_or(0, |size| size.0),
             read_only: self.read_only.unwrap_or(false),
             limits: self.limits(problems),
+            timeout: self.timeout(problems),
             line: problems.line(self.name.span().start),
         }
+    }
+
+    fn timeout(&self, problems: &mut Problems<'_>) -> Duration {
+        let Some(timeout) = &self.timeout else {
+            return TIMEOUT;
+        };
+        let time = timeout.get_ref().0;
+        if !TIMEOUTS.contains(&time) {
+            problems.add(
+                &timeout.span(),
+                "a request cannot be given that time",
+                "write 1s to 1h; a device that is slow and well must answer within it",
+            );
+        }
+        time
     }
 
     fn limits(&self, problems: &mut Problems<'_>) -> Limits {

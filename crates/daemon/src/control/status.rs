@@ -161,6 +161,12 @@ pub struct VolumeStatus {
     /// How long they waited for these, together, microseconds.
     #[serde(default)]
     pub limited_us: u64,
+    /// Requests that timed out.
+    #[serde(default)]
+    pub timed_out: u64,
+    /// Of these, those that the device still has: what they change is not served.
+    #[serde(default)]
+    pub overdue: u64,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     pub operations: Vec<OperationStatus>,
 }
@@ -406,6 +412,8 @@ pub(crate) fn example() -> Status {
             bandwidth_limit_bytes_per_s: None,
             limited: 4,
             limited_us: 10_000,
+            timed_out: 5,
+            overdue: 2,
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

@@ -50,6 +50,7 @@ impl Stack {
             attached.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         let presented = Volume::new(name.as_str(), Rc::clone(&device), volume.read_only);
         presented.limit(volume.limits);
+        presented.time_out(volume.timeout);
         let served = Served {
             config: volume.clone(),
             volume: presented,

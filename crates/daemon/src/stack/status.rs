@@ -150,6 +150,8 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
             .bandwidth_bytes_per_s
             .map(NonZeroU64::get),
         limited: counted.limited,
+        timed_out: counted.timed_out,
+        overdue: counted.overdue,
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),

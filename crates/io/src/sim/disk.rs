@@ -13,6 +13,7 @@ use super::rng::Rng;
 use super::store::IntegerMap;
 use super::world::Shared;
 use crate::rt;
+use crate::sync::WaitList;
 
 /// Kinds of operations that faults are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +39,15 @@ impl OpClass {
     }
 }
 
+/// What becomes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trouble {
+    /// Nothing that it is asked ends, for so many microseconds.
+    Stalls(u64),
+    /// It is gone: whatever it is asked fails.
+    Vanishes,
+}
+
 /// What goes wrong on one device.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
@@ -45,6 +55,8 @@ pub struct FaultPlan {
     pub fail_nth: Option<(OpClass, u64)>,
     /// After a failed flush readers no longer see what it lost; else they see it until power is lost.
     pub lose_at_failed_flush: bool,
+    /// What becomes of it with its n-th operation, of any kind, counted from one since the plan was set.
+    pub from_nth: Option<(u64, Trouble)>,
     /// Reads that touch this range fail: a medium error.
     pub bad_range: Option<std::ops::Range<u64>>,
 }
@@ -137,6 +149,9 @@ pub(super) struct Inner {
     in_flight: RefCell<IntegerMap<InFlight>>,
     faults: RefCell<FaultPlan>,
     seen: Cell<[u64; 4]>,
+    gone: Cell<bool>,
+    stalls: Cell<bool>,
+    resumed: WaitList,
     counters: Cell<Counters>,
 }
 
@@ -194,6 +209,9 @@ impl SimDisk {
                 in_flight: RefCell::default(),
                 faults: RefCell::default(),
                 seen: Cell::default(),
+                gone: Cell::default(),
+                stalls: Cell::default(),
+                resumed: WaitList::new(),
                 counters: Cell::default(),
             }),
         }
@@ -220,6 +238,8 @@ impl SimDisk {
     pub fn set_faults(&self, plan: FaultPlan) {
         *self.inner.faults.borrow_mut() = plan;
         self.inner.seen.set([0; 4]);
+        self.inner.gone.set(false);
+        self.inner.resume();
     }
 
     /// Operations since the device was made.
@@ -301,17 +321,39 @@ impl Inner {
         self.counters.set(counters);
     }
 
-    fn fails(&self, request: &Request) -> bool {
+    fn fails(self: &Rc<Self>, request: &Request) -> bool {
         let class = OpClass::of(request.op);
         let mut seen = self.seen.get();
         seen[class as usize] += 1;
         self.seen.set(seen);
+        self.meet_trouble(seen.iter().sum());
         let faults = self.faults.borrow();
         let bad = class == OpClass::Read
             && faults.bad_range.as_ref().is_some_and(|bad| {
                 request.offset < bad.end && bad.start < request.offset + request.len
             });
-        bad || faults.fail_nth == Some((class, seen[class as usize]))
+        self.gone.get() || bad || faults.fail_nth == Some((class, seen[class as usize]))
+    }
+
+    /// What becomes of the device with this operation.
+    fn meet_trouble(self: &Rc<Self>, nth: u64) {
+        match self.faults.borrow().from_nth {
+            Some((from, Trouble::Vanishes)) if nth >= from => self.gone.set(true),
+            Some((from, Trouble::Stalls(us))) if nth == from => {
+                self.stalls.set(true);
+                let device = Rc::clone(self);
+                rt::spawn(async move {
+                    rt::sleep(Duration::from_micros(us)).await;
+                    device.resume();
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn resume(&self) {
+        self.stalls.set(false);
+        self.resumed.wake_all();
     }
 
     /// The operation arrives at the device: whatever is decided when it arrives is decided here.
@@ -436,6 +478,7 @@ impl BlockDevice for SimDisk {
         let (device, latency) = (Rc::clone(inner), inner.latency());
         rt::spawn(async move {
             rt::sleep(latency).await;
+            device.resumed.until(|| !device.stalls.get()).await;
             device.finish(id);
         });
     }

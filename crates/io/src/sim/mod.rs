@@ -26,6 +26,8 @@
 //!   failed read leaves garbage in the buffer. After a failed flush some of what it covered is
 //!   durable; the rest is never covered by a later flush: readers see it until power is lost, or (with
 //!   `lose_at_failed_flush`) it is gone at once. A rewrite starts afresh.
+//! - **Trouble** ([`Trouble`]). A device that stalls ends nothing for a while, and then all of it, in any order, whatever was
+//!   sent to it since. One that vanishes fails whatever it is asked, as above.
 //! - **Discard** leaves each logical block old or zero, decided once. It is a write in every other
 //!   way, as is write-zeroes.
 //! - **Bit rot** ([`SimDisk::rot`]) flips stored bits; the device does not notice.
@@ -39,8 +41,8 @@
 //! top of [`crate::pmem`]. It is apart from [`World`]: loads and stores take no time and no task waits for
 //! them.
 //!
-//! What is *not* simulated: misdirected and lost writes that are reported as done, reads that return
-//! old data once, and a device that goes away.
+//! What is *not* simulated: misdirected and lost writes that are reported as done, and reads that return
+//! old data once.
 //!
 //! `FOREBAY_SIM_TRACE=1` prints every operation to standard error.
 
@@ -51,7 +53,7 @@ mod rng;
 mod store;
 mod world;
 
-pub use disk::{Counters, DiskConfig, FaultPlan, OpClass, SimDisk};
+pub use disk::{Counters, DiskConfig, FaultPlan, OpClass, SimDisk, Trouble};
 pub use pmem::{PmemCounts, PmemSite, PmemStep, SimPmem, Survival};
 pub use rng::Rng;
 pub use world::{Keep, Outcome, Stop, Stopper, World};

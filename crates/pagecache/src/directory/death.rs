@@ -6,8 +6,9 @@ use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, ToNode};
 
 impl Directory {
-    /// A node is dead. It was fenced before this call: the store takes nothing from it any more, and no store of
-    /// its processors reaches another node's memory. Messages of it are refused from now on.
+    /// A node is dead. It was fenced before this call: the store takes nothing from it any more, no store of its
+    /// processors reaches another node's memory, and [`crate::segment::Segment::end_stores`] has ended those that it
+    /// had begun. Messages of it are refused from now on.
     ///
     /// Pages in its memory are lost; those that may have been dirty are named in [`Outbox::lost`]. They can be
     /// filled again once no living node maps the dead memory any more, so that nobody reads what others no longer
@@ -19,9 +20,21 @@ impl Directory {
         }
         member.life = Life::Dead;
         (member.free, member.free_head) = (0, NONE);
+        if self.recovery.is_some() {
+            self.died_recovering(node);
+        } else {
+            self.forget_requests(node, out);
+            self.tell_death(node, out);
+        }
+    }
+
+    /// Tells the living, and takes the pages of a dead node from them.
+    pub(super) fn tell_death(&mut self, node: NodeId, out: &mut Outbox) {
+        let living = self.living();
+        let member = &mut self.members[node.index()];
+        member.told = living;
         let (first_frame, frames) = (member.first_frame, member.frames);
-        self.forget_requests(node, out);
-        for living in nodes(self.living()) {
+        for living in nodes(living) {
             let message = ToNode::Died {
                 node,
                 first_frame,
@@ -36,14 +49,17 @@ impl Directory {
             self.forget_mapping(node, frame, out);
         }
         self.serves = true;
+        self.vacated(node, out);
         self.serve_room(out);
         self.make_room(out);
+        // Others' deaths and farewells may have waited for this one.
+        self.forget_dead(out);
     }
 
-    fn living(&self) -> u32 {
-        let numbers = (0..crate::message::NODES_MAX).filter_map(NodeId::new);
-        numbers
-            .filter(|node| self.members[node.index()].life == Life::Alive)
+    pub(super) fn living(&self) -> u32 {
+        let alive = |node: &NodeId| self.members[node.index()].life == Life::Alive;
+        nodes(u32::MAX)
+            .filter(alive)
             .fold(0, |set, node| set | node.bit())
     }
 

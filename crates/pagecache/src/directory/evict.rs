@@ -175,15 +175,22 @@ impl Directory {
                 );
             }
         }
+        if !flushed {
+            out.discarded.push(frame);
+        }
         let member = &mut self.members[host.index()];
         let entry = &mut self.entries[frame as usize];
         *entry = Entry::free(host);
+        member.used -= 1;
         if member.life == Life::Alive {
+            self.leaving -= u32::from(state == State::ToBeInvalidated);
+        }
+        if member.life == Life::Alive && !member.leaving {
             entry.after = std::mem::replace(&mut member.free_head, frame);
             member.free += 1;
-            self.leaving -= u32::from(state == State::ToBeInvalidated);
         } else {
             entry.after = NONE;
+            self.vacated(host, out);
         }
         // First who waited longer for any frame, then who waits for this page.
         self.room

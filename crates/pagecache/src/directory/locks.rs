@@ -38,6 +38,30 @@ impl RangeLocks {
         grant(locks, granted);
     }
 
+    /// Takes over a lock, of which a node says whether it was held: those that were come before all that wait. To be
+    /// followed by [`RangeLocks::grant_all`].
+    pub(super) fn restore(&mut self, node: NodeId, ticket: u64, range: LockRange, held: bool) {
+        let locks = self.files.entry(range.inode).or_default();
+        let at = match held {
+            true => locks.partition_point(|lock| lock.held),
+            false => locks.len(),
+        };
+        let lock = Lock {
+            node,
+            ticket,
+            range,
+            held,
+        };
+        locks.insert(at, lock);
+    }
+
+    /// Grants what can be.
+    pub(super) fn grant_all(&mut self, granted: &mut impl FnMut(NodeId, u64)) {
+        for locks in self.files.values_mut() {
+            grant(locks, granted);
+        }
+    }
+
     /// Lets go of what `gone` names, and grants what waited for it. Returns how many locks or waits ended.
     pub(super) fn release(
         &mut self,

@@ -7,6 +7,8 @@ mod death;
 mod entry;
 mod evict;
 mod locks;
+mod members;
+mod recover;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,9 @@ pub use entry::State;
 use entry::{Entry, NONE, WRITTEN};
 use evict::Flushes;
 use locks::RangeLocks;
+pub use members::{Held, Share};
+use members::{Life, Member};
+use recover::Recovery;
 
 /// How much memory the cluster may use, and when room is made.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,13 @@ pub struct Outbox {
     pub messages: Vec<(NodeId, ToNode)>,
     /// Pages that a node's death took with it and that may have been dirty.
     pub lost: Vec<PageId>,
+    /// Frames whose page is given up though it may be dirty: [`crate::segment::Segment::discard`] is to be done to
+    /// them before any message is sent, so that a directory that is started anew does not find the page again.
+    pub discarded: Vec<u32>,
+    /// Nodes whose number and frames may be another's from now on.
+    pub forgotten: Vec<NodeId>,
+    /// Nodes that have said earlier what no correct node says, and why: as an error of [`Directory::receive`].
+    pub refused: Vec<(NodeId, Error)>,
 }
 
 impl Outbox {
@@ -61,24 +73,6 @@ pub struct Counts {
     pub evicted: u64,
     /// Write-backs asked for.
     pub write_backs: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    Unknown,
-    Alive,
-    Dead,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    life: Life,
-    first_frame: u32,
-    frames: u32,
-    unpublished_pages: u32,
-    /// The free ones, a list through [`Entry::after`].
-    free_head: u32,
-    free: u32,
 }
 
 /// A lookup that waits.
@@ -112,6 +106,8 @@ pub struct Directory {
     serves: bool,
     flushes: BTreeMap<u32, Flushes>,
     locks: RangeLocks,
+    /// What is missing after a start anew.
+    recovery: Option<Recovery>,
     counts: Counts,
     pub(crate) faults: Faults,
 }
@@ -132,17 +128,9 @@ impl Directory {
             ));
         }
         let pages = config.budget_pages as usize;
-        let nobody = Member {
-            life: Life::Unknown,
-            first_frame: 0,
-            frames: 0,
-            unpublished_pages: 0,
-            free_head: NONE,
-            free: 0,
-        };
         Ok(Self {
             config,
-            members: [nobody; NODES_MAX as usize],
+            members: [Member::NOBODY; NODES_MAX as usize],
             entries: Vec::with_capacity(pages),
             pages: HashTable::with_capacity(pages),
             coldest: NONE,
@@ -155,6 +143,7 @@ impl Directory {
             serves: true,
             flushes: BTreeMap::new(),
             locks: RangeLocks::default(),
+            recovery: None,
             counts: Counts::default(),
             faults: Faults::default(),
         })
@@ -166,6 +155,9 @@ impl Directory {
     /// `InvalidInput` if no correct node would send it now: the caller ends the connection and has the node
     /// declared dead. Nothing was changed.
     pub fn receive(&mut self, from: NodeId, message: ToDirectory, out: &mut Outbox) -> Result<()> {
+        if self.recovery.is_some() {
+            return self.receive_recovering(from, message);
+        }
         let life = self.members[from.index()].life;
         let joins = matches!(message, ToDirectory::Join { .. });
         if life == Life::Dead || joins != (life == Life::Unknown) {
@@ -250,6 +242,16 @@ impl Directory {
                     return Err(refused(from, &message, "there is no such lock"));
                 }
             }
+            ToDirectory::Alive { .. } => {}
+            ToDirectory::Leave {} => self.leave(from, out),
+            ToDirectory::Forgotten { node } => self.forgotten(from, node, out),
+            ToDirectory::Hello { .. }
+            | ToDirectory::Rejoin { .. }
+            | ToDirectory::Have { .. }
+            | ToDirectory::Relock { .. }
+            | ToDirectory::HadAll {} => {
+                return Err(refused(from, &message, "this is not the time for it"));
+            }
         }
         self.make_room(out);
         Ok(())
@@ -269,57 +271,10 @@ impl Directory {
         Some((entry.state, entry.place(frame)))
     }
 
-    /// Pages of the budget that living nodes have taken, in frames and unpublished.
-    #[must_use]
-    pub fn taken_pages(&self) -> u32 {
-        let living = self
-            .members
-            .iter()
-            .filter(|member| member.life == Life::Alive);
-        living
-            .map(|member| member.frames + member.unpublished_pages)
-            .sum()
-    }
-
     /// Memory that was taken for the pages of the whole budget, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.pages.allocation_size()
-    }
-
-    fn join(&mut self, node: NodeId, frames: u32, unpublished_pages: u32, out: &mut Outbox) {
-        let left = self.config.budget_pages - self.taken_pages();
-        let unpublished_pages = unpublished_pages.min(left);
-        let frames = frames.min(left - unpublished_pages);
-        let first_frame =
-            u32::try_from(self.entries.len()).expect("32 nodes' budgets are far below");
-        for frame in first_frame..first_frame + frames {
-            self.entries.push(Entry {
-                after: if frame + 1 < first_frame + frames {
-                    frame + 1
-                } else {
-                    NONE
-                },
-                ..Entry::free(node)
-            });
-        }
-        self.members[node.index()] = Member {
-            life: Life::Alive,
-            first_frame,
-            frames,
-            unpublished_pages,
-            free_head: if frames > 0 { first_frame } else { NONE },
-            free: frames,
-        };
-        out.send(
-            node,
-            ToNode::Joined {
-                first_frame,
-                frames,
-                unpublished_pages,
-            },
-        );
-        self.serve_room(out);
     }
 
     /// Answers a lookup, or lets it wait.
@@ -376,6 +331,7 @@ impl Directory {
         let frame = member.free_head;
         member.free_head = self.entries[frame as usize].after;
         member.free -= 1;
+        member.used += 1;
         Some(frame)
     }
 
@@ -411,10 +367,13 @@ impl Directory {
         let entry = &mut self.entries[frame as usize];
         entry.state = entry.published();
         let page = entry.page;
-        let dead = self.members[entry.host.index()].life == Life::Dead;
+        let host = self.members[entry.host.index()];
         self.link_warmest(frame);
-        if dead {
+        if host.life == Life::Dead {
             self.bury(frame, out);
+        } else if host.leaving {
+            self.leaving += 1;
+            self.invalidate(frame, out);
         }
         self.wake(page, out);
     }

@@ -1,5 +1,7 @@
 //! One step after another, by hand; what many steps do together is the simulation's.
 
+mod members;
+
 use super::*;
 use crate::message::LockRange;
 
@@ -312,9 +314,11 @@ fn a_dead_nodes_pages_are_lost_by_name_once_nobody_maps_them() {
         "somebody may still read what was lost"
     );
     let heard = desk.say(1, ToDirectory::Invalidated { place: dirty });
-    let Some(&(2, ToNode::Fill { place, .. })) = heard.first() else {
+    let Some(&(2, ToNode::Fill { place, .. })) = heard.last() else {
         panic!("{heard:?}");
     };
+    let forget = ToNode::Forget { node: node(0) };
+    assert_eq!(heard[..2], [(1, forget), (2, forget)]);
     assert!(place.frame >= 2, "frame {} is a dead node's", place.frame);
     assert!(
         desk.try_say(0, ToDirectory::Invalidated { place: dirty })
@@ -399,7 +403,7 @@ fn the_budget_is_the_clusters() {
     }
     assert_eq!(directory.taken_pages(), 10);
     let last = ToNode::Joined {
-        first_frame: 8,
+        first_frame: 0,
         frames: 0,
         unpublished_pages: 0,
     };

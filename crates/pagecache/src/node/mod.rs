@@ -6,6 +6,7 @@
 
 mod read_ahead;
 mod receive;
+mod rejoin;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -129,8 +130,10 @@ pub struct Counts {
 }
 
 /// A lookup that was sent and not answered, or its fill.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pending {
+    /// What it was asked for.
+    access: Access,
     /// What the directory allowed, once it has answered with a frame to fill.
     filling: Option<(Place, Access)>,
     waiting: Vec<Ticket>,
@@ -152,6 +155,11 @@ pub struct Node {
     first_frame: u32,
     frames: u32,
     unpublished_max: usize,
+    joined: bool,
+    /// Who waits to leave.
+    leaving: Option<Ticket>,
+    /// Locks that were asked for, and whether they are held.
+    locks: BTreeMap<Ticket, (LockRange, bool)>,
     mapped: Table,
     pending: BTreeMap<PageId, Pending>,
     unpublished: BTreeMap<PageId, Unpublished>,
@@ -183,6 +191,9 @@ impl Node {
             first_frame: 0,
             frames: 0,
             unpublished_max: 0,
+            joined: false,
+            leaving: None,
+            locks: BTreeMap::new(),
             mapped: Table::default(),
             pending: BTreeMap::new(),
             unpublished: BTreeMap::new(),
@@ -208,12 +219,6 @@ impl Node {
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// Whether this node knows that another died: its lock on a frame may be broken.
-    #[must_use]
-    pub fn is_dead(&self, node: NodeId) -> bool {
-        self.dead.iter().any(|(dead, _)| *dead == node)
     }
 
     /// The page, if it may be used that way now; else it is looked up and `ticket` is told when to try again.
@@ -347,7 +352,9 @@ impl Node {
 
     /// A fill has ended. If it failed, nobody gets the page and who waited for it here is told.
     pub fn filled(&mut self, page: PageId, ok: bool, out: &mut Vec<Effect>) {
-        let pending = self.pending.remove(&page).unwrap_or_default();
+        let Some(pending) = self.pending.remove(&page) else {
+            return;
+        };
         let Some((place, access)) = pending.filling else {
             return;
         };
@@ -371,8 +378,8 @@ impl Node {
     pub fn merged(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
         self.published(page, place, out);
         self.unpin(page, out);
-        let pending = self.pending.remove(&page).unwrap_or_default();
-        out.extend(pending.waiting.into_iter().map(Effect::Ready));
+        let waiting = self.pending.remove(&page).map(|pending| pending.waiting);
+        out.extend(waiting.into_iter().flatten().map(Effect::Ready));
     }
 
     /// A write-back has ended.
@@ -382,11 +389,13 @@ impl Node {
 
     /// Asks for a lock on a range of pages; [`Effect::Done`] says that it is held.
     pub fn lock(&mut self, range: LockRange, ticket: Ticket, out: &mut Vec<Effect>) {
+        self.locks.insert(ticket, (range, false));
         out.push(Effect::Send(ToDirectory::Lock { ticket, range }));
     }
 
     /// Lets go of a lock.
     pub fn unlock(&mut self, ticket: Ticket, out: &mut Vec<Effect>) {
+        self.locks.remove(&ticket);
         out.push(Effect::Send(ToDirectory::Unlock { ticket }));
     }
 
@@ -413,7 +422,11 @@ impl Node {
     fn look_up(&mut self, page: PageId, access: Access, out: &mut Vec<Effect>) -> &mut Pending {
         self.pending.entry(page).or_insert_with(|| {
             out.push(Effect::Send(ToDirectory::Lookup { page, access }));
-            Pending::default()
+            Pending {
+                access,
+                filling: None,
+                waiting: Vec::new(),
+            }
         })
     }
 

@@ -3,7 +3,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::{Access, Effect, Fault, Node, PageId, Place};
-use crate::message::ToNode;
+use crate::message::{ToDirectory, ToNode};
 
 impl Node {
     /// Takes one message of the directory.
@@ -19,6 +19,7 @@ impl Node {
             } => {
                 (self.first_frame, self.frames) = (first_frame, frames);
                 self.unpublished_max = unpublished_pages as usize;
+                self.joined = true;
             }
             ToNode::Fill {
                 page,
@@ -30,7 +31,7 @@ impl Node {
                 };
                 pending.filling = Some((place, access));
                 if self.faults.has(Fault::PublishUnfilled) {
-                    let early = crate::message::ToDirectory::Publish { place };
+                    let early = ToDirectory::Publish { place };
                     out.push(Effect::Send(early));
                 }
                 out.push(if self.unpublished.contains_key(&page) {
@@ -57,7 +58,13 @@ impl Node {
             }
             ToNode::WriteBack { page, place } => out.push(Effect::WriteBack { page, place }),
             ToNode::Flushed { page, place, ok } => self.sync_flushed(page, place, ok, out),
-            ToNode::Locked { ticket } => out.push(Effect::Done { ticket, ok: true }),
+            ToNode::Locked { ticket } => {
+                let Some((_, held)) = self.locks.get_mut(&ticket) else {
+                    return Err(self.refused(&message, "the node did not ask for it"));
+                };
+                *held = true;
+                out.push(Effect::Done { ticket, ok: true });
+            }
             ToNode::Died {
                 node,
                 first_frame,
@@ -65,6 +72,17 @@ impl Node {
             } => {
                 self.dead.push((node, first_frame..first_frame + frames));
                 self.lose_unflushed();
+            }
+            ToNode::Forget { node } => {
+                self.dead.retain(|(dead, _)| *dead != node);
+                out.push(Effect::Send(ToDirectory::Forgotten { node }));
+            }
+            ToNode::Left {} => {
+                let left = |ticket| Effect::Done { ticket, ok: true };
+                out.extend(self.leaving.take().map(left));
+            }
+            ToNode::Hello { .. } => {
+                return Err(self.refused(&message, "the node has answered that"));
             }
         }
         Ok(())
@@ -91,8 +109,9 @@ impl Node {
             // Somebody else published the page first: ours is newer, and goes over it. Who waits goes on waiting.
             self.pin(page);
             out.push(Effect::Merge { page, place });
-            let pending = self.pending.entry(page).or_default();
-            pending.waiting = waiting;
+            if let Some(pending) = self.pending.get_mut(&page) {
+                pending.waiting = waiting;
+            }
         } else {
             self.pending.remove(&page);
             out.extend(waiting.into_iter().map(Effect::Ready));

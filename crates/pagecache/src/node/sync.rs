@@ -90,6 +90,16 @@ impl Node {
         });
     }
 
+    /// Asks again for what was asked of a directory that is no more.
+    pub(super) fn ask_again(&self, out: &mut Vec<Effect>) {
+        for sync in &self.syncs {
+            for (page, (place, _)) in &sync.flushing {
+                let (page, place) = (*page, *place);
+                out.push(Effect::Send(ToDirectory::Flush { page, place }));
+            }
+        }
+    }
+
     pub(super) fn sync_published(&mut self, page: PageId, out: &mut Vec<Effect>) {
         for sync in &mut self.syncs {
             sync.publishing.remove(&page);

@@ -47,6 +47,10 @@ impl Table {
         found.ok().map(|entry| entry.remove().0)
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Mapping> {
+        self.mappings.iter_mut()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.mappings.iter()
     }

@@ -304,7 +304,6 @@ fn a_loss_is_said_by_the_next_flush_and_only_by_it() {
         first_frame: 8,
         frames: 4,
     });
-    assert!(desk.node.is_dead(dead));
     for (ticket, ok) in [(1, false), (2, true)] {
         desk.effects.clear();
         desk.node.fsync(7, ticket, &mut desk.effects);

@@ -175,7 +175,7 @@ impl World {
                     client.stage = Stage::HalfRead { place, sequence };
                 }
                 Frame::Stale => self.again(client),
-                found => self.resolve(client.node, place.frame, found),
+                Frame::Storing(_) => {}
             },
             Stage::HalfRead { place, sequence } => {
                 self.segment
@@ -228,7 +228,7 @@ impl World {
                         client.page
                     ));
                 }
-                Err(found) => self.resolve(client.node, place.frame, found),
+                Err(_) => {}
             },
             Stage::HalfWritten(place) => {
                 self.segment

@@ -10,10 +10,13 @@
 //!   under way (which then happens or not). What it sent before may arrive until the directory is told of the
 //!   death; from then on nothing does, and the store and the other nodes' memory were fenced against it before.
 //! - A dead node's memory stays readable as it was to those who map it, until they have unmapped it.
-//! - The directory and the store do not die.
+//! - The directory may end between any two steps, with all that was sent to it, and is started anew: it keeps who was
+//!   there, and what it had said of pages that it gave up. Nodes find the new one when they do.
+//! - The store does not die.
 
 mod client;
 mod model;
+mod restart;
 mod summary;
 mod trace;
 mod work;
@@ -165,4 +168,14 @@ fn a_lost_page_filled_again_while_mapped_is_found() {
 #[test]
 fn a_store_called_clean_by_a_racing_write_back_is_found() {
     found(Fault::CleanRacing);
+}
+
+#[test]
+fn an_unsaved_page_that_a_new_directory_does_not_look_for_is_found() {
+    found(Fault::UnsavedForgotten);
+}
+
+#[test]
+fn a_dead_node_forgotten_too_early_is_found() {
+    found(Fault::ForgetMapped);
 }

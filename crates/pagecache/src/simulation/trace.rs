@@ -17,7 +17,12 @@ impl World {
             ),
             Event::Work(index) => format!("{:?}", self.work[index]),
             Event::Client(ticket) => format!("{event:?}: {:?}", self.clients[&ticket]),
-            Event::Begin(_) | Event::Kill(_) | Event::Declare(_) => format!("{event:?}"),
+            Event::Begin(_)
+            | Event::Kill(_)
+            | Event::Declare(_)
+            | Event::Crash
+            | Event::Reconnect(_)
+            | Event::Born(_) => format!("{event:?}"),
         }
     }
 }

@@ -133,26 +133,22 @@ impl World {
                 self.shelf
                     .read_page(page, &mut bytes)
                     .map_err(|error| error.report())?;
-                self.segment.open(place, id);
+                self.segment.open(page, place, id);
                 self.segment.store(place.frame, 0, &bytes[..HALF]);
             }
             Kind::FillUnpublished | Kind::Merge => {
                 let unpublished = self.peers[work.node].node.unpublished(page);
                 bytes.copy_from_slice(unpublished.ok_or(format!("{page} is not unpublished"))?);
                 if work.kind == Kind::FillUnpublished {
-                    self.segment.open(place, id);
-                } else if let Err(found) = self.segment.lock(place, id) {
-                    self.resolve(work.node, place.frame, found);
+                    self.segment.open(page, place, id);
+                } else if self.segment.lock(place, id).is_err() {
                     return Ok(None);
                 }
                 self.segment.store(place.frame, 0, &bytes[..HALF]);
             }
             Kind::WriteBack => match self.segment.read_once(place, &mut bytes) {
                 Ok(found) => sequence = found,
-                Err(found) => {
-                    self.resolve(work.node, place.frame, found);
-                    return Ok(None);
-                }
+                Err(_) => return Ok(None),
             },
         }
         Ok(Some(Half { bytes, sequence }))

@@ -16,7 +16,7 @@ use crate::fault::{Fault, Faults};
 use crate::message::{NodeId, PageId, Place, ToDirectory, ToNode};
 use crate::node::{self, Consistency, Effect, Node, Ticket};
 use crate::protocol::{Packet, encode};
-use crate::segment::{Frame, Segment};
+use crate::segment::Segment;
 use crate::store::Store;
 
 /// More steps than any run takes that comes to an end.
@@ -48,12 +48,18 @@ impl Store for Shelf {
         self.pages.borrow_mut().insert(page, to_words(from));
         Ok(())
     }
+
+    fn sync(&self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// A node with its links.
 pub(super) struct Peer {
     pub(super) node: Node,
     pub(super) alive: bool,
+    /// Whether it has a link to the directory that runs now.
+    pub(super) connected: bool,
     pub(super) up: VecDeque<Vec<u8>>,
     pub(super) down: VecDeque<Vec<u8>>,
 }
@@ -80,7 +86,12 @@ pub(super) struct World {
     undeclared: Vec<NodeId>,
     /// How fast each link is: of eight.
     speeds: Vec<u64>,
-    budget_pages: u32,
+    pub(super) config: directory::Config,
+    pub(super) configs: Vec<node::Config>,
+    pub(super) epoch: u64,
+    crashes_left: u64,
+    /// Nodes that are dead and forgotten: others may have their numbers.
+    pub(super) forgotten: Vec<NodeId>,
     prints: bool,
     /// The one step at which a node dies, where deaths are not drawn.
     kill_at: Option<u64>,
@@ -96,6 +107,12 @@ pub(super) enum Event {
     Begin(usize),
     Kill(usize),
     Declare(usize),
+    /// The directory ends, and another is started.
+    Crash,
+    /// A node finds the new one.
+    Reconnect(usize),
+    /// A new node takes the number of one that is forgotten.
+    Born(usize),
 }
 
 impl World {
@@ -144,7 +161,11 @@ impl World {
             },
             undeclared: Vec::new(),
             speeds: (0..2 * nodes).map(|_| 1 + rng.below(8)).collect(),
-            budget_pages,
+            config,
+            configs: Vec::new(),
+            epoch: 0,
+            crashes_left: if rng.chance(1, 2) { rng.below(4) } else { 0 },
+            forgotten: Vec::new(),
             prints: std::env::var_os("FOREBAY_STEPS").is_some(),
             kill_at: None,
             rng,
@@ -157,16 +178,9 @@ impl World {
                 unpublished_pages,
                 read_ahead_pages: world.rng.below(5),
             };
-            let mut effects = Vec::new();
-            let mut node = Node::new(config, &mut effects);
-            node.faults = faults;
-            node.open(1, super::client::PAGES);
-            world.peers.push(Peer {
-                node,
-                alive: true,
-                up: VecDeque::new(),
-                down: VecDeque::new(),
-            });
+            world.configs.push(config);
+            let (peer, effects) = world.peer(config);
+            world.peers.push(peer);
             world.apply(usize::from(number), effects);
         }
         world
@@ -175,7 +189,7 @@ impl World {
     /// A short life in which one node dies, before the step `step`; after its end, nobody does.
     pub(super) fn killed_at(seed: u64, consistency: Consistency, step: u64) -> Self {
         let mut world = Self::new(seed, consistency, None);
-        (world.kills_left, world.operations_left) = (0, 60);
+        (world.kills_left, world.crashes_left, world.operations_left) = (0, 0, 60);
         world.kill_at = Some(step);
         world
     }
@@ -221,7 +235,8 @@ impl World {
         self.summary.steps = self.now;
         self.summary.losses = self.model.losses;
         let counts = self.directory.counts();
-        (self.summary.fills, self.summary.evictions) = (counts.filled, counts.evicted);
+        self.summary.fills += counts.filled;
+        self.summary.evictions += counts.evicted;
         for peer in &self.peers {
             let counts = peer.node.counts();
             self.summary.hits_local += counts.hits_local;
@@ -240,6 +255,10 @@ impl World {
             if peer.alive && !peer.down.is_empty() {
                 events.push(Event::Down(index));
             }
+            let works = self.work.iter().any(|work| work.node == index);
+            if peer.alive && !peer.connected && !works {
+                events.push(Event::Reconnect(index));
+            }
             let busy = self
                 .clients
                 .values()
@@ -253,6 +272,9 @@ impl World {
         let ready = self.clients.iter().filter(|(_, client)| !client.waiting);
         events.extend(ready.map(|(ticket, _)| Event::Client(*ticket)));
         events.extend((0..self.undeclared.len()).map(Event::Declare));
+        if self.operations_left > 0 {
+            events.extend((0..self.forgotten.len()).map(Event::Born));
+        }
         events
     }
 
@@ -268,6 +290,10 @@ impl World {
             self.kills_left -= 1;
             return Ok(Some(Event::Kill(living[self.rng.index(living.len())])));
         }
+        if self.crashes_left > 0 && self.rng.chance(1, 300) {
+            self.crashes_left -= 1;
+            return Ok(Some(Event::Crash));
+        }
         let events = self.events();
         if events.is_empty() {
             return Ok(None);
@@ -277,11 +303,11 @@ impl World {
             let speed = match event {
                 Event::Up(index) => self.speeds[2 * index],
                 Event::Down(index) => self.speeds[2 * index + 1],
-                Event::Declare(_) => 1,
+                Event::Declare(_) | Event::Reconnect(_) | Event::Born(_) => 1,
                 Event::Begin(_) => 2,
                 // Some programs are stopped for long wherever they are.
                 Event::Client(ticket) if ticket % 4 == 0 => 1,
-                Event::Client(_) | Event::Work(_) | Event::Kill(_) => 6,
+                Event::Client(_) | Event::Work(_) | Event::Kill(_) | Event::Crash => 6,
             };
             if self.rng.chance(speed, 8) {
                 return Ok(Some(event));
@@ -303,7 +329,7 @@ impl World {
                     let taken = self.directory.receive(packet.node, message, &mut out);
                     taken.map_err(|error| error.report())?;
                 }
-                self.deliver(out);
+                self.deliver(out)?;
             }
             Event::Down(index) => {
                 let bytes = self.peers[index].down.pop_front().expect("it was there");
@@ -331,16 +357,28 @@ impl World {
             Event::Declare(index) => {
                 let node = self.undeclared.swap_remove(index);
                 self.peers[node.index()].up.clear();
+                self.segment.end_stores(node);
                 let mut out = Outbox::default();
                 self.directory.died(node, &mut out);
-                self.deliver(out);
+                self.deliver(out)?;
             }
+            Event::Crash => self.crash(),
+            Event::Reconnect(index) => self.reconnect(index),
+            Event::Born(index) => self.born(index),
         }
         Ok(())
     }
 
     /// Sends what the directory said: a packet for each node that it spoke to.
-    fn deliver(&mut self, out: Outbox) {
+    fn deliver(&mut self, mut out: Outbox) -> Result<(), String> {
+        self.go_on_if_all_are_there(&mut out);
+        if let Some((node, error)) = out.refused.first() {
+            return Err(format!("{node}, late: {}", error.report()));
+        }
+        for frame in out.discarded {
+            self.segment.discard(frame);
+        }
+        self.forgotten.extend(out.forgotten);
         for page in out.lost {
             self.model.name_lost(page);
         }
@@ -348,7 +386,7 @@ impl World {
             let node = NodeId::new(u8::try_from(index).expect("few")).expect("few");
             let to = |(to, message): &(NodeId, ToNode)| (*to == node).then_some(*message);
             let messages: Vec<ToNode> = out.messages.iter().filter_map(to).collect();
-            if peer.alive && !messages.is_empty() {
+            if peer.alive && peer.connected && !messages.is_empty() {
                 let mut bytes = Vec::new();
                 encode(node, &messages, &mut bytes);
                 self.summary.packets += 1;
@@ -356,6 +394,7 @@ impl World {
                 peer.down.push_back(bytes);
             }
         }
+        Ok(())
     }
 
     /// Does what a node wants done.
@@ -378,10 +417,10 @@ impl World {
                     }
                 }
                 other => {
-                    if let (Effect::Fill { place, .. }, Some(Fault::PublishUnfilled)) =
+                    if let (Effect::Fill { page, place }, Some(Fault::PublishUnfilled)) =
                         (other, self.fault)
                     {
-                        self.segment.open(place, self.peers[index].node.id());
+                        self.segment.open(page, place, self.peers[index].node.id());
                         self.segment.unlock(place.frame);
                     }
                     self.work.extend(Work::new(index, other));
@@ -389,7 +428,7 @@ impl World {
             }
         }
         let peer = &mut self.peers[index];
-        if !messages.is_empty() {
+        if peer.connected && !messages.is_empty() {
             let mut bytes = Vec::new();
             encode(peer.node.id(), &messages, &mut bytes);
             self.summary.packets += 1;
@@ -428,16 +467,6 @@ impl World {
         self.model.tear(page, self.now, to_words(&bytes));
     }
 
-    /// Whether a store waits for a node that is known to be dead; then it waits no longer.
-    pub(super) fn resolve(&mut self, index: usize, frame: u32, found: Frame) {
-        if let Frame::Storing(other) = found
-            && self.peers[index].node.is_dead(other)
-        {
-            self.segment.break_lock(frame, other);
-            self.summary.locks_broken += 1;
-        }
-    }
-
     /// What holds after every step.
     fn check(&mut self) -> Result<(), String> {
         let mut homes: BTreeMap<PageId, Place> = BTreeMap::new();
@@ -446,7 +475,8 @@ impl World {
             for (page, place) in peer.node.mappings() {
                 let home = *homes.entry(page).or_insert(place);
                 let owner = self.directory.page(page).map(|(_, place)| place);
-                if home != place || owner != Some(place) {
+                let unknown = owner.is_none() && self.directory.awaited().is_some();
+                if home != place || (owner != Some(place) && !unknown) {
                     return Err(format!(
                         "{page} is mapped at {home:?} and at {place:?}; its owner has {owner:?}"
                     ));
@@ -474,11 +504,11 @@ impl World {
                 *copies.entry(page).or_default() += 1;
             }
         }
-        if self.directory.taken_pages() > self.budget_pages {
+        if self.directory.taken_pages() > self.config.budget_pages {
             return Err(format!(
                 "{} pages of {} taken",
                 self.directory.taken_pages(),
-                self.budget_pages
+                self.config.budget_pages
             ));
         }
         let peak = copies.values().copied().max().unwrap_or(0);

@@ -47,6 +47,32 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
         place().prop_map(|place| ToDirectory::Used { place }),
         (any::<u64>(), range()).prop_map(|(ticket, range)| ToDirectory::Lock { ticket, range }),
         any::<u64>().prop_map(|ticket| ToDirectory::Unlock { ticket }),
+        any::<(u64, u64)>().prop_map(|(nonce, session)| ToDirectory::Hello { nonce, session }),
+        any::<[u64; 4]>().prop_map(|[hits_local, hits_remote, misses, read_ahead]| {
+            ToDirectory::Alive {
+                hits_local,
+                hits_remote,
+                misses,
+                read_ahead,
+            }
+        }),
+        Just(ToDirectory::Leave {}),
+        node().prop_map(|node| ToDirectory::Forgotten { node }),
+        any::<(u32, u32)>().prop_map(|(first_frame, frames)| ToDirectory::Rejoin {
+            first_frame,
+            frames
+        }),
+        (page(), place(), access()).prop_map(|(page, place, access)| ToDirectory::Have {
+            page,
+            place,
+            access
+        }),
+        (any::<(u64, bool)>(), range()).prop_map(|((ticket, held), range)| ToDirectory::Relock {
+            ticket,
+            range,
+            held
+        }),
+        Just(ToDirectory::HadAll {}),
     ]
 }
 
@@ -82,6 +108,9 @@ fn to_node() -> impl Strategy<Value = ToNode> {
             first_frame,
             frames
         }),
+        any::<u64>().prop_map(|nonce| ToNode::Hello { nonce }),
+        node().prop_map(|node| ToNode::Forget { node }),
+        Just(ToNode::Left {}),
     ]
 }
 
@@ -179,7 +208,7 @@ fn hostile_headers_have_names() {
         "before anything is awaited"
     );
     assert_eq!(header(&with(0, &[5, 0, 0, 0])), DecodeError::Length(5));
-    assert_eq!(header(&with(4, &[2])), DecodeError::Version(2));
+    assert_eq!(header(&with(4, &[1])), DecodeError::Version(1));
     assert_eq!(header(&with(5, &[1])), DecodeError::Direction(1));
     assert_eq!(header(&with(6, &[32])), DecodeError::Node(32));
     assert_eq!(header(&with(7, &[1])), DecodeError::Value(1));

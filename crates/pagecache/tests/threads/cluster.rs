@@ -42,6 +42,10 @@ impl Store for Shelf {
         pages.insert(page, from.to_vec());
         Ok(())
     }
+
+    fn sync(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What comes to the directory: a node's packet, or the word that it died.

@@ -16,49 +16,8 @@ use std::ops::Range;
 
 use super::decisions::{Decision, note};
 use super::sizes::BlockSizes;
+use super::worth::Worth;
 use crate::BlockKey;
-
-/// What bringing in costs beside what a miss costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Worth {
-    /// Granules that the backing device delivers in the time of its smallest operation.
-    pub free_granules: u32,
-    /// How likely a granule must be to be read for it to be worth its bytes while it takes no time.
-    pub free: f32,
-}
-
-impl Worth {
-    /// Of a backing device that answers a read after `latency_ns` and serves so many operations and bytes a
-    /// second.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    pub fn of(latency_ns: u64, iops: u64, bytes_per_s: u64, granule_bytes: u64) -> Self {
-        Self::new(
-            1e9 / iops as f32,
-            latency_ns as f32,
-            granule_bytes as f32 * 1e9 / bytes_per_s as f32,
-        )
-    }
-
-    /// From what the backing device costs: the capacity that its smallest read takes, a read's
-    /// latency, and the capacity that a granule's bytes take; any unit of time.
-    ///
-    /// A granule that takes no time still takes its bytes; they are held as dear as the time they would
-    /// take. A miss that it saves is worth an operation and its latency.
-    #[must_use]
-    pub fn new(operation: f32, latency: f32, granule: f32) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a ratio of costs is small and not negative"
-        )]
-        let free_granules = (operation / granule).min(64.0) as u32;
-        Self {
-            free_granules,
-            free: granule / (operation + latency),
-        }
-    }
-}
 
 /// How likely a granule must be to be read if its bytes take time. Every request waits for the
 /// bandwidth that wasted granules take, and they push out others: only what is all but sure pays. On
@@ -71,24 +30,28 @@ const LIFETIME_PART: u32 = 8;
 
 /// Before a context has been seen this often, `PRIOR` stands for what it would say: the rest of a
 /// unit comes along, as in a cache of units.
-const FEW: u16 = 8;
+const FEW: u8 = 8;
 const PRIOR: f32 = 0.2;
 
-/// Where counts are halved, so that the present outweighs the past.
-const MANY: u16 = 4096;
+/// Where counts are halved, so that the present outweighs the past, and a count fits a byte.
+const MANY: u8 = 254;
 
-const LENGTHS: usize = 3;
+/// Less than eight granules asked for, and more.
+const LENGTHS: usize = 2;
 const PLACES: usize = 17;
-/// Distances 1 to 8 one by one, then by eight to 64.
-const DISTANCES: usize = 15;
-const TRIALS: usize = 128;
+/// Distances 1 and 2, then up to 4, 8, 16, 32 and 64. On the traces we know, each one apart teaches no more.
+const DISTANCES: usize = 7;
 /// Of one region, at a time: the first misses of a stream must not hide the later ones.
-const TRIALS_OF_REGION: usize = 4;
+const TRIALS_OF_REGION: u32 = 4;
+/// Trials at most; more of them teach no more.
+const TRIALS: u32 = 64;
+/// A small cache has a trial for so many of its units.
+const UNITS_OF_TRIAL: u32 = 32;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    seen: u16,
-    used: u16,
+    seen: u8,
+    used: u8,
 }
 
 /// By side (behind, before) and distance.
@@ -97,21 +60,23 @@ type Tallies = [[Tally; DISTANCES]; 2];
 /// A miss that is watched; granules of its region, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
+    /// Not cached when it began, less those that were overwritten before they were used.
+    open: u64,
+    /// Used, or overwritten before that.
+    settled: u64,
     /// Of the region's hash; zero if there is no trial.
-    tag: u32,
-    /// Misses that were watched, or would have been, when it began.
-    began: u32,
+    tag: u16,
+    /// Misses that were watched, or would have been, when it began, wrapping: who looks young again is left alone a little
+    /// longer.
+    began: u16,
     context: u8,
     first: u8,
     last: u8,
-    /// Not cached when it began.
-    open: u64,
-    used: u64,
-    /// Overwritten before they were used.
-    dead: u64,
 }
 
-/// Learns what is read beside misses, and says what to bring in. About 11 KiB.
+const _: () = assert!(size_of::<Trial>() == 24 && size_of::<Tallies>() == 28);
+
+/// Learns what is read beside misses, and says what to bring in. 1 KiB, and 24 bytes a trial: 2.5 KiB at most.
 #[derive(Debug)]
 pub struct Footprint {
     worth: Worth,
@@ -119,46 +84,59 @@ pub struct Footprint {
     unit: u32,
     region: u32,
     tallies: Box<[Tallies; LENGTHS * PLACES]>,
-    trials: Box<[Trial; TRIALS]>,
+    /// Those of a region lie beside each other.
+    trials: Box<[Trial]>,
     /// One of so many regions is watched.
     sample: u32,
-    watched: u32,
+    watched: u16,
     /// How long a trial must be left alone, in misses watched.
-    lifetime: u32,
+    lifetime: u16,
 }
 
 impl Footprint {
     /// Knows nothing yet. `units` are those of the cache, `granules` those of a region, at most 64.
     #[must_use]
     pub fn new(sizes: BlockSizes, granules: u32, units: u32, worth: Worth) -> Self {
+        let trials = (units / UNITS_OF_TRIAL).clamp(TRIALS_OF_REGION, TRIALS);
+        let trials = 1 << trials.ilog2();
         // As many regions are watched as there are trials, for as long as their blocks stay.
-        let sample = (units / (2 * TRIALS as u32)).max(1);
+        let sample = (units / (2 * trials)).max(1);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "four times the trials at most"
+        )]
+        let lifetime = (units / sample / LIFETIME_PART) as u16;
         Self {
             worth,
             unit: granules / sizes.region_units(),
             region: granules,
             tallies: Box::new([Tallies::default(); LENGTHS * PLACES]),
-            trials: Box::new([Trial::default(); TRIALS]),
+            trials: vec![Trial::default(); trials as usize].into_boxed_slice(),
             sample,
             watched: 0,
-            lifetime: units / sample / LIFETIME_PART,
+            lifetime,
         }
     }
 
     /// Bytes of memory that it takes.
     #[must_use]
     pub const fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of::<[Tallies; LENGTHS * PLACES]>() + size_of::<[Trial; TRIALS]>()
+        size_of::<Self>() + size_of_val(&*self.tallies) + size_of_val(&*self.trials)
     }
 
     /// The trials that a region may have and its tag, if it is watched.
-    fn watch(&self, volume: u16, region: u64) -> Option<(Range<usize>, u32)> {
+    #[inline]
+    fn watch(&self, volume: u16, region: u64) -> Option<(Range<usize>, u16)> {
         let hash = BlockKey::new(volume, region).hash();
-        let (slot, tag) = (hash as u32, (hash >> 32) as u32 | 1);
-        #[expect(clippy::cast_possible_truncation, reason = "shifted")]
-        let share = ((u64::from(tag >> 1) * u64::from(self.sample)) >> 31) as u32;
-        let slot = slot as usize % (TRIALS / TRIALS_OF_REGION) * TRIALS_OF_REGION;
-        (share == 0).then_some((slot..slot + TRIALS_OF_REGION, tag))
+        // Each from bits of its own: the high ones, the low ones, and some between.
+        let share = ((hash >> 33) * u64::from(self.sample)) >> 31;
+        let per = TRIALS_OF_REGION as usize;
+        #[expect(clippy::cast_possible_truncation, reason = "cut to what it needs")]
+        let (slot, tag) = (
+            hash as usize & (self.trials.len() - per),
+            (hash >> 16) as u16 | 1,
+        );
+        (share == 0).then_some((slot..slot + per, tag))
     }
 
     /// Granules of a region were read or written by a client.
@@ -169,9 +147,10 @@ impl Footprint {
                 .iter_mut()
                 .filter(|trial| trial.tag == tag)
             {
-                match write {
-                    true => trial.dead |= granules & !trial.used,
-                    false => trial.used |= granules & !trial.dead,
+                let turned = granules & trial.open & !trial.settled;
+                trial.settled |= turned;
+                if write {
+                    trial.open &= !turned;
                 }
             }
         }
@@ -228,11 +207,7 @@ impl Footprint {
             all if all >= to_end => above(cached(other + 1)).trailing_ones(),
             some => some,
         };
-        let length = match asked.end - asked.start {
-            0..=1 => 0,
-            2..=7 => 1,
-            _ => 2,
-        };
+        let length = usize::from(asked.end - asked.start >= 8);
         let place = match (before, after, here.count_ones()) {
             (0, 0, 0) => 0,
             (0, 0, 1..=8) => 1,
@@ -297,8 +272,7 @@ impl Footprint {
             first: missing.start as u8,
             last: (missing.end - 1) as u8,
             open: !cached,
-            used: 0,
-            dead: 0,
+            settled: 0,
         };
         self.trials[slot] = trial;
     }
@@ -307,8 +281,9 @@ impl Footprint {
     fn settle(&mut self, slot: usize) {
         let trial = std::mem::take(&mut self.trials[slot]);
         let tallies = &mut self.tallies[usize::from(trial.context)];
+        let (seen, used) = (trial.open | trial.settled, trial.open & trial.settled);
         let mut count = |side: usize, distance: u32, at: u32| {
-            if trial.open >> at & 1 != 0 {
+            if seen >> at & 1 != 0 {
                 let tally = &mut tallies[side][bucket(distance)];
                 if tally.seen >= MANY {
                     *tally = Tally {
@@ -317,7 +292,7 @@ impl Footprint {
                     };
                 }
                 tally.seen += 1;
-                tally.used += (trial.used >> at & 1) as u16;
+                tally.used += (used >> at & 1) as u8;
             }
         };
         let (first, last) = (u32::from(trial.first), u32::from(trial.last));
@@ -336,7 +311,7 @@ impl Footprint {
             let Tally { seen, used } = tallies[side][bucket(distance)];
             match seen {
                 // Two that were not used are added: a run of luck is not certainty.
-                FEW.. => f32::from(used) / f32::from(seen + 2),
+                FEW.. => f32::from(used) / (f32::from(seen) + 2.0),
                 _ if distance < self.unit => PRIOR,
                 _ => 0.0,
             }
@@ -391,12 +366,7 @@ fn is_over(price: f32, likelihoods: impl ExactSizeIterator<Item = f32>) -> bool 
 
 /// The tally of a distance, 1 to 64 granules.
 const fn bucket(distance: u32) -> usize {
-    let distance = distance as usize - 1;
-    if distance < 8 {
-        distance
-    } else {
-        7 + distance / 8
-    }
+    (u32::BITS - (distance - 1).leading_zeros()) as usize
 }
 
 #[cfg(test)]
@@ -419,13 +389,6 @@ mod tests {
     }
 
     #[test]
-    fn costs_say_what_a_granule_must_be_worth() {
-        let worth = Worth::new(333.0, 1000.0, 31.25);
-        assert_eq!(worth.free_granules, 10);
-        assert!((worth.free - 0.0234).abs() < 0.001);
-    }
-
-    #[test]
     fn at_first_the_rest_of_the_unit_comes_along() {
         assert_eq!(miss(&mut footprint(), 0, 10), (2, 5));
         assert_eq!(miss(&mut footprint(), 0, 0), (0, 7));
@@ -442,15 +405,15 @@ mod tests {
     }
 
     #[test]
-    fn what_always_follows_is_brought_in_to_the_end_and_nothing_before() {
+    fn what_always_follows_is_brought_in_and_nothing_before() {
         let mut footprint = footprint();
         for region in 0..1000 {
             miss(&mut footprint, region, 8);
             footprint.used(0, region, u64::MAX << 9, false);
             footprint.evicted(0, region, 0xff00);
         }
-        // Nothing is known of distances beyond the region's end.
-        assert_eq!(miss(&mut footprint, 2000, 8), (0, 55));
+        // Up to a region's length, since the last tally is of distances within the region and beyond its end.
+        assert_eq!(miss(&mut footprint, 2000, 8), (0, 63));
         // Where it is cached already, what is brought in ends.
         let at = 2000 * 64 + 8;
         let bring = footprint.miss(0, at..at + 1, at..at + 1, |_| 1 << 12);
@@ -483,7 +446,7 @@ mod tests {
             miss(&mut footprint, 40_000, 8)
         };
         assert_eq!(rounds(false), (0, 0));
-        assert_eq!(rounds(true), (0, 55));
+        assert_eq!(rounds(true), (0, 63));
     }
 
     proptest::proptest! {

@@ -5,11 +5,11 @@
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
 //! are filled before another group is opened.
 //!
-//! A region's blocks are found through a line of heads, one for each unit that a block may begin at: so few blocks are
+//! A region's blocks are found through a line of heads, one for each two units that a block may begin at: so few blocks are
 //! looked at that do not touch what is asked for, and those that are do not wait for each other.
 //!
-//! Memory: 28 bytes a block, for the free slots of groups in use too; for each group five bytes, a bit or two a unit and a bit or two a
-//! size; and the index's heads, four bytes a unit of the cache.
+//! Memory: 28 bytes a block, for the free slots of groups in use too, as many as there ever were at a time; for each group five bytes, a
+//! bit or two a unit and a bit or two a size; and the index's heads, two bytes a unit of the cache, or four where there is one size.
 
 mod groups;
 mod index;
@@ -23,6 +23,7 @@ use super::list::{Link, List, NONE};
 use super::recency::{GroupRecency, Segment};
 use super::sizes::{BlockSizes, Span};
 use groups::Groups;
+use index::line_power;
 
 /// A cached block's number; numbers are used again.
 pub type BlockId = u32;
@@ -108,7 +109,7 @@ pub struct BlockTable {
     /// Uses of blocks so far, wrapping.
     pub(super) uses: u32,
     groups: Groups,
-    /// Lines of as many as a region has units; a region's line is chosen by hash.
+    /// Lines of half as many as a region has units, at least one; a region's line is chosen by hash.
     heads: Vec<u32>,
     /// By unit of a region: where blocks that it lies in may begin.
     starts: Vec<u64>,
@@ -144,7 +145,7 @@ impl BlockTable {
         let groups = Groups::new(sizes, units);
         let of_region = 0..sizes.region_units();
         let starts = of_region.map(|unit| sizes.starts(1 << unit)).collect();
-        let heads = vec![NONE; (lines as usize) << sizes.top()];
+        let heads = vec![NONE; (lines as usize) << line_power(sizes)];
         Self {
             sizes,
             fixed_bytes: groups.memory_bytes() + heads.len() * size_of::<u32>(),
@@ -243,10 +244,16 @@ impl BlockTable {
         self.groups.free() as usize
     }
 
-    /// Bytes of memory that blocks in use, groups and index take.
+    /// Numbers that blocks have had; all are below this. What is kept of each is kept when it is free again.
     #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.groups.numbers_in_use() * size_of::<Block>() + self.fixed_bytes
+    pub const fn numbers(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Bytes of memory that blocks, groups and index take.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> usize {
+        self.blocks.len() * size_of::<Block>() + self.fixed_bytes
     }
 
     /// The volume, the number of the region, and where in it a block lies.
@@ -327,7 +334,7 @@ impl BlockTable {
         let id = self.groups.number(place, class);
         let unit = (region << self.sizes.top()) | u64::from(span.first);
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
-        let bucket = self.line(volume, region) + usize::from(span.first);
+        let bucket = self.head(volume, region, span.first);
         let group = self.groups.of(place);
         if id as usize >= self.blocks.len() {
             let count = self.groups.numbers_beside(id);

@@ -18,6 +18,10 @@ pub mod fctype {
     pub const CONNECT: u8 = 0x01;
     /// Read a property (Base 6.5).
     pub const PROPERTY_GET: u8 = 0x04;
+    /// Bring a message of authentication (Base 6.2).
+    pub const AUTHENTICATION_SEND: u8 = 0x05;
+    /// Fetch one (Base 6.1).
+    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
 }
 
 /// Properties by their offset (Base 3.1.3).
@@ -197,6 +201,13 @@ impl ConnectData {
             host: name(&layout.host).ok_or(BadField(HOST_FIELD))?,
         })
     }
+}
+
+/// The result of a Connect (Base 6.3, "CNTLID" and "AUTHREQ"): the controller, and whether its host is to authenticate
+/// itself on this queue before anything else.
+#[must_use]
+pub const fn connected(controller: u16, authenticate: bool) -> u64 {
+    controller as u64 | (authenticate as u64) << 17
 }
 
 /// The result of a Connect that is refused for a field (Base 6.3, "Invalid Parameter"): where it is, in

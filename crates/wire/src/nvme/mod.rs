@@ -7,6 +7,7 @@
 //! namespace management, several I/O command sets.
 
 pub mod admin;
+pub mod auth;
 pub mod command;
 pub mod fabrics;
 pub mod identify;

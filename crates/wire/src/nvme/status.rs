@@ -75,6 +75,8 @@ impl Status {
     pub const CONNECT_INVALID_PARAMETERS: Self = specific(0x82).final_();
     /// This host may not connect (Base 6.3).
     pub const CONNECT_INVALID_HOST: Self = specific(0x84).final_();
+    /// The host has not authenticated itself on this queue (Base 3.3.3.2.1).
+    pub const AUTHENTICATION_REQUIRED: Self = specific(0x91).final_();
 }
 
 /// Media ("Media and Data Integrity Errors Definition").

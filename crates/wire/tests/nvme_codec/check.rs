@@ -2,6 +2,7 @@
 //! by the fuzz target `nvme_codec`.
 
 use forebay_wire::nvme::admin::LogRequest;
+use forebay_wire::nvme::auth::{Exchange, HostMessage, Reason};
 use forebay_wire::nvme::fabrics::{
     CONNECT_DATA_BYTES, Connect, ConnectData, MAX_NQN_BYTES, Property, is_nqn,
 };
@@ -48,7 +49,22 @@ pub(crate) fn any_input(data: &[u8]) -> usize {
         assert_eq!(ConnectData::decode(&value.encode()), Ok(value));
         taken += 1;
     }
-    taken
+    taken + authentication(data)
+}
+
+/// A host's message of authentication is refused for a reason, or is the same again once it was written and read.
+fn authentication(data: &[u8]) -> usize {
+    match HostMessage::decode(data) {
+        Ok((transaction, message)) => {
+            let bytes = message.encode(transaction);
+            assert_eq!(HostMessage::decode(&bytes), Ok((transaction, message)));
+            1
+        }
+        Err(malformed) => {
+            assert_eq!(Reason::of(malformed.reason.code()), Some(malformed.reason));
+            0
+        }
+    }
 }
 
 /// A header is refused, or all its parts together are as long as it says.
@@ -84,6 +100,10 @@ fn command(value: &Command) -> usize {
     let connect = Connect::of(value);
     assert_eq!(Connect::of(&connect.command()), connect);
     let _ = Property::of(value);
+    if let Some(exchange) = Exchange::of(value).filter(|exchange| exchange.known) {
+        let command = Exchange::command(exchange.from_host, exchange.length);
+        assert_eq!(Exchange::of(&command), Some(exchange));
+    }
     match value.data() {
         Ok(data) => {
             assert_eq!(value.with_data(data).data(), Ok(data));

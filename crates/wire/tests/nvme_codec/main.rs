@@ -1,9 +1,11 @@
 //! The codecs of NVMe and NVMe/TCP: properties of well-formed messages, the specification's numbers, and a seeded
 //! stand-in for the fuzzer that needs no nightly compiler.
 
+mod auth;
 mod check;
 
 use forebay_wire::nvme::admin::{LogRequest, lid};
+use forebay_wire::nvme::auth::Exchange;
 use forebay_wire::nvme::fabrics::{self, Connect, ConnectData, DiscoveryEntry, Property};
 use forebay_wire::nvme::identify::{self, Controller, ControllerKind, Namespace};
 use forebay_wire::nvme::io::{Range, opcode};
@@ -55,6 +57,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let write = write.with_data(Data::Transport { length: 4096 });
     seeds.push(write.encode().to_vec());
     seeds.push(connect_data().encode().to_vec());
+    seeds.extend(auth::messages());
+    seeds.push(Exchange::command(true, 72).encode().to_vec());
     seeds
 }
 

@@ -154,14 +154,6 @@ impl Groups {
         ((id | ((1 << self.shift) - 1)) + 1).min(self.units)
     }
 
-    /// Numbers that belong to groups in use.
-    pub(super) fn numbers_in_use(&self) -> usize {
-        match &self.numbers {
-            Some(numbers) => numbers.in_use(),
-            None => (self.len() - self.free_count as usize) << self.shift,
-        }
-    }
-
     /// A free place for a block of a class, in use now: in a group of that class, else in a free one.
     pub(super) fn take(&mut self, class: u8) -> Option<u32> {
         let nth = usize::from(class);

@@ -1,24 +1,38 @@
-//! How blocks are found: by the line of heads of their region, one for each unit that a block may begin at.
+//! How blocks are found: by the line of heads of their region, each for the blocks that begin at one of two units.
+//!
+//! With several sizes there are fewer blocks than units, and a head for each unit would mostly lead nowhere.
 
 use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, NONE, PROTECTED};
 use crate::BlockKey;
-use crate::adaptive::sizes::{BlockSizes, Span, ones};
+use crate::adaptive::sizes::{BlockSizes, Span, aligned, ones};
+
+/// Heads of a line, as a power of two.
+pub(super) const fn line_power(sizes: BlockSizes) -> u8 {
+    sizes.top().saturating_sub(1)
+}
 
 impl BlockTable {
     /// Where the heads of a region begin.
     #[inline]
-    pub(super) fn line(&self, volume: u16, region: u64) -> usize {
+    fn line(&self, volume: u16, region: u64) -> usize {
         let hash = BlockKey::new(volume, region).hash();
-        let lines = self.heads.len() as u64 >> self.sizes.top();
+        let power = line_power(self.sizes);
+        let lines = self.heads.len() as u64 >> power;
         #[expect(clippy::cast_possible_truncation, reason = "less than the heads")]
         let line = ((u128::from(hash) * u128::from(lines)) >> 64) as usize;
-        line << self.sizes.top()
+        line << power
+    }
+
+    /// The head of the chain that has the block of a region that begins at a unit.
+    #[inline]
+    pub(super) fn head(&self, volume: u16, region: u64, first: u8) -> usize {
+        self.line(volume, region) + usize::from(first / 2)
     }
 
     /// The head of the chain that has a block.
     pub(super) fn bucket(&self, block: &Block) -> usize {
         let region = block.unit() >> self.sizes.top();
-        self.line(block.volume(), region) + usize::from(self.span(block).first)
+        self.head(block.volume(), region, self.span(block).first)
     }
 
     /// The blocks of a region, in no order.
@@ -38,10 +52,10 @@ impl BlockTable {
         let (wanted, mask) = self.key(volume, region);
         let line = self.line(volume, region);
         // Where each chain is, and the blocks of the region that were come by.
-        let mut at = [NONE; BlockSizes::MAX_UNITS as usize];
-        let mut found = [NONE; BlockSizes::MAX_UNITS as usize];
+        let mut at = [NONE; BlockSizes::MAX_UNITS as usize / 2];
+        let mut found = [NONE; BlockSizes::MAX_UNITS as usize / 2];
         let (mut chains, mut matches, mut gathered) = (0, 0, 0);
-        for head in &self.heads[line..line + (1 << self.sizes.top())] {
+        for head in &self.heads[line..line + (1 << line_power(self.sizes))] {
             at[chains] = *head;
             chains += usize::from(*head != NONE);
         }
@@ -104,11 +118,13 @@ impl BlockTable {
         &self,
         volume: u16,
         region: u64,
-        mut starts: u64,
+        starts: u64,
     ) -> impl Iterator<Item = (BlockId, Span)> + '_ {
         let (wanted, mask) = self.key(volume, region);
         let line = self.line(volume, region);
-        let heads = &self.heads[line..line + (1 << self.sizes.top())];
+        let heads = &self.heads[line..line + (1 << line_power(self.sizes))];
+        // At the first unit of each two.
+        let mut starts = (starts | starts >> 1) & aligned(1);
         let mut at = NONE;
         std::iter::from_fn(move || {
             loop {
@@ -125,7 +141,7 @@ impl BlockTable {
                 }
                 // From the last, where the smallest blocks begin that hold what is asked for.
                 let start = starts.ilog2();
-                at = heads[start as usize];
+                at = heads[start as usize / 2];
                 starts ^= 1 << start;
             }
         })

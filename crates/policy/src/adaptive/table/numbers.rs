@@ -16,7 +16,6 @@ pub(super) struct Numbers {
     used: Vec<u64>,
     /// Stretches by the longest run that is left in them, as a power of two.
     longest: Vec<BitSet>,
-    in_use: usize,
 }
 
 /// The runs of `1 << power` bits, aligned to that, in which all are set: their first bits.
@@ -37,13 +36,7 @@ impl Numbers {
             shift,
             used: vec![0; (count << shift).div_ceil(64)],
             longest,
-            in_use: 0,
         }
-    }
-
-    /// Numbers that are given out.
-    pub(super) const fn in_use(&self) -> usize {
-        self.in_use
     }
 
     fn free(&self, stretch: usize) -> u64 {
@@ -68,7 +61,6 @@ impl Numbers {
         let first = runs(self.free(stretch), power).trailing_zeros() as usize;
         let first = (stretch << self.shift) + first;
         self.change(stretch, first, power);
-        self.in_use += 1 << power;
         first as BlockId
     }
 
@@ -76,7 +68,6 @@ impl Numbers {
     pub(super) fn give_back(&mut self, first: BlockId, power: u8) {
         let first = first as usize;
         self.change(first >> self.shift, first, power);
-        self.in_use -= 1 << power;
     }
 
     /// Turns a run from free to used, or back.
@@ -126,7 +117,6 @@ mod tests {
                 }
                 let all = taken.iter().flat_map(|(first, power)| *first..*first + (1 << power));
                 let all: Vec<BlockId> = all.collect();
-                prop_assert_eq!(all.len(), numbers.in_use());
                 prop_assert!(all.iter().all(|number| *number < 6 << shift));
                 prop_assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
             }

@@ -1,0 +1,247 @@
+//! A directory that is started anew: what was where, by what the nodes have and what the frames say.
+//!
+//! Nothing is decided before every node that lived has said what it maps, or is dead. A page that nobody maps is in
+//! its frame still if the store may not have it; whatever else was known is not needed: a fill that nobody published
+//! was seen by nobody, and an invalidation that was under way is begun again when room is wanted.
+
+use forebay_block::Result;
+
+use super::entry::WRITTEN;
+use super::{Config, Directory, Entry, Fault, Life, Outbox, Share, State, refused};
+use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
+
+/// Generations of one start: the epoch is above them.
+const EPOCH_SHIFT: u32 = 40;
+
+/// A lock that a node had or waited for.
+#[derive(Debug)]
+struct Relock {
+    node: NodeId,
+    ticket: u64,
+    range: LockRange,
+    held: bool,
+}
+
+/// What is missing.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// Nodes that have not said all.
+    awaited: u32,
+    /// Those of them that have begun.
+    begun: u32,
+    /// Joined, and never heard that they had.
+    unheard: Vec<NodeId>,
+    locks: Vec<Relock>,
+    /// What nodes said that were ready before the others.
+    deferred: Vec<(NodeId, ToDirectory)>,
+}
+
+impl Directory {
+    /// A directory in place of one that ended, however it did. `epoch` is larger than that of any before it. `shares`
+    /// are the nodes of that time (see [`Directory::shares`]). The living are to send what
+    /// [`crate::node::Node::rejoin`] says, or to be declared dead; when none is missing any more
+    /// ([`Directory::awaited`]), [`Directory::recovered`] is to be called.
+    ///
+    /// # Errors
+    /// As [`Directory::new`].
+    ///
+    /// # Panics
+    /// If a share reaches beyond the budget.
+    pub fn recover(config: Config, epoch: u64, shares: &[Share]) -> Result<Self> {
+        let mut directory = Self::new(config)?;
+        directory.last_generation = epoch << EPOCH_SHIFT;
+        let mut recovery = Recovery::default();
+        for share in shares {
+            assert!(
+                share.first_frame + share.frames <= config.budget_pages,
+                "a share beyond the budget: {share:?}"
+            );
+            directory.take_share(*share);
+            if share.alive {
+                recovery.awaited |= share.node.bit();
+            }
+        }
+        directory.recovery = Some(recovery);
+        Ok(directory)
+    }
+
+    /// The set of nodes that a directory that was started anew waits for; `None` once it has
+    /// [`Directory::recovered`].
+    #[must_use]
+    pub fn awaited(&self) -> Option<u32> {
+        self.recovery.as_ref().map(|missing| missing.awaited)
+    }
+
+    pub(super) fn receive_recovering(&mut self, from: NodeId, message: ToDirectory) -> Result<()> {
+        let share = self.share(from);
+        let Some(recovery) = &mut self.recovery else {
+            return Ok(());
+        };
+        let bit = from.bit();
+        let (awaited, begun) = (recovery.awaited & bit != 0, recovery.begun & bit != 0);
+        match message {
+            ToDirectory::Alive { .. } if share.is_some() => {}
+            ToDirectory::Join { .. } if awaited && !begun => {
+                recovery.unheard.push(from);
+                recovery.awaited &= !bit;
+            }
+            ToDirectory::Join { .. } if share.is_none() => recovery.deferred.push((from, message)),
+            ToDirectory::Rejoin {
+                first_frame,
+                frames,
+            } if awaited && !begun => {
+                let same =
+                    |share: &Share| (share.first_frame, share.frames) == (first_frame, frames);
+                if !share.as_ref().is_some_and(same) {
+                    return Err(refused(from, &message, "these are not its frames"));
+                }
+                recovery.begun |= bit;
+            }
+            ToDirectory::Have {
+                page,
+                place,
+                access,
+            } if begun && awaited => {
+                if !self.adopt(page, place, bit, access == Access::Write) {
+                    let why = "the page is elsewhere, or another is there";
+                    return Err(refused(from, &message, why));
+                }
+            }
+            ToDirectory::Relock {
+                ticket,
+                range,
+                held,
+            } if begun && awaited => recovery.locks.push(Relock {
+                node: from,
+                ticket,
+                range,
+                held,
+            }),
+            ToDirectory::HadAll {} if begun && awaited => recovery.awaited &= !bit,
+            ToDirectory::Hello { .. }
+            | ToDirectory::Join { .. }
+            | ToDirectory::Rejoin { .. }
+            | ToDirectory::Have { .. }
+            | ToDirectory::Relock { .. }
+            | ToDirectory::HadAll {} => {
+                return Err(refused(from, &message, "this is not the time for it"));
+            }
+            _ if awaited || !share.is_none_or(|share| share.alive) => {
+                return Err(refused(from, &message, "it has not said what it has"));
+            }
+            // Of one that has not joined before, the join is there already, or the message is refused later.
+            _ => recovery.deferred.push((from, message)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn died_recovering(&mut self, node: NodeId) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.awaited &= !node.bit();
+            recovery.unheard.retain(|unheard| *unheard != node);
+            recovery.locks.retain(|lock| lock.node != node);
+            recovery.deferred.retain(|(from, _)| *from != node);
+        }
+    }
+
+    /// A page is there, for all that is known. Whether that may be.
+    fn adopt(&mut self, page: PageId, place: Place, sharers: u32, written: bool) -> bool {
+        let found = self.find(page);
+        let known = place.generation <= self.last_generation;
+        let inside = self.shares().any(|share| {
+            (share.first_frame..share.first_frame + share.frames).contains(&place.frame)
+        });
+        if !inside || !known || found.is_some_and(|frame| frame != place.frame) {
+            return false;
+        }
+        let entry = &mut self.entries[place.frame as usize];
+        if found.is_none() {
+            if entry.state != State::Invalid {
+                return false;
+            }
+            *entry = Entry {
+                page,
+                generation: place.generation,
+                ..Entry::free(entry.host)
+            };
+            let host = entry.host;
+            self.members[host.index()].used += 1;
+            let entries = &self.entries;
+            let hasher = |frame: &u32| entries[*frame as usize].page.hash64();
+            self.pages.insert_unique(page.hash64(), place.frame, hasher);
+            self.link_warmest(place.frame);
+        }
+        let entry = &mut self.entries[place.frame as usize];
+        if entry.generation != place.generation {
+            return false;
+        }
+        entry.sharers |= sharers;
+        entry.flags |= if written { WRITTEN } else { 0 };
+        entry.state = entry.published();
+        true
+    }
+
+    /// Every node of the time before has come back or is dead: goes on from there. `unsaved` is what
+    /// [`crate::segment::Segment::unsaved`] says now of all frames, the stores of the dead ended.
+    ///
+    /// # Panics
+    /// If a node is missing, or none was.
+    pub fn recovered(&mut self, mut unsaved: Vec<(PageId, Place)>, out: &mut Outbox) {
+        let recovery = self.recovery.take().expect("it was started anew");
+        assert_eq!(recovery.awaited, 0, "a node is missing");
+        if self.has(Fault::UnsavedForgotten) {
+            unsaved.clear();
+        }
+        // The newest of a page first: whatever else is there was given up.
+        unsaved.sort_by_key(|(_, place)| std::cmp::Reverse(place.generation));
+        for (page, place) in unsaved {
+            let host = self
+                .entries
+                .get(place.frame as usize)
+                .map(|entry| entry.host);
+            let alive = host.is_some_and(|host| self.members[host.index()].life == Life::Alive);
+            if self.at(place).is_some() {
+                // Whoever wrote it may be dead, and the others only read it.
+                self.entries[place.frame as usize].flags |= WRITTEN;
+                continue;
+            }
+            if !alive && self.find(page).is_none() {
+                out.lost.push(page);
+            }
+            if !alive || !self.adopt(page, place, 0, true) {
+                out.discarded.push(place.frame);
+            }
+        }
+        let shares: Vec<Share> = self.shares().collect();
+        for share in shares.iter().filter(|share| share.alive) {
+            self.free_frames(share.node);
+        }
+        for node in recovery.unheard {
+            if let Some(share) = self.share(node) {
+                out.send(
+                    node,
+                    ToNode::Joined {
+                        first_frame: share.first_frame,
+                        frames: share.frames,
+                        unpublished_pages: share.unpublished_pages,
+                    },
+                );
+            }
+        }
+        for share in shares.iter().filter(|share| !share.alive) {
+            self.tell_death(share.node, out);
+        }
+        for lock in recovery.locks {
+            self.locks
+                .restore(lock.node, lock.ticket, lock.range, lock.held);
+        }
+        let granted = &mut |node, ticket| out.send(node, ToNode::Locked { ticket });
+        self.locks.grant_all(granted);
+        for (from, message) in recovery.deferred {
+            if let Err(error) = self.receive(from, message, out) {
+                out.refused.push((from, error));
+            }
+        }
+        self.make_room(out);
+    }
+}

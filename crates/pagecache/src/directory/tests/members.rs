@@ -1,0 +1,124 @@
+//! Leaving, dying, and what a directory that is started anew makes of what is left.
+
+use super::*;
+
+#[test]
+fn who_leaves_takes_no_page_along() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    let mine = desk.bring(0, 1, Access::Write);
+    desk.lookup(1, 1, Access::Write);
+    let heard = desk.say(0, ToDirectory::Leave {});
+    let going = ToNode::Invalidate {
+        page: page(1),
+        place: mine,
+    };
+    assert_eq!(heard, [(0, going), (1, going)]);
+    desk.say(0, ToDirectory::Invalidated { place: mine });
+    let heard = desk.say(1, ToDirectory::Invalidated { place: mine });
+    let write_back = ToNode::WriteBack {
+        page: page(1),
+        place: mine,
+    };
+    assert_eq!(heard, [(0, write_back)]);
+    let written = ToDirectory::WrittenBack {
+        place: mine,
+        ok: true,
+    };
+    assert_eq!(desk.say(0, written), [(0, ToNode::Left {})]);
+    let other = desk.bring(0, 2, Access::Read);
+    assert!(other.frame >= 2, "no new page is in its memory");
+    desk.die(0);
+    assert_eq!(desk.out.lost, [], "nothing was there to be lost");
+}
+
+#[test]
+fn a_number_and_its_frames_are_anothers_once_all_have_forgotten() {
+    let mut desk = Desk::new(3, 2, 0, 0);
+    let join = ToDirectory::Join {
+        frames: 2,
+        unpublished_pages: 0,
+    };
+    let heard = desk.die(1);
+    let forget = ToNode::Forget { node: node(1) };
+    assert_eq!(heard[2..], [(0, forget), (2, forget)]);
+    desk.say(0, ToDirectory::Forgotten { node: node(1) });
+    let early = desk.try_say(1, join).expect_err("node 2 has not forgotten");
+    assert_eq!(early.kind(), ErrorKind::InvalidInput);
+    desk.say(2, ToDirectory::Forgotten { node: node(1) });
+    assert_eq!(desk.out.forgotten, [node(1)]);
+    let joined = ToNode::Joined {
+        first_frame: 2,
+        frames: 2,
+        unpublished_pages: 0,
+    };
+    assert_eq!(desk.say(1, join), [(1, joined)]);
+}
+
+#[test]
+fn what_is_given_up_is_named() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    let heard = desk.lookup(0, 1, Access::Write);
+    let Some(&(_, ToNode::Fill { place, .. })) = heard.first() else {
+        panic!("{heard:?}");
+    };
+    desk.die(0);
+    assert_eq!(desk.out.discarded, [place.frame]);
+    let kept = desk.bring(1, 2, Access::Read);
+    assert_eq!(desk.out.discarded, [], "frame {} is in use", kept.frame);
+}
+
+#[test]
+fn a_new_directory_knows_what_the_nodes_have() {
+    let mut desk = Desk::new(3, 2, 0, 0);
+    let shared = desk.bring(0, 1, Access::Write);
+    desk.lookup(1, 1, Access::Read);
+    let lost = desk.bring(2, 2, Access::Write);
+    desk.lookup(0, 2, Access::Read);
+    let unmapped = desk.bring(1, 3, Access::Write);
+    let shares: Vec<Share> = desk.directory.shares().collect();
+    let config = desk.directory.config;
+    desk.directory = Directory::recover(config, 1, &shares).expect("the same");
+    assert_eq!(desk.directory.awaited(), Some(0b111));
+    for (number, pages) in [(0, vec![(1, shared), (2, lost)]), (1, vec![(1, shared)])] {
+        let first_frame = u32::from(number) * 2;
+        let rejoin = ToDirectory::Rejoin {
+            first_frame,
+            frames: 2,
+        };
+        desk.say(number, rejoin);
+        for (index, place) in pages {
+            let access = Access::Read;
+            let page = page(index);
+            desk.say(
+                number,
+                ToDirectory::Have {
+                    page,
+                    place,
+                    access,
+                },
+            );
+        }
+        assert_eq!(desk.say(number, ToDirectory::HadAll {}), []);
+    }
+    assert_eq!(desk.lookup(1, 3, Access::Read), [], "node 2 is missing");
+    desk.die(2);
+    assert_eq!(desk.directory.awaited(), Some(0));
+    desk.out = Outbox::default();
+    let unsaved = vec![(page(1), shared), (page(2), lost), (page(3), unmapped)];
+    desk.directory.recovered(unsaved, &mut desk.out);
+    assert_eq!(desk.out.lost, [page(2)], "it was in node 2's memory");
+    let map = ToNode::Map {
+        page: page(3),
+        place: unmapped,
+        access: Access::Write,
+    };
+    assert!(desk.heard().contains(&(1, map)), "{:?}", desk.out.messages);
+    assert_eq!(desk.state(1), State::Shared);
+    assert_eq!(desk.state(2), State::ToBeInvalidated);
+    desk.say(0, ToDirectory::Invalidated { place: lost });
+    let again = desk.bring(0, 2, Access::Read);
+    assert!(
+        again.generation > lost.generation.max(unmapped.generation),
+        "never an old generation again"
+    );
+}

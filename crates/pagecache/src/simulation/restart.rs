@@ -1,0 +1,75 @@
+//! The directory's own end and its start anew, and nodes that take dead ones' numbers.
+
+use std::collections::VecDeque;
+
+use super::world::{Peer, World};
+use crate::directory::{Directory, Outbox, Share};
+use crate::fault::Faults;
+use crate::node::{self, Effect, Node};
+
+impl World {
+    /// A node at its begin, and what it wants done.
+    pub(super) fn peer(&self, config: node::Config) -> (Peer, Vec<Effect>) {
+        let mut effects = Vec::new();
+        let mut node = Node::new(config, &mut effects);
+        node.faults = Faults {
+            planted: self.fault,
+        };
+        node.open(1, super::client::PAGES);
+        let peer = Peer {
+            node,
+            alive: true,
+            connected: true,
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+        };
+        (peer, effects)
+    }
+
+    /// The directory ends between two steps. What was sent to it is gone; what it sent may still arrive. Another one
+    /// knows the shares of the nodes, and nothing else.
+    pub(super) fn crash(&mut self) {
+        self.summary.crashes += 1;
+        self.epoch += 1;
+        let shares: Vec<Share> = self.directory.shares().collect();
+        let counts = self.directory.counts();
+        self.summary.fills += counts.filled;
+        self.summary.evictions += counts.evicted;
+        let directory = Directory::recover(self.config, self.epoch, &shares);
+        self.directory = directory.expect("the same configuration");
+        self.directory.faults = Faults {
+            planted: self.fault,
+        };
+        for peer in &mut self.peers {
+            peer.up.clear();
+            peer.connected = false;
+        }
+    }
+
+    pub(super) fn reconnect(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        peer.connected = true;
+        peer.down.clear();
+        let mut effects = Vec::new();
+        peer.node.rejoin(&mut effects);
+        self.apply(index, effects);
+    }
+
+    pub(super) fn born(&mut self, index: usize) {
+        self.summary.births += 1;
+        let node = self.forgotten.swap_remove(index).index();
+        let (peer, effects) = self.peer(self.configs[node]);
+        self.peers[node] = peer;
+        self.apply(node, effects);
+    }
+
+    /// If the directory was started anew and waits for nobody any more: shows it the frames.
+    pub(super) fn go_on_if_all_are_there(&mut self, out: &mut Outbox) {
+        if self.directory.awaited() == Some(0) {
+            let unsaved =
+                (0..self.segment.frames()).filter_map(|frame| self.segment.unsaved(frame));
+            let unsaved = unsaved.collect();
+            self.directory.recovered(unsaved, out);
+        }
+    }
+}
