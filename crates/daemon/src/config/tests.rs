@@ -113,11 +113,7 @@ fn a_good_file_means_what_it_says() {
     );
     let cache = config.cache.as_ref().expect("there is a cache");
     assert_eq!(cache.durability, Durability::Sync);
-    assert_eq!(
-        (cache.dirty_low_percent, cache.dirty_limit_percent),
-        (13, 40)
-    );
-    assert_eq!(cache.cleaning, forebay_cache::Cleaning::Auto);
+    assert_eq!(cache.dirty_limit_percent, 40);
     assert_eq!(config.volumes[0].mode, Mode::WriteBack);
     assert_eq!(config.volumes[0].promotion, Promotion::Nhit { hits: 2 });
     assert_eq!(config.volumes[0].sequential_cutoff_bytes, 1 << 20);

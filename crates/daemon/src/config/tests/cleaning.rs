@@ -15,8 +15,14 @@ fn cleaning_and_its_marks_are_checked() {
     let report = broken(limit, &with("lru"));
     assert!(report.contains("no cleaning policy \"lru\""), "{report}");
     let config = parse(&GOOD.replace(limit, &with("alru"))).expect("right");
-    let cleaning = config.cache.expect("there is a cache").cleaning;
-    assert_eq!(cleaning, forebay_cache::Cleaning::Alru);
+    let cache = config.cache.expect("there is a cache");
+    assert_eq!(cache.cleaning, forebay_cache::Cleaning::Alru);
+    assert_eq!(
+        (cache.dirty_low_percent, cache.dirty_limit_percent),
+        (13, 40)
+    );
+    let plain = parse(GOOD).expect("right").cache.expect("there is a cache");
+    assert_eq!(plain.cleaning, forebay_cache::Cleaning::Auto);
 }
 
 /// A disk's profile goes over any device.
