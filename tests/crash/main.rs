@@ -9,7 +9,7 @@ mod stack;
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use stack::{CHANGING, CacheStack, SUMS, Setup, TREE, UNTRACKED};
+use stack::{CHANGING, CLEANED, CacheStack, SUMS, Setup, TREE, UNTRACKED};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -36,7 +36,7 @@ fn target(setup: Setup) -> Target<CacheStack> {
 }
 
 /// Two connections in flight on each of two volumes, without and with changes of mode; the latter with each way
-/// of knowing what was overwritten in place.
+/// of knowing what was overwritten in place; and with all that is dirty written back at once.
 fn sweep(mode: Mode, durability: Durability, fits: bool) {
     for variant in [
         0,
@@ -46,6 +46,8 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
         SUMS,
         SUMS | CHANGING,
         SUMS | TREE | CHANGING,
+        CLEANED,
+        TREE | CLEANED,
     ] {
         let target = target(Setup {
             mode,
@@ -179,6 +181,7 @@ fn failures(mode: Mode) {
             (true, SUMS),
             (false, SUMS | CHANGING),
             (true, TREE),
+            (true, CLEANED),
             (false, TREE | CHANGING),
         ] {
             let target = target(Setup {

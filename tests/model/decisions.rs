@@ -50,7 +50,7 @@ fn compare(
             journal: Some(Buf::zeroed(1 << 20)),
             dirty_limit_percent: 100,
             // The simulator has no clock by which dirty blocks could be cleaned.
-            cleaning: Cleaning::OnDemand,
+            cleaning: Cleaning::Nop,
             ..CacheOptions::new([9; 16])
         };
         let (cache, _) = Cache::open(devices, options).await.expect("opens");

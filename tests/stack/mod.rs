@@ -6,7 +6,9 @@ mod setup;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::{Cache, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
+use forebay_cache::{
+    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, VolumeOptions,
+};
 use forebay_io::sim::{DiskConfig, World};
 use forebay_metadata::superblock::{PlanInput, Superblock};
 use forebay_testkit::model::Promise;
@@ -15,7 +17,7 @@ use forebay_volume::Volume;
 
 pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
-pub(crate) use setup::{CHANGING, SUMS, TREE, UNTRACKED};
+pub(crate) use setup::{CHANGING, CLEANED, SUMS, TREE, UNTRACKED};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
@@ -157,6 +159,7 @@ impl Stack for CacheStack {
             durability: self.setup.durability,
             journal: details.journal.then(|| process.journal.clone()),
             dirty_limit_percent: details.dirty_limit_percent,
+            cleaning: details.cleaning,
             commit_interval: details.commit_interval,
             ..CacheOptions::new(process.boot_id)
         };
@@ -220,6 +223,11 @@ impl Running for OpenCache {
     async fn control(&self, volume: usize, draw: u64) -> Result<()> {
         match draw % 3 {
             0 => self.cache.write_back(Some(&name(volume))).await,
+            2 if draw / 18 % 4 == 3 => {
+                let cleaning = Cleaning::ALL[(draw / 72 % 4) as usize];
+                self.cache.set_cleaning(cleaning);
+                Ok(())
+            }
             _ => {
                 let mode = Mode::ALL[(draw / 3 % 6) as usize];
                 self.cache.set_mode(&name(volume), mode)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_cache::{DirtyTracking, Durability, Mode, Promotion};
+use forebay_cache::{Cleaning, DirtyTracking, Durability, Mode, Promotion};
 use forebay_io::sim::Rng;
 use forebay_testkit::crash::{Depth, Failure, Report, Target};
 use forebay_testkit::workload::{Mix, Plan};
@@ -24,6 +24,8 @@ pub(crate) const CHANGING: u64 = 1;
 /// Set in a variant of the plain configuration that has a bit-tree, or nothing, in place of marks.
 pub(crate) const TREE: u64 = 1 << 34;
 pub(crate) const UNTRACKED: u64 = 1 << 35;
+/// Set in a variant of the plain configuration in which all that is dirty is written back at once.
+pub(crate) const CLEANED: u64 = 1 << 39;
 /// Set in a variant of [`Setup::pressed`].
 const PRESSED: u64 = 1 << 32;
 /// Set in a variant of [`Setup::aimed`].
@@ -225,7 +227,7 @@ impl Setup {
     }
 
     const fn is_plain(&self) -> bool {
-        self.variant & !(TREE | UNTRACKED | SUMS) <= CHANGING
+        self.variant & !(TREE | UNTRACKED | SUMS | CLEANED) <= CHANGING
     }
 
     const fn changes(&self) -> bool {
@@ -356,6 +358,10 @@ impl Setup {
             cutoff_bytes: 0,
             modes: vec![self.mode],
             dirty_limit_percent: 75,
+            cleaning: match self.variant & CLEANED {
+                0 => Cleaning::Auto,
+                _ => Cleaning::Acp,
+            },
             latency_us: [(20, 200), (20, 200), (100, 1000)],
             commit_interval: Duration::from_millis(50),
             share: 3,
@@ -400,6 +406,7 @@ impl Setup {
                 vec![self.mode, Mode::ALL[rng.index(Mode::ALL.len())]]
             },
             dirty_limit_percent: [30, 75, 95][rng.index(3)],
+            cleaning: Cleaning::ALL[Rng::labelled(self.variant, 26).index(Cleaning::ALL.len())],
             // A slow device widens the windows in which others can overtake it.
             latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
             commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
@@ -476,6 +483,7 @@ pub(super) struct Details {
     /// One a boot, in turn.
     pub(super) modes: Vec<Mode>,
     pub(super) dirty_limit_percent: u8,
+    pub(super) cleaning: Cleaning,
     /// Of the data, metadata and backing devices.
     pub(super) latency_us: [(u64, u64); 3],
     pub(super) commit_interval: Duration,

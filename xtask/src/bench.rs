@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: Forebay beside its peers and on kernel counters, on this machine.
 
 mod amplification;
+mod cleaning;
 mod client;
 mod cold;
 pub(crate) mod engine;
@@ -32,6 +33,8 @@ pub(crate) enum Bench {
     Nbd(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
+    /// What a cache full of dirty data costs its clients, by cleaning policy, beside its backing device
+    Cleaning(Options),
     /// What blocks of several sizes cost beside blocks of one, and the simulator beside libCacheSim
     Policy(policy::Options),
     /// Adaptive cache blocks against fixed ones: real I/O of traces, with an emulated backing device
@@ -79,6 +82,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::Replay { options, replay } => program(root, options)
                 .and_then(|binary| replay::run(&binary, replay, options.quick))
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Cleaning(options) => program(root, options)
+                .and_then(|binary| cleaning::run(&binary, options.quick))
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::Cold(options) => cold::run(root, options)
                 .and_then(|report| conclude(&report, options.json.as_deref())),

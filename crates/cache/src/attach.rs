@@ -8,12 +8,14 @@ use std::rc::Rc;
 use forebay_block::{
     BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
 };
+use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::order::Site;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 
 use crate::backing::Backing;
+use crate::cleaner::Cleaner;
 use crate::engine::{Attached, Engine};
 use crate::geometry::Block;
 use crate::open::Cache;
@@ -150,12 +152,14 @@ impl Cache {
             filter: RefCell::new(PromotionFilter::new(options.promotion, blocks)),
             streams: RefCell::new(SequentialDetector::new(options.sequential_cutoff_bytes)),
             counters: VolumeCounters::default(),
+            cleaner: Cleaner::new(engine.cleaning.get()),
             in_flight: Cell::new(0),
             detaching: Cell::new(false),
             idle: WaitList::new(),
         });
+        engine.map.borrow_mut().expect_volume(id, size_bytes);
         engine.volumes.borrow_mut().insert(id, Rc::clone(&volume));
-        engine.cleaner.kick();
+        rt::spawn(Rc::clone(engine).clean_volume(Rc::clone(&volume)));
         Ok(Rc::new(CachedVolume {
             engine: Rc::clone(engine),
             volume,
@@ -196,6 +200,7 @@ impl Cache {
                 })
                 .await?;
             volume.size_bytes.set(size);
+            engine.map.borrow_mut().expect_volume(volume.id, size);
         }
         Ok(size)
     }
@@ -240,6 +245,8 @@ impl Cache {
         engine.regions.forget_volume(volume.id);
         (engine.stats.writes_of_the_gone).add(volume.counters.writes());
         engine.volumes.borrow_mut().remove(&volume.id);
+        // Its cleaner ends.
+        engine.cleaners.kick();
         engine.reclaim.hint();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The cleaner: writes dirty blocks back, in the background.
+//! How dirty blocks are written back; when, and which, is for [`cleaner`](crate::cleaner).
 //!
 //! Rule 4: a block turns clean only when its data went to the backing device, a flush there covered
 //! it, and nobody wrote to the block meanwhile. The cleaner takes no lock while it works, so that
@@ -7,68 +7,22 @@
 //! reads slots whose data may still sit in the cache device's volatile cache, which is fine as long as no flush
 //! of that failed: the dirty record stays until the copy is durable elsewhere.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
+use forebay_policy::cleaning::WIDEST;
 use forebay_policy::{BlockId, BlockKey, clean_with};
 
 use crate::bring::Spread;
 use crate::engine::{Attached, Engine};
 use crate::geometry::Block;
-use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN, Slot};
-use crate::options::Cleaning;
+use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
 use crate::plant::{Fault, planted};
 
 /// Blocks written back between two flushes of the backing device.
-const BATCH: usize = 64;
-/// Dirty blocks that are looked at for a batch.
-const LOOK_AT: usize = 16 * BATCH;
-/// Blocks of a batch that are under way at a time when nothing presses.
-const GENTLE: usize = 4;
-/// Below this share of dirty blocks the cleaner works gently.
-const LOW_PERCENT: u64 = 20;
-/// How long dirty data may lie before it is written back though nothing presses.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How long the cleaner rests when it finds nothing that it can clean.
-const REST: Duration = Duration::from_millis(5);
-/// Wait after a failed write-back.
-const BACK_OFF: Duration = Duration::from_secs(1);
-
-/// State of the cleaner.
-#[derive(Debug, Default)]
-pub(crate) struct Cleaner {
-    kick: WaitList,
-    /// Blocks that the reclaimer wants clean, coldest first.
-    wanted: RefCell<VecDeque<BlockId>>,
-    is_wanted: Cell<bool>,
-    /// Somebody else is writing back; the task pauses.
-    suspended: Cell<u32>,
-    /// Woken when the write-back of a block ends.
-    ended: WaitList,
-}
-
-impl Cleaner {
-    pub(crate) fn kick(&self) {
-        self.kick.wake_all();
-    }
-
-    /// Whether some of what the reclaimer wants clean was not tried yet.
-    pub(crate) const fn is_wanted(&self) -> bool {
-        self.is_wanted.get()
-    }
-
-    pub(crate) fn want_clean(&self, blocks: VecDeque<BlockId>) {
-        *self.wanted.borrow_mut() = blocks;
-        self.is_wanted.set(true);
-        self.kick.wake_all();
-    }
-}
+pub(crate) const BATCH: usize = WIDEST;
 
 /// Granules of a block that are written back.
 #[derive(Clone, Copy, Debug)]
@@ -88,136 +42,6 @@ struct WrittenBack {
 }
 
 impl Engine {
-    /// The cleaner's task.
-    pub(crate) async fn clean_loop(self: Rc<Self>) {
-        rt::spawn(Rc::clone(&self).kick_at_times());
-        while !self.stopping.get() {
-            if !self.is_cleaning_pressed() {
-                self.cleaner.kick.wait().await;
-            }
-            if self.stopping.get() || self.commit.failure().is_some() {
-                return;
-            }
-            let pressed = self.is_cleaning_pressed();
-            let idle = !pressed && self.options.cleaning == Cleaning::OnDemand;
-            let slots = match self.cleaner.suspended.get() {
-                0 if !idle => self.next_to_clean(pressed),
-                _ => Vec::new(),
-            };
-            if slots.is_empty() {
-                // Nothing is dirty, or it is locked, or of volumes that are not attached. A kick does
-                // not change that: time does.
-                self.wishes_are_done();
-                rt::sleep(REST).await;
-                continue;
-            }
-            let percent = self.dirty_percent();
-            let width = if pressed || percent > LOW_PERCENT {
-                BATCH
-            } else {
-                GENTLE
-            };
-            let failed = self.clean_batch(&slots, width).await.is_err();
-            if failed {
-                self.cleaner.wanted.borrow_mut().clear();
-            }
-            if self.cleaner.wanted.borrow().is_empty() {
-                self.wishes_are_done();
-            }
-            self.reclaim.hint();
-            if failed {
-                rt::sleep(BACK_OFF).await;
-            }
-        }
-    }
-
-    /// Nothing that is dirty lies for ever.
-    async fn kick_at_times(self: Rc<Self>) {
-        while !self.stopping.get() {
-            rt::sleep(PAUSE).await;
-            self.cleaner.kick();
-        }
-    }
-
-    fn is_cleaning_pressed(&self) -> bool {
-        self.cleaner.is_wanted() || self.above_dirty_limit()
-    }
-
-    /// All that the reclaimer wanted clean was tried.
-    fn wishes_are_done(&self) {
-        if self.cleaner.is_wanted.replace(false) {
-            self.reclaim.look_again();
-        }
-    }
-
-    pub(crate) fn dirty_percent(&self) -> u64 {
-        let map = self.map.borrow();
-        map.dirty_units() * 100 / u64::from(map.units()).max(1)
-    }
-
-    pub(crate) fn above_dirty_limit(&self) -> bool {
-        self.dirty_percent() >= u64::from(self.options.dirty_limit_percent)
-    }
-
-    /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.
-    fn next_to_clean(&self, pressed: bool) -> Vec<BlockId> {
-        let only_wanted = self.options.cleaning == Cleaning::OnDemand && !self.above_dirty_limit();
-        let mut map = self.map.borrow_mut();
-        let mut wanted = Vec::with_capacity(BATCH);
-        while wanted.len() < BATCH
-            && let Some(slot) = self.cleaner.wanted.borrow_mut().pop_front()
-        {
-            if self.can_be_cleaned(&map.slot(slot)) {
-                wanted.push(slot);
-            }
-        }
-        if !wanted.is_empty() {
-            wanted.sort_unstable_by_key(|slot| map.slot(*slot).key);
-        }
-        // What was wanted may have gone along with other blocks already.
-        if !wanted.is_empty() || only_wanted {
-            return wanted;
-        }
-        let (mut slots, mut spared, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..map.queued_dirty().min(LOOK_AT) {
-            let Some(slot) = map.pop_dirty() else { break };
-            let entry = map.slot(slot);
-            if !entry.has(LIVE) || entry.dirty == 0 {
-                continue;
-            }
-            if !self.can_be_cleaned(&entry) {
-                later.push(slot);
-            } else if entry.has(REWRITTEN) {
-                // Written to since the hand came by last: it may be again before it comes next.
-                map.clear_flags(slot, REWRITTEN);
-                spared.push(slot);
-            } else {
-                slots.push(slot);
-            }
-            if slots.len() == BATCH {
-                break;
-            }
-        }
-        if pressed {
-            let rest = spared.split_off(spared.len().min(BATCH - slots.len()));
-            slots.append(&mut spared);
-            spared = rest;
-        }
-        for slot in later.into_iter().chain(spared) {
-            map.requeue_dirty(slot);
-        }
-        slots.sort_unstable_by_key(|slot| map.slot(*slot).key);
-        slots
-    }
-
-    fn can_be_cleaned(&self, entry: &Slot) -> bool {
-        entry.has(LIVE)
-            && entry.dirty != 0
-            && !entry.has(CLEANING)
-            && self.volumes.borrow().contains_key(&entry.key.volume())
-            && !self.is_being_changed(entry)
-    }
-
     /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to
     /// meanwhile. Dirty blocks go back on the queue.
     ///
@@ -259,7 +83,7 @@ impl Engine {
                 error.get_or_insert(found);
             }
         }
-        self.cleaner.ended.wake_all();
+        self.cleaners.ended.wake_all();
         error.map_or(Ok(()), Err)
     }
 
@@ -449,10 +273,17 @@ impl Engine {
         volume: u16,
         until_clean: bool,
     ) -> Result<()> {
-        self.cleaner.suspended.set(self.cleaner.suspended.get() + 1);
+        let attached = self.volume_by_id(volume);
+        let suspend = |by: i32| {
+            if let Some(attached) = &attached {
+                let suspended = &attached.cleaner.suspended;
+                suspended.set(suspended.get().saturating_add_signed(by));
+            }
+        };
+        suspend(1);
         let result = self.write_back_passes(volume, until_clean).await;
-        self.cleaner.suspended.set(self.cleaner.suspended.get() - 1);
-        self.cleaner.kick();
+        suspend(-1);
+        self.cleaners.kick();
         result
     }
 
@@ -490,7 +321,7 @@ impl Engine {
             let map = self.map.borrow();
             !slots.iter().any(|slot| map.has(*slot, CLEANING))
         };
-        self.cleaner.ended.until(is_over).await;
+        self.cleaners.ended.until(is_over).await;
         if self.stopping.get() {
             return Err(ErrorKind::ShuttingDown.into());
         }

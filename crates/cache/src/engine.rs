@@ -10,9 +10,11 @@ use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore, WaitList};
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
+use forebay_policy::cleaning::Cleaning;
 use forebay_policy::{BlockId, BlockKey, Footprint, PromotionFilter, SequentialDetector};
 
 use crate::backing::Backing;
+use crate::cleaner::Cleaner;
 use crate::commit::Committer;
 use crate::geometry::{Block, Geometry};
 use crate::integrity::{Scrubber, Sums};
@@ -61,7 +63,8 @@ pub(crate) struct Engine {
     pub(crate) stats: Stats,
     pub(crate) stopping: Cell<bool>,
     pub(crate) reclaim: crate::reclaim::Reclaimer,
-    pub(crate) cleaner: crate::clean::Cleaner,
+    pub(crate) cleaners: crate::cleaner::Cleaners,
+    pub(crate) cleaning: Cell<Cleaning>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -83,6 +86,7 @@ pub(crate) struct Attached {
     pub(crate) filter: RefCell<PromotionFilter>,
     pub(crate) streams: RefCell<SequentialDetector>,
     pub(crate) counters: VolumeCounters,
+    pub(crate) cleaner: Cleaner,
     pub(crate) in_flight: Cell<u64>,
     pub(crate) detaching: Cell<bool>,
     pub(crate) idle: WaitList,
@@ -157,7 +161,10 @@ impl Engine {
     pub(crate) fn wake_everyone(&self) {
         self.regions.wake();
         self.reclaim.wake();
-        self.cleaner.kick();
+        self.cleaners.kick();
+        for volume in self.volumes.borrow().values() {
+            volume.cleaner.wake();
+        }
     }
 
     pub(crate) fn sync_durability(&self) -> bool {

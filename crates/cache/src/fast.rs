@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
+use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, BlockKey};
 
 use crate::map::REWRITTEN;
@@ -70,8 +71,10 @@ impl CachedVolume {
         let open = open.and_then(|(_, block)| engine.keep_open(block));
         let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));
         volume.enter();
+        let begun = volume.begin_io();
         rt::spawn(async move {
             let mut result = io.await;
+            volume.end_io(Whose::Cache, begun);
             if write {
                 engine.slot_written(slot);
             }

@@ -10,7 +10,7 @@ mod restore;
 
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{
-    Ahead, BlockId, BlockKey, BlockTable, DirtySweep, Leave, Picked, Span, TwoLevel,
+    Ahead, BlockId, BlockKey, BlockTable, DirtyOrder, Leave, Picked, Span, TwoLevel,
 };
 
 use crate::bring::Spread;
@@ -34,8 +34,6 @@ pub(crate) const REWRITTEN: u16 = 16;
 pub(crate) const CLEANING: u16 = 32;
 /// A record of it may stand in the log or in the process journal.
 pub(crate) const TRACED: u16 = 64;
-/// The cleaner will come to it.
-pub(crate) const QUEUED: u16 = 128;
 /// Turned clean since its last record.
 pub(crate) const CLEANED: u16 = 256;
 /// Its death is queued: nothing may log it any more.
@@ -106,7 +104,8 @@ pub(crate) struct Map {
     granules: Granules,
     /// By the volume's number.
     shares: Vec<Share>,
-    dirty_sweep: DirtySweep,
+    /// By the volume's number: what the cleaner will come to.
+    dirty_orders: Vec<DirtyOrder>,
     dirty_blocks: u64,
     dirty_units: u64,
 }
@@ -122,7 +121,7 @@ impl Map {
             flags: Vec::with_capacity(count),
             granules: Granules::new(units, geometry.granules(0)),
             shares: Vec::new(),
-            dirty_sweep: DirtySweep::new(count),
+            dirty_orders: Vec::new(),
             dirty_blocks: 0,
             dirty_units: 0,
         }
@@ -231,7 +230,11 @@ impl Map {
         let slot = size_of::<u32>() + size_of::<u16>();
         self.table.memory_bytes()
             + self.flags.len() * slot
-            + self.dirty_sweep.memory_bytes()
+            + self
+                .dirty_orders
+                .iter()
+                .map(DirtyOrder::memory_bytes)
+                .sum::<usize>()
             + self.granules.memory_bytes()
     }
 
@@ -325,8 +328,7 @@ impl Map {
             self.flags.resize(slot as usize + 1, 0);
             self.records.resize(slot as usize + 1, NO_RECORD);
         }
-        let flags = &mut self.flags[slot as usize];
-        *flags = LIVE | *flags & QUEUED;
+        self.flags[slot as usize] = LIVE;
         self.records[slot as usize] = NO_RECORD;
         let bytes = self.geometry.block_bytes(class);
         let share = self.share_mut(volume);
@@ -347,8 +349,7 @@ impl Map {
         self.set(slot, 0, 0);
         let Slot { key, class, .. } = self.slot(slot);
         self.table.retire(slot);
-        // A stale entry on the dirty queue is skipped when it comes up; the flag stays with it.
-        self.flags[slot as usize] &= QUEUED;
+        self.flags[slot as usize] = 0;
         self.records[slot as usize] = NO_RECORD;
         let bytes = self.geometry.block_bytes(class);
         let share = self.share_mut(key.volume());
@@ -388,11 +389,24 @@ impl Map {
     }
 
     fn queue_dirty(&mut self, slot: BlockId) {
-        let flags = &mut self.flags[slot as usize];
-        if *flags & QUEUED == 0 {
-            *flags |= QUEUED;
-            self.dirty_sweep.push(slot);
+        let (volume, region, _) = self.table.address(slot);
+        let window = region / self.geometry.window_regions();
+        self.dirty_order(volume).insert(window);
+    }
+
+    fn dirty_order(&mut self, volume: u16) -> &mut DirtyOrder {
+        let number = usize::from(volume);
+        if number >= self.dirty_orders.len() {
+            (self.dirty_orders).resize_with(number + 1, DirtyOrder::default);
         }
+        &mut self.dirty_orders[number]
+    }
+
+    /// Makes room to know what is dirty of a volume of this size.
+    pub(crate) fn expect_volume(&mut self, volume: u16, size_bytes: u64) {
+        let last = self.geometry.region_at(size_bytes.saturating_sub(1));
+        let window = last / self.geometry.window_regions();
+        self.dirty_order(volume).reserve(window);
     }
 
     pub(crate) fn add_flags(&mut self, slot: BlockId, flags: u16) {
@@ -425,22 +439,48 @@ impl Map {
         self.records[slot as usize] = record_at;
     }
 
-    /// Takes the next slot off that the cleaner should look at. It may be clean or free by now.
-    pub(crate) fn pop_dirty(&mut self) -> Option<BlockId> {
-        let slot = self.dirty_sweep.pop()?;
-        self.clear_flags(slot, QUEUED);
-        Some(slot)
+    /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it, in order.
+    pub(crate) fn pop_dirty(&mut self, volume: u16) -> Vec<BlockId> {
+        let Some(windows) = self.dirty_order(volume).pop() else {
+            return Vec::new();
+        };
+        let regions = self.geometry.window_regions();
+        let mut slots = Vec::new();
+        for region in windows.start * regions..windows.end * regions {
+            slots.extend(self.table.find(volume, region).filter_map(|(slot, span)| {
+                let dirty = self.has(slot, LIVE) && self.maps(slot, span.class).1 != 0;
+                dirty.then_some(slot)
+            }));
+        }
+        slots.sort_unstable_by_key(|slot| self.slot(*slot).key);
+        slots
     }
 
-    /// Puts a slot that is still dirty back.
+    /// The cleaner will come to a slot again, if it is dirty still.
     pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
         if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
             self.queue_dirty(slot);
         }
     }
 
-    pub(crate) fn queued_dirty(&self) -> usize {
-        self.dirty_sweep.len()
+    /// Stretches of a volume that the cleaner will come to.
+    pub(crate) fn dirty_stretches(&self, volume: u16) -> usize {
+        (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::len)
+    }
+
+    /// How often the cleaner came to the end of a volume.
+    pub(crate) fn dirty_rounds(&self, volume: u16) -> u64 {
+        (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::rounds)
+    }
+
+    /// Moves the cleaner's hand to where most of a volume is dirty: [`DirtyOrder::seek_fullest`].
+    pub(crate) fn seek_fullest(&mut self, volume: u16, end: usize) -> usize {
+        self.dirty_order(volume).seek_fullest(end)
+    }
+
+    /// The volume that a slot belongs to.
+    pub(crate) fn volume(&self, slot: BlockId) -> u16 {
+        self.table.address(slot).0
     }
 
     /// Slots that hold a block of `volume`.

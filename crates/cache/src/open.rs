@@ -10,9 +10,10 @@ use forebay_io::sync::Semaphore;
 use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::Footprint;
+use forebay_policy::cleaning::Cleaning;
 
 use crate::bring::worth;
-use crate::clean::Cleaner;
+use crate::cleaner::Cleaners;
 use crate::commit::Committer;
 use crate::engine::Engine;
 use crate::format::check_roles;
@@ -90,7 +91,8 @@ impl Cache {
             stats: Stats::default(),
             stopping: Cell::new(false),
             reclaim,
-            cleaner: Cleaner::default(),
+            cleaners: Cleaners::default(),
+            cleaning: Cell::new(options.cleaning),
             superblock: RefCell::new(superblock),
             options,
         });
@@ -120,7 +122,7 @@ impl Cache {
         rt::spawn(Rc::clone(&engine).commit_timer());
         rt::spawn(Rc::clone(&engine).mark_timer());
         rt::spawn(Rc::clone(&engine).tree_timer());
-        rt::spawn(Rc::clone(&engine).clean_loop());
+        rt::spawn(Rc::clone(&engine).kick_at_times());
         rt::spawn(Rc::clone(&engine).reclaim_loop());
         Ok((Self { engine }, report))
     }
@@ -186,8 +188,17 @@ impl Cache {
     /// `NotFound` for an unknown volume.
     pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
         self.engine.volume_by_name(name)?.mode.set(mode);
-        self.engine.cleaner.kick();
+        self.engine.cleaners.kick();
         Ok(())
+    }
+
+    /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
+    pub fn set_cleaning(&self, cleaning: Cleaning) {
+        self.engine.cleaning.set(cleaning);
+        for volume in self.engine.volumes.borrow().values() {
+            volume.cleaner.set(cleaning);
+        }
+        self.engine.cleaners.kick();
     }
 
     /// The epoch of an attached volume: what the state directory must remember before the volume is
@@ -228,6 +239,7 @@ impl Cache {
             commits: stats.commits.get(),
             commit_time_us: stats.commit_time_us.get(),
             marks: stats.marks.get(),
+            cleaning: engine.cleaning.get(),
             dirty_tracking: engine.superblock.borrow().dirty_tracking,
             checksums: engine.checksum_stats(),
             tree: engine.tracking.stats(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
 use forebay_policy::Promotion;
+use forebay_policy::cleaning::Cleaning;
 
 use crate::DirtyTracking;
 
@@ -161,7 +162,9 @@ pub struct CacheOptions {
     pub boot_id: [u8; 16],
     /// Above this share of dirty blocks, writes that miss go to the backing device.
     pub dirty_limit_percent: u8,
-    /// What is written back when nothing presses.
+    /// Below this share of dirty blocks, writing them back is in no hurry.
+    pub dirty_low_percent: u8,
+    /// When dirty blocks are written back.
     pub cleaning: Cleaning,
     /// How often the map is made durable without anybody asking.
     pub commit_interval: Duration,
@@ -179,21 +182,12 @@ impl CacheOptions {
             journal: None,
             boot_id,
             dirty_limit_percent: 75,
-            cleaning: Cleaning::Steady,
+            dirty_low_percent: 20,
+            cleaning: Cleaning::Auto,
             commit_interval: Duration::from_secs(1),
             accept_journal_loss: false,
         }
     }
-}
-
-/// When dirty blocks are written back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cleaning {
-    /// All the time, gently.
-    #[default]
-    Steady,
-    /// When room is needed or too much is dirty, and no sooner.
-    OnDemand,
 }
 
 /// How a volume is attached.

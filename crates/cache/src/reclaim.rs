@@ -88,7 +88,7 @@ impl Engine {
             let ahead = self.reclaim.ahead.borrow();
             ahead.is_pressed(self.map.borrow().table())
         };
-        !self.reclaim.stuck.get() && self.is_low() && (!self.cleaner.is_wanted() || pressed())
+        !self.reclaim.stuck.get() && self.is_low() && (!self.is_clean_wanted() || pressed())
     }
 
     /// Whether so little room is left that kills should not wait for somebody else's round.
@@ -207,7 +207,7 @@ impl Engine {
             (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
         };
         if !picked.dirty.is_empty() {
-            self.cleaner.want_clean(picked.dirty.into());
+            self.want_clean(picked.dirty);
         }
         let victims = picked.leaving;
         if victims.is_empty() {

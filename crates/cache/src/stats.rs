@@ -47,6 +47,12 @@ pub(crate) struct VolumeCounters {
 }
 
 impl VolumeCounters {
+    /// Pieces of reads and writes.
+    pub(crate) fn requests(&self) -> u64 {
+        let reads = self.read_hits.get().wrapping_add(self.read_misses.get());
+        reads.wrapping_add(self.writes())
+    }
+
     /// Pieces of writes.
     pub(crate) fn writes(&self) -> u64 {
         self.write_hits.get().wrapping_add(self.write_misses.get())
@@ -155,6 +161,8 @@ pub struct CacheStats {
     pub commit_time_us: u64,
     /// Marks set.
     pub marks: u64,
+    /// When dirty blocks are written back.
+    pub cleaning: forebay_policy::cleaning::Cleaning,
     /// How the cache knows what was overwritten in place.
     pub dirty_tracking: DirtyTracking,
     /// Of its checksums, if it has some.

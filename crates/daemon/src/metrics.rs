@@ -128,6 +128,13 @@ fn cache(text: &mut Text, status: &Status) {
     for (name, help, value) in gauges {
         text.single(&format!("forebay_cache_{name}"), "gauge", help, value);
     }
+    text.family(
+        "forebay_cache_cleaning_info",
+        "gauge",
+        "When dirty blocks are written back.",
+    );
+    let policy = [("policy", cache.cleaning.as_str())];
+    text.sample("forebay_cache_cleaning_info", &policy, 1);
     let counters = [
         (
             "evictions",
@@ -534,6 +541,7 @@ mod tests {
         assert!(families.len() > 25, "{families:?}");
         for sample in [
             "forebay_cache_dirty_bytes 65536",
+            "forebay_cache_cleaning_info{policy=\"auto\"} 1",
             "forebay_volume_read_hits_total{volume=\"db\"} 90",
             "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",

@@ -42,13 +42,15 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     let share = |bytes| percent(bytes, cache.capacity_bytes).unwrap_or(0.0);
     let mut lines = vec![
         format!(
-            "{} of {} used ({:.0}%), {} dirty ({:.0}%, limit {}%), blocks of {}, durability {}",
+            "{} of {} used ({:.0}%), {} dirty ({:.0}%, marks {}% and {}%, cleaning {}), blocks of {}, durability {}",
             human_bytes(cache.used_bytes),
             human_bytes(cache.capacity_bytes),
             share(cache.used_bytes),
             human_bytes(cache.dirty_bytes),
             share(cache.dirty_bytes),
+            cache.dirty_low_percent,
             cache.dirty_limit_percent,
+            cache.cleaning,
             block_sizes_in_words(cache.block_size_bytes, &cache.block_sizes),
             cache.durability,
         ),

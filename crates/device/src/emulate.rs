@@ -22,6 +22,7 @@
 //! Whatever is measured through this device is emulated; [`DeviceInfo::emulated`] says so in words,
 //! and every layer above passes that on.
 
+pub mod disk;
 pub mod memory;
 
 use std::cell::Cell;

@@ -15,6 +15,31 @@ impl BitSet {
         Self { bits, words }
     }
 
+    /// Makes room for numbers below `bound`.
+    pub(crate) fn grow(&mut self, bound: usize) {
+        self.bits.resize(bound.div_ceil(64).max(self.bits.len()), 0);
+        self.words
+            .resize(self.bits.len().div_ceil(64).max(self.words.len()), 0);
+    }
+
+    /// How many of these numbers are there.
+    pub(crate) fn count(&self, numbers: std::ops::Range<usize>) -> u32 {
+        let mut count = 0;
+        let mut at = numbers.start;
+        while let Some(found) = self.next(at).filter(|found| *found < numbers.end) {
+            // The rest of the word.
+            let end = (found / 64 * 64 + 64).min(numbers.end);
+            let rest = self.bits[found / 64] & u64::MAX << (found % 64);
+            let kept = match end % 64 {
+                0 => rest,
+                within => rest & !(u64::MAX << within),
+            };
+            count += kept.count_ones();
+            at = end;
+        }
+        count
+    }
+
     /// Adds a number. Returns whether it was not there.
     ///
     /// # Panics

@@ -5,6 +5,7 @@
 mod adaptive;
 mod admission;
 mod bits;
+pub mod cleaning;
 mod index;
 mod lru;
 mod order;
@@ -19,5 +20,5 @@ pub use adaptive::{
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;
-pub use order::DirtySweep;
+pub use order::DirtyOrder;
 pub use replacement::{Policy, Replacement};

@@ -13,6 +13,7 @@ use forebay_block::Result;
 use forebay_metadata::order::Site;
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
+use forebay_policy::cleaning::Whose;
 
 use super::cached::forget_if_empty;
 use crate::engine::{Attached, Engine, Job};
@@ -64,10 +65,8 @@ async fn to_backing(engine: &Engine, volume: &Attached, job: &Job<Piece>) -> Res
     let offset = engine
         .geometry
         .backing_offset(job.part.block, job.part.start);
-    volume
-        .backing
-        .write(offset, job.buf.clone(), job.durable)
-        .await
+    let writing = volume.backing.write(offset, job.buf.clone(), job.durable);
+    volume.timed(Whose::Backing, writing).await
 }
 
 /// Writes a piece of a block that was just given `slot`. No record of it exists, so that no mark is

@@ -7,6 +7,7 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
+use forebay_policy::cleaning::{Cleaning, Whose};
 
 use super::around::drop_clean;
 use crate::engine::{Attached, Engine, Job};
@@ -105,7 +106,8 @@ async fn write_data(
     if mark.is_some() {
         engine.announce(slot).await?;
     }
-    let written = engine.write_slot(volume, slot, start, buf).await;
+    let writing = engine.write_slot(volume, slot, start, buf);
+    let written = volume.timed(Whose::Cache, writing).await;
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
         drop_clean(engine, slot, clean);
@@ -132,8 +134,8 @@ async fn write_data(
     if fresh {
         engine.queue_record(slot);
     }
-    if engine.above_dirty_limit() {
-        engine.cleaner.kick();
+    if engine.above_dirty_limit() || engine.cleaning.get() == Cleaning::Acp {
+        engine.cleaners.kick();
     }
     Ok(fresh)
 }

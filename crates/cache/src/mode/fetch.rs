@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDeviceExt, Error, ErrorKind, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
+use forebay_policy::cleaning::Whose;
 
 use super::take_in::{Held, take_in};
 use crate::engine::{Attached, Engine, Job};
@@ -192,7 +193,8 @@ async fn from_backing(
 ) -> Result<()> {
     let offset = engine.geometry.backing_offset(job.part.block, run.start);
     let buf = job.buf.slice(relative(job, &run));
-    volume.backing.device.read(offset, buf).await
+    let reading = volume.backing.device.read(offset, buf);
+    volume.timed(Whose::Backing, reading).await
 }
 
 /// Reads the granules in `mask` from the slot and the others from the backing device.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_io::rt;
+use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, Span};
 
 use super::cached::forget_if_empty;
@@ -252,12 +253,14 @@ impl Intake {
         let own = job.buf.slice(at..at + asked.len());
         let backing = &self.volume.backing.device;
         if asked == run {
-            backing.read(self.offset(run.start), own.clone()).await?;
+            let reading = backing.read(self.offset(run.start), own.clone());
+            self.volume.timed(Whose::Backing, reading).await?;
             self.fill(&run, &own).await;
             return Ok(None);
         }
         let buf = Buf::scratch(run.len());
-        let read = backing.read(self.offset(run.start), buf.clone()).await;
+        let reading = backing.read(self.offset(run.start), buf.clone());
+        let read = self.volume.timed(Whose::Backing, reading).await;
         if read.is_err() {
             // What nobody asked for may be what cannot be read.
             backing.read(self.offset(asked.start), own).await?;

@@ -24,7 +24,7 @@ async fn open_lazy(disks: &[SimDisk]) -> (Cache, RecoveryReport) {
     };
     let options = CacheOptions {
         journal: Some(Buf::zeroed(1 << 16)),
-        cleaning: Cleaning::OnDemand,
+        cleaning: Cleaning::Nop,
         dirty_limit_percent: 95,
         accept_journal_loss: true,
         ..CacheOptions::new([9; 16])

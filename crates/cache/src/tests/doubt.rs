@@ -33,7 +33,7 @@ async fn open_lazy(disks: &[SimDisk]) -> Cache {
     };
     let options = CacheOptions {
         journal: Some(Buf::zeroed(1 << 16)),
-        cleaning: Cleaning::OnDemand,
+        cleaning: Cleaning::Nop,
         dirty_limit_percent: 95,
         ..CacheOptions::new([9; 16])
     };

@@ -235,7 +235,7 @@ fn who_comes_while_a_block_is_being_marked_waits_as_well() {
             crashes += 1;
             run(&world, async move |disks| {
                 let options = CacheOptions {
-                    cleaning: Cleaning::OnDemand,
+                    cleaning: Cleaning::Nop,
                     ..CacheOptions::new([10; 16])
                 };
                 let (cache, report) = (Cache::open(devices(&disks), options).await).expect("opens");

@@ -35,6 +35,18 @@ pub(super) struct SetMode {
     answer: Answer,
 }
 
+/// Change when dirty data is written back, while volumes are served
+///
+/// The configuration file is not changed: the next start uses what stands there.
+#[derive(Debug, Args)]
+pub(super) struct SetCleaning {
+    /// auto (as fast as clients allow), alru (by age), acp (always, as fast as it goes) or nop (only
+    /// what room is needed for, and on `forebay flush`)
+    policy: String,
+    #[command(flatten)]
+    answer: Answer,
+}
+
 /// Write a volume back and let the cache forget it
 ///
 /// It is not served any more; the backing device alone has the data then, and may be used without
@@ -99,6 +111,13 @@ impl SetMode {
     pub(super) fn run(self, control: &Path) -> Result<()> {
         let Self { volume, mode, .. } = self;
         self.answer.show(control, &Request::Mode { volume, mode })
+    }
+}
+
+impl SetCleaning {
+    pub(super) fn run(self, control: &Path) -> Result<()> {
+        let Self { policy, answer } = self;
+        answer.show(control, &Request::Cleaning { policy })
     }
 }
 

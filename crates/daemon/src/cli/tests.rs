@@ -35,6 +35,7 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay secret generate --hash sha512",
         "forebay mode db wb",
         "forebay mode db write-through",
+        "forebay cleaning nop --json",
         "forebay detach db",
         "forebay grow db",
         "forebay check forebay.toml",

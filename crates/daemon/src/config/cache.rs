@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_cache::DirtyTracking;
+use forebay_cache::{Cleaning, DirtyTracking};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -26,8 +26,12 @@ pub struct Cache {
     pub metadata: Option<String>,
     /// What an acknowledged write survives.
     pub durability: Durability,
-    /// Share of the cache that may be dirty before writes wait for cleaning.
+    /// The high mark: above this dirty share of the cache, writes that miss go round it.
     pub dirty_limit_percent: u8,
+    /// The low mark: below this dirty share, writing back is in no hurry.
+    pub dirty_low_percent: u8,
+    /// When dirty blocks are written back.
+    pub cleaning: Cleaning,
     /// Longest time that metadata waits for a flush before it is written anyway.
     pub commit_interval: Duration,
     /// Where the process journal lies; none for `/dev/shm/forebay-UUID.journal`.
@@ -63,7 +67,9 @@ pub(super) struct RawCache {
     pub(super) data: Spanned<String>,
     pub(super) metadata: Option<Spanned<String>>,
     durability: Option<Durability>,
-    dirty_limit: Option<Percent>,
+    dirty_limit: Option<Spanned<Percent>>,
+    dirty_low: Option<Spanned<Percent>>,
+    cleaning: Option<Spanned<String>>,
     commit_interval: Option<Spanned<Interval>>,
     journal: Option<PathBuf>,
     journal_size: Option<Spanned<Size>>,
@@ -122,14 +128,38 @@ impl RawCache {
                 });
         let checksums = (self.checksums.as_ref())
             .map(|wanted| (*wanted.get_ref(), problems.line(wanted.span().start)));
+        let cleaning = self.cleaning.as_ref().map_or(Cleaning::default(), |name| {
+            Cleaning::named(name.get_ref()).unwrap_or_else(|| {
+                let what = format!("there is no cleaning policy {:?}", name.get_ref());
+                let help = "write \"auto\", \"alru\", \"acp\" or \"nop\", or leave `cleaning` out";
+                problems.add(&name.span(), what, help);
+                Cleaning::default()
+            })
+        });
+        let percent = |given: &Option<Spanned<Percent>>| given.as_ref().map(|p| p.get_ref().0);
+        let dirty_limit_percent = percent(&self.dirty_limit).unwrap_or(DIRTY_LIMIT_PERCENT);
+        let dirty_low_percent = percent(&self.dirty_low).unwrap_or(dirty_limit_percent / 3);
+        if let Some(low) = &self.dirty_low
+            && dirty_low_percent > dirty_limit_percent
+        {
+            problems.add(
+                &low.span(),
+                format!(
+                    "the low mark is above the high one, `dirty_limit`, of {dirty_limit_percent}%"
+                ),
+                "write a smaller share, or leave `dirty_low` out for a third of `dirty_limit`",
+            );
+        }
         Cache {
             checksums,
+            cleaning,
+            dirty_low_percent,
             block_sizes,
             dirty_tracking,
             data: self.data.get_ref().clone(),
             metadata: self.metadata.as_ref().map(|name| name.get_ref().clone()),
             durability: self.durability.unwrap_or_default(),
-            dirty_limit_percent: self.dirty_limit.map_or(DIRTY_LIMIT_PERCENT, |p| p.0),
+            dirty_limit_percent,
             commit_interval: self
                 .commit_interval
                 .as_ref()

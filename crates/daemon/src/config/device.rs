@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_device::emulate::disk::DiskProfile;
 use forebay_device::emulate::memory::MemoryProfile;
 use forebay_transit::Policy;
 use serde::Deserialize;
@@ -64,6 +65,13 @@ pub enum DeviceKind {
         on: String,
         /// What is declared.
         profile: MemoryProfile,
+    },
+    /// Another device with the declared arm and platter of a disk.
+    EmulatedDisk {
+        /// The name of the device under it.
+        on: String,
+        /// What is declared.
+        profile: DiskProfile,
     },
     /// Another device with declared latency and bandwidth.
     Emulate {
@@ -243,13 +251,9 @@ impl RawDevice {
                     return None;
                 };
                 if let Some(profile) = &self.profile {
-                    let profile = self.memory_profile(profile, problems)?;
                     return Some(Device {
                         name: name.clone(),
-                        kind: DeviceKind::EmulatedMemory {
-                            on: on.get_ref().clone(),
-                            profile,
-                        },
+                        kind: self.with_profile(on.get_ref(), profile, problems)?,
                         line: problems.line(self.name.span().start),
                     });
                 }
@@ -294,15 +298,19 @@ impl RawDevice {
 
     /// Whether it is byte-addressable: media, or media with a memory's profile.
     pub(super) fn is_memory(&self) -> bool {
-        self.kind() == Kind::Pmem || self.kind() == Kind::Emulate && self.profile.is_some()
+        let profile = self.profile.as_ref().map(Spanned::get_ref);
+        self.kind() == Kind::Pmem
+            || self.kind() == Kind::Emulate
+                && profile.is_some_and(|profile| DiskProfile::named(profile).is_none())
     }
 
-    /// The profile that is named, which says everything.
-    fn memory_profile(
+    /// What has the profile that is named, which says everything.
+    fn with_profile(
         &self,
+        on: &str,
         profile: &Spanned<String>,
         problems: &mut Problems<'_>,
-    ) -> Option<MemoryProfile> {
+    ) -> Option<DeviceKind> {
         let others = [
             span(self.latency.as_ref()),
             span(self.read_latency.as_ref()),
@@ -323,11 +331,15 @@ impl RawDevice {
                 "remove this, or remove `profile`",
             );
         }
+        let on = on.to_owned();
+        if let Some(profile) = DiskProfile::named(profile.get_ref()) {
+            return Some(DeviceKind::EmulatedDisk { on, profile });
+        }
         match profile.get_ref().parse() {
-            Ok(profile) => Some(profile),
+            Ok(profile) => Some(DeviceKind::EmulatedMemory { on, profile }),
             Err(error) => {
                 let error: forebay_block::Error = error;
-                let help = "write \"optane-dimm\" or \"cxl-dram\"";
+                let help = "write \"hdd\", or, over a pmem device, \"optane-dimm\" or \"cxl-dram\"";
                 problems.add(&profile.span(), error.report(), help);
                 None
             }

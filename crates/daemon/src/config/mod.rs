@@ -153,6 +153,7 @@ impl Config {
     pub fn stack(&self, name: &str) -> Vec<&Device> {
         let mut stack = vec![self.device(name)];
         while let DeviceKind::Emulate { on, .. }
+        | DeviceKind::EmulatedDisk { on, .. }
         | DeviceKind::EmulatedMemory { on, .. }
         | DeviceKind::Transit { on, .. }
         | DeviceKind::Btt { on } = &stack[stack.len() - 1].kind

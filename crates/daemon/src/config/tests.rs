@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod cleaning;
+
 const GOOD: &str = r#"
 [[device]]
 name = "ssd"

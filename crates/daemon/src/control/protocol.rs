@@ -40,6 +40,11 @@ pub enum Request {
         /// The mode from now on.
         mode: Mode,
     },
+    /// Change when dirty blocks are written back.
+    Cleaning {
+        /// The policy from now on: `auto`, `alru`, `acp` or `nop`.
+        policy: String,
+    },
     /// Write everything of a volume back, and let the cache forget it.
     Detach {
         /// The volume.
@@ -158,6 +163,12 @@ mod tests {
                 Request::Mode {
                     volume: "db".into(),
                     mode: Mode::WriteBack,
+                },
+            ),
+            (
+                r#"{"command":"cleaning","policy":"nop"}"#,
+                Request::Cleaning {
+                    policy: "nop".into(),
                 },
             ),
             (

@@ -132,6 +132,12 @@ pub struct CacheStatus {
     pub dirty_blocks: u64,
     /// Share of the capacity that may be dirty.
     pub dirty_limit_percent: u8,
+    /// Share of the capacity below which writing back is in no hurry.
+    #[serde(default)]
+    pub dirty_low_percent: u8,
+    /// When dirty blocks are written back: `auto`, `alru`, `acp` or `nop`.
+    #[serde(default)]
+    pub cleaning: String,
     /// Blocks that made room for others.
     pub evictions: u64,
     /// Blocks that were taken in by reads.
@@ -428,6 +434,8 @@ pub(crate) fn example() -> Status {
             used_bytes: 1 << 20,
             dirty_bytes: 64 << 10,
             dirty_limit_percent: 60,
+            dirty_low_percent: 20,
+            cleaning: "auto".into(),
             ..CacheStatus::default()
         }),
         volumes: vec![VolumeStatus {

@@ -79,6 +79,16 @@ async fn answer(
             });
             work.await??
         }
+        Request::Cleaning { policy } => {
+            let work = engine.ask(move |engine| async move {
+                let done = engine.stack.set_cleaning(&policy);
+                if let Ok(done) = &done {
+                    tracing::info!("{done}");
+                }
+                done
+            });
+            work.await??
+        }
         Request::Detach { volume } => {
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {

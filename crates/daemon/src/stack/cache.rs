@@ -99,6 +99,8 @@ pub(super) async fn open(
         },
         journal: Some(journal),
         dirty_limit_percent: cache.dirty_limit_percent,
+        dirty_low_percent: cache.dirty_low_percent,
+        cleaning: cache.cleaning,
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,
         ..CacheOptions::new(boot_id)

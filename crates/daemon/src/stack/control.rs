@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
 
+use forebay_cache::Cleaning;
 use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
@@ -95,6 +96,27 @@ impl Stack {
         Ok(format!(
             "volume {name:?} is now in mode {mode} ({}), it was in {was}{tail}",
             mode.long_name()
+        ))
+    }
+
+    /// Changes when dirty blocks are written back, until the daemon ends. Returns what was done, in words.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an unknown policy, or where there is no cache.
+    pub fn set_cleaning(&self, policy: &str) -> Result<String> {
+        let Some(cleaning) = Cleaning::named(policy) else {
+            let what =
+                format!("there is no cleaning policy {policy:?}: choose auto, alru, acp or nop");
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        };
+        let Some(cache) = &self.cache else {
+            let what = "there is no [cache] in the configuration: nothing is ever dirty";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        };
+        let was = cache.cache.stats().cleaning;
+        cache.cache.set_cleaning(cleaning);
+        Ok(format!(
+            "dirty data is now written back by {cleaning}, it was by {was}"
         ))
     }
 

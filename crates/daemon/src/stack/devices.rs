@@ -11,6 +11,7 @@ use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Persistence, Re
 use forebay_btt::layout::{InfoBlock, NoInfo, PAGE_BYTES, Version};
 use forebay_btt::{Btt, BttDevice};
 use forebay_device::counted::{Counted, Counters};
+use forebay_device::emulate::disk::EmulatedDisk;
 use forebay_device::emulate::memory::{EmulatedPmem, Waiting};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
@@ -186,6 +187,15 @@ fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened
                 faults: under.faults,
                 run: None,
                 transits,
+            })
+        }
+        DeviceKind::EmulatedDisk { on, profile } => {
+            let under = open_stack(config, on, around)?;
+            Ok(Opened {
+                device: EmulatedDisk::new(under.device, *profile),
+                what: format!("{}, {profile}", under.what),
+                run: None,
+                ..under
             })
         }
         DeviceKind::Emulate {

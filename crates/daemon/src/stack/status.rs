@@ -116,6 +116,8 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
         dirty_bytes: stats.volumes.iter().map(|volume| volume.dirty_bytes).sum(),
         dirty_blocks: stats.dirty_blocks,
         dirty_limit_percent: cache.config.dirty_limit_percent,
+        dirty_low_percent: cache.config.dirty_low_percent,
+        cleaning: stats.cleaning.to_string(),
         evictions: stats.evictions,
         promotions: stats.promotions,
         cleaned_blocks: stats.write_backs,

@@ -1,0 +1,47 @@
+//! `alru`: by age. A pass over the volume begins every half minute and writes back what nobody has written to
+//! since the pass before: half a minute to a minute old, or older. A bit a block is all that it takes.
+//!
+//! It does not look at the clients, except that it has few blocks under way at a time. Above the high mark, and
+//! when room is needed, passes follow each other, so that what is oldest still goes first.
+
+use std::time::Duration;
+
+use super::{Ended, GENTLE, Look, Turn, WIDEST};
+
+/// From the beginning of a pass to that of the next.
+const PASS: Duration = Duration::from_secs(30);
+
+/// A volume's passes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alru {
+    /// When the next pass begins.
+    next: Duration,
+    /// The pass that is under way: how often the hand had come to the end when it began.
+    pass: Option<u64>,
+}
+
+impl Alru {
+    pub(super) fn turn(&mut self, look: &Look) -> Option<Turn> {
+        let pressed = look.wanted || look.is_above_high();
+        if self.pass.is_some_and(|rounds| rounds != look.rounds) {
+            self.pass = None;
+        }
+        if self.pass.is_none() && look.now >= self.next {
+            self.pass = Some(look.rounds);
+            self.next = look.now + PASS;
+        }
+        (pressed || self.pass.is_some()).then_some(Turn {
+            width: if pressed { WIDEST } else { GENTLE },
+            spare: !pressed,
+            fullest: false,
+            only_wanted: false,
+        })
+    }
+
+    pub(super) fn ended(&mut self, ended: &Ended) -> Duration {
+        if ended.empty {
+            self.pass = None;
+        }
+        Duration::ZERO
+    }
+}

@@ -1,0 +1,195 @@
+//! `auto`, the default: in the order of the backing device, as fast as the clients do not feel much.
+//!
+//! What a client's I/O takes is compared with what it takes when nothing is being written back. To know the
+//! latter, the cleaner rests now and then for about three times as long as an I/O takes. If clients wait
+//! longer beside it than it may cost them, it halves what it has under way, and below one it pauses between
+//! batches, twice as long each time; else it takes one more. Both devices count, each beside itself: the
+//! backing device has clients when they miss, the cache device always.
+//!
+//! How much it may cost depends on the marks. Below the low one nothing is in a hurry: a small batch every
+//! half second. From there to the high mark it may cost a tenth, and pauses become shorter. From the high mark
+//! on clients go round the cache, and what is written back makes room for them: two fifths. With nobody there,
+//! as fast as it goes.
+
+use std::time::Duration;
+
+use super::{Ended, GENTLE, Look, Turn, WIDEST, Whose};
+
+/// After so long without a request nobody is there.
+const IDLE: Duration = Duration::from_secs(1);
+/// Between batches below the low mark.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause between batches from the low mark on: it is shorter the closer the high mark is.
+const SLOW: Duration = Duration::from_millis(50);
+/// What it may cost, in percent of what clients' I/O takes alone.
+const PERCENT_BELOW_HIGH: u64 = 110;
+const PERCENT_ABOVE_HIGH: u64 = 140;
+/// I/Os from which an average says something.
+const ENOUGH: u64 = 16;
+/// Pauses are at most so many times twice as long as a batch takes.
+const LOWEST: i32 = -6;
+/// How long it looks at the clients alone: at least, at most, and what part of the time that may take.
+const ALONE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(300));
+const ALONE_SHARE: u32 = 4;
+
+/// What the clients' I/O takes on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Latency {
+    /// With nothing being written back: an average that forgets, nanoseconds, and of how many.
+    alone_ns: u64,
+    alone: u64,
+    /// Beside the cleaner, since its pace changed last: the sum, and of how many.
+    beside_ns: u64,
+    beside: u64,
+}
+
+impl Latency {
+    /// What it takes beside the cleaner, in percent of what it takes alone.
+    fn percent(&self) -> Option<u64> {
+        (self.alone >= ENOUGH && self.beside >= ENOUGH)
+            .then(|| self.beside_ns / self.beside * 100 / self.alone_ns.max(1))
+    }
+
+    fn longest_ns(&self) -> u64 {
+        let beside = self.beside_ns.checked_div(self.beside).unwrap_or(0);
+        self.alone_ns.max(beside)
+    }
+}
+
+/// A volume's pace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Auto {
+    /// What is under way at a time; from zero downwards one, and a pause.
+    level: i32,
+    latency: [Latency; 2],
+    /// When the clients were looked at alone last.
+    alone_at: Duration,
+    /// As it was asked last.
+    idle: bool,
+    pause: Duration,
+    /// I/Os beside it when it was asked last.
+    seen: u64,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        Self {
+            level: GENTLE as i32,
+            latency: [Latency::default(); 2],
+            alone_at: Duration::ZERO,
+            idle: true,
+            pause: Duration::ZERO,
+            seen: 0,
+        }
+    }
+}
+
+impl Auto {
+    pub(super) fn note(&mut self, whose: Whose, took: Duration, beside: bool) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let latency = &mut self.latency[whose as usize];
+        if beside {
+            latency.beside_ns = latency.beside_ns.saturating_add(took);
+            latency.beside += 1;
+            return;
+        }
+        // The first ones count as much as those behind them.
+        latency.alone += 1;
+        let weight = latency.alone.min(4 * ENOUGH);
+        latency.alone_ns = (latency.alone_ns / weight).saturating_mul(weight - 1)
+            + latency.alone_ns % weight * (weight - 1) / weight
+            + took / weight;
+    }
+
+    pub(super) fn turn(&mut self, look: &Look) -> Turn {
+        self.idle = look.idle >= IDLE;
+        let pressed = look.is_above_high();
+        if self.idle {
+            return Turn {
+                width: WIDEST,
+                spare: !pressed,
+                fullest: false,
+                only_wanted: false,
+            };
+        }
+        self.adjust(match pressed {
+            true => PERCENT_ABOVE_HIGH,
+            false => PERCENT_BELOW_HIGH,
+        });
+        let below = look.dirty_percent < look.low_percent && !look.wanted;
+        self.pause = match below {
+            true => PAUSE,
+            false if pressed || look.wanted => Duration::ZERO,
+            false => {
+                let span = (look.high_percent - look.low_percent).max(1);
+                let left = look
+                    .high_percent
+                    .saturating_sub(look.dirty_percent)
+                    .min(span);
+                SLOW.mul_f64(left as f64 / span as f64)
+            }
+        };
+        let width = usize::try_from(self.level).unwrap_or(0).clamp(1, WIDEST);
+        Turn {
+            width: if below { width.min(GENTLE) } else { width },
+            spare: !pressed,
+            fullest: false,
+            only_wanted: false,
+        }
+    }
+
+    /// Changes the pace, once enough of the clients' I/O was seen beside it.
+    fn adjust(&mut self, allowed: u64) {
+        let worst = self.latency.iter().filter_map(Latency::percent).max();
+        // With pauses, only those are beside it that come while it works.
+        let parts = if self.level > 0 { 1 } else { 1 + self.pauses() };
+        let cost = |percent: u64| 100 + percent.saturating_sub(100) / u64::from(parts);
+        match worst.map(cost) {
+            Some(percent) if percent > allowed => {
+                self.level = match self.level {
+                    2.. => self.level / 2,
+                    few => (few - 1).max(LOWEST),
+                }
+            }
+            Some(_) => self.level = (self.level + 1).min(WIDEST as i32),
+            None => {
+                // Clients of whom little is seen are not gone; of whom nothing is seen, nothing waits.
+                let seen = self.latency.iter().map(|latency| latency.beside).sum();
+                if std::mem::replace(&mut self.seen, seen) == seen {
+                    self.level = (self.level + 1).min(WIDEST as i32);
+                }
+                return;
+            }
+        }
+        self.seen = 0;
+        for latency in &mut self.latency {
+            (latency.beside, latency.beside_ns) = (0, 0);
+        }
+    }
+
+    /// How many times as long as a batch a pause takes, at a level that has some.
+    const fn pauses(&self) -> u32 {
+        1 << (1 - self.level)
+    }
+
+    pub(super) fn ended(&mut self, ended: &Ended) -> Duration {
+        if self.idle {
+            return Duration::ZERO;
+        }
+        let slow = match self.level {
+            1.. => Duration::ZERO,
+            _ => ended.took * self.pauses(),
+        };
+        let longest = self.latency.iter().map(Latency::longest_ns).max();
+        let alone = Duration::from_nanos(longest.unwrap_or(0))
+            .saturating_mul(3)
+            .clamp(ALONE.0, ALONE.1);
+        let due = ended.now >= self.alone_at + alone * ALONE_SHARE;
+        let rest = self.pause.max(slow);
+        let rest = if due { rest.max(alone) } else { rest };
+        if rest >= alone {
+            self.alone_at = ended.now + rest;
+        }
+        rest
+    }
+}

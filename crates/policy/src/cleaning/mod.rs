@@ -1,0 +1,185 @@
+//! When dirty blocks are written back, how many at a time, and from where: one file a policy.
+//!
+//! Each attached volume has a [`Cleaner`] of its own, since each has a backing device of its own: what one
+//! device bears says nothing about another, and none waits for another's. The engine asks it for a [`Turn`],
+//! writes a batch back, says how that went ([`Cleaner::ended`]), rests, and asks again; meanwhile it tells
+//! what the clients' own I/O took ([`Cleaner::note`]).
+
+mod acp;
+mod alru;
+mod auto;
+mod nop;
+
+use std::fmt;
+use std::time::Duration;
+
+/// When dirty blocks are written back. docs/operations.md has the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cleaning {
+    /// `auto`: in the backing device's order, as fast as the clients' latency allows.
+    #[default]
+    Auto,
+    /// `alru`: what nobody has written to for half a minute or longer.
+    Alru,
+    /// `acp`: always and as fast as it goes, the fullest part of the volume first.
+    Acp,
+    /// `nop`: only what room is needed for, or what somebody asks for.
+    Nop,
+}
+
+impl Cleaning {
+    /// All policies, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Alru, Self::Acp, Self::Nop];
+
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Alru => "alru",
+            Self::Acp => "acp",
+            Self::Nop => "nop",
+        }
+    }
+
+    /// The policy of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == name)
+    }
+}
+
+impl fmt::Display for Cleaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The most blocks of a volume, or windows of them, that are written back at a time.
+pub const WIDEST: usize = 64;
+/// How many when nothing is in a hurry.
+const GENTLE: usize = 4;
+
+/// What a policy is told when it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The time, since any moment.
+    pub now: Duration,
+    /// Dirty share of the cache.
+    pub dirty_percent: u64,
+    /// The low mark: below it nothing is in a hurry.
+    pub low_percent: u64,
+    /// The high mark: from it on, writes that miss go round the cache.
+    pub high_percent: u64,
+    /// Room is needed where dirty blocks lie.
+    pub wanted: bool,
+    /// Since a client asked for something of the volume.
+    pub idle: Duration,
+    /// How often the hand came to the volume's end.
+    pub rounds: u64,
+}
+
+impl Look {
+    const fn is_above_high(&self) -> bool {
+        self.dirty_percent >= self.high_percent
+    }
+}
+
+/// A batch that is to be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// How many windows at a time, at most [`WIDEST`].
+    pub width: usize,
+    /// What was written to since the hand came by last is left alone.
+    pub spare: bool,
+    /// Begin where most is dirty, not where the hand is.
+    pub fullest: bool,
+    /// Nothing but what room is needed for.
+    pub only_wanted: bool,
+}
+
+/// How a turn went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The time.
+    pub now: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// Nothing was there to be written back.
+    pub empty: bool,
+}
+
+/// What a client's I/O waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The backing device.
+    Backing,
+    /// The cache device.
+    Cache,
+}
+
+/// A volume's policy at work.
+#[derive(Clone, Debug)]
+pub enum Cleaner {
+    /// See [`Cleaning::Auto`].
+    Auto(Box<auto::Auto>),
+    /// See [`Cleaning::Alru`].
+    Alru(alru::Alru),
+    /// See [`Cleaning::Acp`].
+    Acp,
+    /// See [`Cleaning::Nop`].
+    Nop,
+}
+
+impl Cleaner {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new(cleaning: Cleaning) -> Self {
+        match cleaning {
+            Cleaning::Auto => Self::Auto(Box::default()),
+            Cleaning::Alru => Self::Alru(alru::Alru::default()),
+            Cleaning::Acp => Self::Acp,
+            Cleaning::Nop => Self::Nop,
+        }
+    }
+
+    /// Which policy it is.
+    #[must_use]
+    pub const fn cleaning(&self) -> Cleaning {
+        match self {
+            Self::Auto(_) => Cleaning::Auto,
+            Self::Alru(_) => Cleaning::Alru,
+            Self::Acp => Cleaning::Acp,
+            Self::Nop => Cleaning::Nop,
+        }
+    }
+
+    /// What to do now; none to wait until something changes, half a second at most.
+    pub fn turn(&mut self, look: &Look) -> Option<Turn> {
+        match self {
+            Self::Auto(auto) => Some(auto.turn(look)),
+            Self::Alru(alru) => alru.turn(look),
+            Self::Acp => Some(acp::turn()),
+            Self::Nop => nop::turn(look),
+        }
+    }
+
+    /// A turn has ended. Returns how long to rest.
+    pub fn ended(&mut self, ended: &Ended) -> Duration {
+        match self {
+            Self::Auto(auto) => auto.ended(ended),
+            Self::Alru(alru) => alru.ended(ended),
+            Self::Acp | Self::Nop => Duration::ZERO,
+        }
+    }
+
+    /// A client's I/O took so long; `beside` if something was being written back meanwhile.
+    pub fn note(&mut self, whose: Whose, took: Duration, beside: bool) {
+        if let Self::Auto(auto) = self {
+            auto.note(whose, took, beside);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

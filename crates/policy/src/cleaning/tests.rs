@@ -1,0 +1,205 @@
+use super::*;
+use proptest::prelude::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn look(dirty_percent: u64) -> Look {
+    Look {
+        now: Duration::ZERO,
+        dirty_percent,
+        low_percent: 20,
+        high_percent: 60,
+        wanted: false,
+        idle: Duration::ZERO,
+        rounds: 0,
+    }
+}
+
+#[test]
+fn policies_are_found_by_name() {
+    for policy in Cleaning::ALL {
+        assert_eq!(Cleaning::named(policy.as_str()), Some(policy));
+        assert_eq!(Cleaner::new(policy).cleaning(), policy);
+    }
+    assert_eq!(Cleaning::named("lru"), None);
+}
+
+#[test]
+fn nop_cleans_what_room_is_needed_for_and_nothing_else() {
+    let mut nop = Cleaner::new(Cleaning::Nop);
+    let idle = Look {
+        idle: Duration::from_secs(3600),
+        ..look(100)
+    };
+    assert_eq!(nop.turn(&look(100)), None);
+    assert_eq!(nop.turn(&idle), None);
+    let wanted = Look {
+        wanted: true,
+        ..look(1)
+    };
+    assert!(nop.turn(&wanted).is_some());
+}
+
+#[test]
+fn acp_never_rests() {
+    let mut acp = Cleaner::new(Cleaning::Acp);
+    for dirty in [0, 10, 50, 100] {
+        let turn = acp.turn(&look(dirty)).expect("always");
+        assert!(turn.width == WIDEST && !turn.spare && turn.fullest);
+        acp.note(Whose::Backing, Duration::from_secs(9), true);
+        let rest = acp.ended(&Ended {
+            now: MS,
+            took: MS,
+            empty: false,
+        });
+        assert!(rest.is_zero());
+    }
+}
+
+#[test]
+fn alru_makes_a_pass_every_half_minute() {
+    let mut alru = Cleaner::new(Cleaning::Alru);
+    let at = |seconds, rounds| Look {
+        now: Duration::from_secs(seconds),
+        rounds,
+        ..look(50)
+    };
+    let turn = alru.turn(&at(0, 0)).expect("the first pass");
+    assert!(turn.spare && turn.width == GENTLE);
+    assert!(alru.turn(&at(5, 0)).is_some(), "the pass goes on");
+    assert_eq!(alru.turn(&at(6, 1)), None, "the hand came round");
+    assert_eq!(alru.turn(&at(29, 1)), None);
+    assert!(alru.turn(&at(30, 1)).is_some());
+    alru.ended(&Ended {
+        now: MS,
+        took: MS,
+        empty: true,
+    });
+    assert_eq!(alru.turn(&at(31, 1)), None, "nothing was left");
+    let full = Look {
+        dirty_percent: 60,
+        ..at(31, 1)
+    };
+    let turn = alru.turn(&full).expect("it is urgent");
+    assert!(!turn.spare && turn.width == WIDEST);
+}
+
+/// A device that serves `iops` requests a second, for which `clients` wait at any time.
+#[derive(Clone, Copy, Debug)]
+struct Served {
+    iops: u64,
+    clients: u64,
+    dirty_percent: u64,
+}
+
+/// What `auto` came to after a while: clients' mean latency in percent of what it is alone, and blocks that it
+/// wrote back a second.
+fn served(
+    Served {
+        iops,
+        clients,
+        dirty_percent,
+    }: Served,
+) -> (u64, u64) {
+    let mut auto = Cleaner::new(Cleaning::Auto);
+    let alone = Duration::from_nanos(clients * 1_000_000_000 / iops);
+    let mut now = Duration::ZERO;
+    let (mut waited, mut requests, mut cleaned) = (Duration::ZERO, 0_u32, 0_u64);
+    let mut carry = 0_u64;
+    let end = Duration::from_secs(120);
+    while now < end {
+        let measured = now > end / 2;
+        let turn = auto
+            .turn(&Look {
+                now,
+                ..look(dirty_percent)
+            })
+            .expect("auto always has something to do");
+        // A batch in chunks; each waits behind the clients' requests and its own.
+        let width = turn.width as u64;
+        let beside = Duration::from_nanos((clients + width) * 1_000_000_000 / iops);
+        let took = beside * 64_u32.div_ceil(turn.width as u32);
+        let mut note = |auto: &mut Cleaner, span: Duration, each: Duration, beside: bool| {
+            let nanos = span.as_nanos() as u64 * clients + carry;
+            let count = nanos / each.as_nanos() as u64;
+            carry = nanos % each.as_nanos() as u64;
+            for _ in 0..count {
+                auto.note(Whose::Backing, each, beside);
+            }
+            if measured {
+                waited += each * count as u32;
+                requests += count as u32;
+            }
+        };
+        note(&mut auto, took, beside, true);
+        now += took;
+        let rest = auto.ended(&Ended {
+            now,
+            took,
+            empty: false,
+        });
+        note(&mut auto, rest, alone, false);
+        now += rest;
+        cleaned += if measured { 64 } else { 0 };
+    }
+    let mean = waited / requests.max(1);
+    (
+        (mean.as_nanos() * 100 / alone.as_nanos()) as u64,
+        cleaned / 60,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever the device and however many wait for it, cleaning costs clients what it may and goes on.
+    #[test]
+    fn auto_costs_clients_what_it_may(iops in 50u64..50_000, clients in 1u64..128) {
+        let (percent, cleaned) = served(Served { iops, clients, dirty_percent: 100 });
+        prop_assert!(percent <= 150, "{percent}%");
+        prop_assert!(cleaned * 100 >= iops, "{cleaned} a second of {iops}");
+        let (percent, cleaned) = served(Served { iops, clients, dirty_percent: 50 });
+        prop_assert!(percent <= 120, "{percent}%");
+        prop_assert!(cleaned > 0);
+    }
+}
+
+#[test]
+fn auto_takes_a_fair_share_of_a_busy_device() {
+    let served = served(Served {
+        iops: 3000,
+        clients: 32,
+        dirty_percent: 100,
+    });
+    assert!(
+        (115..=145).contains(&served.0) && served.1 > 500,
+        "{served:?}"
+    );
+}
+
+#[test]
+fn auto_is_gentle_below_the_low_mark_and_quick_where_nobody_is() {
+    let mut auto = Cleaner::new(Cleaning::Auto);
+    let ended = Ended {
+        now: MS,
+        took: MS,
+        empty: false,
+    };
+    let turn = auto.turn(&look(10)).expect("a batch");
+    assert!(turn.width <= GENTLE && turn.spare);
+    assert!(auto.ended(&ended) >= 500 * MS);
+    let idle = Look {
+        idle: Duration::from_secs(1),
+        ..look(10)
+    };
+    assert_eq!(auto.turn(&idle).expect("a batch").width, WIDEST);
+    assert!(auto.ended(&ended).is_zero());
+    // Towards the high mark pauses are shorter.
+    let pause = |auto: &mut Cleaner, dirty| {
+        auto.turn(&look(dirty));
+        auto.ended(&Ended { now: MS, ..ended });
+        auto.turn(&look(dirty));
+        auto.ended(&ended)
+    };
+    let (low, mid) = (pause(&mut auto, 20), pause(&mut auto, 40));
+    assert!(low > mid && !mid.is_zero(), "{low:?}, {mid:?}");
+}
