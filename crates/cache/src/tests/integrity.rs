@@ -26,7 +26,7 @@ async fn open_on_demand(disks: &[SimDisk], journal: &Buf) -> (Cache, RecoveryRep
     };
     let options = CacheOptions {
         journal: Some(journal.clone()),
-        cleaning: Cleaning::OnDemand,
+        cleaning: Cleaning::Nop,
         dirty_limit_percent: 95,
         accept_journal_loss: true,
         ..CacheOptions::new([9; 16])

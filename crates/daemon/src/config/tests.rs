@@ -3,6 +3,7 @@
 use super::*;
 
 mod cleaning;
+mod layers;
 
 const GOOD: &str = r#"
 [[device]]
@@ -522,95 +523,3 @@ device = [
 cache = { data = "fast", durability = "flush" }
 volume = [{ name = "db", backing = "disk" }]
 "#;
-
-#[test]
-fn a_transit_cache_lies_over_any_device() {
-    let config = parse(TRANSIT).expect("right");
-    let expected = DeviceKind::Transit {
-        on: "table".into(),
-        capacity_bytes: 64 << 20,
-        policy: "pmbd-70".parse().expect("one of them"),
-    };
-    assert_eq!(config.device("fast").kind, expected);
-    let stack: Vec<_> = config
-        .stack("fast")
-        .iter()
-        .map(|d| d.name.clone())
-        .collect();
-    assert_eq!(stack, ["fast", "table", "pm"]);
-    let plain = TRANSIT.replace(", capacity = \"64M\", policy = \"pmbd-70\"", "");
-    let config = parse(&plain).expect("right");
-    let DeviceKind::Transit {
-        capacity_bytes,
-        policy,
-        ..
-    } = &config.device("fast").kind
-    else {
-        panic!("{config:?}");
-    };
-    assert_eq!((*capacity_bytes, policy.as_str()), (512 << 20, "caiti"));
-    let of_sync = |config: Config| {
-        config
-            .warnings
-            .iter()
-            .any(|w| w.contains("makes nothing faster"))
-    };
-    assert!(!of_sync(config));
-    let sync = TRANSIT.replace("\"flush\"", "\"sync\"");
-    assert!(of_sync(parse(&sync).expect("right")));
-    for (from, to, said) in [
-        ("pmbd-70", "fifo", "there is no policy \"fifo\""),
-        ("64M", "4K", "between 1M and 1T"),
-        (
-            "capacity = \"64M\"",
-            "size = \"64M\"",
-            "`size` means nothing",
-        ),
-        ("on = \"table\"", "on = \"pm\"", "tears blocks"),
-    ] {
-        let report = parse(&TRANSIT.replace(from, to)).expect_err(to).report();
-        assert!(
-            report.contains(said) && report.contains("help: "),
-            "{report}"
-        );
-    }
-}
-
-#[test]
-fn a_memory_profile_lies_between_media_and_table() {
-    let slow = "{ name = \"slow\", kind = \"emulate\", on = \"pm\", profile = \"optane-dimm\" },\n";
-    let text = TRANSIT
-        .replace(
-            "    { name = \"table\"",
-            &format!("    {slow}    {{ name = \"table\""),
-        )
-        .replace(
-            "on = \"pm\" },\n    { name = \"fast\"",
-            "on = \"slow\" },\n    { name = \"fast\"",
-        );
-    let config = parse(&text).expect("right");
-    let DeviceKind::EmulatedMemory { on, profile } = &config.device("slow").kind else {
-        panic!("{config:?}");
-    };
-    assert_eq!((on.as_str(), profile.name), ("pm", "optane-dimm"));
-    for (from, to, said) in [
-        ("optane-dimm", "flash", "no memory profile \"flash\""),
-        (
-            "profile = ",
-            "latency = \"1ms\", profile = ",
-            "says all of its latencies",
-        ),
-        (
-            "\"emulate\", on = \"pm\"",
-            "\"emulate\", on = \"disk\"",
-            "lies on device \"disk\" of kind mem",
-        ),
-        ("on = \"table\"", "on = \"slow\"", "tears blocks"),
-    ] {
-        let report = parse(&text.replacen(from, to, 1)).expect_err(to).report();
-        assert!(
-            report.contains(said) && report.contains("help: "),
-            "{report}"
-        );
-    }
-}
