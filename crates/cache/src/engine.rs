@@ -183,6 +183,7 @@ impl Engine {
         // The data device has larger blocks than the volume.
         let (from, wide) = self.widened(offset, buf.len());
         self.data.read(from, wide.clone()).await?;
+        self.check_alive()?;
         let skip = usize::try_from(offset - from).expect("less than a block");
         buf.copy_from_buf(&wide.slice(skip..skip + buf.len()));
         Ok(())
@@ -219,11 +220,15 @@ impl Engine {
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.data_block);
+        // What a failed cache knows of its slots, and what is on media, are two things: its records may call clean what
+        // would be overwritten here.
+        self.check_alive()?;
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return Ordered::new(site, self.data.write(offset, buf)).await;
         }
         let (from, wide) = self.widened(offset, buf.len());
         self.data.read(from, wide.clone()).await?;
+        self.check_alive()?;
         let skip = usize::try_from(offset - from).expect("less than a block");
         wide.slice(skip..skip + buf.len()).copy_from_buf(&buf);
         Ordered::new(site, self.data.write(from, wide)).await
