@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 7] = [
+pub(crate) const ARGUED: [(&str, &str); 8] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -33,6 +33,11 @@ pub(crate) const ARGUED: [(&str, &str); 7] = [
     (
         "cache/open.rs settle Wait: engine.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
+    ),
+    (
+        "metadata/sums.rs format",
+        "an entry of the table of checksums is believed only if it fits the digest in a record, and a cache that was just \
+         formatted has none",
     ),
 ];
 
