@@ -5,6 +5,7 @@ mod check;
 mod format;
 mod out;
 mod remote;
+mod secret;
 mod serve;
 mod status;
 mod trace;
@@ -47,6 +48,7 @@ enum Command {
     Simulate(trace::simulate::Arguments),
     Mrc(trace::mrc::Arguments),
     Replay(trace::replay::Arguments),
+    Secret(secret::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -101,6 +103,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Simulate(arguments) => trace::simulate::run(&arguments),
         Command::Mrc(arguments) => trace::mrc::run(&arguments),
         Command::Replay(arguments) => trace::replay::run(&arguments),
+        Command::Secret(arguments) => secret::run(&arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

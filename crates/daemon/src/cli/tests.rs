@@ -31,6 +31,8 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay status --json --control /run/c.sock",
         "forebay --control /run/c.sock flush",
         "forebay flush db --json",
+        "forebay secret generate",
+        "forebay secret generate --hash sha512",
         "forebay mode db wb",
         "forebay mode db write-through",
         "forebay detach db",

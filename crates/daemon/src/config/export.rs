@@ -45,6 +45,8 @@ pub struct NvmeTcp {
     pub nqn: String,
     /// The hosts that may connect, by their names; all where there is no list.
     pub allow_hosts: Option<Vec<String>>,
+    /// The file with the hosts' secrets, if they have to authenticate themselves; absolute.
+    pub secrets: Option<PathBuf>,
 }
 
 impl Protocol {
@@ -110,6 +112,7 @@ pub(super) struct RawExport {
     vhost_user_blk: Option<Spanned<PathBuf>>,
     nqn: Option<Spanned<String>>,
     allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
+    secrets: Option<Spanned<PathBuf>>,
     insecure: Option<Spanned<bool>>,
 }
 
@@ -181,7 +184,9 @@ impl RawExport {
             let nqn = self.nqn.as_ref().map(|nqn| ("nqn", nqn.span()));
             let hosts = self.allow_hosts.as_ref();
             let hosts = hosts.map(|hosts| ("allow_hosts", hosts.span()));
-            for (key, span) in nqn.into_iter().chain(hosts) {
+            let secrets = self.secrets.as_ref();
+            let secrets = secrets.map(|secrets| ("secrets", secrets.span()));
+            for (key, span) in nqn.into_iter().chain(hosts).chain(secrets) {
                 problems.add(&span, format!("`{key}` {ONLY_NVME}"), "remove it");
             }
         }
@@ -209,7 +214,7 @@ impl RawExport {
                 &span,
                 address,
                 "NBD",
-                "127.0.0.1 or a Unix socket",
+                "listen on 127.0.0.1 or a Unix socket",
             );
         }
         if let Listen::Unix(path) = &listen {
@@ -225,7 +230,7 @@ impl RawExport {
         span: &Span,
         address: &SocketAddr,
         protocol: &str,
-        closed: &str,
+        remedy: &str,
     ) {
         let insecure = self.insecure.as_ref().is_some_and(|i| *i.get_ref());
         if address.ip().is_loopback() || insecure {
@@ -237,7 +242,7 @@ impl RawExport {
                 "{address} can be reached from other machines, and {protocol} here has neither \
                  encryption nor authentication"
             ),
-            format!("listen on {closed}, or add insecure = true where the network is trusted"),
+            format!("{remedy}, or add insecure = true where the network is trusted"),
         );
     }
 
@@ -255,7 +260,10 @@ impl RawExport {
             );
             return None;
         };
-        self.check_open(problems, &span, &listen, "NVMe/TCP", "127.0.0.1");
+        if self.secrets.is_none() {
+            let remedy = "add secrets, by which hosts authenticate themselves, listen on 127.0.0.1";
+            self.check_open(problems, &span, &listen, "NVMe/TCP", remedy);
+        }
         let Some(nqn) = &self.nqn else {
             problems.add(
                 &span,
@@ -293,6 +301,10 @@ impl RawExport {
             listen,
             nqn: nqn.get_ref().clone(),
             allow_hosts: hosts.map(|hosts| hosts.get_ref().iter().map(name).collect()),
+            secrets: self
+                .secrets
+                .as_ref()
+                .map(|path| problems.base().join(path.get_ref())),
         })
     }
 }
@@ -307,7 +319,7 @@ impl Config {
             };
             let same = seen.iter().find(|(other, _)| other.nqn == target.nqn);
             if let Some((other, line)) = same
-                && other.allow_hosts != target.allow_hosts
+                && (&other.allow_hosts, &other.secrets) != (&target.allow_hosts, &target.secrets)
             {
                 problems.add_at(
                     export.line,
@@ -316,7 +328,7 @@ impl Config {
                          hosts",
                         target.nqn
                     ),
-                    "give both the same `allow_hosts`, or one of them another `nqn`",
+                    "give both the same `allow_hosts` and `secrets`, or one of them another `nqn`",
                 );
             }
             seen.push((target, export.line));

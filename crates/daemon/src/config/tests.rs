@@ -258,8 +258,14 @@ fn an_nvme_export_says_who_it_is() {
     assert_eq!(target.allow_hosts.as_ref().map(Vec::len), Some(1));
     let open = good.replace("127.0.0.1", "0.0.0.0");
     assert!(with(&format!("{open}\ninsecure = true")).is_ok());
+    // Who authenticates its hosts may be reached.
+    let config = with(&format!("{open}\nsecrets = \"nvme.secrets\"")).expect("it is right");
+    let Protocol::NvmeTcp(target) = &config.exports[0].protocol else {
+        panic!("an NVMe/TCP export");
+    };
+    assert_eq!(target.secrets, Some("/etc/nvme.secrets".into()));
     for (lines, said) in [
-        (open.as_str(), "insecure = true"),
+        (open.as_str(), "add secrets"),
         (
             "nvme-tcp = \"127.0.0.1:4420\"",
             "such as nqn = \"nqn.2026-11.io.forebay:db\"",
@@ -289,6 +295,17 @@ fn an_nvme_export_says_who_it_is() {
                 good.replace("4420", "4421\"\nallow_hosts = [\"nqn.a:b\"]#")
             ),
             "do not allow the same hosts",
+        ),
+        (
+            &format!(
+                "{good}\n[[export]]\nvolume = \"db\"\n{}",
+                good.replace("4420", "4421\"\nsecrets = \"s\"#")
+            ),
+            "do not allow the same hosts",
+        ),
+        (
+            &format!("{nbd}\nsecrets = \"s\""),
+            "`secrets` means something to an NVMe/TCP export only",
         ),
         (
             &format!("{good}\n[[export]]\nvolume = \"db\"\nnbd = \"127.0.0.1:4420\""),

@@ -184,12 +184,16 @@ impl Running {
                 listen,
                 nqn,
                 allow_hosts,
+                secrets,
             }) = &export.protocol
             else {
                 continue;
             };
             if !subsystems.contains_key(nqn.as_str()) {
-                let subsystem = Subsystem::new(nqn, allow_hosts.clone(), &origin)?;
+                let secrets = secrets.as_deref().map(super::secrets::read).transpose();
+                let secrets = secrets.context(|| config.place(export.line))?;
+                let hosts = allow_hosts.clone();
+                let subsystem = Subsystem::with_secrets(nqn, hosts, secrets, &origin)?;
                 lock(&self.shared.nvme).push(Arc::clone(&subsystem));
                 subsystems.insert(nqn, subsystem);
             }

@@ -10,6 +10,7 @@ pub(crate) mod guard;
 mod handler;
 mod logging;
 mod record;
+mod secrets;
 mod shutdown;
 mod watch;
 

@@ -5,10 +5,11 @@
 mod initiator;
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::{Daemon, Place};
+use crate::support::{Daemon, Place, text};
 use crate::{block, check_blocks, write_blocks};
-use initiator::{Association, Identity, Queue, Style, With, on_blocks};
+use initiator::{Association, Identity, Queue, Style, With, command, on_blocks, words};
 
 const NQN: &str = "nqn.2026-11.io.forebay:db";
 const EXPORT: &str = r#"
@@ -102,5 +103,84 @@ fn a_detached_volume_is_a_namespace_no_more_and_a_stranger_is_named() {
     assert_eq!(refused.connect(&stranger, 0, 0xffff).status, 0x184);
     place.wait_for_log("allow_hosts");
     assert!(place.log().contains("forebay:stranger"), "{}", place.log());
+    daemon.terminate();
+}
+
+#[test]
+fn hosts_with_secrets_prove_themselves_and_the_file_is_nobody_elses() {
+    let place = Place::new("nvme-secrets", "wt");
+    let (known, unknown) = (
+        "nqn.2026-11.io.forebay:known",
+        "nqn.2026-11.io.forebay:unknown",
+    );
+    let generate = |hash: &str| {
+        let said = place.ok(&["secret", "generate", "--hash", hash]);
+        said.trim_end().to_owned()
+    };
+    let secret = generate("sha384");
+    assert!(
+        secret.starts_with("DHHC-1:02:") && secret.ends_with(':'),
+        "{}",
+        secret.len()
+    );
+    assert_ne!(secret, generate("sha384"));
+    assert!(generate("none").starts_with("DHHC-1:00:"));
+    let file = place.path("nvme.secrets");
+    let write = |lines: &str, mode: u32| {
+        std::fs::write(&file, lines).expect("written");
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, mode).expect("set");
+    };
+    let allowed = "allow_hosts = [\"nqn.2014-08.org.nvmexpress:uuid:host\"]";
+    let export = EXPORT.replace(allowed, "secrets = \"nvme.secrets\"");
+    place.configure("wt", &export);
+    let config = place.path("forebay.toml");
+    let line = format!("{known} {secret}");
+    for (lines, mode, said) in [
+        (line.as_str(), 0o644, "chmod 0600"),
+        (line.as_str(), 0o620, "whose mode is 0620"),
+        ("", 0o600, "nobody could connect"),
+        (&format!("{line}x"), 0o600, "line 1: this is no secret"),
+    ] {
+        write(lines, mode);
+        let refused = place.refused(&["serve", text(&config)]);
+        assert!(
+            refused.contains(said) && refused.contains("nvme.secrets"),
+            "{refused}"
+        );
+        assert!(refused.contains("forebay.toml:"), "{refused}");
+        assert!(!refused.contains(&secret[10..30]), "{refused}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+    let refused = place.refused(&["serve", text(&config)]);
+    assert!(refused.contains("cannot read the secrets in"), "{refused}");
+    write(&line, 0o600);
+    let daemon = place.serve(&[]);
+    let address = address(&daemon);
+    let identity = |host| Identity {
+        host,
+        ..Identity::to(NQN)
+    };
+    let mut queue = Queue::open(address, Style::default());
+    let done = queue.connect(&identity(known), 0, 0xffff);
+    assert_eq!(
+        (done.status, done.result >> 16),
+        (0, 2),
+        "it is to prove itself"
+    );
+    assert_eq!(
+        queue.call(command(6, 0, words(&[1])), With::Nothing).status,
+        0x191
+    );
+    // A fetch before anything was said.
+    let fetch = command(0x7f, 6, words(&[0xe901_0100, 4096]));
+    let refusal = queue.call(fetch, With::Room(4096)).data;
+    assert_eq!(refusal[..8], [0, 0xf1, 0, 0, 0, 0, 1, 7]);
+    assert_eq!(queue.closed(), b"");
+    place.wait_for_log("it has not authenticated itself");
+    assert!(place.log().contains(known), "{}", place.log());
+    let mut queue = Queue::open(address, Style::default());
+    assert_eq!(queue.connect(&identity(unknown), 0, 0xffff).status, 0x184);
+    assert!(!place.log().contains(&secret[10..30]), "{}", place.log());
     daemon.terminate();
 }

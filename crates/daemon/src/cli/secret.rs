@@ -1,0 +1,52 @@
+//! `forebay secret`: what NVMe hosts authenticate themselves by.
+
+use clap::{Args, Subcommand, ValueEnum};
+use forebay_block::Result;
+use forebay_frontend::nvme_tcp::{Hash, Secret};
+
+use super::out;
+
+/// Secrets by which NVMe hosts and this machine authenticate themselves
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Generate(Generate),
+}
+
+/// Print a new secret
+///
+/// It goes behind the host's name into the file that an export names with `secrets`, and to the host: `nvme connect
+/// --dhchap-secret`. A second one behind it is what this machine proves itself by: `--dhchap-ctrl-secret`.
+#[derive(Debug, Args)]
+struct Generate {
+    /// The hash function by which the secret is bound to a name before it is used; its length is the hash's
+    #[arg(long, value_name = "HASH", default_value = "sha256")]
+    hash: HashName,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum HashName {
+    /// 32 bytes, used as they are
+    None,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let Command::Generate(generate) = &arguments.command;
+    let secret = Secret::generate(match generate.hash {
+        HashName::None => None,
+        HashName::Sha256 => Some(Hash::Sha256),
+        HashName::Sha384 => Some(Hash::Sha384),
+        HashName::Sha512 => Some(Hash::Sha512),
+    });
+    let text = secret.text();
+    out::print(&text)?;
+    out::print("\n")
+}
