@@ -19,7 +19,7 @@ fn checksums_of_the_configuration_are_those_of_the_cache() {
         };
         let options = FormatOptions {
             checksums: true,
-            ..FormatOptions::new(16 << 10, [13; 16])
+            ..FormatOptions::new(16 << 10, [14; 16])
         };
         (forebay_cache::format(&devices, &options).await).expect("formatted");
     });
