@@ -2,14 +2,14 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything that the program does.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A process that is killed at the end.
-struct Running(Child);
+/// A process that is killed at the end. What it says later finds a reader, or it would fail.
+struct Running(Child, BufReader<ChildStdout>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -68,9 +68,9 @@ fn start(mut command: Command) -> (Running, String) {
         .spawn()
         .expect("it can be run");
     let stdout = child.stdout.take().expect("piped");
-    let running = Running(child);
+    let mut running = Running(child, BufReader::new(stdout));
     let mut line = String::new();
-    let read = BufReader::new(stdout).read_line(&mut line);
+    let read = running.1.read_line(&mut line);
     read.expect("it says something");
     (running, line)
 }
