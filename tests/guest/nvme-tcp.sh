@@ -5,7 +5,9 @@
 #     forebay counts them; the same writes without O_DSYNC are not, which shows that the check can fail.
 #  3. ext4 and XFS, fsck, fio's verify, without digests and with both.
 #  4. A host that is not allowed is refused; 50 times connect and disconnect (`--quick`: 5).
-#  5. The daemon is killed (-9) and started again under fio's verify, which goes on.
+#  5. A host with a secret authenticates itself, and the controller to it, and does so again under I/O; without it, with a wrong
+#     one, or towards a wrong controller it is refused (skipped, and said so, where the guest's kernel has no NVME_HOST_AUTH).
+#  6. The daemon is killed (-9) and started again under fio's verify, which goes on.
 # The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -36,6 +38,14 @@ truncate -s 64M "$work/other"
 host=nqn.2014-08.org.nvmexpress:uuid:5cb9b3d6-6f43-4d4c-a5a0-5a3b1b2d7c01
 id=5cb9b3d6-6f43-4d4c-a5a0-5a3b1b2d7c01
 nqn=nqn.2026-11.io.forebay:guest
+# shellcheck source=tests/guest/kernel.sh
+. "$here/kernel.sh"
+authenticates=false
+! grep -q '^CONFIG_NVME_HOST_AUTH=y' "/boot/config-$kernel" || authenticates=true
+secret=$("$program" secret generate --hash sha256)
+controller_secret=$("$program" secret generate --hash sha512)
+wrong_secret=$("$program" secret generate --hash none)
+(umask 077 && echo "$host $secret $controller_secret" >"$work/secrets")
 configure() { # PORT
     cat >"$work/forebay.toml" <<TOML
 [[device]]
@@ -71,6 +81,11 @@ volume = "sealed"
 nvme-tcp = "127.0.0.1:$1"
 nqn = "$nqn-sealed"
 allow_hosts = ["nqn.2026-11.io.forebay:somebody-else"]
+[[export]]
+volume = "sealed"
+nvme-tcp = "127.0.0.1:$1"
+nqn = "$nqn-secret"
+secrets = "secrets"
 [server]
 reactors = 2
 control = "control.sock"
@@ -113,8 +128,8 @@ says() { # PATTERN COMMAND...
     cat /tmp/said
     return 1
 }
-connect() {
-    nvme connect \$at \$who -n $nqn -c 1 -k 5 "\$@" >/dev/null
+connect_to() { # NQN [OPTION]...
+    nvme connect \$at \$who -c 1 -k 5 -n "\$@" >/dev/null
     for _ in \$(seq 100); do
         d=\$(ls /dev/nvme*n1 2>/dev/null) && return 0
         sleep 0.1
@@ -122,6 +137,7 @@ connect() {
     echo "no namespace has appeared"
     return 1
 }
+connect() { connect_to $nqn "\$@"; }
 nvme discover \$at \$who >/tmp/discover
 grep -q 'subnqn: *$nqn\$' /tmp/discover
 grep -q 'trtype: *tcp' /tmp/discover
@@ -204,6 +220,31 @@ echo "DONE xfs with both digests"
 nvme disconnect -n $nqn >/dev/null
 fails nvme connect \$at \$who -n $nqn-sealed
 echo "DONE a host that is not allowed is refused"
+if $authenticates; then
+    uname -r
+    own="--dhchap-secret=$secret"
+    fails nvme connect \$at \$who -n $nqn-secret
+    fails nvme connect \$at \$who -n $nqn-secret --dhchap-secret=$wrong_secret
+    fails nvme connect \$at \$who -n $nqn-secret \$own --dhchap-ctrl-secret=$wrong_secret
+    for both in "" "--dhchap-ctrl-secret=$controller_secret"; do
+        connect_to $nqn-secret \$own \$both
+        fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bs=4k --size=16M --io_size=8M \
+            --verify=crc32c --verify_fatal=1 >/tmp/fio 2>&1 &
+        load=\$!
+        # Writing it down, even the same, has the kernel authenticate itself again on all queues.
+        for _ in 1 2 3; do
+            sleep 1
+            for file in /sys/class/nvme/nvme*/dhchap_secret; do echo "$secret" >\$file; done
+        done
+        wait \$load || { cat /tmp/fio; exit 1; }
+        grep live /sys/class/nvme/nvme*/state >/dev/null
+        nvme disconnect -n $nqn-secret >/dev/null
+    done
+    fails sh -c 'dmesg | grep "re-authentication failed"'
+    echo "DONE a host authenticates itself by DH-HMAC-CHAP, the controller to it, and again under I/O; others are refused"
+else
+    echo "SKIPPED authentication: this kernel has no NVME_HOST_AUTH (that of Debian 12's backports has)"
+fi
 for _ in \$(seq $cycles); do
     connect
     dd if=\$d bs=4k count=1 iflag=direct status=none >/dev/null
@@ -231,6 +272,7 @@ while read -r word name rest; do
     case $word in
     INFO) echo "the kernel sees $name ${rest}" ;;
     DONE) echo "$name ${rest}: holds" ;;
+    SKIPPED) echo "SKIPPED: $name ${rest}" ;;
     SNAP)
         now=$(durable)
         if [ "$rest" = before ]; then

@@ -286,7 +286,7 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
     let socket = pool.socket();
     let stream = UnixStream::connect(&socket).map_err(|error| {
         let context = format!(
-            "no directory answers on {}: start one there first",
+            "no directory answers on {}: start one with `forebay pagecache directory`",
             socket.display()
         );
         Error::with_source(ErrorKind::NotFound, context, error)

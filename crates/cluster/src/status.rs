@@ -94,7 +94,7 @@ pub struct NodeStatus {
 pub fn ask(pool: &Pool) -> Result<Status> {
     let mut stream = UnixStream::connect(pool.status_socket()).map_err(|error| {
         let context = format!(
-            "no directory answers in the pool {}: start one there first, or name the pool where one runs",
+            "no directory answers in the pool {}: start one with `forebay pagecache directory`, or name its pool with --pool",
             pool.path().display()
         );
         Error::with_source(ErrorKind::NotFound, context, error)

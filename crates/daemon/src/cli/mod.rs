@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod format;
 mod out;
+mod pagecache;
 mod remote;
 mod secret;
 mod serve;
@@ -47,6 +48,7 @@ enum Command {
     Scrub(remote::Scrub),
     Check(check::Arguments),
     Bench(bench::Arguments),
+    Pagecache(pagecache::Arguments),
     Trace(trace::Arguments),
     Simulate(trace::simulate::Arguments),
     Mrc(trace::mrc::Arguments),
@@ -121,6 +123,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Scrub(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Pagecache(arguments) => pagecache::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments, control),
         Command::Simulate(arguments) => trace::simulate::run(&arguments),
         Command::Mrc(arguments) => trace::mrc::run(&arguments),

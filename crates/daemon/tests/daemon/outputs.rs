@@ -345,3 +345,49 @@ fn whoever_asks_for_json_gets_one_object_whatever_happens() {
         );
     }
 }
+
+/// What `mrc` says of its sample's error is what comes out when it is compared with the exact curve.
+#[test]
+fn the_error_of_a_sample_is_what_it_is() {
+    let place = Place::new("mrc-error", "wt");
+    let trace = place.path("a.fbt");
+    let load = "--requests 200000 --working-set 1G --zipf 0.8 --seed 3";
+    let mut generate = vec!["trace", "generate", text(&trace)];
+    generate.extend(load.split_whitespace());
+    place.ok(&generate);
+    let mrc = ["mrc", text(&trace), "--exact", "--json", "--sample", "4096"];
+    let all: Value = serde_json::from_str(&place.ok(&mrc)).expect("JSON");
+    let column = |curve: &str, field: &str| -> Vec<f64> {
+        let points = all[curve].as_array().expect("points").iter();
+        points
+            .map(|point| point[field].as_f64().expect("a number"))
+            .collect()
+    };
+    let (sampled, exact) = (
+        column("sampled", "miss_ratio"),
+        column("exact", "miss_ratio"),
+    );
+    let errors: Vec<f64> = sampled
+        .iter()
+        .zip(&exact)
+        .map(|(one, other)| (one - other).abs())
+        .collect();
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    let said = all["mean_absolute_error"].as_f64().expect("a number");
+    assert!(
+        (mean - said).abs() < 1e-9 && mean > 0.0 && mean < 0.02,
+        "{mean} {said}"
+    );
+    // Three standard errors, and the grain of distances.
+    let stated = column("sampled", "standard_error");
+    let far = errors
+        .iter()
+        .zip(&stated)
+        .filter(|(error, stated)| **error > 3.0 * **stated + 0.005);
+    assert!(far.count() * 10 <= errors.len(), "{errors:?} {stated:?}");
+    // One that says nothing of its error would pass, one that says too much, too.
+    assert!(
+        stated.iter().all(|stated| (0.0001..0.1).contains(stated)),
+        "{stated:?}"
+    );
+}

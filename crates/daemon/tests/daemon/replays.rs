@@ -42,6 +42,7 @@ fn a_trace_is_replayed_on_a_configuration() {
         said.contains("--destroy-data") && said.contains("--skip-writes"),
         "{said}"
     );
+    assert!(said.contains("db (64 MiB, holds nothing)"), "{said}");
     let done = replayed(
         &place,
         &[&trace, on[0], on[1], "--destroy-data", "--verify"],
@@ -233,4 +234,41 @@ fn a_server_that_vanishes_ends_the_replay_with_its_name() {
         printed.contains("p99 us"),
         "what was measured is printed: {printed}"
     );
+}
+
+#[test]
+fn a_replay_that_is_told_to_end_says_how_far_it_came() {
+    let place = Place::new("replay-ends", "wb");
+    let (trace, config) = (generate(&place), place.path("forebay.toml"));
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // It would take hours.
+        let mut command = place.command(&["replay", &trace, "--on", text(&config), "--json"]);
+        command.args(["--speed", "0.001", "--skip-writes"]);
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let child = child.expect("the program can be run");
+        let begin = Instant::now();
+        while !place.path("journal").exists() {
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "it does not begin"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let pid = libc::pid_t::try_from(child.id()).expect("a process number");
+        // SAFETY: no memory is involved; the child has not been waited for, so the number is its.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        let ended = child.wait_with_output().expect("it ends");
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        let all: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+        assert_eq!(all["interrupted"], true, "{all}");
+        assert!(number(&all, "/requests") < 2000, "{all}");
+        assert!(
+            !place.path("journal").exists(),
+            "the cache was closed in order"
+        );
+    }
 }

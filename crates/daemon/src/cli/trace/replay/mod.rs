@@ -22,6 +22,7 @@ use crate::config::size::human_bytes;
 use feed::Feed;
 use report::Measured;
 use target::{On, Opened};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Do the I/O of a trace, on the volumes of a configuration or over NBD
 ///
@@ -256,25 +257,34 @@ fn conclude(measured: &Measured) -> Result<()> {
     })
 }
 
-/// Set by the first Ctrl-C; the second ends the process as ever.
+/// Set by the first Ctrl-C or SIGTERM; the second ends the process as ever.
 fn watch_for_interrupt() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
-    // Where it cannot be watched for, Ctrl-C ends the process; the next start recovers.
+    // Where it cannot be watched for, a signal ends the process; the next start recovers.
     let _ = std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();
-            if let Ok(runtime) = runtime {
-                runtime.block_on(async {
-                    let _ = tokio::signal::ctrl_c().await;
-                    set.store(true, Ordering::Relaxed);
-                    let _ = tokio::signal::ctrl_c().await;
-                    std::process::exit(128 + libc::SIGINT);
-                });
-            }
+            let Ok(runtime) = runtime else { return };
+            runtime.block_on(async {
+                let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
+                let [Ok(mut interrupt), Ok(mut terminate)] = kinds.map(signal) else {
+                    return;
+                };
+                let mut next = async || {
+                    tokio::select! {
+                        _ = interrupt.recv() => libc::SIGINT,
+                        _ = terminate.recv() => libc::SIGTERM,
+                    }
+                };
+                next().await;
+                set.store(true, Ordering::Relaxed);
+                let number = next().await;
+                std::process::exit(128 + number);
+            });
         });
     flag
 }

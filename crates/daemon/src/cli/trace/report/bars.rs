@@ -14,9 +14,13 @@ const LETTER_WIDTH: f64 = 7.6;
 const BAR: f64 = 13.0;
 const GAP: f64 = 3.0;
 const BETWEEN_ROWS: f64 = 11.0;
+/// Of a line that says what the rows below are.
+const HEAD: f64 = 24.0;
 
 /// One row: a name and a value a series.
 pub(super) struct Row {
+    /// What it and its neighbours are under; nothing if all are alike.
+    pub(super) group: String,
     pub(super) label: String,
     pub(super) values: Vec<f64>,
     /// Whether the page is about this one.
@@ -59,7 +63,18 @@ impl Bars<'_> {
         let row_height = bars * (BAR + GAP) - GAP;
         let mut svg = String::new();
         let mut top = BETWEEN_ROWS / 2.0;
+        let mut group = "";
         for row in &self.rows {
+            if row.group != group {
+                group = &row.group;
+                let _ = write!(
+                    svg,
+                    "<text class=\"group\" x=\"0\" y=\"{:.1}\">{} cache</text>",
+                    top + HEAD - 11.0,
+                    escape(group)
+                );
+                top += HEAD;
+            }
             let class = if row.ours { " class=\"ours\"" } else { "" };
             let _ = write!(
                 svg,
@@ -129,9 +144,11 @@ impl Bars<'_> {
         let _ = write!(
             svg,
             "<rect class=\"s{}\" data-value=\"{value}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\">\
-             <title>{}: {} {}</title></rect>",
+             <title>{}{}{}: {} {}</title></rect>",
             nth + 1,
             width.max(0.0),
+            escape(&row.group),
+            if row.group.is_empty() { "" } else { ", " },
             escape(&row.label),
             escape(self.series[nth]),
             (self.unit)(value),

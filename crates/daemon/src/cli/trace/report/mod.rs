@@ -38,7 +38,8 @@ figcaption{margin-bottom:.6rem}figcaption b{display:block}figcaption small{color
 .keys{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;margin-top:.35rem}.keys i{display:inline-block;width:.8rem;height:.8rem;\
 border-radius:.15rem;margin-right:.35rem;vertical-align:-.08rem}\
 svg{display:block;width:100%;min-width:27rem;height:auto}svg text{font:12px system-ui,sans-serif;fill:var(--ink)}\
-svg .tick{fill:var(--soft)}svg .value{font-variant-numeric:tabular-nums}svg .ours{font-weight:700}\
+svg .tick{fill:var(--soft)}svg .value{font-variant-numeric:tabular-nums}svg .ours,svg .group{font-weight:700}\
+@media(max-width:30rem){main{padding:.8rem .5rem 2rem}figure{padding:.7rem .5rem}svg{min-width:21rem}svg text{font-size:14px}}\
 .s1{fill:var(--s1)}.s2{fill:var(--s2)}.s3{fill:var(--s3)}.s4{fill:var(--s4)}\
 i.s1{background:var(--s1)}i.s2{background:var(--s2)}i.s3{background:var(--s3)}i.s4{background:var(--s4)}\
 .axis{stroke:var(--soft)}.grid{stroke:var(--line)}.mark{stroke:var(--s4);stroke-width:1.5;stroke-dasharray:5 4}\
@@ -116,15 +117,27 @@ fn facts(html: &mut String, content: &Content<'_>) {
     html.push_str("</ul>");
 }
 
-/// A row's name: what tells it from the others.
-fn label(row: &Row, rows: &[Row]) -> String {
+/// What rows of one size have in common, where there are several sizes; else nothing.
+fn group(row: &Row, rows: &[Row]) -> String {
     let one_size = rows
         .iter()
         .all(|other| other.capacity_bytes == rows[0].capacity_bytes);
-    let name = format!("{} {}", row.blocks, row.name);
     match one_size {
-        true => name,
-        false => format!("{}, {name}", human_bytes(row.capacity_bytes)),
+        true => String::new(),
+        false => human_bytes(row.capacity_bytes),
+    }
+}
+
+/// What tells a row from others of its size.
+fn short_label(row: &Row) -> String {
+    format!("{} {}", row.blocks, row.name)
+}
+
+/// A row's name: what tells it from all others.
+fn label(row: &Row, rows: &[Row]) -> String {
+    match group(row, rows) {
+        none if none.is_empty() => short_label(row),
+        size => format!("{size}, {}", short_label(row)),
     }
 }
 
@@ -145,7 +158,8 @@ fn charts(html: &mut String, content: &Content<'_>) {
     let rows = content.rows;
     let values = |of: &dyn Fn(&Row, &Counts) -> Vec<f64>| -> Vec<bars::Row> {
         let row = |row: &Row| bars::Row {
-            label: label(row, rows),
+            group: group(row, rows),
+            label: short_label(row),
             values: of(row, row.cache.counts()),
             ours: row.asked_for,
         };

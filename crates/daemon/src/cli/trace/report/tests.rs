@@ -129,6 +129,46 @@ fn numbers_of_the_page_are_those_of_the_json() {
 }
 
 #[test]
+fn caches_of_one_size_stand_together_under_it() {
+    let (_, html) = page("trace");
+    let document = parse(&html);
+    for id in ["hits", "volumes", "latency", "memory", "blocks"] {
+        let drawing = drawing(&document, id);
+        let texts = drawing
+            .descendants()
+            .filter(|node| node.has_tag_name("text"));
+        let of = |class: &'static str, place: &'static str| -> Vec<(String, f64)> {
+            let found = texts.clone().filter(move |node| match class {
+                "" => node.attribute("text-anchor") == Some("end"),
+                class => node.attribute("class") == Some(class),
+            });
+            let one = |node: Node<'_, '_>| {
+                let at = node.attribute(place).expect("a place");
+                let text = node.text().unwrap_or_default().to_owned();
+                (text, at.parse().expect("a number"))
+            };
+            found.map(one).collect()
+        };
+        let (heads, labels) = (of("group", "y"), of("", "y"));
+        let names: Vec<_> = heads.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["8 MiB cache", "16 MiB cache"], "{id}");
+        assert_eq!(labels.len(), 3, "{id}");
+        // Two rows below the first, one below the second.
+        let places = [
+            heads[0].1,
+            labels[0].1,
+            labels[1].1,
+            heads[1].1,
+            labels[2].1,
+        ];
+        assert!(
+            places.is_sorted_by(|one, other| one + 10.0 < *other),
+            "{id}: {places:?}"
+        );
+    }
+}
+
+#[test]
 fn lines_rise_and_fall_as_they_must() {
     let (_, html) = page("trace");
     let document = parse(&html);

@@ -1,0 +1,299 @@
+//! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their own, beside the
+//! daemon.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_cluster::pool::Pool;
+use forebay_cluster::server::{self, Server};
+use forebay_cluster::status::{Pages, Status, ask};
+use forebay_cluster::{Consistency, Node, NodeId, Options, PAGE_BYTES};
+use tracing_subscriber::EnvFilter;
+
+use super::out;
+use crate::config::size::{Interval, Size, human_bytes};
+use crate::table::Table;
+
+/// How often a node looks whether it is still in the cluster.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Least memory of a directory's pool and of a node that gives any, bytes.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Share files among processes with one copy of each page in memory
+///
+/// The directory knows where each page is; nodes give memory and use all of it. Programs use a node as a library
+/// (see docs/pagecache.md).
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Directory(Directory),
+    Node(NodeArguments),
+    Status(StatusArguments),
+}
+
+/// Run the directory of a pool, in the foreground
+///
+/// It may end at any time, and be started again: the nodes go on with what they have, and it learns from them what was
+/// where.
+#[derive(Debug, Args)]
+struct Directory {
+    /// The directory tree that is cached
+    #[arg(long, value_name = "DIR")]
+    source: PathBuf,
+    /// The pool: a directory on tmpfs, made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pool: PathBuf,
+    /// Memory for pages of all nodes together; it is taken now
+    #[arg(long, value_name = "SIZE")]
+    capacity: Size,
+    /// How long a node may be silent before its process is ended
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    lease: Interval,
+    /// How long a node may keep a page in use that is to go, before its process is ended
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    acknowledge: Interval,
+}
+
+/// Give memory to the cluster, in the foreground
+///
+/// SIGTERM and SIGINT end it in an orderly way: its pages go to the store first.
+#[derive(Debug, Args)]
+struct NodeArguments {
+    /// The pool of the directory
+    #[arg(long, value_name = "DIR")]
+    pool: PathBuf,
+    /// Its number, 0 to 31, which no other node has
+    #[arg(long, value_name = "NUMBER")]
+    id: u8,
+    /// Memory that it gives to the cluster
+    #[arg(long, value_name = "SIZE")]
+    memory: Size,
+    /// When writes are seen by others
+    #[arg(long, value_enum, default_value = "strong")]
+    consistency: Consistent,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Consistent {
+    /// A completed write is seen by every later read on any node
+    Strong,
+    /// The same for pages that are in memory; whole pages that are written where none was are seen when the file is closed
+    Relaxed,
+}
+
+/// Show pages, owners, hits and messages
+#[derive(Debug, Args)]
+struct StatusArguments {
+    /// The pool of the directory
+    #[arg(long, value_name = "DIR")]
+    pool: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::Directory(arguments) => run_directory(arguments),
+        Command::Node(arguments) => run_node(arguments),
+        Command::Status(arguments) => run_status(arguments),
+    }
+}
+
+fn pages(name: &str, size: Size) -> Result<u32> {
+    let pages = u32::try_from(size.0 / PAGE_BYTES as u64).ok();
+    pages.filter(|_| size.0 >= LEAST_BYTES).ok_or_else(|| {
+        let context = format!(
+            "{name} {}: give at least {} and less than 16 TiB",
+            human_bytes(size.0),
+            human_bytes(LEAST_BYTES)
+        );
+        Error::new(ErrorKind::InvalidInput, context)
+    })
+}
+
+fn run_directory(arguments: &Directory) -> Result<()> {
+    let pages = pages("--capacity", arguments.capacity)?;
+    log_to_stderr();
+    let mut options = server::Options::new(&arguments.source, &arguments.pool, pages);
+    options.lease = arguments.lease.0;
+    options.acknowledge = arguments.acknowledge.0;
+    let server = Server::open(options)?;
+    let pool = arguments.pool.display();
+    out::print(&match server.awaited() {
+        0 => format!("directory of {pool}: ready\n"),
+        count => format!("directory of {pool}: waits for {count} nodes that were there before\n"),
+    })?;
+    server.run()
+}
+
+fn run_node(arguments: &NodeArguments) -> Result<()> {
+    let pages = pages("--memory", arguments.memory)?;
+    let id = NodeId::new(arguments.id).ok_or_else(|| {
+        let context = format!("--id {}: nodes have numbers from 0 to 31", arguments.id);
+        Error::new(ErrorKind::InvalidInput, context)
+    })?;
+    log_to_stderr();
+    let mut signals = Signals::new()?;
+    let mut options = Options::new(&arguments.pool, id, pages);
+    options.consistency = match arguments.consistency {
+        Consistent::Strong => Consistency::Strong,
+        Consistent::Relaxed => Consistency::Relaxed,
+    };
+    // There is somebody to read what is wrong.
+    options.patience = Duration::from_secs(10);
+    let mut node = Some(Node::join(options)?);
+    if let Some(node) = &node {
+        let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
+        out::print(&format!("{id}: joined with {memory}\n"))?;
+    }
+    while let Some(joined) = &node {
+        if let Some(error) = joined.broken() {
+            return Err(error);
+        }
+        if signals.wait(LOOK) {
+            node = None;
+        }
+    }
+    out::print(&format!("{id}: left\n"))
+}
+
+fn run_status(arguments: &StatusArguments) -> Result<()> {
+    let status = ask(&Pool::new(&arguments.pool)?)?;
+    if arguments.json {
+        return out::print(&String::from_utf8_lossy(&status.to_json()));
+    }
+    out::print(&render(&status))
+}
+
+/// What FOREBAY_LOG asks for, warnings otherwise.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    log.with_env_filter(filter).init();
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let inside = runtime.enter();
+        let terminate = signal(SignalKind::terminate()).context(|| "catching SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context(|| "catching SIGINT")?;
+        drop(inside);
+        Ok(Self {
+            runtime,
+            terminate,
+            interrupt,
+        })
+    }
+
+    /// Waits for a signal; whether one came in this time.
+    fn wait(&mut self, time: Duration) -> bool {
+        let (terminate, interrupt) = (&mut self.terminate, &mut self.interrupt);
+        self.runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => true,
+                _ = interrupt.recv() => true,
+                () = tokio::time::sleep(time) => false,
+            }
+        })
+    }
+}
+
+fn render(status: &Status) -> String {
+    let Status {
+        source,
+        pid,
+        epoch,
+        awaited,
+        pages,
+        ..
+    } = status;
+    let copies = pages.exclusive + pages.owner + pages.shared + pages.to_be_invalidated;
+    let mut text = format!(
+        "Directory of {source}, process {pid}, start {epoch}\n  {copies} pages in {} of memory, a copy of each: {}\n",
+        human_bytes(status.capacity_bytes),
+        in_words(pages)
+    );
+    if !awaited.is_empty() {
+        let nodes: Vec<String> = awaited.iter().map(ToString::to_string).collect();
+        text.push_str(&format!(
+            "  waits for nodes that were there before: {}\n",
+            nodes.join(", ")
+        ));
+    }
+    text.push_str(&format!(
+        "  lookups: {} found, {} filled; {} pages evicted, {} write-backs; {} messages in, {} out\n",
+        status.found,
+        status.filled,
+        status.evicted,
+        status.write_backs,
+        status.messages_in,
+        status.messages_out
+    ));
+    if status.lost_pages + status.fenced > 0 {
+        text.push_str(&format!(
+            "  {} pages lost with dead nodes, {} nodes ended because they did not answer\n",
+            status.lost_pages, status.fenced
+        ));
+    }
+    let mut table = Table::new(&[
+        "node",
+        "process",
+        "state",
+        ">memory",
+        ">pages",
+        ">shared",
+        ">hits here",
+        ">hits elsewhere",
+        ">misses",
+        ">read ahead",
+    ]);
+    for node in &status.nodes {
+        let Pages {
+            exclusive,
+            owner,
+            shared,
+            to_be_invalidated,
+        } = node.pages;
+        table.row(vec![
+            node.id.to_string(),
+            node.pid.to_string(),
+            node.state.clone(),
+            human_bytes(u64::from(node.frames) * status.page_bytes),
+            (exclusive + owner + shared + to_be_invalidated).to_string(),
+            shared.to_string(),
+            node.hits_local.to_string(),
+            node.hits_remote.to_string(),
+            node.misses.to_string(),
+            node.read_ahead.to_string(),
+        ]);
+    }
+    text.push_str(&format!("\nNodes\n{}", table.render(2)));
+    text
+}
+
+fn in_words(pages: &Pages) -> String {
+    format!(
+        "{} being filled, {} with their owner alone, {} shared, {} going",
+        pages.exclusive, pages.owner, pages.shared, pages.to_be_invalidated
+    )
+}
