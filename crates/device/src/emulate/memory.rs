@@ -282,9 +282,9 @@ mod tests {
             let took = timed(work);
             let least = Duration::from_micros(us);
             assert!(took >= least, "{took:?}, declared are {least:?}");
-            // However busy the machine is, the fastest of several is close.
-            let best = (0..8).map(|_| timed(work)).min().expect("eight");
-            assert!(best < least * 2, "{best:?}, declared are {least:?}");
+            // However busy the machine is, one of many is close.
+            let close = (0..200).any(|_| timed(work) < least * 2);
+            assert!(close, "none took about the declared {least:?}");
         };
         at_least(&|| _ = memory.load_u64(8), 2000 + 256);
         at_least(
