@@ -201,7 +201,9 @@ impl Engine {
         let site = Site::here();
         async move {
             if let Some(sums) = &self.sums {
-                return Box::pin(self.write_summed(site, sums, volume, slot, start, buf)).await;
+                return self
+                    .write_summed(site, sums, volume, slot, start, buf)
+                    .await;
             }
             let result = self.write_slot_data(site, slot, start, buf).await;
             self.slot_written(slot);

@@ -178,17 +178,20 @@ impl Shared {
     }
 }
 
+/// What a device is whose time is emulated, as told in `words`.
+fn emulated(mut info: DeviceInfo, words: String) -> DeviceInfo {
+    // Loads and stores would go round the delays.
+    info.byte_addressable = false;
+    info.emulated = Some(match info.emulated {
+        Some(inner) => format!("{words}; over {inner}"),
+        None => words,
+    });
+    info
+}
+
 impl BlockDevice for EmulateDevice {
     fn info(&self) -> DeviceInfo {
-        let mut info = self.shared.inner.info();
-        // Loads and stores would go round the delays.
-        info.byte_addressable = false;
-        let words = self.shared.profile.to_string();
-        info.emulated = Some(match info.emulated {
-            Some(inner) => format!("{words}; over {inner}"),
-            None => words,
-        });
-        info
+        emulated(self.shared.inner.info(), self.shared.profile.to_string())
     }
 
     fn submit(&self, request: Request, done: Completion) {

@@ -227,14 +227,7 @@ impl Shared {
 
 impl BlockDevice for EmulatedDisk {
     fn info(&self) -> DeviceInfo {
-        let mut info = self.shared.inner.info();
-        info.byte_addressable = false;
-        let words = self.shared.profile.to_string();
-        info.emulated = Some(match info.emulated {
-            Some(inner) => format!("{words}; over {inner}"),
-            None => words,
-        });
-        info
+        super::emulated(self.shared.inner.info(), self.shared.profile.to_string())
     }
 
     fn submit(&self, request: Request, done: Completion) {
