@@ -116,6 +116,12 @@ impl Daemon {
     /// Makes the files, formats the cache and writes the configuration. Does not start yet.
     pub(crate) fn new(name: &str, setup: &Setup) -> Self {
         let folder = Folder::new(name);
+        let (free, needed) = (free_bytes(folder.path()), setup.cache_bytes);
+        assert!(
+            free > needed,
+            "{free} bytes are free in {}, and the cache may take {needed}: set TMPDIR to a folder with more room",
+            std::env::temp_dir().display()
+        );
         for (file, size) in [
             ("cache", setup.cache_bytes),
             ("backing", setup.volume_bytes),
@@ -300,6 +306,16 @@ state = "state"
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
+}
+
+/// What a file in `folder` may still take, bytes.
+fn free_bytes(folder: &Path) -> u64 {
+    let mut df = Command::new("df");
+    df.args(["--block-size=1", "--output=avail"]).arg(folder);
+    let output = df.output().expect("df runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().expect("a heading and a number");
+    last.trim().parse().expect("a number")
 }
 
 /// Runs `program` in a control group from its first instruction.

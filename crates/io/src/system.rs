@@ -137,6 +137,42 @@ pub fn io_flusher() -> Result<()> {
     Ok(())
 }
 
+/// Whether this process's memory is limited by a control group of version 1 (cgroup-v1/memory in the kernel's
+/// documentation). Only there does a thread that looks for memory wait for write-back that is on its way, unless it
+/// is marked as an I/O flusher; io_uring has its submitter start kernel threads, for which it needs memory.
+/// Yes as well if the group cannot be looked at.
+#[must_use]
+pub fn memory_limited_v1() -> bool {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(group) = memory_group_v1(&groups) else {
+        return false;
+    };
+    let stat = Path::new("/sys/fs/cgroup/memory")
+        .join(group.trim_start_matches('/'))
+        .join("memory.stat");
+    std::fs::read_to_string(stat).map_or(true, |stat| is_limited_v1(&stat))
+}
+
+/// The path of the memory controller's group in the text of /proc/self/cgroup, if it is of version 1.
+fn memory_group_v1(groups: &str) -> Option<&str> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let mut controllers = fields.next()?.split(',');
+        controllers.find(|&name| name == "memory")?;
+        fields.next()
+    })
+}
+
+/// Whether the text of memory.stat tells of a limit that is lower than any number of bytes.
+fn is_limited_v1(stat: &str) -> bool {
+    let limit = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("hierarchical_memory_limit "));
+    let limit = limit.and_then(|bytes| bytes.trim().parse::<u64>().ok());
+    // Without a limit the kernel says the largest number of pages that it can count.
+    limit.is_none_or(|bytes| bytes < 1 << 60)
+}
+
 /// Of linux/capability.h.
 const CAP_SYS_ADMIN: u32 = 21;
 
@@ -190,6 +226,27 @@ mod tests {
         random(&mut second);
         assert_ne!(first, second);
         assert!(first[284..] != [0; 16], "filled to the end");
+    }
+
+    #[test]
+    fn the_group_of_the_memory_controller_is_found() {
+        let first = "9:name=systemd:/x\n4:cpu,memory:/a:b/c\n0::/\n";
+        assert_eq!(memory_group_v1(first), Some("/a:b/c"));
+        assert_eq!(
+            memory_group_v1("0::/user.slice/memory\n"),
+            None,
+            "version 2"
+        );
+        assert_eq!(memory_group_v1(""), None);
+    }
+
+    #[test]
+    fn a_limit_is_less_than_any_number_of_bytes() {
+        let stat =
+            |bytes: &str| format!("cache 0\nhierarchical_memory_limit {bytes}\ntotal_cache 0\n");
+        assert!(is_limited_v1(&stat("536870912")));
+        assert!(!is_limited_v1(&stat("9223372036854771712")));
+        assert!(is_limited_v1("cache 0\n"), "not known");
     }
 
     #[test]

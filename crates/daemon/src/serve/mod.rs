@@ -48,13 +48,23 @@ pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
     result
 }
 
-fn serve(config: Config, wishes: &Wishes) -> Result<()> {
+fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     wishes.check(&config)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     guard::check(&config)?;
     config.check_machine(!wishes.all_without_cache(&config), None)?;
+    let fuse = |export: &Export| matches!(export.protocol, Protocol::Fuse(_));
+    let fuse = config.exports.iter().any(fuse);
+    if let Err(error) = system::io_flusher() {
+        match fuse {
+            // A file system on the volume may be what the kernel empties to find memory.
+            true => tracing::info!("{}", error.report()),
+            false => tracing::debug!("{}", error.report()),
+        }
+        avoid_deadlock(&mut config);
+    }
     let control_socket = control::server::bind(&config.server.control)?;
     let _remove = RemoveAtEnd(&config);
     let metrics = TcpListener::bind(config.server.metrics).context(|| {
@@ -63,14 +73,6 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
             config.server.metrics
         )
     })?;
-    let fuse = |export: &Export| matches!(export.protocol, Protocol::Fuse(_));
-    let fuse = config.exports.iter().any(fuse);
-    match system::io_flusher() {
-        // A file system on the volume may be what the kernel empties to find memory.
-        Err(error) if fuse => tracing::info!("{}", error.report()),
-        Err(error) => tracing::debug!("{}", error.report()),
-        Ok(()) => {}
-    }
     system::lock_memory();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -120,6 +122,31 @@ fn serve(config: Config, wishes: &Wishes) -> Result<()> {
         }
         result.and(ended)
     })
+}
+
+/// Has threads do the I/O of a process that is no I/O flusher where io_uring may make a request wait for ever: with a
+/// limit of version 1 on its memory, the kernel thread that a ring starts in the middle of a request may need memory
+/// that is free when that request has been served.
+fn avoid_deadlock(config: &mut Config) {
+    if !system::memory_limited_v1() {
+        return;
+    }
+    match config.server.io {
+        Io::Auto => {
+            tracing::info!(
+                "a control group of version 1 limits this process's memory: using the slower threads engine, since \
+                 io_uring could wait for memory that the kernel gets by writing to these volumes; give the process \
+                 CAP_SYS_RESOURCE, or `io = \"uring\"` in [server] if nothing on this machine is a client"
+            );
+            config.server.io = Io::Threads;
+        }
+        Io::Uring => tracing::warn!(
+            "a control group of version 1 limits this process's memory, and `io = \"uring\"`: under memory pressure, \
+             file systems on these volumes that are mounted on this machine may wait for ever; give the process \
+             CAP_SYS_RESOURCE, or let `io` be \"auto\""
+        ),
+        Io::Threads => {}
+    }
 }
 
 /// Says where everything is listening, and what is emulated: on standard output, in the status, to systemd.
