@@ -14,6 +14,13 @@ use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
 use crate::map::{PENDING, REWRITTEN, TRACED};
 
+/// Whether a client's use of a block is new, or noted already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    New,
+    Noted,
+}
+
 /// Writes a piece into its slot, dirty. What it touches is locked exclusively.
 ///
 /// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
@@ -24,7 +31,12 @@ pub(super) async fn write(
     volume: &Rc<Attached>,
     slot: BlockId,
     job: &Job<Piece>,
+    using: Use,
 ) -> Result<()> {
+    if using == Use::New {
+        let touched = engine.geometry.touched(&job.part);
+        (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
+    }
     let fresh = write_data(engine, volume, slot, job).await?;
     if job.durable {
         return engine.commit().await;
@@ -82,7 +94,6 @@ async fn write_data(
     let before = engine.map.borrow().slot(slot);
     // From here on the cleaner will not call the block clean: what is dirty stays so.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
-    (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
 
     let limit = volume.limit(geometry, job.part.block);
     let ragged = touched & !geometry.covered(&job.part, limit) & !before.valid;

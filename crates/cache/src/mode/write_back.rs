@@ -6,9 +6,11 @@ use std::rc::Rc;
 
 use forebay_block::Result;
 use forebay_metadata::order::Site;
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Span};
 
-use super::{around, cached, fetch};
+use super::cached::{self, Use};
+use super::{around, fetch};
+use crate::bring::Spread;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
 
@@ -17,10 +19,80 @@ pub(super) async fn write(
     volume: &Rc<Attached>,
     job: Job<Stretch>,
 ) -> Result<()> {
+    let cuts = cuts(engine, volume, &job.part);
+    if cuts.is_empty() {
+        return write_part(engine, volume, job, Use::New).await;
+    }
+    let starts = [job.part.start].into_iter().chain(cuts.clone());
+    let ends = cuts.into_iter().chain([job.part.end]);
+    Engine::all(starts.zip(ends).map(|(start, end)| {
+        let at = (start - job.part.start) as usize;
+        let part = Stretch {
+            start,
+            end,
+            ..job.part
+        };
+        let job = Job {
+            buf: job.buf.slice(at..at + part.len()),
+            part,
+            ..job
+        };
+        write_part(engine, volume, job, Use::Noted)
+    }))
+    .await
+}
+
+/// Where a write is cut, bytes within the region: off goes what it writes in part of a granule that must be completed from the
+/// backing device first, if a block is there for it. Many small writes one behind the other each share such a granule with the next; if
+/// each held all that it writes while it waits for its own, each would wait for all before it.
+///
+/// If it is cut, the use of the blocks is noted here, once for all that is written.
+fn cuts(engine: &Engine, volume: &Attached, part: &Stretch) -> Vec<u32> {
+    let geometry = engine.geometry;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "of a region, which is at most 4 MiB"
+    )]
+    let granule = geometry.region_granule_bytes() as u32;
+    let (first, last) = (part.start / granule, (part.end - 1) / granule);
+    let ragged = |at: u32| u64::from(!at.is_multiple_of(granule));
+    let partly = ragged(part.start) << first | ragged(part.end) << last;
+    if first == last || partly == 0 {
+        return Vec::new();
+    }
+    let mut map = engine.map.borrow_mut();
+    let blocks = map.overlapping(volume.id, part.region, geometry.units(part));
+    let blocks: Vec<(BlockId, Span)> = blocks.collect();
+    let absent = blocks.iter().fold(0, |absent, (slot, span)| {
+        let valid = geometry.spread(map.maps(*slot, span.class).0, *span, Spread::All);
+        absent | geometry.covers(*span) & !valid
+    });
+    let alone = |at: u32| partly & absent & 1 << at != 0;
+    let head = alone(first).then_some((first + 1) * granule);
+    let tail = alone(last).then_some(last * granule);
+    let mut cuts: Vec<u32> = head.into_iter().chain(tail).collect();
+    cuts.dedup();
+    let leaving = |(slot, _): &(BlockId, Span)| map.table().is_leaving(*slot);
+    if cuts.is_empty() || blocks.iter().any(leaving) {
+        return Vec::new();
+    }
+    for (slot, span) in blocks {
+        let touched = geometry.touched(&geometry.piece(part, span));
+        map.used(slot, span.class, touched);
+    }
+    cuts
+}
+
+async fn write_part(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+    using: Use,
+) -> Result<()> {
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
     engine
-        .each_piece(volume, job, |engine, volume, found, job| async move {
-            write_piece(&engine, &volume, found, &job).await
+        .each_piece(volume, job, move |engine, volume, found, job| async move {
+            write_piece(&engine, &volume, found, &job, using).await
         })
         .await
 }
@@ -30,17 +102,18 @@ async fn write_piece(
     volume: &Rc<Attached>,
     found: Option<BlockId>,
     job: &Job<Piece>,
+    using: Use,
 ) -> Result<()> {
     if let Some(slot) = found {
         volume.counters.write_hits.add(1);
-        return cached::write(engine, volume, slot, job).await;
+        return cached::write(engine, volume, slot, job, using).await;
     }
     volume.counters.write_misses.add(1);
     let block = job.part.block;
     let admitted =
         !job.sequential && !engine.above_dirty_limit() && volume.promotes(volume.key(block));
     if admitted && let Some(slot) = engine.allocate(volume.id, block).await {
-        let result = cached::write(engine, volume, slot, job).await;
+        let result = cached::write(engine, volume, slot, job, using).await;
         if result.is_err() {
             cached::forget_if_empty(engine, slot);
         }

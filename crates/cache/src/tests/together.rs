@@ -60,3 +60,60 @@ fn other_granules_of_a_block_are_not_waited_for() {
 fn one_granule_is_served_in_order() {
     assert_eq!(ended([0, 0])[0], "filled");
 }
+
+/// Writes that follow each other, each of less than a granule and sharing one with the next: how long they take together if reading
+/// the backing device takes 50 ms. What they wrote is there, and so is what lay beside it.
+fn stream_takes_ms(block_sizes: &'static [u64]) -> u128 {
+    const WRITES: u64 = 12;
+    const LEN: u64 = 3584;
+    let mut world = World::new(11);
+    world.add_disk(&config("cache", 4 << 20, 512));
+    let slow = DiskConfig {
+        latency_us: (50_000, 50_000),
+        ..config("backing", VOLUME_BYTES, 512)
+    };
+    world.add_disk(&slow);
+    run(&world, async move |disks| {
+        make_sizes(&disks, block_sizes).await;
+        let before = Buf::copied(&[9; 64 << 10]);
+        disks[1].write(0, before).await.expect("writes");
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        // Both blocks are there, with one granule each.
+        for at in [0, 32 << 10] {
+            let granule = Buf::copied(&[9; 4096]);
+            volume.write(at, granule).await.expect("writes");
+        }
+        let begun = rt::now();
+        let last = Rc::new(RefCell::new(begun));
+        for nth in 0..WRITES {
+            let (volume, last) = (Rc::clone(&volume), Rc::clone(&last));
+            rt::spawn(async move {
+                let buf = Buf::copied(&[nth as u8; LEN as usize]);
+                let written = volume.write(8192 + nth * LEN, buf).await;
+                written.expect("writes");
+                last.replace(rt::now());
+            });
+        }
+        rt::sleep(std::time::Duration::from_secs(5)).await;
+        let back = Buf::zeroed(64 << 10);
+        volume.read(0, back.clone()).await.expect("reads");
+        for (at, byte) in back.to_vec().into_iter().enumerate() {
+            let nth = (at as u64).checked_sub(8192).map(|at| at / LEN);
+            let expected = nth.filter(|nth| *nth < WRITES).map_or(9, |nth| nth as u8);
+            assert_eq!(byte, expected, "byte {at}");
+        }
+        cache.close().await.expect("closes");
+        let last = *last.borrow();
+        (last - begun).as_millis()
+    })
+}
+
+#[test]
+fn small_writes_behind_each_other_do_not_wait_for_all_before_them() {
+    for sizes in [&[32 << 10][..], &[32 << 10, 256 << 10]] {
+        let ms = stream_takes_ms(sizes);
+        // A write waits for what it completes, and where it shares that with the one before, for what that one did.
+        assert!((50..=110).contains(&ms), "{sizes:?}: {ms} ms");
+    }
+}
