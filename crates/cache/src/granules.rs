@@ -71,15 +71,15 @@ impl Granules {
         (first | second, first & second)
     }
 
-    /// Notes valid granules that are asked for; of others nothing is noted. Returns whether one of them had been asked for before.
+    /// Notes valid granules that are asked for; of others nothing is noted. Returns those of them that had been asked for before.
     #[inline(always)]
-    pub(crate) fn ask(&mut self, place: u32, granules: u32, asked: u64) -> bool {
+    pub(crate) fn ask(&mut self, place: u32, granules: u32, asked: u64) -> u64 {
         let (first, second) = self.both(place, granules);
         let new = asked & second & !first;
         if new != 0 {
             self.set_both(place, granules, (first | new, second & !new));
         }
-        first & asked != 0
+        first & asked
     }
 
     /// Sets which granules are valid and which dirty. What turns dirty is being asked for; what turns valid otherwise was not so far.
@@ -111,13 +111,13 @@ mod tests {
                 let all = ALL >> (64 - count.min(64));
                 let dirty = 0x5aa5_1234_9669_f00f >> nth & all;
                 granules.set(place, count.min(64), all, dirty);
-                assert_eq!(granules.ask(place, count.min(64), 1), dirty & 1 != 0);
+                assert_eq!(granules.ask(place, count.min(64), 1), dirty & 1);
             }
             for (nth, &(place, count)) in blocks.iter().enumerate() {
                 let all = ALL >> (64 - count.min(64));
                 let dirty = 0x5aa5_1234_9669_f00f >> nth & all;
                 assert_eq!(granules.get(place, count.min(64)), (all, dirty));
-                assert!(granules.ask(place, count.min(64), 1), "{unit} {count}");
+                assert_eq!(granules.ask(place, count.min(64), 1), 1, "{unit} {count}");
                 granules.set(place, count.min(64), 0, 0);
             }
             assert!(
@@ -131,15 +131,15 @@ mod tests {
     fn what_was_asked_for_is_known_until_it_is_invalid() {
         let mut granules = Granules::new(16, 8);
         granules.set(3, 8, 0xff, 0);
-        assert!(!granules.ask(3, 8, 0b0110), "it came along");
-        assert!(!granules.ask(3, 8, 0b1000));
-        assert!(granules.ask(3, 8, 0b1100));
+        assert_eq!(granules.ask(3, 8, 0b0110), 0, "it came along");
+        assert_eq!(granules.ask(3, 8, 0b1000), 0);
+        assert_eq!(granules.ask(3, 8, 0b11100), 0b01100);
         assert_eq!(granules.get(3, 8), (0xff, 0), "nothing else changes");
         // Of what is not there nothing is noted.
         granules.set(3, 8, 0xf0, 0);
-        assert!(!granules.ask(3, 8, 0xf));
+        assert_eq!(granules.ask(3, 8, 0xf), 0);
         granules.set(3, 8, 0xff, 0);
-        assert!(!granules.ask(3, 8, 0xf));
+        assert_eq!(granules.ask(3, 8, 0xf), 0);
     }
 
     #[test]
@@ -148,6 +148,6 @@ mod tests {
         granules.set(0, 8, 0xff, 0x0f);
         granules.set(0, 8, 0xff, 0);
         assert_eq!(granules.get(0, 8), (0xff, 0));
-        assert!(granules.ask(0, 8, 1) && !granules.ask(0, 8, 0x10));
+        assert_eq!((granules.ask(0, 8, 1), granules.ask(0, 8, 0x10)), (1, 0));
     }
 }

@@ -284,7 +284,7 @@ impl Map {
         );
         let (place, count) = (self.table.place(slot), self.geometry.granules(class));
         let again = self.granules.ask(place, count, granules);
-        TwoLevel::Ours.used(&mut self.table, slot, again);
+        TwoLevel::Ours.used(&mut self.table, slot, again, count);
     }
 
     /// Whether it is time to make room.

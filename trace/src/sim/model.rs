@@ -250,13 +250,14 @@ impl Simulated {
 
     /// Granules of a cached block are asked for.
     fn note_use(&mut self, id: BlockId, touched: u64) {
-        let again = self.model.replace == TwoLevel::Ours && {
-            let state = &mut self.states[id as usize];
-            let again = state.asked & touched != 0;
-            state.asked |= touched;
-            again
-        };
-        self.model.replace.used(&mut self.table, id, again);
+        let state = &mut self.states[id as usize];
+        let again = state.asked & touched;
+        state.asked |= touched;
+        let units = u64::from(1_u32 << self.table.class(id));
+        let granules = (units << self.model.sizes.unit_shift()) >> self.granule_shift;
+        self.model
+            .replace
+            .used(&mut self.table, id, again, granules as u32);
     }
 
     /// Serves a request for granules `first..last` part by part; returns how many of its bytes were in

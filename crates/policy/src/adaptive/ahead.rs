@@ -354,7 +354,7 @@ mod tests {
         }
         let pairs: Vec<BlockId> = table.blocks().filter(|id| table.class(*id) == 1).collect();
         for id in &pairs {
-            TwoLevel::Ours.used(&mut table, *id, true);
+            TwoLevel::Ours.used(&mut table, *id, 1, 1);
         }
         let mut ahead = Ahead::new(sizes, 64 * 8);
         ahead.ask(1);

@@ -121,6 +121,11 @@ impl Walk {
 }
 
 impl BlockTable {
+    /// Uses so far, wrapping.
+    pub(super) const fn uses(&self) -> u32 {
+        self.uses
+    }
+
     /// A block was used: it and its group are the most recent now.
     #[inline]
     pub fn touch(&mut self, id: BlockId) {
