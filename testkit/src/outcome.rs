@@ -1,6 +1,6 @@
 //! Which crash, and which failure: what the drivers try and draw.
 
-use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng};
+use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Trouble};
 
 use crate::crash::Depth;
 use crate::machine::{Crash, Machine};
@@ -32,10 +32,26 @@ pub(crate) fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -
     keeps.into_iter().map(Crash::Power).chain(deaths).collect()
 }
 
-/// Makes one operation of a device fail in the next life.
+/// How long a device stalls, microseconds: shorter and longer than clients wait.
+const STALLS_US: [u64; 3] = [1_000_000, 100_000_000, 400_000_000];
+
+/// Makes one operation of a device fail in the next life, or has it stall or vanish. Returns the device, and the kind
+/// of operation that may have failed and matters most.
 pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize, OpClass) {
     let disks = machine.world.disks();
     let disk = rng.index(disks.len());
+    if rng.chance(1, 3) {
+        let (trouble, class) = match rng.chance(1, 2) {
+            true => (Trouble::Vanishes, OpClass::Flush),
+            false => (Trouble::Stalls(STALLS_US[rng.index(3)]), OpClass::Read),
+        };
+        let nth = 1 + rng.below([4, 30, 200][rng.index(3)]);
+        disks[disk].set_faults(FaultPlan {
+            from_nth: Some((nth, trouble)),
+            ..FaultPlan::default()
+        });
+        return (disk, class);
+    }
     let class = match rng.below(4) {
         0 => OpClass::Write,
         1 => OpClass::Read,

@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 8] = [
+pub(crate) const ARGUED: [(&str, &str); 9] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -27,11 +27,16 @@ pub(crate) const ARGUED: [(&str, &str); 8] = [
          several units, finds it",
     ),
     (
-        "cache/open.rs settle Step: engine.commit().await",
+        "cache/leave.rs end_uncleanly",
+        "an end that a backing device keeps from being clean has promised nothing; it is for the machine that is switched \
+         off next",
+    ),
+    (
+        "cache/leave.rs end_service Step: self.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
     ),
     (
-        "cache/open.rs settle Wait: engine.commit().await",
+        "cache/leave.rs end_service Wait: self.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
     ),
     (

@@ -4,6 +4,7 @@ mod aims;
 mod setup;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::{
@@ -30,6 +31,11 @@ impl CacheStack {
     pub(crate) fn new(setup: Setup) -> Rc<Self> {
         let details = setup.details();
         Rc::new(Self { setup, details })
+    }
+
+    /// Longer than anything takes that is well: the devices of some aims are very slow.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(if self.setup.is_aimed() { 2000 } else { 60 })
     }
 
     fn devices(&self, process: &Process) -> Devices {
@@ -161,6 +167,7 @@ impl Stack for CacheStack {
             dirty_limit_percent: details.dirty_limit_percent,
             cleaning: details.cleaning,
             commit_interval: details.commit_interval,
+            patience: self.timeout(),
             ..CacheOptions::new(process.boot_id)
         };
         let (cache, report) = Cache::open(self.devices(process), options).await?;
@@ -190,7 +197,9 @@ impl Stack for CacheStack {
             let attached = cache
                 .attach(&name(volume), Rc::new(backing), options)
                 .await?;
-            volumes.push(Volume::new(name(volume), attached, false));
+            let attached = Volume::new(name(volume), attached, false);
+            attached.time_out(self.timeout());
+            volumes.push(attached);
         }
         let lost = (report.lost.iter())
             .map(|range| LostRange {

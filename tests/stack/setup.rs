@@ -216,7 +216,6 @@ impl Setup {
         Ok(sum)
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
     pub(crate) const fn is_aimed(&self) -> bool {
         self.variant & AIMED != 0
     }

@@ -105,10 +105,11 @@ impl Cache {
                 "the cache has given out all its 65,534 volume numbers, which are never given twice: detach its volumes and format it again".to_owned(),
             );
         }
-        if engine.sync_durability() {
-            // Clients of such a volume need not flush what a dead process left in the device's cache.
-            backing.flush().await?;
-        }
+        // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
+        let needed = engine.sync_durability();
+        engine
+            .flush_what_was_left(name, id, &backing, needed)
+            .await?;
         let identity = info.identity.unwrap_or(0);
         engine
             .check_identity(name, known.as_ref(), identity, &options)
@@ -136,6 +137,7 @@ impl Cache {
                     epoch,
                     size_bytes,
                     identity,
+                    flush_failed: false,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
@@ -203,52 +205,6 @@ impl Cache {
             engine.map.borrow_mut().expect_volume(volume.id, size);
         }
         Ok(size)
-    }
-
-    /// Writes everything of a volume back and forgets it. Nobody is served from it from the first moment
-    /// on: new requests get `ShuttingDown`.
-    ///
-    /// # Errors
-    /// `NotFound` for an unknown volume. If something cannot be written back, the devices' error: the
-    /// volume goes on as before, nothing is lost.
-    pub async fn detach(&self, name: &str) -> Result<()> {
-        let engine = &self.engine;
-        let volume = engine.volume_by_name(name)?;
-        volume.detaching.set(true);
-        volume.idle.until(|| volume.in_flight.get() == 0).await;
-        let result = self.try_detach(&volume).await;
-        if result.is_err() {
-            volume.detaching.set(false);
-        }
-        result
-    }
-
-    async fn try_detach(&self, volume: &Rc<Attached>) -> Result<()> {
-        let engine = &self.engine;
-        engine.write_back_volume(volume.id, true).await?;
-        engine.flush_backing(volume).await?;
-        // From here on the records of this volume's number mean nothing, durably.
-        engine
-            .change_superblock(|superblock| {
-                superblock.volumes.retain(|entry| entry.id != volume.id);
-            })
-            .await?;
-        let slots = engine.slots_of(volume.id);
-        for (slot, block) in slots {
-            let (region, granules) = engine.lock_of(volume.id, block);
-            let _lock = engine.locks.exclusive(region, granules).await;
-            // The reclaimer may have had it first.
-            if engine.is_block(volume.id, slot, block) {
-                engine.forget_slot(slot);
-            }
-        }
-        engine.regions.forget_volume(volume.id);
-        (engine.stats.writes_of_the_gone).add(volume.counters.writes());
-        engine.volumes.borrow_mut().remove(&volume.id);
-        // Its cleaner ends.
-        engine.cleaners.kick();
-        engine.reclaim.hint();
-        Ok(())
     }
 }
 
@@ -329,7 +285,7 @@ impl Engine {
     }
 
     /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.
-    fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
+    pub(crate) fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
         let map = self.map.borrow();
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for entry in slots.map(|slot| map.slot(slot)) {
@@ -358,7 +314,7 @@ impl Engine {
     }
 
     /// Whether a slot still holds this block.
-    fn is_block(&self, volume: u16, slot: BlockId, block: Block) -> bool {
+    pub(crate) fn is_block(&self, volume: u16, slot: BlockId, block: Block) -> bool {
         let map = self.map.borrow();
         map.find(block.key(volume)) == Some(slot) && map.slot(slot).block() == block
     }

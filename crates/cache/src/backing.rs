@@ -1,4 +1,9 @@
 //! A volume's backing device, and what of it is not flushed.
+//!
+//! A flush that fails may have lost whatever was written since the last good one. What the cache wrote back is dirty
+//! still, and is written again: the device begins a new *session*, and what was written in an earlier one counts for
+//! nothing. What clients wrote there is nowhere else: then no flush succeeds until the volume is attached again, where
+//! the loss is told (`lost`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,11 +25,20 @@ pub(crate) struct Backing {
     completed: Cell<u64>,
     flushed: Cell<u64>,
     durable_in_flight: Cell<u64>,
+    /// The same of `started`, `completed` and `flushed` for what clients wrote.
+    clients: [Cell<u64>; 3],
+    session: Cell<u64>,
+    /// The volume was given up: nothing more is sent to the device.
+    given_up: Cell<bool>,
+    /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
+    to_be_noted: Cell<bool>,
     /// One flush at a time: of two, the one that is told of lost data may be answered last.
     flushing: Semaphore,
     failed: RefCell<Option<Error>>,
     /// It is being flushed though nobody waits for that.
     pub(crate) behind: Cell<bool>,
+    /// A flush failed before it was attached.
+    pub(crate) lost: Cell<bool>,
 }
 
 impl std::fmt::Debug for Backing {
@@ -51,9 +65,14 @@ impl Backing {
             completed: Cell::new(written),
             flushed: Cell::new(0),
             durable_in_flight: Cell::new(0),
+            clients: [Cell::new(written), Cell::new(written), Cell::new(0)],
+            session: Cell::new(0),
+            given_up: Cell::new(false),
+            to_be_noted: Cell::new(false),
             flushing: Semaphore::new(1),
             failed: RefCell::new(None),
             behind: Cell::new(false),
+            lost: Cell::new(false),
         }
     }
 
@@ -62,7 +81,46 @@ impl Backing {
         self.started.get() != self.flushed.get() || self.durable_in_flight.get() > 0
     }
 
-    /// Everything that changes the device goes through here. With `durable`, what was written is on
+    /// The same of what clients wrote, or may have written before this attachment.
+    pub(crate) fn owes_clients(&self) -> bool {
+        let [started, _, flushed] = &self.clients;
+        started.get() != flushed.get() || self.durable_in_flight.get() > 0
+    }
+
+    /// Changes when a flush fails: what was written before may be gone.
+    pub(crate) fn session(&self) -> u64 {
+        match planted(Fault::TrustAcrossSessions) {
+            true => 0,
+            false => self.session.get(),
+        }
+    }
+
+    /// Sends the device nothing more: what the cache has for it is given up.
+    pub(crate) fn give_up(&self) {
+        self.given_up.set(true);
+    }
+
+    /// Whether the next process is to be told of a failed flush. Told once.
+    pub(crate) const fn take_note(&self) -> bool {
+        self.to_be_noted.replace(false)
+    }
+
+    /// Writes what stays dirty in the cache until a flush has covered it.
+    #[track_caller]
+    pub(crate) fn write_back(
+        &self,
+        offset: u64,
+        buf: Buf,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        self.change_at(
+            Site::here(),
+            Request::write(offset, buf, false),
+            false,
+            false,
+        )
+    }
+
+    /// Everything that clients change on the device goes through here. With `durable`, what was written is on
     /// media when this returns.
     #[track_caller]
     pub(crate) fn change(
@@ -70,10 +128,19 @@ impl Backing {
         request: Request,
         durable: bool,
     ) -> impl Future<Output = Result<()>> + '_ {
-        self.change_at(Site::here(), request, durable)
+        self.change_at(Site::here(), request, durable, true)
     }
 
-    async fn change_at(&self, site: Site, mut request: Request, durable: bool) -> Result<()> {
+    async fn change_at(
+        &self,
+        site: Site,
+        mut request: Request,
+        durable: bool,
+        by_client: bool,
+    ) -> Result<()> {
+        if self.given_up.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
         let fua = durable && self.volatile && self.fua;
         match &mut request.op {
             Op::Write { fua: flag } | Op::WriteZeroes { fua: flag, .. } => {
@@ -88,16 +155,26 @@ impl Backing {
             &self.started
         };
         counter.set(counter.get() + 1);
+        let [clients_started, clients_completed, _] = &self.clients;
+        let count_client = |counter: &Cell<u64>| counter.set(counter.get() + 1);
+        if by_client && !by_itself {
+            count_client(clients_started);
+        }
         let result = Ordered::new(site, self.device.start(request)).await;
         if by_itself {
             counter.set(counter.get() - 1);
         } else {
             self.completed.set(self.completed.get() + 1);
+            if by_client {
+                count_client(clients_completed);
+            }
         }
         if by_itself && self.volatile && result.is_err() {
             // What failed may have got as far as the device's cache, where it can be read.
             self.started.set(self.started.get() + 1);
             self.completed.set(self.completed.get() + 1);
+            count_client(clients_started);
+            count_client(clients_completed);
         }
         result?;
         if durable && !by_itself && !Site::here().lacks(Part::Step) {
@@ -113,13 +190,18 @@ impl Backing {
         buf: Buf,
         durable: bool,
     ) -> impl Future<Output = Result<()>> + '_ {
-        self.change_at(Site::here(), Request::write(offset, buf, false), durable)
+        self.change_at(
+            Site::here(),
+            Request::write(offset, buf, false),
+            durable,
+            true,
+        )
     }
 
     /// Makes what was written so far durable.
     ///
-    /// A failed flush is never tried again into success: the device may have dropped what it held, so
-    /// every later flush of this attachment fails too. Data that is still in the cache stays dirty.
+    /// A failed flush is never tried again into success: the device may have dropped what it held. Data that is still in
+    /// the cache stays dirty; if there was other, every later flush of this attachment fails too.
     pub(crate) async fn flush(&self) -> Result<()> {
         self.flushing.acquire(1).await;
         let result = self.flush_alone().await;
@@ -129,12 +211,18 @@ impl Backing {
 
     async fn flush_alone(&self) -> Result<()> {
         self.check()?;
-        let covered = self.completed.get();
+        let covered = [self.completed.get(), self.clients[1].get()];
         if self.volatile
             && let Err(error) = order::flush(self.device.as_ref()).await
         {
             let name = self.device.info().name;
             tracing::error!(device = name, error = %error.report(), "a flush of the backing device failed");
+            self.session.set(self.session.get() + 1);
+            if !self.owes_clients() {
+                let what =
+                    format!("a flush of {name} failed: what was written back is written again");
+                return Err(Error::with_source(ErrorKind::Io, what, error));
+            }
             let error = Error::with_source(
                 ErrorKind::Io,
                 format!(
@@ -145,11 +233,13 @@ impl Backing {
             if planted(Fault::RetryFailedFlush) {
                 return Err(error);
             }
+            self.to_be_noted.set(self.failed.borrow().is_none());
             self.failed.borrow_mut().get_or_insert(error);
         }
         self.check()?;
         // Writes that were in flight when the flush began may be covered or not: they count as not.
-        self.flushed.set(self.flushed.get().max(covered));
+        self.flushed.set(self.flushed.get().max(covered[0]));
+        self.clients[2].set(self.clients[2].get().max(covered[1]));
         Ok(())
     }
 

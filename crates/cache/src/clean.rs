@@ -38,6 +38,8 @@ struct WrittenBack {
     slot: BlockId,
     volume: u16,
     granules: u64,
+    /// Of the backing device, when it began.
+    session: u64,
     result: Result<()>,
 }
 
@@ -69,13 +71,19 @@ impl Engine {
         let mut error = None;
         for volume in volumes {
             let flushed = match self.volume_by_id(volume) {
-                Some(attached) => self.flush_backing(&attached).await,
+                Some(attached) => {
+                    (self.flush_backing(&attached).await).map(|()| attached.backing.session())
+                }
                 None => Err(ErrorKind::ShuttingDown.into()),
             };
             for done in results.iter_mut().filter(|done| done.volume == volume) {
-                if let (Ok(()), Err(flush_error)) = (&done.result, &flushed) {
-                    done.result = Err(flush_error.clone());
-                }
+                let flushed = match &flushed {
+                    // A flush failed in between: what was written before may be gone.
+                    Ok(session) if *session != done.session => Err(interrupted()),
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.clone()),
+                };
+                done.result = done.result.clone().and(flushed);
             }
         }
         for done in results {
@@ -156,6 +164,7 @@ impl Engine {
         }
         let engine = Rc::clone(self);
         Some(async move {
+            let session = volume.backing.session();
             let together = engine.write_back_parts(&volume, &parts).await;
             let mut written = Vec::with_capacity(parts.len());
             for part in &parts {
@@ -171,6 +180,7 @@ impl Engine {
                     slot: part.slot,
                     volume: volume.id,
                     granules: part.granules,
+                    session,
                     result,
                 });
             }
@@ -216,7 +226,7 @@ impl Engine {
                 let (from, to) = (whole[0].2.start, whole[whole.len() - 1].2.end);
                 if is_whole(whole[0].0) {
                     let buf = buf.slice((from - start) as usize..(to - start) as usize);
-                    volume.backing.write(from, buf, false).await?;
+                    volume.backing.write_back(from, buf).await?;
                     self.stats.write_back_bytes.add(to - from);
                 }
             }
@@ -299,6 +309,11 @@ impl Engine {
                 self.check_alive()?;
                 return self.bad_left(volume).map_or(Ok(()), Err);
             }
+            let is_leaving = || (self.volume_by_id(volume)).is_some_and(|v| v.detaching.get());
+            if until_clean && !is_leaving() {
+                // Who waited for it has given up.
+                return Err(ErrorKind::TimedOut.into());
+            }
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
                 self.check_alive()?;
@@ -356,6 +371,13 @@ impl Engine {
         busy.retain(|slot| self.map.borrow().slot(*slot).has(LIVE));
         self.clean_in_turn(&busy).await
     }
+}
+
+/// Why a block that was written back stays dirty.
+fn interrupted() -> Error {
+    let what =
+        "a flush of the backing device failed since this was written back: it is written again";
+    Error::new(ErrorKind::Io, what)
 }
 
 /// Why a block is not written back.

@@ -255,7 +255,10 @@ impl Engine {
             if site.lacks(Part::Step) {
                 return Ok(());
             }
-            volume.backing.flush().await?;
+            if let Err(error) = volume.backing.flush().await {
+                self.note_failed_flush(volume).await;
+                return Err(error);
+            }
             if !volume.backing.unflushed() {
                 self.release_deferred(volume.id);
             }

@@ -127,55 +127,18 @@ impl Cache {
         Ok((Self { engine }, report))
     }
 
-    /// Shuts the cache down cleanly: what is acknowledged is made durable, the map is made exact, and
-    /// the mark is logged that lets the next open believe it. Dirty data stays in the cache. Nobody may
-    /// be sending requests any more.
-    ///
-    /// # Errors
-    /// A failed flush of any device; then there is no clean mark, and the next open recovers as after a
-    /// crash.
-    pub async fn close(&self) -> Result<()> {
-        let engine = &self.engine;
-        let volumes: Vec<_> = engine.volumes.borrow().values().cloned().collect();
-        for volume in &volumes {
-            volume.detaching.set(true);
-            volume.idle.until(|| volume.in_flight.get() == 0).await;
-        }
-        engine.stopping.set(true);
-        engine.wake_everyone();
-        // A batch of the cleaner that is under way ends first.
-        while engine.is_cleaning() {
-            rt::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        let result = self.settle(&volumes).await;
-        engine.commit.stop();
-        engine.volumes.borrow_mut().clear();
-        result
-    }
-
-    async fn settle(&self, volumes: &[Rc<crate::engine::Attached>]) -> Result<()> {
-        let engine = &self.engine;
-        for volume in volumes {
-            engine.flush_backing(volume).await?;
-        }
-        engine.clear_all_marks().await?;
-        engine.commit_all().await?;
-        engine.close_tracking().await?;
-        engine.queue_entry(Entry::Close);
-        engine.commit().await
-    }
-
     /// Writes the dirty data of one volume, or of all, back to the backing devices.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume; the backing device's own, and then the data stays dirty.
+    /// `NotFound` for an unknown volume; the backing device's own, or `TimedOut` if nothing gets on for a minute, and then
+    /// the data stays dirty.
     pub async fn write_back(&self, name: Option<&str>) -> Result<()> {
         let ids: Vec<u16> = match name {
             Some(name) => vec![self.engine.volume_by_name(name)?.id],
             None => self.engine.volumes.borrow().keys().copied().collect(),
         };
         for id in ids {
-            self.engine.write_back_volume(id, false).await?;
+            self.engine.write_back_in_time(id, false).await?;
         }
         // Who asks may go on to use a backing device without the cache.
         self.engine.commit_all().await
@@ -285,6 +248,7 @@ impl Cache {
                         write_misses: counters.write_misses.get(),
                         bypassed_reads: counters.bypassed_reads.get(),
                         bypassed_writes: counters.bypassed_writes.get(),
+                        loss: volume.backing.loss(),
                     }
                 })
                 .collect(),
@@ -317,9 +281,13 @@ impl Engine {
         self.commit().await
     }
 
-    fn is_cleaning(&self) -> bool {
-        let map = self.map.borrow();
-        (0..map.numbers()).any(|slot| map.has(slot, crate::map::CLEANING))
+    /// Whether something of an attached volume is being written back.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        let (map, volumes) = (self.map.borrow(), self.volumes.borrow());
+        (0..map.numbers()).any(|slot| {
+            map.has(slot, crate::map::CLEANING)
+                && volumes.contains_key(&map.table().address(slot).0)
+        })
     }
 
     /// Writes a changed superblock, as the newer copy.

@@ -168,6 +168,9 @@ pub struct CacheOptions {
     pub cleaning: Cleaning,
     /// How often the map is made durable without anybody asking.
     pub commit_interval: Duration,
+    /// What devices may take for what is under way when a volume is detached or the cache closed, before that is told to
+    /// be late.
+    pub patience: Duration,
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
     pub accept_journal_loss: bool,
@@ -185,6 +188,7 @@ impl CacheOptions {
             dirty_low_percent: 20,
             cleaning: Cleaning::Auto,
             commit_interval: Duration::from_secs(1),
+            patience: Duration::from_secs(60),
             accept_journal_loss: false,
         }
     }

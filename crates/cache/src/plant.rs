@@ -19,6 +19,10 @@ pub enum Fault {
     TrustOpen,
     /// Checksums: what is written back is not verified.
     WriteCorruptBack,
+    /// Rule 4: what was written back before a flush of the backing device failed is believed after a later one.
+    TrustAcrossSessions,
+    /// Dirty data that was abandoned is forgotten in memory alone.
+    AbandonInMemory,
 }
 
 #[cfg(any(test, feature = "plant"))]

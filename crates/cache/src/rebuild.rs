@@ -353,6 +353,7 @@ mod tests {
             tree_epoch: 1,
             next_volume: 2,
             volumes: vec![VolumeEntry {
+                flush_failed: false,
                 id: 1,
                 name: "v".into(),
                 epoch: 1,

@@ -154,7 +154,7 @@ impl Regions {
         self.changed.wake_all();
     }
 
-    /// Forgets a volume that was detached: its records count no more.
+    /// Forgets a volume that was detached: its records count no more. Regions that somebody is at go when they fall quiet.
     pub(crate) fn forget_volume(&self, volume: u16) {
         let mut table = self.table.borrow_mut();
         let ids: Vec<RegionId> = table
@@ -164,7 +164,10 @@ impl Regions {
             .map(|(_, id)| *id)
             .collect();
         for id in ids {
-            table.remove(id);
+            let region = table.get(id);
+            if !region.busy && region.users == 0 {
+                table.remove(id);
+            }
         }
     }
 }

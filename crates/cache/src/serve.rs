@@ -60,6 +60,9 @@ impl BlockDevice for CachedVolume {
         volume.enter();
         rt::spawn(async move {
             let result = engine.serve(&volume, request).await;
+            if result.is_err() {
+                engine.note_failed_flush(&volume).await;
+            }
             volume.leave();
             done.complete(result);
         });

@@ -128,6 +128,8 @@ pub struct VolumeStats {
     pub bypassed_reads: u64,
     /// Of the write misses, those that went to the backing device only.
     pub bypassed_writes: u64,
+    /// Why what clients wrote to the backing device may be lost, if so.
+    pub loss: Option<String>,
 }
 
 /// The cache, for status and metrics.

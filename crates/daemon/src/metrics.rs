@@ -291,7 +291,7 @@ fn checksums(text: &mut Text, sums: &ChecksumStatus) {
 type VolumeNumber = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
 fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
-    let gauges: [VolumeNumber; 5] = [
+    let gauges: [VolumeNumber; 6] = [
         ("size_bytes", "Size of the volume.", |v| v.size_bytes),
         (
             "dirty_bytes",
@@ -310,6 +310,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "overdue_requests",
             "Requests that timed out and that the device still has.",
             |v| v.overdue,
+        ),
+        (
+            "loss",
+            "1 when what clients wrote to the backing device may be lost.",
+            |v| u64::from(v.loss.is_some()),
         ),
     ];
     let counters: [VolumeNumber; 8] = [

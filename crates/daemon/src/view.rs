@@ -174,6 +174,13 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             volume.overdue,
         )
     });
+    let lost = status.volumes.iter().filter_map(|volume| {
+        let loss = volume.loss.as_ref()?;
+        Some(format!(
+            "VOLUME {:?} MAY HAVE LOST DATA: {loss}",
+            volume.name
+        ))
+    });
     let failed = status.devices.iter().filter(|device| device.errors > 0);
     let failed = failed.map(|device| {
         format!(
@@ -183,7 +190,7 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             device.last_error.as_deref().unwrap_or("not known")
         )
     });
-    late.chain(failed).collect()
+    lost.chain(late).chain(failed).collect()
 }
 
 /// `p50 / p99`, or a dash where nothing was measured.

@@ -73,6 +73,8 @@ pub struct VolumeEntry {
     pub size_bytes: u64,
     /// What told the backing device from others then, zero if nothing did.
     pub identity: u64,
+    /// Whether a flush of the backing device failed that clients' writes hung on.
+    pub flush_failed: bool,
 }
 
 /// The superblock.
@@ -355,6 +357,7 @@ impl Superblock {
                 2,
                 u16::try_from(volume.name.len()).expect("at most MAX_NAME_BYTES"),
             );
+            entry[4] = u8::from(volume.flush_failed);
             put_u64(entry, 8, volume.epoch);
             put_u64(entry, 16, volume.size_bytes);
             put_u64(entry, 24, volume.identity);
@@ -414,6 +417,7 @@ impl Superblock {
                         epoch: get_u64(entry, 8),
                         size_bytes: get_u64(entry, 16),
                         identity: get_u64(entry, 24),
+                        flush_failed: entry[4] & 1 != 0,
                     }
                 })
                 .collect(),

@@ -80,8 +80,15 @@ enum Place {
         next: usize,
     },
     Taken(Seat),
-    /// Its client was told; the device was not heard of. What it changes, if anything.
-    Late(Option<Range<u64>>),
+    /// Its client was told; the device was not heard of.
+    Late(Late),
+}
+
+/// A request whose client was told.
+struct Late {
+    kind: OpKind,
+    range: Range<u64>,
+    changes: bool,
 }
 
 const NONE: usize = usize::MAX;
@@ -152,8 +159,8 @@ impl Deadlines {
                 self.taken.set(self.taken.get() - 1);
                 Some(seat)
             }
-            Place::Late(range) => {
-                let changed = usize::from(range.is_some());
+            Place::Late(late) => {
+                let changed = usize::from(late.changes);
                 self.quarantined.set(self.quarantined.get() - changed);
                 None
             }
@@ -171,10 +178,14 @@ impl Deadlines {
             if now - seat.part <= u64::from(PARTS) {
                 continue;
             }
-            let range = seat.changes.then(|| seat.offset..seat.offset + seat.len);
-            let changed = usize::from(range.is_some());
+            let is_late = Late {
+                kind: seat.kind,
+                range: seat.offset..seat.offset + seat.len,
+                changes: seat.changes,
+            };
+            let changed = usize::from(seat.changes);
             self.quarantined.set(self.quarantined.get() + changed);
-            if let Place::Taken(seat) = std::mem::replace(place, Place::Late(range)) {
+            if let Place::Taken(seat) = std::mem::replace(place, Place::Late(is_late)) {
                 late.push(seat);
             }
         }
@@ -194,9 +205,27 @@ impl Deadlines {
     #[cold]
     fn is_late(&self, asked: &Range<u64>) -> bool {
         self.places.borrow().iter().any(|place| match place {
-            Place::Late(Some(range)) => range.start < asked.end && asked.start < range.end,
+            Place::Late(late) if late.changes => {
+                late.range.start < asked.end && asked.start < late.range.end
+            }
             _ => false,
         })
+    }
+
+    /// What the device has, in words.
+    pub(crate) fn unreaped(&self) -> Vec<String> {
+        let words =
+            |kind: OpKind, at: u64, len: u64| format!("a {} of {len} bytes at {at}", kind.as_str());
+        let places = self.places.borrow();
+        let had = places.iter().filter_map(|place| match place {
+            Place::Free { .. } => None,
+            Place::Taken(seat) => Some(words(seat.kind, seat.offset, seat.len)),
+            Place::Late(late) => {
+                let range = &late.range;
+                Some(words(late.kind, range.start, range.end - range.start))
+            }
+        });
+        had.collect()
     }
 }
 

@@ -145,6 +145,17 @@ impl Volume {
         self.local.deadlines.set(limit);
     }
 
+    /// What the device has been given and has not ended, whether its client was told or not, in words.
+    #[must_use]
+    pub fn unreaped(&self) -> Vec<String> {
+        let name = &self.local.shared.name;
+        let requests = self.local.deadlines.unreaped();
+        let named = requests
+            .iter()
+            .map(|request| format!("volume {name}: {request}"));
+        named.collect()
+    }
+
     /// Takes no more requests (they end with `ShuttingDown`) and waits until none is in flight. What waits for the
     /// volume's limits goes at once.
     pub async fn drain(&self) {

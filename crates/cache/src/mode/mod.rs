@@ -64,11 +64,11 @@ pub(crate) async fn read(
 }
 
 /// Makes everything durable that was acknowledged, in every mode: the backing device, for what went
-/// round the cache, and the cache's data and map. The mode may have changed since, so both are asked;
+/// round the cache (what was written back is dirty still, and durable so), and the cache's data and map. The mode may have changed since, so both are asked;
 /// each does nothing where nothing was written.
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
     volume.backing.check()?;
-    if volume.backing.unflushed() {
+    if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;
     }
     engine.commit().await

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use forebay_io::sim::{FaultPlan, Trouble};
+use forebay_io::sim::{FaultPlan, OpClass, Trouble};
 
 use super::*;
 
 const SECOND: u64 = 1_000_000;
 const BLOCK: u64 = 4096;
+/// So far apart that they are not written back in one piece.
+const APART: u64 = 64 * BLOCK;
 /// For ever, as far as a test goes.
 const LONG: Trouble = Trouble::Stalls(3000 * SECOND);
 
@@ -19,7 +21,7 @@ fn page(byte: u8) -> Buf {
 fn two_volumes(seed: u64) -> World {
     let mut world = World::new(seed);
     world.add_disk(&DiskConfig::new("cache", 4 << 20));
-    world.add_disk(&DiskConfig::new("backing", 1 << 20));
+    world.add_disk(&DiskConfig::new("backing", 16 << 20));
     world.add_disk(&DiskConfig::new("another", 1 << 20));
     world
 }
@@ -97,4 +99,216 @@ fn a_stalled_backing_device_keeps_nobody_from_being_flushed_behind() {
         rt::sleep(Duration::from_secs(20)).await;
         assert!(disks[2].counters().flushes > before, "nobody flushed it");
     });
+}
+
+/// Opens the cache again, as the next process, with the backing devices well.
+async fn reopened(disks: &[SimDisk], mode: Mode) -> (Cache, Rc<dyn BlockDevice>) {
+    for disk in disks {
+        disk.set_faults(FaultPlan::default());
+    }
+    let devices = Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    // The first process is as good as dead; its journal died with the machine.
+    let opened = Cache::open(devices, CacheOptions::new([8; 16])).await;
+    let (cache, _) = opened.expect("opens");
+    let volume = attach(&cache, disks, mode).await;
+    (cache, volume)
+}
+
+#[test]
+fn a_cache_closes_in_time_beside_a_stalled_backing_device() {
+    run(&two_volumes(2), async |disks| {
+        let (cache, [volume, other]) = attach_both(&disks, Mode::WriteBack).await;
+        other.write(0, page(7)).await.expect("writes");
+        volume.write(0, page(7)).await.expect("writes");
+        from_now(&disks[1], LONG);
+        let missing = Rc::clone(&volume);
+        rt::spawn(async move { _ = missing.read(8 * BLOCK, page(0)).await });
+        rt::sleep(Duration::from_secs(1)).await;
+        let begin = rt::now();
+        let error = cache.close().await.expect_err("not clean");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let told = error.report();
+        assert!(told.contains("volume v: 1 requests"), "{told}");
+        let took = rt::now() - begin;
+        assert!(took < Duration::from_secs(150), "{took:?}");
+        let refused = other.write(0, page(8)).await.expect_err("closed");
+        assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+        // What was acknowledged is durable all the same.
+        let (_cache, volume) = reopened(&disks, Mode::WriteBack).await;
+        let found = page(0);
+        volume.read(0, found.clone()).await.expect("reads");
+        assert_eq!(found.to_vec(), page(7).to_vec());
+    });
+}
+
+#[test]
+fn a_volume_whose_backing_device_stalls_is_not_detached_and_goes_on() {
+    run(&two_volumes(3), async |disks| {
+        let (cache, [volume, _other]) = attach_both(&disks, Mode::WriteBack).await;
+        volume.write(0, page(7)).await.expect("writes");
+        from_now(&disks[1], Trouble::Stalls(200 * SECOND));
+        let begin = rt::now();
+        let error = cache
+            .detach("v")
+            .await
+            .expect_err("it cannot be written back");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(rt::now() - begin < Duration::from_secs(150));
+        // It is served as before.
+        volume.write(0, page(8)).await.expect("a hit");
+        rt::sleep(Duration::from_secs(300)).await;
+        cache.detach("v").await.expect("the device is well");
+        assert_eq!(disks[1].peek(0, 1), [8]);
+    });
+}
+
+/// Dirty data is abandoned while the backing device fails, or stalls; then that is well again. What of it shows later.
+fn abandoned(seed: u64, trouble: Trouble) -> u32 {
+    run(&two_volumes(seed), async move |disks| {
+        let (cache, [volume, other]) = attach_both(&disks, Mode::WriteBack).await;
+        other.write(0, page(5)).await.expect("writes");
+        volume.flush().await.expect("nothing of clients is owed");
+        from_now(&disks[1], trouble);
+        for block in [0, 1, 5] {
+            volume.write(block * BLOCK, page(7)).await.expect("writes");
+        }
+        volume.flush().await.expect("flushes the cache");
+        rt::sleep(Duration::from_millis(seed * 100)).await;
+        let begin = rt::now();
+        let lost = cache.abandon("v").await.expect("abandons");
+        assert!(rt::now() - begin < Duration::from_secs(60));
+        assert_eq!(lost, [0..2 * BLOCK, 5 * BLOCK..6 * BLOCK]);
+        let refused = volume.read(0, page(0)).await.expect_err("gone");
+        assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+        other.write(0, page(6)).await.expect("the other is served");
+        // The device ends what it had, and is well from here on.
+        disks[1].set_faults(FaultPlan::default());
+        rt::sleep(Duration::from_secs(10)).await;
+        let wipe: Rc<dyn BlockDevice> = Rc::new(disks[1].clone());
+        wipe.write(0, Buf::zeroed(8 * BLOCK as usize))
+            .await
+            .expect("writes");
+        rt::sleep(Duration::from_secs(10)).await;
+        let (cache, volume) = reopened(&disks, Mode::WriteBack).await;
+        let mut shown = 0;
+        for block in 0..8 {
+            let found = page(9);
+            volume
+                .read(block * BLOCK, found.clone())
+                .await
+                .expect("reads");
+            shown += u32::from(found.to_vec() != page(0).to_vec());
+        }
+        cache.write_back(None).await.expect("writes back");
+        shown + u32::from(disks[1].peek(0, 8 * BLOCK as usize) != vec![0; 8 * BLOCK as usize])
+    })
+}
+
+#[test]
+fn what_was_abandoned_is_neither_served_nor_written_back() {
+    for seed in 0..10 {
+        for trouble in [Trouble::Vanishes, LONG] {
+            assert_eq!(abandoned(seed, trouble), 0, "seed {seed}, {trouble:?}");
+        }
+    }
+    plant::plant(Some(plant::Fault::AbandonInMemory));
+    let found = (0..10).any(|seed| abandoned(seed, Trouble::Vanishes) > 0);
+    plant::plant(None);
+    assert!(found, "the planted fault is found");
+}
+
+/// A flush of the backing device fails that others asked for, and loses what was written back meanwhile. How much is missing there
+/// when all has been called clean.
+fn missing(seed: u64, nth: u64) -> usize {
+    run(&two_volumes(seed), async move |disks| {
+        let (cache, [volume, _other]) = attach_both(&disks, Mode::WriteBack).await;
+        volume.flush().await.expect("nothing of clients is owed");
+        for block in 0..32 {
+            volume.write(block * APART, page(7)).await.expect("writes");
+        }
+        disks[1].set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Flush, nth)),
+            lose_at_failed_flush: true,
+            ..FaultPlan::default()
+        });
+        // Somebody else flushes beside those who write back.
+        let beside = cache.clone();
+        rt::spawn(async move {
+            let attached = beside.engine.volume_by_name("v").expect("attached");
+            for _ in 0..40 {
+                let _ = beside.engine.flush_backing(&attached).await;
+                rt::sleep(Duration::from_micros(100)).await;
+            }
+        });
+        let _ = cache.write_back(None).await;
+        for _ in 0..10 {
+            // No client's data hangs on that flush.
+            volume.flush().await.expect("the cache has it all");
+            rt::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(cache.stats().volumes[0].loss, None);
+        while cache.detach("v").await.is_err() {
+            // The flush that fails may have been this one.
+            rt::sleep(Duration::from_secs(1)).await;
+        }
+        (0..32)
+            .filter(|block| disks[1].peek(block * APART, 1) != [7])
+            .count()
+    })
+}
+
+#[test]
+fn what_a_failed_flush_of_the_backing_device_lost_is_written_again() {
+    let all = || (0..5).flat_map(|seed| (1..12).map(move |nth| (seed, nth)));
+    for (seed, nth) in all() {
+        assert_eq!(missing(seed, nth), 0, "seed {seed}, flush {nth}");
+    }
+    plant::plant(Some(plant::Fault::TrustAcrossSessions));
+    let found = all().any(|(seed, nth)| missing(seed, nth) > 0);
+    plant::plant(None);
+    assert!(found, "the planted fault is found");
+}
+
+/// What clients wrote round the cache hangs on a flush that fails, in service or at an attach: it is told now and at the next
+/// start, though the device then says that all is well.
+#[test]
+fn a_failed_flush_of_the_backing_device_is_not_forgotten() {
+    for at_attach in [false, true] {
+        run(&two_volumes(4), async move |disks| {
+            let (cache, [volume, _other]) = attach_both(&disks, Mode::WriteThrough).await;
+            volume.flush().await.expect("flushes");
+            volume.write(0, page(7)).await.expect("writes");
+            disks[1].set_faults(FaultPlan {
+                fail_nth: Some((OpClass::Flush, 1)),
+                lose_at_failed_flush: true,
+                ..FaultPlan::default()
+            });
+            if !at_attach {
+                volume.flush().await.expect_err("it failed");
+                volume.flush().await.expect_err("and is not believed now");
+                assert!(cache.stats().volumes[0].loss.is_some());
+            } else {
+                let devices = Devices {
+                    data: Rc::new(disks[0].clone()),
+                    metadata: None,
+                };
+                let options = CacheOptions {
+                    durability: Durability::Sync,
+                    ..CacheOptions::new([8; 16])
+                };
+                let (next, _) = Cache::open(devices, options).await.expect("opens");
+                let backing = Rc::new(disks[1].clone());
+                let attached = next.attach("v", backing, VolumeOptions::new(Mode::WriteThrough));
+                assert!(attached.await.is_err(), "its flush failed");
+            }
+            let (cache, _volume) = reopened(&disks, Mode::WriteThrough).await;
+            assert!(cache.stats().volumes[0].loss.is_some(), "{at_attach}");
+            // It is told once.
+            let (cache, _volume) = reopened(&disks, Mode::WriteThrough).await;
+            assert_eq!(cache.stats().volumes[0].loss, None);
+        });
+    }
 }

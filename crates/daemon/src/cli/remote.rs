@@ -55,6 +55,9 @@ pub(super) struct SetCleaning {
 pub(super) struct Detach {
     #[command(flatten)]
     one: One,
+    /// Give up what cannot be written back: THE DATA IS LOST. It is listed, range by range, and in the state directory
+    #[arg(long)]
+    abandon_dirty: bool,
 }
 
 /// Take a backing device that has grown into use, while the volume is served
@@ -124,7 +127,12 @@ impl SetCleaning {
 impl Detach {
     pub(super) fn run(self, control: &Path) -> Result<()> {
         let One { volume, answer } = self.one;
-        answer.show(control, &Request::Detach { volume })
+        let abandon_dirty = self.abandon_dirty;
+        let request = Request::Detach {
+            volume,
+            abandon_dirty,
+        };
+        answer.show(control, &request)
     }
 }
 

@@ -91,6 +91,7 @@ mod tests {
             "recovery: 10 of 40 blocks that may be dirty to be written back (1.5 s left)",
             "50 us / 1.5 ms",
             "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 written",
+            "VOLUME \"db\" MAY HAVE LOST DATA: a flush failed",
             "volume \"db\": 5 requests timed out, 2 of them not ended",
             "device \"ssd\": 2 errors, the last: write of 512 bytes",
         ] {

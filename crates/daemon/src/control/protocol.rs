@@ -49,6 +49,9 @@ pub enum Request {
     Detach {
         /// The volume.
         volume: String,
+        /// Whether what is dirty is given up in place of being written back.
+        #[serde(default)]
+        abandon_dirty: bool,
     },
     /// Take a larger backing device into use.
     Grow {

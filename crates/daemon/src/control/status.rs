@@ -213,6 +213,9 @@ pub struct VolumeStatus {
     /// Of these, those that the device still has: what they change is not served.
     #[serde(default)]
     pub overdue: u64,
+    /// Why what clients wrote to the backing device may be lost, if so.
+    #[serde(default)]
+    pub loss: Option<String>,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     pub operations: Vec<OperationStatus>,
 }
@@ -460,6 +463,7 @@ pub(crate) fn example() -> Status {
             limited_us: 10_000,
             timed_out: 5,
             overdue: 2,
+            loss: Some("a flush failed".into()),
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

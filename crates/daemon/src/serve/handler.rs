@@ -89,7 +89,10 @@ async fn answer(
             });
             work.await??
         }
-        Request::Detach { volume } => {
+        Request::Detach {
+            volume,
+            abandon_dirty,
+        } => {
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
                 // Refused before anything is taken from clients.
@@ -104,7 +107,10 @@ async fn answer(
             .await?;
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
-                let done = engine.stack.detach(&name).await;
+                let done = match abandon_dirty {
+                    true => engine.stack.abandon(&name).await,
+                    false => engine.stack.detach(&name).await,
+                };
                 match &done {
                     Ok(done) => tracing::info!("{done}"),
                     Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),

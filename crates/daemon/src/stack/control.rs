@@ -1,18 +1,24 @@
 //! What can be done to an open stack: write back, change a mode, detach, grow, close.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
 
 use forebay_cache::Cleaning;
+use forebay_io::rt;
 use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
 use super::devices::Watched;
-use super::{Served, Stack};
+use super::{Served, Stack, offload};
 use crate::config::Mode;
 use crate::config::size::human_bytes;
 use crate::state::{CacheId, Record};
+
+/// What requests in flight may take at the end.
+const DRAIN: Duration = Duration::from_secs(10);
 
 impl Stack {
     fn cache_of(&self, served: &Served) -> Result<&OpenCache> {
@@ -140,15 +146,62 @@ impl Stack {
         let cache = self.cache_of(&served)?;
         let before = human_bytes(self.dirty_bytes(Some(name)));
         // Most of it while clients are still served.
-        cache.cache.write_back(Some(name)).await?;
+        cache.cache.write_back(Some(name)).await.context(|| {
+            format!("`forebay detach --abandon-dirty {name}` gives up what cannot be written back")
+        })?;
+        // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
         let detached = cache.cache.detach(name).await;
         detached.context(|| {
             format!(
                 "volume {name:?} is not served any more, but the cache still has data of it: mend \
-                 the backing device and detach again, or restart the daemon to serve it"
+                 the backing device and detach again, or restart the daemon to serve it; \
+                 `forebay detach --abandon-dirty {name}` gives that data up"
             )
         })?;
+        self.is_detached(&served).await?;
+        Ok(format!(
+            "volume {name:?} is detached ({before} written back): its backing device alone has the \
+             data; take the volume out of the configuration before the next start"
+        ))
+    }
+
+    /// Stops serving a volume and has the cache forget it with what is dirty in it, which is LOST. Returns what was done,
+    /// range by range, in words. The state directory has the list before the cache forgets.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state directory or the cache
+    /// device says, and then clients are not served.
+    pub async fn abandon(&self, name: &str) -> Result<String> {
+        let served = self.served(name)?;
+        let cache = self.cache_of(&served)?;
+        served.volume.drain().await;
+        let ranges = cache.cache.dirty_ranges(name)?;
+        let (state, owned) = (Arc::clone(&self.state), name.to_owned());
+        let (epoch, listed) = (served.record.get().epoch, ranges.clone());
+        let list = offload(move || state.note_abandoned(&owned, epoch, &listed)).await?;
+        let lost = cache.cache.abandon(name).await.context(|| {
+            format!("volume {name:?} is not served any more; restart the daemon to see what the cache still has of it")
+        })?;
+        self.is_detached(&served).await?;
+        let bytes: u64 = lost.iter().map(|range| range.end - range.start).sum();
+        let mut text = format!(
+            "volume {name:?} is detached; {} of dirty data ABANDONED, listed in {}",
+            human_bytes(bytes),
+            list.display()
+        );
+        for range in &lost {
+            text.push_str(&format!(
+                "\n  {} bytes at {}",
+                range.end - range.start,
+                range.start
+            ));
+        }
+        Ok(text)
+    }
+
+    /// The cache has nothing of a volume any more.
+    async fn is_detached(&self, served: &Rc<Served>) -> Result<()> {
         let record = Record {
             cache: CacheId::None,
             attached: 0,
@@ -156,12 +209,8 @@ impl Stack {
             logged_since: None,
             ..served.record.get()
         };
-        self.remember(&served, record).await?;
-        self.forget(&served).await?;
-        Ok(format!(
-            "volume {name:?} is detached ({before} written back): its backing device alone has the \
-             data; take the volume out of the configuration before the next start"
-        ))
+        self.remember(served, record).await?;
+        self.forget(served).await
     }
 
     /// Takes the present size of a volume's backing device into use. Returns what was done, in words.
@@ -224,6 +273,17 @@ impl Stack {
         }
     }
 
+    /// What devices have not ended, as an error.
+    fn unreaped(&self) -> Error {
+        let volumes = self.volumes.borrow();
+        let requests = volumes.iter().flat_map(|served| served.volume.unreaped());
+        let requests: Vec<_> = requests.take(16).collect();
+        Error::new(
+            ErrorKind::TimedOut,
+            format!("not ended by their devices: {}", requests.join(", ")),
+        )
+    }
+
     /// Requests that have started and not ended, on all volumes.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
@@ -241,11 +301,12 @@ impl Stack {
     /// The first failure; the rest is closed all the same. Then the next open recovers as after a
     /// crash.
     pub async fn close(&self) -> Result<()> {
-        self.drain().await;
+        let drained = rt::at_most(DRAIN, self.drain()).await;
+        let mut result = drained.ok_or_else(|| self.unreaped());
         let volumes = self.volumes.borrow().clone();
-        let mut result = Ok(());
         for served in volumes.iter().filter(|served| !served.cached) {
-            let flushed = served.device.flush().await;
+            let flushed = rt::at_most(DRAIN, served.device.flush()).await;
+            let flushed = flushed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
             result = result.and(flushed.context(|| format!("volume {:?}", served.config.name)));
         }
         if let Some(cache) = &self.cache {

@@ -161,6 +161,7 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         limited: counted.limited,
         timed_out: counted.timed_out,
         overdue: counted.overdue,
+        loss: stats.and_then(|stats| stats.loss.clone()),
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),

@@ -9,6 +9,7 @@
 //!
 //! What is decided at an attach, and why, is in [`decide`].
 
+mod abandoned;
 pub mod decide;
 mod epoch;
 mod logged;
@@ -177,6 +178,21 @@ impl StateDirectory {
 
     fn transit_path(&self, device: &str) -> PathBuf {
         self.path.join(format!("{device}.transit"))
+    }
+
+    /// Lists durably what dirty data of a volume is about to be given up. Returns where.
+    ///
+    /// # Errors
+    /// What the operating system says; then nothing may be given up.
+    pub fn note_abandoned(
+        &self,
+        volume: &str,
+        epoch: u64,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<PathBuf> {
+        let path = self.path.join(format!("{volume}.abandoned"));
+        abandoned::note(&path, volume, epoch, ranges)?;
+        Ok(path)
     }
 
     /// The path of a volume's log of ranges.

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use meter::Meter;
 use task::Tasks;
-pub use timer::Sleep;
 use timer::Timers;
+pub use timer::{Sleep, at_most};
 pub use wake::Remote;
 
 /// Where an executor's time comes from.

@@ -3,8 +3,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -70,6 +70,17 @@ impl Timers {
             waker,
         }));
     }
+}
+
+/// What `future` resolves to; none if it has not within `limit`. It is dropped then, so it must be one that may be.
+pub async fn at_most<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut late = pin!(Sleep::until(super::now() + limit));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 /// Resolves at a point in time.

@@ -164,6 +164,7 @@ fn what_is_too_small_is_told_the_smallest_size_that_fits() {
 fn a_copy_survives_a_round_trip_and_damage_is_seen() {
     let mut superblock = plan(1 << 30, None, 32768).expect("fits");
     superblock.volumes.push(VolumeEntry {
+        flush_failed: true,
         id: 5,
         name: "db".into(),
         epoch: 9,

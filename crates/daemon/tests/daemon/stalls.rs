@@ -1,0 +1,77 @@
+//! A backing device that does not answer: clients are told, hits go on, and what is dirty goes only when that is said in so
+//! many words.
+
+use std::time::{Duration, Instant};
+
+use super::support::Place;
+use super::{block, check_blocks, write_blocks};
+
+/// The configuration of a place, with a backing device that takes an hour for each write.
+fn stall(place: &Place) {
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let config = config
+        .replacen(
+            "[cache]",
+            "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\nwrite_latency = \"1h\"\n\n[cache]",
+            1,
+        )
+        .replacen("backing = \"disk\"", "backing = \"stuck\"\ntimeout = \"1s\"", 1);
+    std::fs::write(place.path("forebay.toml"), config).expect("written");
+}
+
+#[test]
+fn what_a_stalled_device_does_not_take_is_abandoned_by_name_and_never_comes_back() {
+    let place = Place::new("stalls", "wb");
+    stall(&place);
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..16);
+    assert!(place.ok(&["mode", "db", "wt"]).contains("now in mode wt"));
+    let begin = Instant::now();
+    let told = nbd.write(32 << 20, &block(1)).expect("an answer");
+    assert_ne!(told, 0, "it timed out");
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
+    // Quarantined, and refused at once; what the cache holds is served.
+    assert_ne!(nbd.read(32 << 20, 4096).expect("an answer").err(), None);
+    check_blocks(&mut nbd, 0..16);
+    let status = place.status();
+    let volume = &status["volumes"][0];
+    assert_eq!(
+        (&volume["timed_out"], &volume["overdue"]),
+        (&1.into(), &1.into())
+    );
+    assert!(
+        place
+            .ok(&["status"])
+            .contains("1 request timed out, 1 of them not ended")
+    );
+    let answer = place.ok(&["detach", "--abandon-dirty", "db"]);
+    assert!(
+        answer.contains("64 KiB of dirty data ABANDONED"),
+        "{answer}"
+    );
+    assert!(answer.contains("65536 bytes at 0"), "{answer}");
+    let list = std::fs::read_to_string(place.path("state").join("db.abandoned")).expect("a list");
+    assert!(list.ends_with("\n0 65536\n"), "{list}");
+    daemon.terminate();
+    // What the device had been given when the volume was abandoned is there; from here on it is wiped.
+    std::fs::write(place.path("db.img"), vec![0; 64 << 20]).expect("wiped");
+    place.configure("wb", "");
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    for number in 0..16 {
+        let data = nbd.read(number * 4096, 4096).expect("an answer");
+        assert_eq!(data, Ok(vec![0; 4096]), "block {number} came back");
+    }
+    assert!(place.ok(&["flush"]).contains("wrote 0 B"));
+    daemon.terminate();
+    let disk = std::fs::read(place.path("db.img")).expect("there");
+    assert!(
+        disk.iter().all(|byte| *byte == 0),
+        "something was written back"
+    );
+}
