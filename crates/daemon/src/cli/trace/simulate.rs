@@ -315,7 +315,10 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
         Ok(())
     };
     if arguments.compare {
-        for (name, fill) in [("paper's fill", Fill::Whole), ("sub-block", Fill::SubBlock)] {
+        for (name, fill) in [
+            ("LRU, paper's fill", Fill::Whole),
+            ("LRU, sub-block", Fill::SubBlock),
+        ] {
             for kib in [32, 64, 128, 256] {
                 let fixed = BlockSizes::new(&[kib << 10]).expect("one size");
                 add(name, fixed, TwoLevel::Paper, fill, false)?;
