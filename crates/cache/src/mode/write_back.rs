@@ -46,7 +46,7 @@ pub(super) async fn write(
 /// backing device first, if a block is there for it. Many small writes one behind the other each share such a granule with the next; if
 /// each held all that it writes while it waits for its own, each would wait for all before it.
 ///
-/// If it is cut, the use of the blocks is noted here, once for all that is written.
+/// If it is cut, the use of the blocks, which are hits, is noted here, once for all that is written.
 fn cuts(engine: &Engine, volume: &Attached, part: &Stretch) -> Vec<u32> {
     let geometry = engine.geometry;
     #[expect(
@@ -79,6 +79,7 @@ fn cuts(engine: &Engine, volume: &Attached, part: &Stretch) -> Vec<u32> {
     for (slot, span) in blocks {
         let touched = geometry.touched(&geometry.piece(part, span));
         map.used(slot, span.class, touched);
+        volume.counters.write_hits.add(1);
     }
     cuts
 }
@@ -105,7 +106,9 @@ async fn write_piece(
     using: Use,
 ) -> Result<()> {
     if let Some(slot) = found {
-        volume.counters.write_hits.add(1);
+        if using == Use::New {
+            volume.counters.write_hits.add(1);
+        }
         return cached::write(engine, volume, slot, job, using).await;
     }
     volume.counters.write_misses.add(1);

@@ -121,11 +121,6 @@ impl Walk {
 }
 
 impl BlockTable {
-    /// Uses so far, wrapping.
-    pub(super) const fn uses(&self) -> u32 {
-        self.uses
-    }
-
     /// A block was used: it and its group are the most recent now.
     #[inline]
     pub fn touch(&mut self, id: BlockId) {

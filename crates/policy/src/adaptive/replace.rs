@@ -48,13 +48,12 @@ const AGE_TENTHS: u64 = 9;
 /// ones. So a large one is promoted as often as what is used is a part of it, and by less once in 4, 16, ... times, for one of
 /// four, eight, ... units; one of two units always, which on the traces we know costs nothing.
 #[inline]
-fn earns_protection(table: &BlockTable, id: BlockId, again: u64, granules: u32) -> bool {
+fn earns_protection(table: &mut BlockTable, id: BlockId, again: u64, granules: u32) -> bool {
     let class = u32::from(table.class(id));
     if class <= 1 {
         return true;
     }
-    // Multiples of the golden ratio are spread evenly, and the same table draws the same ones.
-    let draw = table.uses().wrapping_mul(0x9e37_79b9) >> 16;
+    let draw = table.draw();
     draw < (1 << 16) >> (2 * (class - 1)).min(16) || draw * granules < again.count_ones() << 16
 }
 
@@ -78,10 +77,11 @@ impl TwoLevel {
     /// had been asked for before, while it was cached.
     #[inline]
     pub fn used(self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32) {
-        let stays = || {
-            table.segment(id) == Segment::Protected || !earns_protection(table, id, again, granules)
-        };
-        if self == Self::Paper || again == 0 || stays() {
+        let earns = self == Self::Ours
+            && again != 0
+            && table.segment(id) != Segment::Protected
+            && earns_protection(table, id, again, granules);
+        if !earns {
             table.touch(id);
             return;
         }
@@ -266,6 +266,38 @@ mod tests {
         assert_eq!(promoted(3, u64::MAX), 1000);
         assert!((240..260).contains(&promoted(2, 1)), "{}", promoted(2, 1));
         assert_eq!((promoted(1, 1), promoted(0, 1)), (1000, 1000));
+    }
+
+    /// Each use is a draw of its own, also of a block that was used last, and in loops of any length.
+    #[test]
+    fn a_large_block_of_which_all_is_used_again_is_protected() {
+        let sizes = BlockSizes::new(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]).expect("right");
+        for blocks in [100, 233, 610, 1597] {
+            for in_a_row in [true, false] {
+                let mut table = BlockTable::new(sizes, 2000);
+                let span = Span { first: 0, class: 3 };
+                let place = |region| table.allocate(0, region, span).expect("there is room");
+                let ids: Vec<BlockId> = (0..blocks).map(place).collect();
+                let granules = || (0..64).map(|nth| 1_u64 << nth);
+                let uses: Vec<(BlockId, u64)> = if in_a_row {
+                    let of = |id: &BlockId| granules().map(|granule| (*id, granule)).collect();
+                    ids.iter().flat_map(|id| -> Vec<_> { of(id) }).collect()
+                } else {
+                    let round = |granule| ids.iter().map(move |id| (*id, granule));
+                    granules().flat_map(round).collect()
+                };
+                for (id, granule) in uses {
+                    TwoLevel::Ours.used(&mut table, id, granule, 64);
+                }
+                let protected = |id: &&BlockId| table.segment(**id) == Segment::Protected;
+                let protected = ids.iter().filter(protected).count();
+                // 1 - (15/16)^64.
+                assert!(
+                    protected * 100 > ids.len() * 94,
+                    "{protected} of {blocks}, in a row: {in_a_row}"
+                );
+            }
+        }
     }
 
     #[test]

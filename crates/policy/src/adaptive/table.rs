@@ -108,6 +108,8 @@ pub struct BlockTable {
     pub(super) protected_units: u32,
     /// Uses of blocks so far, wrapping.
     pub(super) uses: u32,
+    /// Numbers drawn so far, wrapping.
+    draws: u32,
     groups: Groups,
     /// Lines of half as many as a region has units, at least one; a region's line is chosen by hash.
     heads: Vec<u32>,
@@ -155,6 +157,7 @@ impl BlockTable {
             live_units: 0,
             protected_units: 0,
             uses: 0,
+            draws: 0,
             groups,
             heads,
             starts,
@@ -248,6 +251,12 @@ impl BlockTable {
     #[must_use]
     pub const fn numbers(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// A number of 16 bits that looks drawn by chance, and is the same for tables that were used alike.
+    pub(super) fn draw(&mut self) -> u32 {
+        self.draws = self.draws.wrapping_add(1);
+        (crate::BlockKey::new(0, u64::from(self.draws)).hash() >> 48) as u32
     }
 
     /// Bytes of memory that blocks, groups and index take.
