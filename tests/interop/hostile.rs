@@ -11,7 +11,7 @@ use crate::raw::Raw;
 use crate::server::{Server, Setup};
 
 /// The server still serves.
-fn still_up(server: &Server) {
+pub(crate) fn still_up(server: &Server) {
     let mut raw = Raw::ready(server);
     raw.request(command::READ, 0, 512);
     assert_eq!(raw.simple().error, 0);
@@ -19,7 +19,7 @@ fn still_up(server: &Server) {
 }
 
 /// Bytes of memory that this process occupies.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages = pages.split(' ').nth(1).and_then(|field| field.parse().ok());
     pages.map_or(0, |pages: u64| pages * 4096)
@@ -167,14 +167,14 @@ fn clients_that_die_leave_nothing_behind() {
 
 /// Runs the test called `name` in a process of its own, where nothing else takes memory. False in
 /// that process.
-fn elsewhere(name: &str) -> bool {
+pub(crate) fn elsewhere(name: &str) -> bool {
     const ALONE: &str = "FOREBAY_INTEROP_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return false;
     }
     let this = std::env::current_exe().expect("the test knows its own path");
     let output = std::process::Command::new(this)
-        .args(["--exact", &format!("hostile::{name}"), "--nocapture"])
+        .args(["--exact", name, "--nocapture"])
         .env(ALONE, "1")
         .output()
         .expect("the test runs");
@@ -186,7 +186,7 @@ fn elsewhere(name: &str) -> bool {
 
 #[test]
 fn a_hundred_idle_connections_are_no_burden() {
-    if elsewhere("a_hundred_idle_connections_are_no_burden") {
+    if elsewhere("hostile::a_hundred_idle_connections_are_no_burden") {
         return;
     }
     let server = Server::start(Setup::default());
@@ -207,7 +207,7 @@ fn a_hundred_idle_connections_are_no_burden() {
 
 #[test]
 fn a_client_that_does_not_read_is_not_fed_for_ever() {
-    if elsewhere("a_client_that_does_not_read_is_not_fed_for_ever") {
+    if elsewhere("hostile::a_client_that_does_not_read_is_not_fed_for_ever") {
         return;
     }
     let server = Server::start(Setup::default());

@@ -3,11 +3,14 @@
 //! The server runs in the test's process, on memory that records what it is asked; in `daemon` it is
 //! the `forebay` program with its cache. Tests of programs that are not installed skip, and say so.
 
+mod authority;
 mod clients;
 mod daemon;
 mod hostile;
 mod programs;
 mod protocol;
 mod raw;
+mod secure;
+mod secure_hostile;
 mod server;
 mod traces;

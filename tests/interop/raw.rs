@@ -1,6 +1,6 @@
 //! A client that may say anything.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::server::Server;
 /// A server that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) struct Raw {
-    pub(crate) stream: UnixStream,
+pub(crate) struct Raw<S = UnixStream> {
+    pub(crate) stream: S,
 }
 
 impl Raw {
@@ -41,7 +41,9 @@ impl Raw {
         raw.go("disk");
         raw
     }
+}
 
+impl<S: Read + Write> Raw<S> {
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server reads");
     }

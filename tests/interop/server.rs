@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 use forebay_device::mem::MemDevice;
-use forebay_frontend::nbd::{Exports, serve};
+use forebay_frontend::nbd::{Exports, Tls, serve};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::sync::Promise;
@@ -108,6 +108,10 @@ fn volumes(size_bytes: u64, log: Log) -> (VolumeHandle, VolumeHandle, mpsc::Send
 
 impl Server {
     pub(crate) fn start(setup: Setup) -> Self {
+        Self::start_with(setup, None)
+    }
+
+    pub(crate) fn start_with(setup: Setup, tls: Option<Tls>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let folder = std::env::temp_dir().join(format!(
             "forebay-interop-{}-{}",
@@ -131,7 +135,7 @@ impl Server {
             let (disk, sealed, drain) = made
                 .or_else(|| make.map(|make| make()))
                 .expect("one of the two");
-            let exports = Arc::new(Exports::new());
+            let exports = Arc::new(tls.map_or_else(Exports::new, Exports::with_tls));
             exports
                 .add(disk.clone(), "a test disk")
                 .expect("a free name");

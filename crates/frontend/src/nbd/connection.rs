@@ -5,14 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Request, Result};
-use forebay_io::net::Stream;
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
 use forebay_wire::nbd::errno::{EINVAL, EOVERFLOW};
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, errno};
 
-use crate::net::Receiver;
+use crate::net::{Channel, Receiver};
 
 use super::reply::{Outbox, Reply};
 
@@ -28,8 +27,8 @@ const BURST: u32 = 8;
 const CACHE_BYTES: u32 = 1 << 20;
 
 /// A connection in transmission.
-pub(super) struct Connection {
-    stream: Rc<Stream>,
+pub(super) struct Connection<C> {
+    channel: Rc<C>,
     device: Rc<dyn BlockDevice>,
     structured: bool,
     budget: Semaphore,
@@ -40,14 +39,14 @@ pub(super) struct Connection {
 }
 
 /// Serves requests until the client leaves; then waits for those in flight.
-pub(super) async fn transmit(
-    stream: Rc<Stream>,
-    mut receiver: Receiver,
+pub(super) async fn transmit<C: Channel>(
+    channel: Rc<C>,
+    mut receiver: Receiver<C>,
     device: Rc<dyn BlockDevice>,
     structured: bool,
 ) -> Result<()> {
     let connection = Rc::new(Connection {
-        stream,
+        channel,
         device,
         structured,
         budget: Semaphore::new(BUDGET_BYTES),
@@ -58,7 +57,7 @@ pub(super) async fn transmit(
     });
     let ended = connection.read_requests(&mut receiver).await;
     if ended.is_err() {
-        connection.stream.shutdown();
+        connection.channel.shutdown();
     }
     connection
         .idle
@@ -67,8 +66,8 @@ pub(super) async fn transmit(
     ended
 }
 
-impl Connection {
-    async fn read_requests(self: &Rc<Self>, receiver: &mut Receiver) -> Result<()> {
+impl<C: Channel> Connection<C> {
+    async fn read_requests(self: &Rc<Self>, receiver: &mut Receiver<C>) -> Result<()> {
         let mut started = 0u32;
         while let Some(header) = receiver.take::<{ wire::REQUEST_BYTES }>().await? {
             let request = wire::Request::decode(&header)?;
@@ -195,11 +194,11 @@ impl Connection {
         }
         let mut parts = self.parts.take();
         while let Some(batch) = self.outbox.gather(self.structured, &mut parts) {
-            let sent = self.stream.send(&parts).await;
+            let sent = self.channel.send(&parts).await;
             parts.clear();
             if sent.is_err() {
                 // The reader sees the end and says why.
-                self.stream.shutdown();
+                self.channel.shutdown();
             }
             self.budget.release(batch.cost);
             self.in_flight.set(self.in_flight.get() - batch.replies);

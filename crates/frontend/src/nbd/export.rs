@@ -7,6 +7,8 @@ use forebay_volume::VolumeHandle;
 use forebay_wire::nbd::handshake::{self, Info, export, info};
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
+use super::tls::Tls;
+
 /// Block size that clients are told to prefer at least, bytes.
 const PREFERRED_BYTES: u32 = 4096;
 
@@ -23,15 +25,30 @@ pub(super) struct Export {
 #[derive(Debug, Default)]
 pub struct Exports {
     list: RwLock<Vec<Export>>,
+    tls: Option<Tls>,
 }
 
 impl Exports {
-    /// No exports.
+    /// No exports, for clients that speak no TLS.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             list: RwLock::new(Vec::new()),
+            tls: None,
         }
+    }
+
+    /// No exports, with TLS for their clients.
+    #[must_use]
+    pub const fn with_tls(tls: Tls) -> Self {
+        Self {
+            list: RwLock::new(Vec::new()),
+            tls: Some(tls),
+        }
+    }
+
+    pub(super) const fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// Offers a volume under its name, with words for people.

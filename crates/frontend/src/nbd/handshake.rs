@@ -7,25 +7,59 @@ use forebay_wire::nbd::handshake::{
     encode_server, flags, option, reply,
 };
 
-use crate::net::Receiver;
+use crate::net::{Channel, Receiver};
 
 use super::export::{Export, Exports};
 
 /// Longest data of an option that is looked at, bytes: a name and a good many information types.
 const MAX_OPTION_BYTES: u32 = 8 << 10;
 
-/// What a handshake came to.
+/// What a client has chosen.
 pub(super) struct Session {
     pub(super) export: Export,
     pub(super) structured: bool,
 }
 
-/// Talks with a client until it has chosen an export. None if it left instead.
-pub(super) async fn negotiate(
+/// What the options of a client came to.
+pub(super) enum Outcome {
+    /// It left.
+    Left,
+    /// It was told to begin with TLS.
+    StartTls,
+    /// It has chosen an export.
+    Chosen(Session),
+}
+
+/// How a server and a client stand to TLS (the protocol document's "TLS support").
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Security {
+    /// The server has none (NOTLS).
+    Absent,
+    /// The client may begin with it (SELECTIVETLS, mandatory for no export).
+    Offered,
+    /// The client has to begin with it (FORCEDTLS).
+    Required,
+    /// It protects what is said.
+    Active,
+}
+
+impl Security {
+    /// Of a connection that was just made.
+    pub(super) fn at_first(exports: &Exports) -> Self {
+        match exports.tls() {
+            None => Self::Absent,
+            Some(tls) if tls.required => Self::Required,
+            Some(_) => Self::Offered,
+        }
+    }
+}
+
+/// Greets a client; its flags. None if it left instead.
+pub(super) async fn greet(
     stream: &Stream,
     receiver: &mut Receiver,
-    exports: &Exports,
-) -> Result<Option<Session>> {
+    security: Security,
+) -> Result<Option<u16>> {
     let greeting = Greeting {
         flags: flags::FIXED_NEWSTYLE | flags::NO_ZEROES,
     };
@@ -34,6 +68,23 @@ pub(super) async fn negotiate(
         return Ok(None);
     };
     let client_flags = decode_client_flags(client_flags)?;
+    if security == Security::Required && client_flags & flags::FIXED_NEWSTYLE == 0 {
+        // It could not be told, since replies to options are a part of that.
+        let old =
+            "TLS is required, and the client does not know fixed newstyle, by which it begins";
+        return Err(Error::new(ErrorKind::Permission, old));
+    }
+    Ok(Some(client_flags))
+}
+
+/// Talks with a client of these flags until it has chosen an export, or to begin with TLS.
+pub(super) async fn negotiate<C: Channel>(
+    channel: &C,
+    receiver: &mut Receiver<C>,
+    exports: &Exports,
+    client_flags: u16,
+    security: Security,
+) -> Result<Outcome> {
     let mut structured = false;
     while let Some(header) = receiver.take::<16>().await? {
         let header = OptionHeader::decode(&header)?;
@@ -50,6 +101,10 @@ pub(super) async fn negotiate(
         let mut out = Vec::new();
         let mut chosen = None;
         match header.option {
+            option::EXPORT_NAME if security == Security::Required => {
+                let plain = "the client chose an export without TLS, which is required";
+                return Err(Error::new(ErrorKind::Permission, plain));
+            }
             option::EXPORT_NAME => {
                 // There is no way to say no to this option but to close.
                 let name = decode_name(&data)?;
@@ -60,8 +115,30 @@ pub(super) async fn negotiate(
             }
             option::ABORT => {
                 OptionReply::append(&mut out, header.option, reply::ACK, &[]);
-                send(stream, &out).await?;
-                return Ok(None);
+                send(channel, &out).await?;
+                return Ok(Outcome::Left);
+            }
+            option::STARTTLS if security == Security::Active => {
+                let why = b"TLS has begun already";
+                OptionReply::append(&mut out, header.option, reply::ERR_INVALID, why);
+            }
+            option::STARTTLS if security != Security::Absent && data.is_empty() => {
+                if !receiver.is_empty() {
+                    // Somebody on the way could have added them, and they would pass for protected.
+                    let early = "bytes followed STARTTLS before it was answered";
+                    return Err(Error::new(ErrorKind::InvalidInput, early));
+                }
+                OptionReply::append(&mut out, header.option, reply::ACK, &[]);
+                send(channel, &out).await?;
+                return Ok(Outcome::StartTls);
+            }
+            option::STARTTLS if security != Security::Absent => {
+                let why = b"this option takes no data";
+                OptionReply::append(&mut out, header.option, reply::ERR_INVALID, why);
+            }
+            _ if security == Security::Required => {
+                let why = b"TLS is required: begin with STARTTLS";
+                OptionReply::append(&mut out, header.option, reply::ERR_TLS_REQD, why);
             }
             option::INFO | option::GO => {
                 let found = describe(header.option, &data, structured, exports, &mut out);
@@ -86,12 +163,12 @@ pub(super) async fn negotiate(
             }
             _ => OptionReply::append(&mut out, header.option, reply::ERR_UNSUP, &[]),
         }
-        send(stream, &out).await?;
+        send(channel, &out).await?;
         if let Some(export) = chosen {
-            return Ok(Some(Session { export, structured }));
+            return Ok(Outcome::Chosen(Session { export, structured }));
         }
     }
-    Ok(None)
+    Ok(Outcome::Left)
 }
 
 /// Answers INFO or GO; the export if all is well.
@@ -128,6 +205,6 @@ fn unknown(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("no export called {shown:?}"))
 }
 
-async fn send(stream: &Stream, bytes: &[u8]) -> Result<()> {
-    stream.send(&[Buf::copied(bytes)]).await
+async fn send(channel: &impl Channel, bytes: &[u8]) -> Result<()> {
+    channel.send(&[Buf::copied(bytes)]).await
 }

@@ -1,4 +1,4 @@
-//! The NBD server: fixed newstyle, structured replies, several connections to one volume.
+//! The NBD server: fixed newstyle, structured replies, TLS, several connections to one volume.
 //!
 //! It is a reactor citizen: one reactor accepts, and the sockets and requests of a connection are
 //! tasks of the reactor that it is given to ([`Spread`](crate::Spread)). A volume of the same reactor is called
@@ -14,6 +14,7 @@ mod connection;
 mod export;
 mod handshake;
 mod reply;
+mod tls;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,8 +24,10 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::net::{Listener, Stream};
 use forebay_io::rt;
 
-use crate::net::{self, Deadline, Protocol, Receiver, Spread};
+use crate::net::{self, Channel, Deadline, Protocol, Receiver, Secure, Spread};
 pub use export::Exports;
+use handshake::{Outcome, Security, Session};
+pub use tls::{Demand, Tls};
 
 /// Time that a client has to choose an export.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
@@ -32,6 +35,9 @@ const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
 } else {
     Duration::from_secs(30)
 };
+
+/// Time that the end of a TLS session may take to be sent.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Accepts connections and serves `exports` to them on this reactor, for as long as the listener
 /// lives.
@@ -67,9 +73,8 @@ impl Protocol for Nbd {
     const NAME: &'static str = "NBD";
 
     async fn converse(&self, stream: Rc<Stream>, peer: &str) -> Result<()> {
-        let mut receiver = Receiver::new(Rc::clone(&stream));
         let deadline = Deadline::set(&stream, HANDSHAKE_TIMEOUT);
-        let session = handshake::negotiate(&stream, &mut receiver, &self.exports).await;
+        let opened = self.open(&stream).await;
         if deadline.passed() {
             let slow = format!(
                 "no export was chosen within {} s",
@@ -78,15 +83,78 @@ impl Protocol for Nbd {
             return Err(Error::new(ErrorKind::TimedOut, slow));
         }
         deadline.cancel();
-        let Some(session) = session? else {
-            return Ok(());
-        };
-        let volume = session.export.volume;
-        tracing::debug!(peer, volume = volume.name(), "an NBD client is connected");
-        let ended = connection::transmit(stream, receiver, volume.open(), session.structured).await;
-        tracing::debug!(peer, volume = volume.name(), "an NBD client has left");
-        ended
+        match opened? {
+            None => Ok(()),
+            Some((Way::Plain(receiver), session)) => {
+                transmit(stream, receiver, session, peer).await
+            }
+            Some((Way::Secure(secure, receiver), session)) => {
+                transmit(Rc::clone(&secure), receiver, session, peer).await?;
+                farewell(&stream, &secure).await;
+                Ok(())
+            }
+        }
     }
+}
+
+/// What a client has chosen to talk through.
+enum Way {
+    Plain(Receiver),
+    Secure(Rc<Secure>, Receiver<Secure>),
+}
+
+impl Nbd {
+    /// Talks with a client until it has chosen an export. None if it left instead.
+    async fn open(&self, stream: &Rc<Stream>) -> Result<Option<(Way, Session)>> {
+        let exports = &*self.exports;
+        let security = Security::at_first(exports);
+        let mut receiver = Receiver::new(Rc::clone(stream));
+        let Some(flags) = handshake::greet(stream, &mut receiver, security).await? else {
+            return Ok(None);
+        };
+        let plain = handshake::negotiate(&**stream, &mut receiver, exports, flags, security);
+        match (plain.await?, exports.tls()) {
+            (Outcome::Chosen(session), _) => Ok(Some((Way::Plain(receiver), session))),
+            (Outcome::StartTls, Some(tls)) => {
+                // What was agreed on before was not protected, and counts no more.
+                drop(receiver);
+                let secure = Secure::accept(Rc::clone(stream), tls.config()).await?;
+                let secure = Rc::new(secure);
+                let mut receiver = Receiver::new(Rc::clone(&secure));
+                let security = Security::Active;
+                let safe = handshake::negotiate(&*secure, &mut receiver, exports, flags, security);
+                match safe.await? {
+                    Outcome::Chosen(session) => Ok(Some((Way::Secure(secure, receiver), session))),
+                    Outcome::Left | Outcome::StartTls => {
+                        farewell(stream, &secure).await;
+                        Ok(None)
+                    }
+                }
+            }
+            (Outcome::Left | Outcome::StartTls, _) => Ok(None),
+        }
+    }
+}
+
+/// Ends TLS with a client that leaves, which may have gone already.
+async fn farewell(stream: &Rc<Stream>, secure: &Secure) {
+    let end = Deadline::set(stream, FAREWELL_TIMEOUT);
+    let _ = secure.close().await;
+    end.cancel();
+}
+
+/// Serves a client that has chosen an export, until it leaves.
+async fn transmit<C: Channel>(
+    channel: Rc<C>,
+    receiver: Receiver<C>,
+    session: Session,
+    peer: &str,
+) -> Result<()> {
+    let volume = session.export.volume;
+    tracing::debug!(peer, volume = volume.name(), "an NBD client is connected");
+    let ended = connection::transmit(channel, receiver, volume.open(), session.structured).await;
+    tracing::debug!(peer, volume = volume.name(), "an NBD client has left");
+    ended
 }
 
 #[cfg(test)]

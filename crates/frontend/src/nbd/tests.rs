@@ -6,7 +6,9 @@ use forebay_io::net::Address;
 use forebay_io::rt::block_on_simulated;
 use forebay_io::{Engine, Reactor};
 use forebay_volume::Volume;
-use forebay_wire::nbd::handshake::{GREETING_BYTES, InfoRequest, OptionHeader, option};
+use forebay_wire::nbd::handshake::{
+    GREETING_BYTES, InfoRequest, OPTION_REPLY_BYTES, OptionHeader, option,
+};
 
 struct Nothing;
 
@@ -62,6 +64,95 @@ async fn closes(stream: Stream, patience: Duration) -> bool {
     });
     rt::sleep(patience).await;
     closed.get()
+}
+
+fn tls(demand: Demand) -> Tls {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (certificate, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+    Tls::new(demand, certificate.as_bytes(), key.as_bytes(), None).expect("they belong together")
+}
+
+#[test]
+fn a_key_is_not_shown_and_belongs_to_its_certificate() {
+    let (own, other) = (
+        rcgen::generate_simple_self_signed([]).expect("a certificate"),
+        rcgen::generate_simple_self_signed([]).expect("a certificate"),
+    );
+    let (certificate, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+    let new = |certificate: &str, key: &str, clients: Option<&str>| {
+        let clients = clients.map(str::as_bytes);
+        Tls::new(
+            Demand::Required,
+            certificate.as_bytes(),
+            key.as_bytes(),
+            clients,
+        )
+    };
+    let good = new(&certificate, &key, Some(&certificate)).expect("they belong together");
+    let shown = format!("{good:?}");
+    assert!(
+        shown.len() < 40 && shown.contains("required: true"),
+        "{shown}"
+    );
+    let cut = key.replace("KEY-----\n", "KEY-----\n!");
+    for (certificate, key, clients, said) in [
+        (&other.cert.pem(), &key, None, "does not belong"),
+        (&key, &key, None, "no certificate"),
+        (&certificate, &certificate, None, "no private key"),
+        (
+            &certificate,
+            &cut,
+            None,
+            "the key's file is not in PEM form",
+        ),
+        (
+            &certificate,
+            &key,
+            Some(""),
+            "the client authority's file has no certificate",
+        ),
+    ] {
+        let refused = new(certificate, key, clients).expect_err(said);
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        let report = refused.report();
+        assert!(report.contains(said), "{said} in {report}");
+        let secret = key.lines().nth(1).expect("a line");
+        assert!(!report.contains(secret), "{report}");
+    }
+}
+
+#[test]
+fn the_handshake_of_tls_has_a_time() {
+    for engine in [Engine::Auto, Engine::Threads] {
+        let reactor = Reactor::new(engine).expect("a reactor");
+        reactor.run(async {
+            let volume = Volume::new("v", Rc::new(Nothing), false);
+            let exports = Arc::new(Exports::with_tls(tls(Demand::Required)));
+            exports.add(volume.handle(), "").expect("a free name");
+            let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+            let listener = Listener::bind(&any).expect("a port");
+            let address = listener.address();
+            rt::spawn(async move {
+                serve(listener, exports).await.expect("the server goes on");
+            });
+            // Nothing, or the begin of a record.
+            for words in [&b""[..], b"\x16\x03\x01\x02\0\x01\0"] {
+                let stream = Stream::connect(&address).await.expect("it listens");
+                let starttls = OptionHeader {
+                    option: option::STARTTLS,
+                    length: 0,
+                };
+                let hello = [&[0, 0, 0, 3], &starttls.encode()[..]].concat();
+                stream.send(&[Buf::copied(&hello)]).await.expect("it reads");
+                let answers = Buf::scratch(GREETING_BYTES + OPTION_REPLY_BYTES);
+                stream.recv_exact(answers).await.expect("an answer");
+                if !words.is_empty() {
+                    stream.send(&[Buf::copied(words)]).await.expect("it reads");
+                }
+                assert!(closes(stream, 5 * HANDSHAKE_TIMEOUT).await);
+            }
+        });
+    }
 }
 
 #[test]

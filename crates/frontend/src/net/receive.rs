@@ -7,6 +7,8 @@ use std::rc::Rc;
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::Stream;
 
+use super::channel::Channel;
+
 /// Size of the buffer of a connection that says little, bytes.
 const SMALL_BYTES: usize = 16 << 10;
 /// Size that it grows to on a connection that fills it, bytes: no more, since the first of the requests
@@ -37,8 +39,8 @@ impl Progress {
     }
 }
 
-pub(crate) struct Receiver {
-    stream: Rc<Stream>,
+pub(crate) struct Receiver<C = Stream> {
+    channel: Rc<C>,
     progress: Rc<Progress>,
     buf: Buf,
     start: usize,
@@ -47,10 +49,10 @@ pub(crate) struct Receiver {
     crowded: bool,
 }
 
-impl Receiver {
-    pub(crate) fn new(stream: Rc<Stream>) -> Self {
+impl<C: Channel> Receiver<C> {
+    pub(crate) fn new(channel: Rc<C>) -> Self {
         Self {
-            stream,
+            channel,
             progress: Rc::default(),
             buf: Buf::scratch(SMALL_BYTES),
             start: 0,
@@ -76,6 +78,11 @@ impl Receiver {
         received.set(received.get() + bytes as u64);
     }
 
+    /// Whether nothing has come that was not looked at yet.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.available() == 0
+    }
+
     /// Bytes that are here.
     const fn available(&self) -> usize {
         self.end - self.start
@@ -88,7 +95,7 @@ impl Receiver {
             let space = self.buf.slice(self.end..self.buf.len());
             let room = space.len();
             self.progress.waiting.set(true);
-            let received = self.stream.recv(space).await;
+            let received = self.channel.recv(space).await;
             self.progress.waiting.set(false);
             let received = received?;
             self.count(received);
@@ -160,7 +167,7 @@ impl Receiver {
         let rest = into.len() - here;
         if rest > DIRECT_BYTES {
             self.progress.waiting.set(true);
-            let received = self.stream.recv_exact(into.slice(here..into.len())).await;
+            let received = self.channel.recv_exact(into.slice(here..into.len())).await;
             self.progress.waiting.set(false);
             self.count(rest);
             let taken = &self.progress.taken_bytes;

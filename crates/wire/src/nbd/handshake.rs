@@ -98,6 +98,8 @@ pub mod reply {
     pub const ERR_POLICY: u32 = ERROR + 2;
     /// The option's data makes no sense.
     pub const ERR_INVALID: u32 = ERROR + 3;
+    /// Only with TLS.
+    pub const ERR_TLS_REQD: u32 = ERROR + 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR + 6;
     /// The server is shutting down.

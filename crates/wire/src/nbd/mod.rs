@@ -4,8 +4,9 @@
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>); each item names its
 //! section there. All integers travel in network byte order.
 //!
-//! Not spoken: oldstyle negotiation, extended headers, metadata contexts, TLS. A server answers
-//! those options with [`handshake::reply::ERR_UNSUP`], as the document asks.
+//! Not spoken: oldstyle negotiation, extended headers, metadata contexts. A server answers those
+//! options with [`handshake::reply::ERR_UNSUP`], as the document asks. TLS begins with
+//! [`handshake::option::STARTTLS`]; what follows is the same inside of it.
 
 pub mod errno;
 pub mod handshake;

@@ -1,0 +1,117 @@
+//! What a server shows, and asks for, where clients begin with TLS.
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+
+/// Whether clients have to speak TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// They may.
+    Offered,
+    /// Who does not is refused.
+    Required,
+}
+
+/// TLS 1.2 and 1.3 for the clients of a server, with certificates.
+///
+/// Sessions are not resumed: every connection shows its certificates anew, and nothing of it stays in memory.
+#[derive(Clone)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    pub(super) required: bool,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nothing of the key.
+        f.debug_struct("Tls")
+            .field("required", &self.required)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// TLS with the server's `certificate` (and those between it and its authority, in that order), the `key`
+    /// that belongs to it, and, if clients have to show certificates, the authorities that sign them. All in
+    /// PEM form.
+    ///
+    /// # Errors
+    /// `InvalidInput` if one of them is not what it should be, or the key belongs to another certificate. No
+    /// error has anything of the key in it.
+    pub fn new(
+        demand: Demand,
+        certificate: &[u8],
+        key: &[u8],
+        client_authorities: Option<&[u8]>,
+    ) -> Result<Self> {
+        let chain = certificates("certificate", certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
+            pem::Error::NoItemsFound => wrong(
+                "the key's file has no private key in PEM form (an encrypted one cannot be used: decrypt it)",
+            ),
+            // The library's words could have a part of the file in them.
+            _ => wrong("the key's file is not in PEM form"),
+        })?;
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| wrong(format!("no version of TLS: {error}")))?;
+        let builder = match client_authorities {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates("client authority", pem)? {
+                    roots
+                        .add(authority)
+                        .map_err(|error| wrong(format!("a client authority: {error}")))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                        .build()
+                        .map_err(|error| wrong(format!("the client authorities: {error}")))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    wrong("the key does not belong to the certificate")
+                }
+                error => wrong(format!("the certificate and its key: {error}")),
+            })?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self {
+            config: Arc::new(config),
+            required: demand == Demand::Required,
+        })
+    }
+
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+}
+
+/// The certificates in a file; at least one.
+fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|error| wrong(format!("the {what}'s file is not in PEM form: {error}")))?;
+    if found.is_empty() {
+        let none = format!("the {what}'s file has no certificate in PEM form");
+        return Err(wrong(none));
+    }
+    Ok(found)
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, what)
+}
