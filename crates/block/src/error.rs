@@ -140,6 +140,17 @@ impl Error {
         self.kind.errno()
     }
 
+    /// The operating system's own error number, if that is what the chain ends in: more exact than [`Error::errno`]
+    /// for a program that made a system call and gets this for an answer.
+    #[must_use]
+    pub fn raw_os_error(&self) -> Option<i32> {
+        let source = self.inner.as_ref()?.source.as_ref()?;
+        match source.downcast_ref::<Self>() {
+            Some(error) => error.raw_os_error(),
+            None => source.downcast_ref::<std::io::Error>()?.raw_os_error(),
+        }
+    }
+
     /// Wraps this error: same kind, `context` on top, this error as the source.
     #[must_use]
     pub fn context(self, context: impl Into<String>) -> Self {
@@ -254,6 +265,14 @@ impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_systems_own_number_is_found_below_contexts() {
+        let system = Error::from(std::io::Error::from_raw_os_error(39));
+        let wrapped = system.context("removing a directory").context("serving");
+        assert_eq!((wrapped.raw_os_error(), wrapped.errno()), (Some(39), 5));
+        assert_eq!(Error::new(ErrorKind::Io, "ours").raw_os_error(), None);
+    }
 
     #[test]
     fn report_prints_the_chain_once() {

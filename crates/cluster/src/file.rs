@@ -1,7 +1,7 @@
 //! Files for programs: read, write, append, map and fsync through the cache.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_pagecache::client::View;
@@ -12,8 +12,14 @@ use crate::link::Way;
 use crate::node::Inner;
 use crate::tree::Tree;
 
+/// Longest file, bytes: as much as the system can say.
+const SIZE_MAX: u64 = i64::MAX as u64 - 2;
+
 /// A page's only copy, where it is.
 pub type PageView<'a> = View<'a, Tree, Way>;
+
+/// What is behind the end of files.
+const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// A file that is open on a node. Closed when it is dropped: what the node holds of it unpublished is seen by others
 /// then.
@@ -21,20 +27,27 @@ pub type PageView<'a> = View<'a, Tree, Way>;
 pub struct File {
     node: Arc<Inner>,
     inode: u64,
-    /// What the file has at least: files do not get shorter.
+    /// The size that was seen last. If the file has become shorter since, that is found out.
     size_bytes: AtomicU64,
 }
 
 impl File {
+    /// Of an inode that was opened in the tree.
     pub(crate) fn new(node: Arc<Inner>, inode: u64) -> Result<Self> {
-        let size_bytes = node.client().store().size_bytes(inode)?;
-        let pages = size_bytes.div_ceil(PAGE_BYTES as u64);
-        node.client().open(inode, pages);
-        Ok(Self {
+        let file = Self {
             node,
             inode,
-            size_bytes: AtomicU64::new(size_bytes),
-        })
+            size_bytes: AtomicU64::new(0),
+        };
+        let pages = file.size_bytes()?.div_ceil(PAGE_BYTES as u64);
+        file.node.client().open(inode, pages);
+        Ok(file)
+    }
+
+    /// Its inode in the source.
+    #[must_use]
+    pub const fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Bytes in the file now.
@@ -43,7 +56,7 @@ impl File {
     /// What the store says.
     pub fn size_bytes(&self) -> Result<u64> {
         let size_bytes = self.node.client().store().size_bytes(self.inode)?;
-        self.size_bytes.fetch_max(size_bytes, Ordering::Relaxed);
+        self.size_bytes.store(size_bytes, Ordering::Relaxed);
         Ok(size_bytes)
     }
 
@@ -52,12 +65,8 @@ impl File {
     /// # Errors
     /// What the store says, or `Disconnected`.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let mut size = self.size_bytes.load(Ordering::Relaxed);
-        if offset.saturating_add(out.len() as u64) > size {
-            size = self.size_bytes()?;
-        }
-        let len = size.saturating_sub(offset).min(out.len() as u64);
-        let len = usize::try_from(len).unwrap_or(out.len());
+        let len = self.size_bytes()?.saturating_sub(offset);
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
         let mut done = 0;
         while done < len {
             let (page, inside) = self.page(offset + done as u64);
@@ -79,17 +88,27 @@ impl File {
     /// read.
     ///
     /// # Errors
-    /// What the store says, or `Disconnected`; some of the pages may be written then.
+    /// `OutOfRange` for a file that would be too long; what the store says, or `Disconnected`; some of the pages may
+    /// be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let end = offset.checked_add(bytes.len() as u64).ok_or_else(|| {
-            let context = format!("a write at {offset}: it ends behind all that files can have");
-            Error::new(ErrorKind::OutOfRange, context)
-        })?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = end_of(offset, bytes)?;
         if end > self.size_bytes.load(Ordering::Relaxed) {
             self.sized(|tree| tree.grow(self.inode, end))?;
             self.size_bytes.fetch_max(end, Ordering::Relaxed);
         }
-        self.store(offset, bytes)
+        self.store(offset, bytes)?;
+        if !self.written(end)? {
+            // Somebody made the file shorter meanwhile: all of the write comes after that.
+            self.sized(|tree| {
+                tree.grow(self.inode, end)?;
+                self.store(offset, bytes)
+            })?;
+            self.written(end)?;
+        }
+        Ok(())
     }
 
     /// Writes `bytes` behind the end of the file, where no other node or thread writes; returns the offset.
@@ -97,13 +116,76 @@ impl File {
     /// # Errors
     /// As [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
-        let offset = self.sized(|tree| {
-            let offset = tree.size_bytes(self.inode)?;
-            tree.grow(self.inode, offset + bytes.len() as u64)?;
-            Ok(offset)
+        loop {
+            let offset = self.sized(|tree| {
+                let offset = tree.size_bytes(self.inode)?;
+                tree.grow(self.inode, end_of(offset, bytes)?)?;
+                Ok(offset)
+            })?;
+            self.store(offset, bytes)?;
+            // Else the place was cut off meanwhile, and there is a new end to write behind.
+            if self.written(end_of(offset, bytes)?)? {
+                return Ok(offset);
+            }
+        }
+    }
+
+    /// Makes the file `size_bytes` long: what was behind that is gone on all nodes, what is new is zeroes.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn truncate(&self, size_bytes: u64) -> Result<()> {
+        end_of(size_bytes, &[])?;
+        self.sized(|tree| {
+            let before = tree.size_bytes(self.inode)?;
+            tree.resize(self.inode, size_bytes)?;
+            if size_bytes < before {
+                self.clear(size_bytes, before)?;
+            }
+            Ok(())
         })?;
-        self.store(offset, bytes)?;
-        Ok(offset)
+        self.size_bytes.store(size_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Has zeroes in all copies from `start` to `end`, where the store has nothing any more.
+    fn clear(&self, start: u64, end: u64) -> Result<()> {
+        let client = self.node.client();
+        let (inode, size) = (self.inode, PAGE_BYTES as u64);
+        let (first, inside) = self.page(start);
+        if inside > 0 {
+            client.write(first, inside, &ZEROES[inside..])?;
+        }
+        let pages = start.div_ceil(size)..end.div_ceil(size);
+        let frames = client.segment().frames();
+        // A page that is looked up costs about as much as some hundred frames that are looked at.
+        if (pages.end - pages.start).saturating_mul(256) < u64::from(frames) {
+            for index in pages {
+                client.write(PageId { inode, index }, 0, &ZEROES)?;
+            }
+            return Ok(());
+        }
+        // A fill that has read what is no more has named its page before.
+        fence(Ordering::SeqCst);
+        for frame in 0..frames {
+            let page = client.segment().page_in(frame);
+            let ours = |page: &PageId| page.inode == inode && pages.contains(&page.index);
+            if let Some(page) = page.filter(ours) {
+                client.write(page, 0, &ZEROES)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a write up to `end`: its time, and whether the file still is that long.
+    fn written(&self, end: u64) -> Result<bool> {
+        let tree = self.node.client().store();
+        let metadata = tree.metadata(self.inode)?;
+        if metadata.len() < end {
+            return Ok(false);
+        }
+        tree.touch(self.inode, &metadata)?;
+        Ok(true)
     }
 
     /// A view of one page's only copy, wherever it is. It costs no message and no system call once this node has used
@@ -168,5 +250,15 @@ impl Drop for File {
     fn drop(&mut self) {
         // Of a node without a directory nothing is seen by others any more.
         let _ = self.node.client().close(self.inode);
+        self.node.closed(self.inode);
     }
+}
+
+/// Where a write ends.
+fn end_of(offset: u64, bytes: &[u8]) -> Result<u64> {
+    let end = offset.checked_add(bytes.len() as u64);
+    end.filter(|end| *end <= SIZE_MAX).ok_or_else(|| {
+        let context = format!("{offset}: behind all that files can have");
+        Error::new(ErrorKind::OutOfRange, context)
+    })
 }

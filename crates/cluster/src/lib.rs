@@ -3,6 +3,7 @@
 //! - [`pool`]: what all share: frames in `/dev/shm`, the directory's sockets, and who is there.
 //! - [`server`]: the process of the directory: connections, leases, deaths, its own start anew.
 //! - [`node`]: the process of a node: joining, coming back, leaving. [`file`](mod@file): files for programs.
+//!   [`names`]: the same by directory and name, for a mount.
 //! - [`tree`]: a directory tree as the store. [`status`]: what the directory says about all.
 //!
 //! The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
@@ -10,7 +11,9 @@
 //! nor its writes to the store go on.
 
 pub mod file;
+mod keep;
 mod link;
+pub mod names;
 pub mod node;
 pub mod pool;
 pub mod server;
@@ -20,6 +23,7 @@ pub mod tree;
 pub use file::{File, PageView};
 pub use forebay_pagecache::message::NodeId;
 pub use forebay_pagecache::node::Consistency;
+pub use names::Names;
 pub use node::{Node, Options};
 
 /// Bytes of a page.

@@ -1,9 +1,10 @@
 //! The process of a node: joining, coming back to a directory that was started anew, and leaving.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use forebay_pagecache::protocol::{Packet, encode, encode_empty};
 
 use crate::file::File;
 use crate::link::{Incoming, Outgoing, Way};
+use crate::names::Names;
 use crate::pool::Pool;
 use crate::tree::Tree;
 
@@ -182,6 +184,14 @@ impl Node {
         File::new(Arc::clone(&self.inner), inode)
     }
 
+    /// The files of the source by their names, for a mount.
+    ///
+    /// # Errors
+    /// `ReadOnly` if the source cannot be written to, or what the system says.
+    pub fn names(&self) -> Result<Names> {
+        Names::new(Arc::clone(&self.inner))
+    }
+
     /// What this node has counted.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -198,6 +208,27 @@ impl Node {
 impl Inner {
     pub(crate) fn client(&self) -> &Programs {
         &self.client
+    }
+
+    /// A file that was opened in the tree is closed.
+    pub(crate) fn closed(&self, inode: u64) {
+        let store = self.client.store();
+        store.close(inode, || self.resident());
+    }
+
+    /// A name of a file was removed.
+    pub(crate) fn lost_name(&self, inode: u64) {
+        let store = self.client.store();
+        store.lost_name(inode, || self.resident());
+    }
+
+    /// Inodes of which frames may hold pages.
+    fn resident(&self) -> BTreeSet<u64> {
+        let segment = self.client.segment();
+        // A fill that has read the store has named its page before.
+        fence(Ordering::SeqCst);
+        let pages = (0..segment.frames()).filter_map(|frame| segment.page_in(frame));
+        pages.map(|page| page.inode).collect()
     }
 }
 
@@ -370,9 +401,8 @@ impl Listener {
                     return Ok(Some(incoming));
                 }
                 Err(error) if begin.elapsed() > self.patience => {
-                    return Err(
-                        error.context(format!("the directory is gone for {:?}", self.patience))
-                    );
+                    let context = format!("the directory is gone for {:?}", self.patience);
+                    return Err(Error::with_source(ErrorKind::Disconnected, context, error));
                 }
                 Err(_) => {
                     self.stop.sleep(RETRY);

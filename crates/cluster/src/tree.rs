@@ -1,33 +1,46 @@
 //! A directory tree as the store: a page's inode is its file's, as stat(2) has it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, FileTimes, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_pagecache::message::PageId;
 use forebay_pagecache::store::Store;
 
 use crate::PAGE_BYTES;
+use crate::keep::{self, Kept};
 use crate::pool::Pool;
 
 /// Most files that are kept open at a time, beside those that programs have open.
 const OPEN_MAX: usize = 512;
+
+/// How exact the time of a file's last change is; many writes change it once.
+const TIME_EXACT: Duration = Duration::from_millis(4);
 
 /// The tree, as one node sees it.
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
     device: u64,
-    files: PathBuf,
+    /// Symbolic links named by inodes, for a source that cannot be written to.
+    links: PathBuf,
+    kept: Option<Kept>,
     state: Mutex<State>,
+    /// Held while a file is changed: by one thread of this process, and then by one process.
+    changing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    open: BTreeMap<u64, Arc<fs::File>>,
+    /// What programs have open, and how often.
+    opened: BTreeMap<u64, (Arc<fs::File>, u32)>,
+    /// What was used lately.
+    used: BTreeMap<u64, Arc<fs::File>>,
     /// Files of which the system has said that something written to them may be lost.
     failed: BTreeSet<u64>,
 }
@@ -46,75 +59,178 @@ impl Tree {
         Ok(Self {
             root: root.to_owned(),
             device: metadata.dev(),
-            files: pool.files(),
+            links: pool.files(),
+            kept: Kept::open(root),
             state: Mutex::default(),
+            changing: Mutex::default(),
         })
     }
 
-    /// Opens a file below the root, or makes it, and returns its inode. Any node can find the file by that from then
-    /// on.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Second names of files, if the source can have them.
+    pub(crate) const fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref()
+    }
+
+    /// Opens a file below the root, or makes it, and returns its inode; to be closed again with [`Tree::close`]. Any
+    /// node can find the file by its inode from then on.
     pub(crate) fn open(&self, path: &Path, create: bool) -> Result<u64> {
-        let inside = path
-            .components()
+        let mut parts = path.components();
+        let inside = parts
+            .clone()
             .all(|part| matches!(part, Component::Normal(_)));
+        let ours = parts.next() == Some(Component::Normal(keep::NAME.as_ref()));
         let named = || format!("{} in {}", path.display(), self.root.display());
-        if !inside || path.as_os_str().is_empty() {
+        if !inside || ours || path.as_os_str().is_empty() {
             let context = format!("{}: not a path below the source", named());
             return Err(Error::new(ErrorKind::InvalidInput, context));
         }
-        let full = self.root.join(path);
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(create).open(&full);
-        let file = file.context(named)?;
-        let metadata = file.metadata().context(named)?;
+        let options = options.read(true).write(true).create(create);
+        let file = options.open(self.root.join(path)).context(named)?;
+        self.adopt(file).context(named)
+    }
+
+    /// Takes a file of the tree that is open for reading and writing, as [`Tree::open`] does.
+    pub(crate) fn adopt(&self, file: fs::File) -> Result<u64> {
+        let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.dev() != self.device {
-            let context = format!(
-                "{}: not a regular file of the source's own file system",
-                named()
-            );
+            let context = "not a regular file of the source's own file system";
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let inode = metadata.ino();
-        self.name(inode, &full)?;
         let mut state = self.lock();
         state.failed.remove(&inode);
-        state.open.insert(inode, Arc::new(file));
+        if let Some((_, count)) = state.opened.get_mut(&inode) {
+            *count += 1;
+            return Ok(inode);
+        }
+        keep::mark_open(&file, true)?;
+        match &self.kept {
+            // Not if it was removed for good before it was marked.
+            Some(kept) => kept.keep(&file, inode)?,
+            None => self.link(&file, inode)?,
+        }
+        state.used.remove(&inode);
+        state.opened.insert(inode, (Arc::new(file), 1));
         Ok(inode)
     }
 
-    /// Leaves word which file has this inode.
-    fn name(&self, inode: u64, full: &Path) -> Result<()> {
-        let link = self.files.join(inode.to_string());
+    /// Ends one [`Tree::open`]. `resident` names the inodes that frames hold pages of.
+    pub(crate) fn close(&self, inode: u64, resident: impl FnOnce() -> BTreeSet<u64>) {
+        let mut state = self.lock();
+        let Some((_, count)) = state.opened.get_mut(&inode) else {
+            return;
+        };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        if let Some((file, _)) = state.opened.remove(&inode) {
+            let unmarked = keep::mark_open(&file, false);
+            if unmarked.is_ok() {
+                state.use_lately(inode, file);
+            }
+        }
+        drop(state);
+        self.lost_name(inode, resident);
+    }
+
+    /// A file may have no name any more but the one that we gave it.
+    pub(crate) fn lost_name(&self, inode: u64, resident: impl FnOnce() -> BTreeSet<u64>) {
+        let given_up = self.kept.as_ref().map(|kept| kept.give_up(inode, resident));
+        if let Some(Err(error)) = given_up {
+            tracing::warn!(
+                "page cache: {} was removed and keeps its room until the next start of all: {error}",
+                self.named(inode)
+            );
+        }
+    }
+
+    /// Leaves word which file has this inode, where it can have no second name.
+    fn link(&self, file: &fs::File, inode: u64) -> Result<()> {
+        let full = fs::read_link(format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(file)
+        ))?;
+        let link = self.links.join(inode.to_string());
         if fs::read_link(&link).is_ok_and(|target| target == full) {
             return Ok(());
         }
-        let new = self.files.join(format!("{inode}.{}", std::process::id()));
+        let new = self.links.join(format!("{inode}.{}", std::process::id()));
         let made = std::os::unix::fs::symlink(full, &new).and_then(|()| fs::rename(&new, &link));
-        made.context(|| format!("naming a file in {}", self.files.display()))
+        made.context(|| format!("naming a file in {}", self.links.display()))
+    }
+
+    /// The file's attributes: its size is right, whatever is in frames.
+    pub(crate) fn metadata(&self, inode: u64) -> Result<fs::Metadata> {
+        let metadata = self.file(inode)?.metadata();
+        metadata.context(|| self.named(inode))
     }
 
     /// The file's size, bytes.
     pub(crate) fn size_bytes(&self, inode: u64) -> Result<u64> {
-        let metadata = self.file(inode)?.metadata();
-        Ok(metadata.context(|| self.named(inode))?.size())
+        Ok(self.metadata(inode)?.size())
     }
 
     /// Makes the file at least this long.
     pub(crate) fn grow(&self, inode: u64, size_bytes: u64) -> Result<()> {
         let file = self.file(inode)?;
-        if file.metadata().context(|| self.named(inode))?.size() < size_bytes {
-            file.set_len(size_bytes).context(|| self.named(inode))?;
+        let grown = self.change(&file, || match file.metadata()?.size() {
+            size if size < size_bytes => file.set_len(size_bytes),
+            _ => Ok(()),
+        });
+        grown.context(|| self.named(inode))
+    }
+
+    /// Makes the file this long.
+    pub(crate) fn resize(&self, inode: u64, size_bytes: u64) -> Result<()> {
+        let file = self.file(inode)?;
+        let resized = self.change(&file, || file.set_len(size_bytes));
+        resized.context(|| self.named(inode))
+    }
+
+    /// The file has been written to, by its attributes after that: its time says so.
+    pub(crate) fn touch(&self, inode: u64, metadata: &fs::Metadata) -> Result<()> {
+        let now = SystemTime::now();
+        let age = now.duration_since(metadata.modified()?);
+        if age.is_ok_and(|age| age < TIME_EXACT) {
+            return Ok(());
         }
-        Ok(())
+        let file = self.file(inode)?;
+        let times = FileTimes::new().set_modified(now);
+        let touched = self.change(&file, || file.set_times(times));
+        touched.context(|| self.named(inode))
+    }
+
+    /// Changes a file while nobody else writes to it or changes its size or times.
+    pub(crate) fn change<T>(
+        &self,
+        file: &fs::File,
+        body: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        keep::change(file, body)
     }
 
     fn file(&self, inode: u64) -> Result<Arc<fs::File>> {
         let mut state = self.lock();
-        if let Some(file) = state.open.get(&inode) {
+        if let Some((file, _)) = state.opened.get(&inode) {
             return Ok(Arc::clone(file));
         }
-        let link = self.files.join(inode.to_string());
-        let file = OpenOptions::new().read(true).write(true).open(&link);
+        if let Some(file) = state.used.get(&inode) {
+            return Ok(Arc::clone(file));
+        }
+        let file = match &self.kept {
+            Some(kept) => kept.find(inode),
+            None => {
+                let link = self.links.join(inode.to_string());
+                OpenOptions::new().read(true).write(true).open(link)
+            }
+        };
         let file = file.context(|| self.named(inode))?;
         if file.metadata().context(|| self.named(inode))?.ino() != inode {
             let context = format!(
@@ -123,24 +239,30 @@ impl Tree {
             );
             return Err(Error::new(ErrorKind::NotFound, context));
         }
-        if state.open.len() >= OPEN_MAX {
-            state.open.retain(|_, file| Arc::strong_count(file) > 1);
-        }
         let file = Arc::new(file);
-        state.open.insert(inode, Arc::clone(&file));
+        state.use_lately(inode, Arc::clone(&file));
         Ok(file)
     }
 
+    /// The file by its inode, for messages: by path where it is known.
     fn named(&self, inode: u64) -> String {
-        let link = self.files.join(inode.to_string());
-        match fs::read_link(link) {
+        match fs::read_link(self.links.join(inode.to_string())) {
             Ok(path) => path.display().to_string(),
-            Err(_) => format!("inode {inode} of {}", self.root.display()),
+            Err(_) => format!("the file of inode {inode} in {}", self.root.display()),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn use_lately(&mut self, inode: u64, file: Arc<fs::File>) {
+        if self.used.len() >= OPEN_MAX {
+            self.used.retain(|_, file| Arc::strong_count(file) > 1);
+        }
+        self.used.insert(inode, file);
     }
 }
 
@@ -164,11 +286,18 @@ impl Store for Tree {
     fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
         let file = self.file(page.inode)?;
         let start = page.index * PAGE_BYTES as u64;
-        // Files only grow, and before what is behind their end is written.
-        let size = file.metadata().context(|| self.named(page.inode))?.size();
-        let len = size.saturating_sub(start).min(from.len() as u64);
-        let len = usize::try_from(len).unwrap_or(from.len());
-        let written = file.write_all_at(&from[..len], start);
+        let written = self.change(&file, || {
+            let metadata = file.metadata()?;
+            // A file is as long as it is to be before what is behind its end is written.
+            let len = metadata.size().saturating_sub(start);
+            let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
+            if len == 0 {
+                return Ok(());
+            }
+            file.write_all_at(&from[..len], start)?;
+            // It was changed when a program wrote, not now.
+            file.set_times(FileTimes::new().set_modified(metadata.modified()?))
+        });
         written.context(|| format!("writing {}", self.named(page.inode)))
     }
 

@@ -5,7 +5,7 @@
 //!   with a virtual clock and a seeded choice of the next task, so that the engine is the same code
 //!   in production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads where that is forbidden.
-//! - [`mod@file`], [`net`], [`event`], [`pmem`], [`shm`], [`process`], [`system`]: what tasks of a reactor use of the machine.
+//! - [`mod@file`], [`net`], [`event`], [`pmem`], [`shm`], [`process`], [`system`], [`tree`]: what tasks of a reactor use of the machine.
 //! - [`sync`]: what tasks of one reactor use to wait for each other.
 
 pub mod event;
@@ -22,6 +22,7 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 mod threads;
+pub mod tree;
 mod uring;
 
 pub use reactor::{Engine, Reactor, spawn_reactor};

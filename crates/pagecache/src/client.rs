@@ -310,6 +310,11 @@ impl<S: Store, L: Link> Client<S, L> {
         &self.link
     }
 
+    /// The memory of all nodes.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
     /// Its store.
     pub const fn store(&self) -> &S {
         &self.store

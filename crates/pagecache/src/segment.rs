@@ -146,6 +146,17 @@ impl Segment {
         Err(self.look(place))
     }
 
+    /// The page that a frame was filled with last, or is being filled with; it may have gone since.
+    #[must_use]
+    pub fn page_in(&self, frame: u32) -> Option<PageId> {
+        let load = |number| self.word(frame, number).load(Ordering::Acquire);
+        let page = PageId {
+            inode: load(INODE),
+            index: load(INDEX),
+        };
+        (load(GENERATION) != 0).then_some(page)
+    }
+
     /// Puts a page into a frame that this node fills alone. `clean` says that the bytes are the store's.
     pub fn fill(&self, page: PageId, place: Place, node: NodeId, bytes: &[u8], clean: bool) {
         self.open(page, place, node);

@@ -1,5 +1,7 @@
 //! Where pages come from and go to.
 
+use std::sync::atomic::{Ordering, fence};
+
 use forebay_block::{Error, ErrorKind, Result};
 
 use crate::message::{NodeId, PageId, Place};
@@ -30,10 +32,12 @@ pub trait Store {
     fn sync(&self, inode: u64) -> Result<()>;
 }
 
-/// Fills a frame from the store: the work of a node that is told to fill.
+/// Fills a frame from the store: the work of a node that is told to fill. The frame names the page before the store is
+/// read, so that whoever changes the store and then looks at all frames ([`Segment::page_in`]) finds every page that
+/// may be older.
 ///
 /// # Errors
-/// What the store says. The frame is as it was.
+/// What the store says. The frame stays open, for nobody else until it is filled anew.
 pub fn fill(
     segment: &Segment,
     store: &impl Store,
@@ -42,8 +46,13 @@ pub fn fill(
     place: Place,
     scratch: &mut [u8],
 ) -> Result<()> {
+    segment.open(page, place, node);
+    // Seen by who changes the store from now on.
+    fence(Ordering::SeqCst);
     store.read_page(page, scratch)?;
-    segment.fill(page, place, node, scratch, true);
+    segment.store(place.frame, 0, scratch);
+    let sequence = segment.unlock(place.frame);
+    segment.set_clean(place, sequence);
     Ok(())
 }
 

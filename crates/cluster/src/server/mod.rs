@@ -23,6 +23,7 @@ use forebay_pagecache::protocol::{Packet, encode};
 use forebay_pagecache::segment::Segment;
 
 use crate::PAGE_BYTES;
+use crate::keep;
 use crate::pool::{Known, Nodes, Pool};
 use connection::{Input, Newcomer};
 use peers::Peer;
@@ -96,6 +97,13 @@ impl Server {
         check_same(&pool, &options, &source)?;
         let (segment, _) = pool.open_frames(options.pages)?;
         let before = check_same(&pool, &options, &source)?;
+        let anew = !before.known.iter().any(|known| known.share.alive);
+        if let Err(error) = keep::make(&source, anew) {
+            tracing::warn!(
+                "source {}: it can be read and written but not mounted, since nothing can be made in it: {error}",
+                source.display()
+            );
+        }
         let nodes = Nodes {
             epoch: before.epoch + 1,
             boot: boot()?,

@@ -10,6 +10,7 @@ use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Pages, Status, ask};
 use forebay_cluster::{Consistency, Node, NodeId, Options, PAGE_BYTES};
+use forebay_frontend::fuse::shared::{self, SharedMount};
 use tracing_subscriber::EnvFilter;
 
 use super::out;
@@ -79,6 +80,9 @@ struct NodeArguments {
     /// When writes are seen by others
     #[arg(long, value_enum, default_value = "strong")]
     consistency: Consistent,
+    /// Where to mount the files, for programs that know nothing of this; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -141,6 +145,13 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         let context = format!("--id {}: nodes have numbers from 0 to 31", arguments.id);
         Error::new(ErrorKind::InvalidInput, context)
     })?;
+    if let (Some(place), Consistent::Relaxed) = (&arguments.mount, arguments.consistency) {
+        let context = format!(
+            "--mount {}: what programs write is seen by others when their write returns: leave --consistency strong",
+            place.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
     log_to_stderr();
     let mut signals = Signals::new()?;
     let mut options = Options::new(&arguments.pool, id, pages);
@@ -150,19 +161,25 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     };
     // There is somebody to read what is wrong.
     options.patience = Duration::from_secs(10);
-    let mut node = Some(Node::join(options)?);
-    if let Some(node) = &node {
-        let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
-        out::print(&format!("{id}: joined with {memory}\n"))?;
-    }
-    while let Some(joined) = &node {
-        if let Some(error) = joined.broken() {
+    let node = Node::join(options)?;
+    let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
+    out::print(&format!("{id}: joined with {memory}\n"))?;
+    let mount = match &arguments.mount {
+        None => None,
+        Some(place) => {
+            let mount = shared::mount(node.names()?, place)?;
+            out::print(&format!("{id}: mounted on {}\n", place.display()))?;
+            Some(mount)
+        }
+    };
+    while !signals.wait(LOOK) {
+        if let Some(error) = node.broken() {
             return Err(error);
         }
-        if signals.wait(LOOK) {
-            node = None;
-        }
     }
+    // First: what is mounted holds the node's files.
+    mount.map_or(Ok(true), SharedMount::unmount)?;
+    drop(node);
     out::print(&format!("{id}: left\n"))
 }
 

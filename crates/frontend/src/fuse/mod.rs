@@ -5,15 +5,17 @@ mod filesystem;
 mod gate;
 mod mountpoint;
 mod ranges;
+mod session;
+pub mod shared;
 
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::system;
 use forebay_volume::VolumeHandle;
-use fuser::{BackgroundSession, Config, Session, SessionACL};
 
 use filesystem::VolumeFilesystem;
+use session::Mount;
 
 /// Threads that read the kernel's requests. They only hand them on; the second is for when the first
 /// copies a large write.
@@ -22,10 +24,8 @@ const THREADS: usize = 2;
 /// A volume's file, mounted. Dropping it unmounts; do so before the volume's reactor ends.
 #[derive(Debug)]
 pub struct FuseMount {
-    mountpoint: PathBuf,
     file: PathBuf,
-    session: Option<BackgroundSession>,
-    mounted: bool,
+    mount: Mount,
 }
 
 /// Mounts `volume` as a file in the directory `mountpoint`, which is made if there is none. Requests
@@ -43,33 +43,16 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
             format!("{}: the name cannot be a file's; choose another", place()),
         ));
     }
-    let mountpoint_path = mountpoint::prepare(mountpoint).context(place)?;
-    let device = mountpoint::mount(
-        &mountpoint_path,
-        &format!("forebay:{name}"),
-        volume.read_only(),
-    )
-    .context(place)?;
-    // From here on, dropping this unmounts.
-    let mut mount = FuseMount {
-        file: mountpoint_path.join(&name),
-        mountpoint: mountpoint_path,
-        session: None,
-        mounted: true,
-    };
-    let mut config = Config::default();
-    config.n_threads = Some(THREADS);
-    config.clone_fd = true;
+    let (source, read_only) = (format!("forebay:{name}"), volume.read_only());
     let filesystem = VolumeFilesystem::new(volume, mountpoint::owner());
-    let session = Session::from_fd(filesystem, device, SessionACL::Owner, config)
-        .and_then(Session::spawn)
-        .context(place)?;
-    mount.session = Some(session);
-    tracing::info!(volume = name, file = %mount.file.display(), "mounted");
-    Ok(mount)
+    let mount = session::mount(filesystem, mountpoint, &source, read_only, THREADS);
+    let mount = mount.context(place)?;
+    let file = mount.mountpoint().join(&name);
+    tracing::info!(volume = name, file = %file.display(), "mounted");
+    Ok(FuseMount { file, mount })
 }
 
-/// Whether a volume could be mounted on `mountpoint`, as far as can be seen without changing anything.
+/// Whether something could be mounted on `mountpoint`, as far as can be seen without changing anything.
 ///
 /// # Errors
 /// As [`mount`]'s.
@@ -97,35 +80,8 @@ impl FuseMount {
     ///
     /// # Errors
     /// What the system says.
-    pub fn unmount(mut self) -> Result<bool> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<bool> {
-        self.mounted = false;
-        let session = self.session.take();
-        let gone = mountpoint::unmount(&self.mountpoint)?;
-        if gone && let Some(session) = session {
-            // The kernel has let go of the threads; whatever they ended with, they are done.
-            if let Err(error) = session.join() {
-                tracing::warn!(
-                    file = %self.file.display(),
-                    error = %error,
-                    "a FUSE thread ended with an error"
-                );
-            }
-        }
-        Ok(gone)
-    }
-}
-
-impl Drop for FuseMount {
-    fn drop(&mut self) {
-        if self.mounted
-            && let Err(error) = self.end()
-        {
-            tracing::warn!(error = %error.report(), "a volume's file stays mounted");
-        }
+    pub fn unmount(self) -> Result<bool> {
+        self.mount.unmount()
     }
 }
 

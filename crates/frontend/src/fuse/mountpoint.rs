@@ -186,7 +186,7 @@ pub(super) fn unmount(path: &Path) -> Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             tracing::warn!(
                 mountpoint = %path.display(),
-                "the volume's file is in use: it stays until its last user closes it"
+                "what is mounted is in use: it stays until its last user closes it"
             );
             detach(path)?;
             Ok(false)

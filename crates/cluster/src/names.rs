@@ -1,0 +1,456 @@
+//! The files and directories of the source by their names, for a mount.
+//!
+//! What is in files goes through the cache; names, modes, owners and times are the source's own, done there at once, so
+//! that all nodes see them. A file or directory that somebody knows by its number stays open here (`O_PATH`) until it
+//! is forgotten, so that its number is nobody else's and renaming it or what is above it changes nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, FileTimes, FileType, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, DirEntryExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::tree::{Room, link_open, raise_open_files, read_link, room};
+
+use crate::file::File;
+use crate::keep::{self, Kept};
+use crate::node::Inner;
+
+/// The number of the top directory; all others have the inode's.
+pub const ROOT: u64 = 1;
+
+/// What a program may set of a mode.
+const MODE_BITS: u32 = 0o7777;
+
+/// What is known of a file or directory.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// Its number.
+    pub number: u64,
+    /// Names that it has in the source, for programs.
+    pub links: u64,
+    /// All else; its size is right, whatever is in frames.
+    pub metadata: Metadata,
+}
+
+/// What is to be set; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Its user.
+    pub user: Option<u32>,
+    /// Its group.
+    pub group: Option<u32>,
+    /// When it was read last.
+    pub accessed: Option<SystemTime>,
+    /// When it was written last.
+    pub modified: Option<SystemTime>,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// The number of what has it.
+    pub number: u64,
+    /// What that is.
+    pub kind: FileType,
+}
+
+/// The source, by names. Errors are the system's own, for programs that look at their numbers.
+#[derive(Debug)]
+pub struct Names {
+    node: Arc<Inner>,
+    device: u64,
+    root: Arc<fs::File>,
+    known: Mutex<BTreeMap<u64, Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    file: Arc<fs::File>,
+    lookups: u64,
+}
+
+impl Names {
+    pub(crate) fn new(node: Arc<Inner>) -> Result<Self> {
+        let tree = node.client().store();
+        let source = tree.root().to_owned();
+        let named = || format!("source {}", source.display());
+        if tree.kept().is_none() {
+            let context = format!(
+                "{}: {} could not be made in it, without which files cannot be renamed or removed: have the directory process write there",
+                named(),
+                keep::NAME
+            );
+            return Err(Error::new(ErrorKind::ReadOnly, context));
+        }
+        if let Err(error) = raise_open_files() {
+            tracing::info!("page cache: few files can be open at a time: {error}");
+        }
+        let root = open_path(&source).context(named)?;
+        let device = root.metadata().context(named)?.dev();
+        Ok(Self {
+            node,
+            device,
+            root: Arc::new(root),
+            known: Mutex::default(),
+        })
+    }
+
+    /// The source.
+    #[must_use]
+    pub fn source(&self) -> &Path {
+        self.node.client().store().root()
+    }
+
+    /// Finds a name. What it names is known by its number until it is forgotten as often as it was found.
+    ///
+    /// # Errors
+    /// What the system says; `EXDEV` for what is mounted in the source.
+    pub fn look_up(&self, parent: u64, name: &OsStr) -> io::Result<Attributes> {
+        let (_parent, path) = self.child(parent, name)?;
+        let file = open_path(&path)?;
+        let metadata = file.metadata()?;
+        if metadata.dev() != self.device || metadata.ino() == ROOT {
+            return Err(io::Error::from_raw_os_error(libc::EXDEV));
+        }
+        let mut known = self.lock();
+        let entry = known.entry(metadata.ino());
+        let entry = entry.or_insert_with(|| Known {
+            file: Arc::new(file),
+            lookups: 0,
+        });
+        entry.lookups += 1;
+        drop(known);
+        Ok(self.described(metadata))
+    }
+
+    /// Forgets what was found so many times.
+    pub fn forget(&self, number: u64, lookups: u64) {
+        let mut known = self.lock();
+        if let Some(entry) = known.get_mut(&number) {
+            entry.lookups = entry.lookups.saturating_sub(lookups);
+            if entry.lookups == 0 {
+                known.remove(&number);
+            }
+        }
+    }
+
+    /// What is known of it now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn attributes(&self, number: u64) -> io::Result<Attributes> {
+        let metadata = self.file(number)?.metadata()?;
+        Ok(self.described(metadata))
+    }
+
+    /// Sets what is to change.
+    ///
+    /// # Errors
+    /// What the system says; `EOPNOTSUPP` for a symbolic link.
+    pub fn change(&self, number: u64, changes: &Changes) -> io::Result<Attributes> {
+        let here = self.file(number)?;
+        let kind = here.metadata()?.file_type();
+        if kind.is_symlink() {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let path = path_of(&here);
+        if changes.user.is_some() || changes.group.is_some() {
+            std::os::unix::fs::chown(&path, changes.user, changes.group)?;
+        }
+        if let Some(mode) = changes.mode {
+            fs::set_permissions(&path, Permissions::from_mode(mode & MODE_BITS))?;
+        }
+        if changes.accessed.is_some() || changes.modified.is_some() {
+            let mut times = FileTimes::new();
+            times = changes
+                .accessed
+                .map_or(times, |time| times.set_accessed(time));
+            times = changes
+                .modified
+                .map_or(times, |time| times.set_modified(time));
+            // Not waiting for the other end of a pipe.
+            let mut options = OpenOptions::new();
+            let file = options
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path)?;
+            if kind.is_file() {
+                let (writing, tree) = (self.reopen(&here)?, self.node.client().store());
+                tree.change(&writing, || file.set_times(times))?;
+            } else {
+                file.set_times(times)?;
+            }
+        }
+        self.attributes(number)
+    }
+
+    /// All names in a directory.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn list(&self, number: u64) -> io::Result<Vec<Entry>> {
+        let here = self.file(number)?;
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(path_of(&here))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if number == ROOT && name == keep::NAME {
+                continue;
+            }
+            entries.push(Entry {
+                number: entry.ino(),
+                kind: entry.file_type()?,
+                name,
+            });
+        }
+        Ok(entries)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// What the system says, or the cache.
+    pub fn open(&self, number: u64) -> Result<File> {
+        let here = self.file(number)?;
+        self.adopt(self.reopen(&here)?)
+    }
+
+    /// Makes a file, or opens the one that is there unless it is to be `new`. It is found as if by
+    /// [`Names::look_up`].
+    ///
+    /// # Errors
+    /// What the system says, or the cache.
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        new: bool,
+    ) -> Result<(Attributes, File)> {
+        let (_parent, path) = self.child_to_make(parent, name)?;
+        let mut options = OpenOptions::new();
+        let options = options
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW);
+        let file = match options.clone().create_new(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !new => {
+                options.open(&path)?
+            }
+            file => {
+                let file = file?;
+                // As it was asked for, whatever this process has for a mask.
+                file.set_permissions(Permissions::from_mode(mode & MODE_BITS))?;
+                file
+            }
+        };
+        let file = self.adopt(file)?;
+        let attributes = self.look_up(parent, name)?;
+        if attributes.number == file.inode() {
+            return Ok((attributes, file));
+        }
+        // Somebody has put another file there meanwhile.
+        self.forget(attributes.number, 1);
+        Err(io::Error::from_raw_os_error(libc::ESTALE).into())
+    }
+
+    /// Makes a directory, found as if by [`Names::look_up`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make_directory(&self, parent: u64, name: &OsStr, mode: u32) -> io::Result<Attributes> {
+        let (_parent, path) = self.child_to_make(parent, name)?;
+        DirBuilder::new().mode(mode & MODE_BITS).create(&path)?;
+        let made = self.look_up(parent, name)?;
+        let changes = Changes {
+            mode: Some(mode),
+            ..Changes::default()
+        };
+        self.change(made.number, &changes)
+    }
+
+    /// Makes a symbolic link, found as if by [`Names::look_up`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make_link(&self, parent: u64, name: &OsStr, target: &Path) -> io::Result<Attributes> {
+        let (_parent, path) = self.child_to_make(parent, name)?;
+        std::os::unix::fs::symlink(target, path)?;
+        self.look_up(parent, name)
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn read_link(&self, number: u64) -> io::Result<OsString> {
+        let here = self.file(number)?;
+        Ok(OsString::from_vec(read_link(&here)?))
+    }
+
+    /// Gives a file one more name, found as if by [`Names::look_up`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> io::Result<Attributes> {
+        let here = self.file(number)?;
+        let (_parent, path) = self.child_to_make(parent, name)?;
+        link_open(&here, &path)?;
+        self.look_up(parent, name)
+    }
+
+    /// Removes a file's name. Who has the file open keeps it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(&self, parent: u64, name: &OsStr) -> io::Result<()> {
+        let (_parent, path) = self.child(parent, name)?;
+        let lost = regular(&path)?;
+        fs::remove_file(&path)?;
+        self.lost_name(lost);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove_directory(&self, parent: u64, name: &OsStr) -> io::Result<()> {
+        let (_parent, path) = self.child(parent, name)?;
+        fs::remove_dir(path)
+    }
+
+    /// Renames; what had the new name loses it in the same step.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn rename(
+        &self,
+        (parent, name): (u64, &OsStr),
+        (new_parent, new_name): (u64, &OsStr),
+    ) -> io::Result<()> {
+        let (_parent, from) = self.child(parent, name)?;
+        let (_new_parent, to) = self.child_to_make(new_parent, new_name)?;
+        let lost = regular(&to).unwrap_or_default();
+        fs::rename(from, to)?;
+        self.lost_name(lost);
+        Ok(())
+    }
+
+    /// The names in a directory are durable when this returns.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync_directory(&self, number: u64) -> io::Result<()> {
+        let here = self.file(number)?;
+        fs::File::open(path_of(&here))?.sync_all()
+    }
+
+    /// How much room the source has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn room(&self) -> io::Result<Room> {
+        room(&self.root)
+    }
+
+    fn adopt(&self, file: fs::File) -> Result<File> {
+        let inode = self.node.client().store().adopt(file)?;
+        File::new(Arc::clone(&self.node), inode)
+    }
+
+    /// Opens for reading and writing what is known.
+    fn reopen(&self, here: &fs::File) -> io::Result<fs::File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path_of(here))
+    }
+
+    fn described(&self, metadata: Metadata) -> Attributes {
+        let kept = self.node.client().store().kept();
+        let number = if self.is_root(&metadata) {
+            ROOT
+        } else {
+            metadata.ino()
+        };
+        Attributes {
+            number,
+            links: kept.map_or(metadata.nlink(), |kept: &Kept| kept.links(&metadata)),
+            metadata,
+        }
+    }
+
+    fn is_root(&self, metadata: &Metadata) -> bool {
+        let root = self.root.metadata();
+        root.is_ok_and(|root| root.ino() == metadata.ino())
+    }
+
+    fn lost_name(&self, inode: Option<u64>) {
+        if let Some(inode) = inode {
+            self.node.lost_name(inode);
+        }
+    }
+
+    fn file(&self, number: u64) -> io::Result<Arc<fs::File>> {
+        if number == ROOT {
+            return Ok(Arc::clone(&self.root));
+        }
+        let known = self.lock();
+        let entry = known.get(&number);
+        let file = entry.map(|entry| Arc::clone(&entry.file));
+        file.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
+    }
+
+    /// The path of a name in a directory, good while the directory is held.
+    fn child(&self, parent: u64, name: &OsStr) -> io::Result<(Arc<fs::File>, PathBuf)> {
+        let special = matches!(name.as_bytes(), b"" | b"." | b"..");
+        if special || name.as_bytes().contains(&b'/') {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        if parent == ROOT && name == keep::NAME {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        let parent = self.file(parent)?;
+        let path = path_of(&parent).join(name);
+        Ok((parent, path))
+    }
+
+    /// The same, where something is to be made.
+    fn child_to_make(&self, parent: u64, name: &OsStr) -> io::Result<(Arc<fs::File>, PathBuf)> {
+        if parent == ROOT && name == keep::NAME {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        self.child(parent, name)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open_path(path: &Path) -> io::Result<fs::File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn path_of(file: &fs::File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The inode of a regular file.
+fn regular(path: &Path) -> io::Result<Option<u64>> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok(metadata.is_file().then(|| metadata.ino()))
+}

@@ -1,0 +1,459 @@
+//! The kernel's requests, done one after the other on the thread that read them.
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay_block::{Error, ErrorKind};
+use forebay_cluster::File;
+use forebay_cluster::names::{Attributes, Changes};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
+};
+
+use super::handles::{Handle, Handles};
+
+/// The kernel believes nothing for longer than an instant: another node may change it.
+const LIVE: Duration = Duration::ZERO;
+/// Largest read or write, bytes. An append up to this long is one step.
+const REQUEST_BYTES: u32 = 1 << 20;
+/// How files are open: past the kernel's cache, and closing tells nobody anything.
+const OPENED: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
+    .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
+    .union(FopenFlags::FOPEN_NOFLUSH);
+
+thread_local! {
+    /// What a read of this thread is read into.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A mounted tree.
+pub(super) struct SharedFilesystem {
+    handles: Arc<Handles>,
+}
+
+impl SharedFilesystem {
+    pub(super) const fn new(handles: Arc<Handles>) -> Self {
+        Self { handles }
+    }
+
+    fn open_file(&self, number: u64) -> Result<Arc<File>, Error> {
+        Ok(Arc::new(self.handles.names()?.open(number)?))
+    }
+
+    fn create_file(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        mode: u32,
+        flags: i32,
+    ) -> Result<(FileAttr, u64), Error> {
+        let names = self.handles.names()?;
+        let (mut attributes, file) =
+            names.create(parent.0, name, mode, flags & libc::O_EXCL != 0)?;
+        if flags & libc::O_TRUNC != 0 && attributes.metadata.len() > 0 {
+            file.truncate(0)?;
+            attributes = names.attributes(attributes.number)?;
+        }
+        let handle = self.handles.add(Handle::File(Arc::new(file)))?;
+        Ok((described(&attributes), handle))
+    }
+
+    fn set(
+        &self,
+        number: u64,
+        changes: &Changes,
+        size: Option<u64>,
+        handle: Option<FileHandle>,
+    ) -> Result<FileAttr, Error> {
+        let names = self.handles.names()?;
+        if let Some(size) = size {
+            let file = match handle {
+                Some(handle) => self.handles.file(handle.0)?,
+                None => self.open_file(number)?,
+            };
+            file.truncate(size)?;
+        }
+        Ok(described(&names.change(number, changes)?))
+    }
+
+    fn read_link(&self, number: u64) -> io::Result<OsString> {
+        self.handles.names()?.read_link(number)
+    }
+
+    fn entry(reply: ReplyEntry, found: io::Result<Attributes>) {
+        match found {
+            Ok(attributes) => reply.entry(&LIVE, &described(&attributes), Generation(0)),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn done(reply: ReplyEmpty, done: io::Result<()>) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+}
+
+fn number_of(error: &io::Error) -> Errno {
+    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The number that the system had for it; of a cluster that is out of reach `EIO`.
+fn number_of_ours(error: &Error) -> Errno {
+    Errno::from_i32(match (error.kind(), error.raw_os_error()) {
+        (ErrorKind::Disconnected | ErrorKind::ShuttingDown, _) => libc::EIO,
+        (_, Some(number)) => number,
+        (ErrorKind::OutOfRange, None) => libc::EFBIG,
+        (kind, None) => kind.errno(),
+    })
+}
+
+fn described(attributes: &Attributes) -> FileAttr {
+    let metadata = &attributes.metadata;
+    let time = |seconds: i64, nanoseconds: i64| {
+        let part = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0));
+        let whole = Duration::from_secs(seconds.unsigned_abs());
+        match seconds {
+            0.. => UNIX_EPOCH + whole + part,
+            _ => UNIX_EPOCH - whole + part,
+        }
+    };
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    FileAttr {
+        ino: INodeNo(attributes.number),
+        size: metadata.size(),
+        blocks: metadata.blocks(),
+        atime: time(metadata.atime(), metadata.atime_nsec()),
+        mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+        crtime: UNIX_EPOCH,
+        kind: FileType::from_std(metadata.file_type()).unwrap_or(FileType::RegularFile),
+        perm: (metadata.mode() & 0o7777) as u16,
+        nlink: small(attributes.links),
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        rdev: small(metadata.rdev()),
+        blksize: small(metadata.blksize()),
+        flags: 0,
+    }
+}
+
+fn instant(time: TimeOrNow) -> SystemTime {
+    match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    }
+}
+
+impl Filesystem for SharedFilesystem {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let refused = |nearest| io::Error::other(format!("FUSE allows {nearest} at most"));
+        config.set_max_write(REQUEST_BYTES).map_err(refused)?;
+        // Kernels without them ask one by one, and correctly.
+        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
+        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let names = self.handles.names();
+        Self::entry(reply, names.and_then(|names| names.look_up(parent.0, name)));
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
+        if let Ok(names) = self.handles.names() {
+            names.forget(number.0, lookups);
+        }
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let names = self.handles.names();
+        match names.and_then(|names| names.attributes(number.0)) {
+            Ok(attributes) => reply.attr(&LIVE, &described(&attributes)),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes {
+            mode,
+            user,
+            group,
+            accessed: accessed.map(instant),
+            modified: modified.map(instant),
+        };
+        match self.set(number.0, &changes, size, handle) {
+            Ok(attributes) => reply.attr(&LIVE, &attributes),
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        match self.read_link(number.0) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn mkdir(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let names = self.handles.names();
+        let made = names.and_then(|names| names.make_directory(parent.0, name, mode));
+        Self::entry(reply, made);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let names = self.handles.names();
+        Self::done(reply, names.and_then(|names| names.remove(parent.0, name)));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let names = self.handles.names();
+        let removed = names.and_then(|names| names.remove_directory(parent.0, name));
+        Self::done(reply, removed);
+    }
+
+    fn symlink(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let names = self.handles.names();
+        let made = names.and_then(|names| names.make_link(parent.0, name, target));
+        Self::entry(reply, made);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let (from, to) = ((parent.0, name), (new_parent.0, new_name));
+        let names = self.handles.names();
+        Self::done(reply, names.and_then(|names| names.rename(from, to)));
+    }
+
+    fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let names = self.handles.names();
+        let linked = names.and_then(|names| names.link(number.0, parent.0, name));
+        Self::entry(reply, linked);
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let opened = self.open_file(number.0);
+        let opened = opened.and_then(|file| Ok(self.handles.add(Handle::File(file))?));
+        match opened {
+            Ok(handle) => reply.opened(FileHandle(handle), OPENED),
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.create_file((parent, name), mode, flags) {
+            Ok((attributes, handle)) => {
+                let handle = FileHandle(handle);
+                reply.created(&LIVE, &attributes, Generation(0), handle, OPENED);
+            }
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ.with_borrow_mut(|bytes| {
+            let size = size as usize;
+            if bytes.len() < size {
+                bytes.resize(size, 0);
+            }
+            let file = self.handles.file(handle.0).map_err(Error::from);
+            match file.and_then(|file| file.read_at(offset, &mut bytes[..size])) {
+                Ok(count) => reply.data(&bytes[..count]),
+                Err(error) => reply.error(number_of_ours(&error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let write = || {
+            let file = self.handles.file(handle.0)?;
+            // The kernel's idea of the end may be old: another node may have appended.
+            match flags.0 & libc::O_APPEND {
+                0 => file.write_at(offset, data)?,
+                _ => file.append(data).map(drop)?,
+            }
+            match flags.0 & libc::O_DSYNC {
+                0 => Ok(()),
+                _ => file.fsync(),
+            }
+        };
+        match write() {
+            // At most what the kernel was told to send.
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.remove(handle.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let file = self.handles.file(handle.0).map_err(Error::from);
+        match file.and_then(|file| file.fsync()) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let names = self.handles.names();
+        let listed = names.and_then(|names| names.list(number.0));
+        let opened = listed.and_then(|entries| self.handles.add(Handle::Directory(entries.into())));
+        match opened {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let entries = match self.handles.directory(handle.0) {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(number_of(&error)),
+        };
+        let dots = [".", ".."].map(|name| (number, FileType::Directory, OsStr::new(name)));
+        let all = dots.into_iter().chain(entries.iter().map(|entry| {
+            let kind = FileType::from_std(entry.kind).unwrap_or(FileType::RegularFile);
+            (INodeNo(entry.number), kind, entry.name.as_os_str())
+        }));
+        for ((number, kind, name), next) in all.zip(1..) {
+            if next > offset && reply.add(number, next, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.remove(handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        let names = self.handles.names();
+        let synced = names.and_then(|names| names.sync_directory(number.0));
+        Self::done(reply, synced);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.handles.names().and_then(|names| names.room()) {
+            Ok(room) => reply.statfs(
+                room.blocks,
+                room.free,
+                room.available,
+                room.files,
+                room.files_free,
+                room.block_bytes,
+                room.name_bytes,
+                room.block_bytes,
+            ),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A directory tree that several nodes share, mounted on one of them ([`forebay_cluster`]).
+//!
+//! Nothing is cached in the kernel: names and attributes are asked for each time, and reads and writes are direct
+//! (`FOPEN_DIRECT_IO`), so that each page has its one copy in the cluster's memory and what one node does is seen by
+//! all at once. The price is one way into this process and back for each operation. A private mapping of a file
+//! (`MAP_PRIVATE`: programs and libraries are loaded like that) is a copy that the kernel makes when it is made; a
+//! shared one is refused (`ENODEV`), as its stores could not be seen by others.
+
+mod filesystem;
+mod handles;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_cluster::Names;
+
+use super::session::{self, Mount};
+use filesystem::SharedFilesystem;
+use handles::Handles;
+
+/// Threads that serve the kernel's requests. Each waits for what it serves: for the directory, another node or the
+/// source.
+const THREADS: usize = 8;
+
+/// A tree, mounted. Dropping it unmounts, and takes all files from programs that still have them open.
+#[derive(Debug)]
+pub struct SharedMount {
+    mount: Option<Mount>,
+    handles: Arc<Handles>,
+}
+
+/// Mounts the files of a node on the directory `mountpoint`, which is made if there is none.
+///
+/// # Errors
+/// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if something is mounted there, `InvalidInput` if
+/// the mountpoint is not an empty directory, or is in the tree or holds it.
+pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
+    let source = names.source().to_owned();
+    let place = || format!("mount of {} on {}", source.display(), mountpoint.display());
+    let absolute = std::path::absolute(mountpoint).context(place)?;
+    let whole = absolute.canonicalize().unwrap_or(absolute);
+    if whole.starts_with(&source) || source.starts_with(&whole) {
+        let context = format!(
+            "{}: one is in the other: choose a mountpoint elsewhere",
+            place()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    let handles = Arc::new(Handles::new(names));
+    let filesystem = SharedFilesystem::new(Arc::clone(&handles));
+    let called = format!("forebay:{}", source.display());
+    let mount = session::mount(filesystem, mountpoint, &called, false, THREADS);
+    let mount = Some(mount.context(place)?);
+    tracing::info!(mountpoint = %mountpoint.display(), "mounted");
+    Ok(SharedMount { mount, handles })
+}
+
+impl SharedMount {
+    /// Unmounts. Whether it is gone altogether: of what is in use the name goes now, and its users get errors
+    /// (`ENOTCONN`) from now on.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn unmount(mut self) -> Result<bool> {
+        let unmounted = self.mount.take().map_or(Ok(true), Mount::unmount);
+        self.handles.close();
+        unmounted
+    }
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        self.mount = None;
+        self.handles.close();
+    }
+}

@@ -1,0 +1,352 @@
+//! A tree that nodes share, mounted on two of them at once, as processes. Needs root and `/dev/fuse`, and says so if
+//! it is skipped.
+
+mod cluster;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use cluster::{Cluster, WITHOUT_DIRECTORY, can_mount};
+
+#[test]
+fn role() {
+    cluster::role();
+}
+
+fn open(path: &Path) -> File {
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    file.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).expect("a directory");
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("text");
+    let mut names: Vec<String> = entries.map(|entry| name(entry.expect("listed"))).collect();
+    names.sort();
+    names
+}
+
+fn number<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
+    result.expect_err("refused").raw_os_error()
+}
+
+#[test]
+fn what_one_node_writes_the_other_reads_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("coherent");
+    fs::write(cluster.source().join("old"), "from before").expect("written");
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
+    assert_eq!(names(&a), ["old"]);
+    assert_eq!(text(&b.join("old")), "from before");
+    fs::write(a.join("data"), vec![1; 10_000]).expect("written");
+    let (at_a, at_b) = (open(&a.join("data")), open(&b.join("data")));
+    let mut out = vec![0; 20_000];
+    assert_eq!(at_b.read_at(&mut out, 0).expect("read"), 10_000);
+    assert!(out[..10_000].iter().all(|byte| *byte == 1));
+    for round in 2..100_u8 {
+        let (from, to) = if round % 2 == 0 {
+            (&at_a, &at_b)
+        } else {
+            (&at_b, &at_a)
+        };
+        from.write_all_at(&[round; 5000], 4000).expect("written");
+        assert_eq!(to.read_at(&mut out[..5000], 4000).expect("read"), 5000);
+        assert!(
+            out[..5000].iter().all(|byte| *byte == round),
+            "round {round}"
+        );
+    }
+    let status = cluster.status();
+    let copies = status.pages.owner + status.pages.shared;
+    assert_eq!(copies, 1 + 3, "one copy of each page: {status:?}");
+    // Longer on one, and seen through the other's open file.
+    at_a.write_all_at(b"end", 30_000).expect("written");
+    assert_eq!(at_b.metadata().expect("answers").len(), 30_003);
+    assert_eq!(at_b.read_at(&mut out, 29_000).expect("read"), 1003);
+    assert!(out[..1000].iter().all(|byte| *byte == 0));
+    // Shorter on the other; what was there is zeroes when it is long again.
+    at_b.set_len(4098).expect("cut");
+    assert_eq!(at_a.metadata().expect("answers").len(), 4098);
+    assert_eq!(at_a.read_at(&mut out, 4000).expect("read"), 98);
+    at_a.set_len(12_000).expect("longer");
+    assert_eq!(at_b.read_at(&mut out, 4096).expect("read"), 12_000 - 4096);
+    assert_eq!(out[..2], [99; 2]);
+    assert!(out[2..12_000 - 4096].iter().all(|byte| *byte == 0));
+    // The same by one page, which is looked up and not looked for.
+    at_a.write_all_at(&[8; 4096], 8192).expect("written");
+    at_b.set_len(8192).expect("cut");
+    at_a.set_len(12_288).expect("longer");
+    at_b.read_exact_at(&mut out[..4096], 8192).expect("read");
+    assert!(out[..4096].iter().all(|byte| *byte == 0));
+    at_a.sync_all().expect("durable");
+    fs::write(b.join("data"), "short").expect("written anew");
+    assert_eq!(text(&a.join("data")), "short");
+    drop((at_a, at_b));
+    one.end();
+    two.end();
+    assert_eq!(text(&cluster.source().join("data")), "short");
+    assert_eq!(names(&a), [] as [&str; 0], "it is unmounted");
+}
+
+#[test]
+fn appends_of_two_nodes_all_get_a_place() {
+    if !can_mount() {
+        return;
+    }
+    const EACH: usize = 300;
+    let cluster = Cluster::new("append");
+    let _nodes = [cluster.node(1), cluster.node(2)];
+    fs::write(cluster.mountpoint(1).join("log"), "").expect("made");
+    std::thread::scope(|scope| {
+        for number in 1..3 {
+            let path = cluster.mountpoint(number).join("log");
+            scope.spawn(move || {
+                let log = OpenOptions::new().append(true).open(path);
+                let mut log = log.expect("there");
+                for line in 0..EACH {
+                    let text = format!("{number} {line} {}\n", "x".repeat(line));
+                    log.write_all(text.as_bytes()).expect("appended");
+                }
+            });
+        }
+    });
+    for number in 1..3 {
+        let log = text(&cluster.mountpoint(number).join("log"));
+        assert_eq!(log.lines().count(), 2 * EACH);
+        for writer in ["1", "2"] {
+            let lines = log.lines().filter(|line| line.starts_with(writer));
+            for (index, line) in lines.enumerate() {
+                assert_eq!(line, format!("{writer} {index} {}", "x".repeat(index)));
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_the_same_everywhere_and_errors_are_the_systems() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("names");
+    let _nodes = [cluster.node(1), cluster.node(2)];
+    let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
+    fs::create_dir(a.join("dir")).expect("made");
+    fs::write(a.join("dir/one"), "one").expect("written");
+    assert_eq!(names(&b.join("dir")), ["one"]);
+    // An open file keeps working under another name, below another directory.
+    let held = open(&b.join("dir/one"));
+    held.write_all_at(b"ONE", 0).expect("written");
+    fs::rename(a.join("dir"), a.join("moved")).expect("renamed");
+    fs::rename(a.join("moved/one"), a.join("two")).expect("renamed");
+    held.write_all_at(b"!", 3).expect("written");
+    held.sync_all().expect("durable");
+    assert_eq!(text(&cluster.source().join("two")), "ONE!");
+    assert_eq!(text(&a.join("two")), "ONE!");
+    // A rename over a file that is open: who has it open keeps it.
+    fs::write(a.join("three"), "three").expect("written");
+    fs::rename(a.join("three"), a.join("two")).expect("renamed");
+    assert_eq!(text(&b.join("two")), "three");
+    let mut out = [0; 4];
+    held.read_exact_at(&mut out, 0).expect("it is still there");
+    assert_eq!(&out, b"ONE!");
+    let inode = held.metadata().expect("answers").ino();
+    drop(held);
+    // Its room is free soon after the last close.
+    let kept = cluster
+        .source()
+        .join(".forebay/removed")
+        .join(inode.to_string());
+    let begin = Instant::now();
+    while !kept.exists() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "it is not given up"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(fs::metadata(kept).expect("there").len(), 0);
+    std::os::unix::fs::symlink("two", b.join("link")).expect("made");
+    assert_eq!(
+        fs::read_link(a.join("link")).expect("a link"),
+        Path::new("two")
+    );
+    assert_eq!(text(&a.join("link")), "three");
+    fs::hard_link(a.join("two"), b.join("moved/other")).expect_err("over two mounts");
+    fs::hard_link(a.join("two"), a.join("moved/other")).expect("linked");
+    assert_eq!(fs::metadata(b.join("two")).expect("there").nlink(), 2);
+    fs::set_permissions(a.join("two"), fs::Permissions::from_mode(0o640)).expect("set");
+    assert_eq!(
+        fs::metadata(b.join("two")).expect("there").mode() & 0o7777,
+        0o640
+    );
+    // A time that was set stays when pages are written back later.
+    let two = open(&b.join("two"));
+    two.write_all_at(b"T", 0).expect("written");
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    two.set_modified(time).expect("set");
+    two.sync_all().expect("durable");
+    let modified = fs::metadata(a.join("two")).expect("there").modified();
+    assert_eq!(modified.expect("a time"), time);
+    assert_eq!(text(&cluster.source().join("two")), "Three");
+    assert_eq!(number(fs::read(a.join("nothing"))), Some(libc::ENOENT));
+    assert_eq!(number(fs::create_dir(b.join("moved"))), Some(libc::EEXIST));
+    assert_eq!(
+        number(fs::remove_dir(b.join("moved"))),
+        Some(libc::ENOTEMPTY)
+    );
+    assert_eq!(number(fs::remove_dir(b.join("two"))), Some(libc::ENOTDIR));
+    assert_eq!(number(File::create_new(b.join("two"))), Some(libc::EEXIST));
+    assert_eq!(
+        number(fs::rename(a.join("two"), a.join("moved"))),
+        Some(libc::EISDIR)
+    );
+    let long = "n".repeat(300);
+    assert_eq!(
+        number(File::create_new(a.join(long))),
+        Some(libc::ENAMETOOLONG)
+    );
+    assert_eq!(
+        number(fs::read(a.join(".forebay/files"))),
+        Some(libc::ENOENT)
+    );
+    assert_eq!(
+        number(fs::create_dir(a.join(".forebay"))),
+        Some(libc::EPERM)
+    );
+    fs::remove_file(a.join("moved/other")).expect("removed");
+    fs::remove_dir(b.join("moved")).expect("removed");
+    assert_eq!(names(&b), ["link", "two"]);
+}
+
+#[test]
+fn a_file_that_is_removed_and_made_again_holds_nothing_old() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("again");
+    let _nodes = [cluster.node(1), cluster.node(2)];
+    let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
+    // More than a sweep's worth, and more than the cluster's memory holds.
+    for round in 0..300_u32 {
+        let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        fs::write(from.join("file"), vec![7; 9000]).expect("written");
+        fs::remove_file(to.join("file")).expect("removed");
+        let file = File::create_new(to.join("file")).expect("made");
+        file.write_all_at(b"x", 8999).expect("written");
+        let seen = fs::read(from.join("file")).expect("read");
+        let nothing = seen[..8999].iter().all(|byte| *byte == 0);
+        assert!(nothing && seen.len() == 9000, "round {round}");
+        drop(file);
+        fs::remove_file(from.join("file")).expect("removed");
+    }
+    let kept = fs::read_dir(cluster.source().join(".forebay/removed"));
+    let kept = kept.expect("there").count();
+    assert!(kept < 512, "{kept} removed files are kept for 192 pages");
+    assert_eq!(cluster.status().lost_pages, 0);
+}
+
+#[test]
+fn what_is_synced_outlives_a_killed_node() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("killed");
+    let (mut one, _two) = (cluster.node(1), cluster.node(2));
+    let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
+    let file = File::create_new(a.join("data")).expect("made");
+    file.write_all_at(&[5; 50_000], 0).expect("written");
+    file.sync_all().expect("durable");
+    file.write_all_at(&[6; 10], 0).expect("written");
+    one.kill();
+    assert_eq!(number(file.sync_all()), Some(libc::ENOTCONN));
+    cluster.wait(|status| status.nodes.len() == 1);
+    let seen = fs::read(b.join("data")).expect("the others go on");
+    assert_eq!(seen.len(), 50_000);
+    assert!(seen[10..].iter().all(|byte| *byte == 5));
+    assert!(matches!(seen[0], 5 | 6), "{}", seen[0]);
+    drop(file);
+    // The same node again, on the mountpoint that it has left.
+    let _one = cluster.node(1);
+    fs::write(a.join("data"), "again").expect("written");
+    assert_eq!(text(&b.join("data")), "again");
+}
+
+#[test]
+fn without_a_directory_answers_come_in_time() {
+    if !can_mount() {
+        return;
+    }
+    let mut cluster = Cluster::new("alone");
+    let _one = cluster.node(1);
+    let path = cluster.mountpoint(1).join("data");
+    fs::write(&path, vec![1; 3 * 4096]).expect("written");
+    let mut file = open(&path);
+    let mut page = [0; 4096];
+    file.read_exact(&mut page).expect("read");
+    cluster.kill_directory();
+    let begin = Instant::now();
+    // A page that is mapped needs no directory; a new one does.
+    file.seek(SeekFrom::Start(0)).expect("moved");
+    file.read_exact(&mut page).expect("it is mapped");
+    let refused = file.write_all_at(&[2; 4096], 64 * 4096);
+    assert_eq!(
+        refused.expect_err("nobody answers").raw_os_error(),
+        Some(libc::EIO)
+    );
+    assert!(
+        begin.elapsed() < WITHOUT_DIRECTORY * 10,
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn a_shared_mapping_is_refused_and_a_private_one_is_a_copy() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("mapping");
+    let _one = cluster.node(1);
+    let path = cluster.mountpoint(1).join("data");
+    fs::write(&path, vec![3; 4096]).expect("written");
+    let file = open(&path);
+    let map = |flags| {
+        let protection = libc::PROT_READ;
+        // SAFETY: a new mapping where the system likes it; nobody has an address there.
+        unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                protection,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        }
+    };
+    assert_eq!(map(libc::MAP_SHARED), libc::MAP_FAILED);
+    assert_eq!(
+        std::io::Error::last_os_error().raw_os_error(),
+        Some(libc::ENODEV)
+    );
+    let private = map(libc::MAP_PRIVATE);
+    assert_ne!(private, libc::MAP_FAILED);
+    // SAFETY: the page that was just mapped, of a file as long.
+    let seen = unsafe { private.cast::<u8>().read_volatile() };
+    assert_eq!(seen, 3);
+    // SAFETY: the mapping from above; nobody has an address in it any more.
+    assert_eq!(unsafe { libc::munmap(private, 4096) }, 0);
+    let missing = fs::read(cluster.mountpoint(1).join("none")).expect_err("none");
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+}

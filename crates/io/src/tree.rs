@@ -1,0 +1,204 @@
+//! What a tree of files that several processes share needs beside the standard library: locks, a name for a file that
+//! is open, and how much room there is.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Longest target of a symbolic link, bytes.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// How a byte is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// With others that share.
+    Shared,
+    /// Alone.
+    Exclusive,
+    /// Not any more.
+    None,
+}
+
+/// Locks a byte of a file for this open file, in place of what it had locked there: against all other opens of the
+/// file, in this process too, and until this one is closed (`F_OFD_SETLKW` of fcntl(2)). Waits.
+///
+/// # Errors
+/// What the system says.
+pub fn lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<()> {
+    loop {
+        match set_lock(file, byte, lock, libc::F_OFD_SETLKW) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// As [`lock_byte`], but does not wait. Whether it is locked.
+///
+/// # Errors
+/// What the system says.
+pub fn try_lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<bool> {
+    match set_lock(file, byte, lock, libc::F_OFD_SETLK) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+fn set_lock(file: &File, byte: i64, lock: Lock, command: libc::c_int) -> io::Result<()> {
+    let kind = match lock {
+        Lock::Shared => libc::F_RDLCK,
+        Lock::Exclusive => libc::F_WRLCK,
+        Lock::None => libc::F_UNLCK,
+    };
+    let range = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        // Such locks have none.
+        l_pid: 0,
+    };
+    // SAFETY: the range lives through the call, which only reads it.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const range) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Gives a file that is open one more name, `to`, on the same file system.
+///
+/// # Errors
+/// `NotFound` if it has no name any more, `AlreadyExists` if there is something, or what the system says.
+pub fn link_open(file: &File, to: &Path) -> io::Result<()> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(to.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: two strings that live through the call.
+    match unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Where a symbolic link leads that is open with `O_PATH`.
+///
+/// # Errors
+/// What the system says.
+pub fn read_link(link: &File) -> io::Result<Vec<u8>> {
+    let mut target = vec![0; PATH_BYTES_MAX];
+    let (to, len) = (target.as_mut_ptr().cast(), target.len());
+    // SAFETY: an empty string that lives for ever, and memory of the length that is said.
+    let count = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), to, len) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    target.truncate(count);
+    Ok(target)
+}
+
+/// Lets this process have as many files open as it may.
+///
+/// # Errors
+/// What the system says.
+pub fn raise_open_files() -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit lives through the call.
+    let mut outcome = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if outcome == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as above.
+        outcome = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+    match outcome {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// How much room a file system has.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Bytes of a block: what the next three count.
+    pub block_bytes: u32,
+    /// All blocks.
+    pub blocks: u64,
+    /// Those that are free.
+    pub free: u64,
+    /// Those of them that are not kept for root.
+    pub available: u64,
+    /// Files that there can be.
+    pub files: u64,
+    /// Those of them that there are not yet.
+    pub files_free: u64,
+    /// Longest name, bytes.
+    pub name_bytes: u32,
+}
+
+/// How much room the file system of a file has.
+///
+/// # Errors
+/// What the system says.
+pub fn room(file: &File) -> io::Result<Room> {
+    let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the call writes one such value to where it is told.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has filled it.
+    let answer = unsafe { answer.assume_init() };
+    let small = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(Room {
+        block_bytes: small(answer.f_frsize),
+        blocks: answer.f_blocks,
+        free: answer.f_bfree,
+        available: answer.f_bavail,
+        files: answer.f_files,
+        files_free: answer.f_ffree,
+        name_bytes: small(answer.f_namemax),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_byte_is_locked_against_other_opens_of_the_file() {
+        let dir = std::env::temp_dir().join(format!("forebay-io-tree-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("made");
+        let path = dir.join("file");
+        let one = File::create(&path).expect("made");
+        let options = || File::options().read(true).write(true).open(&path);
+        let other = options().expect("there");
+        assert!(try_lock_byte(&one, 7, Lock::Shared).expect("answers"));
+        assert!(try_lock_byte(&other, 8, Lock::Exclusive).expect("answers"));
+        assert!(!try_lock_byte(&other, 7, Lock::Exclusive).expect("answers"));
+        lock_byte(&one, 7, Lock::None).expect("answers");
+        assert!(try_lock_byte(&other, 7, Lock::Exclusive).expect("answers"));
+        drop(other);
+        assert!(try_lock_byte(&one, 8, Lock::Exclusive).expect("answers"));
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn an_open_file_gets_a_second_name() {
+        let dir = std::env::temp_dir().join(format!("forebay-io-link-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("made");
+        let file = File::create(dir.join("one")).expect("made");
+        link_open(&file, &dir.join("two")).expect("linked");
+        let inode = |name| std::fs::metadata(dir.join(name)).expect("there").ino();
+        assert_eq!(inode("one"), inode("two"));
+        let again = link_open(&file, &dir.join("two")).expect_err("there is one");
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert!(room(&file).expect("answers").blocks > 0);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}
