@@ -142,9 +142,12 @@ impl Decider {
 
     fn note_use(&mut self, id: BlockId, asked: u64) {
         let state = &mut self.states[id as usize];
-        let again = state.asked & asked != 0;
+        let again = state.asked & asked;
         state.asked |= asked;
-        self.rules.replace.used(&mut self.table, id, again);
+        let granules = 1 << (self.unit_shift + u32::from(self.table.class(id)));
+        self.rules
+            .replace
+            .used(&mut self.table, id, again, granules);
     }
 
     /// What is to be cached afterwards.
