@@ -1,7 +1,6 @@
 //! Real clients against the `forebay` program: a write-back cache smaller than what they write.
 
 use std::fs::File;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,9 +11,9 @@ use crate::programs::{requires, requires_fio, run};
 /// A start or a stop that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CACHE_BYTES: u64 = 48 << 20;
-const VOLUME_BYTES: u64 = 96 << 20;
+pub(crate) const VOLUME_BYTES: u64 = 96 << 20;
 
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 [[device]]
 name = "fast"
 kind = "file"
@@ -52,6 +51,13 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn new(name: &str) -> Self {
+        let mut daemon = Self::prepared(name, CONFIG);
+        daemon.start();
+        daemon
+    }
+
+    /// All but started.
+    pub(crate) fn prepared(name: &str, config: &str) -> Self {
         let unique = format!("forebay-interop-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(unique);
         std::fs::create_dir(&folder).expect("a folder of our own");
@@ -59,19 +65,18 @@ impl Daemon {
             let file = File::create_new(folder.join(name)).expect("a new file");
             file.set_len(size).expect("a sparse file");
         }
-        std::fs::write(folder.join("forebay.toml"), CONFIG).expect("a configuration");
-        let mut daemon = Self {
+        std::fs::write(folder.join("forebay.toml"), config).expect("a configuration");
+        let daemon = Self {
             program: forebay_tests::program().to_path_buf(),
             folder,
             child: None,
         };
         let format = daemon.command(&["format", "--cache", "cache"]).output();
         assert!(format.expect("it runs").status.success());
-        daemon.start();
         daemon
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(arguments)
@@ -80,7 +85,7 @@ impl Daemon {
         command
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let log = File::create(self.folder.join("log")).expect("a log");
         let child = self
             .command(&["serve", "forebay.toml"])
@@ -89,7 +94,8 @@ impl Daemon {
             .spawn();
         self.child = Some(child.expect("the program starts"));
         let begin = Instant::now();
-        while UnixStream::connect(self.folder.join("nbd.sock")).is_err() {
+        // Said once all of it listens.
+        while !self.log().contains("control on ") {
             assert!(begin.elapsed() < PATIENCE, "not up: {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -112,6 +118,14 @@ impl Daemon {
 
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn wait_for_log(&self, words: &str) {
+        let begin = Instant::now();
+        while !self.log().contains(words) {
+            assert!(begin.elapsed() < PATIENCE, "{words} in {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -11,6 +11,7 @@ mod programs;
 mod protocol;
 mod raw;
 mod secure;
+mod secure_daemon;
 mod secure_hostile;
 mod server;
 mod traces;

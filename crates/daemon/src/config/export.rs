@@ -10,6 +10,7 @@ use toml::Spanned;
 
 use super::Config;
 use super::problem::{Problems, Span};
+use super::tls::{RawDemand, Tls};
 
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +27,22 @@ pub struct Export {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// NBD, fixed newstyle; the volume's name is the export's name.
-    Nbd(Listen),
+    Nbd(Nbd),
     /// One file in a FUSE file system that is mounted here.
     Fuse(PathBuf),
     /// A namespace of an NVMe subsystem, over TCP.
     NvmeTcp(NvmeTcp),
     /// The disk of a virtual machine, whose monitor connects to this Unix socket.
     VhostUserBlk(PathBuf),
+}
+
+/// A server at an address, with TLS or without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nbd {
+    /// Where it listens.
+    pub listen: Listen,
+    /// What clients find when they begin with TLS; none if they may not.
+    pub tls: Option<Tls>,
 }
 
 /// A subsystem at an address. Exports of one name are namespaces of one subsystem, which all of its addresses
@@ -53,7 +63,7 @@ impl Protocol {
     /// Where it listens; none of a mount.
     pub(super) fn listen(&self) -> Option<Listen> {
         match self {
-            Self::Nbd(listen) => Some(listen.clone()),
+            Self::Nbd(nbd) => Some(nbd.listen.clone()),
             Self::NvmeTcp(target) => Some(Listen::Tcp(target.listen)),
             Self::VhostUserBlk(path) => Some(Listen::Unix(path.clone())),
             Self::Fuse(_) => None,
@@ -113,6 +123,10 @@ pub(super) struct RawExport {
     nqn: Option<Spanned<String>>,
     allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     secrets: Option<Spanned<PathBuf>>,
+    pub(super) tls: Option<Spanned<RawDemand>>,
+    pub(super) tls_certificate: Option<Spanned<PathBuf>>,
+    pub(super) tls_key: Option<Spanned<PathBuf>>,
+    pub(super) tls_client_ca: Option<Spanned<PathBuf>>,
     insecure: Option<Spanned<bool>>,
 }
 
@@ -180,6 +194,9 @@ impl RawExport {
                 "remove it",
             );
         }
+        if !matches!(protocol, Protocol::Nbd(_)) {
+            self.check_no_tls(problems);
+        }
         if !matches!(protocol, Protocol::NvmeTcp(_)) {
             let nqn = self.nqn.as_ref().map(|nqn| ("nqn", nqn.span()));
             let hosts = self.allow_hosts.as_ref();
@@ -197,7 +214,7 @@ impl RawExport {
         })
     }
 
-    fn resolve_nbd(&self, problems: &mut Problems<'_>, nbd: &Spanned<String>) -> Option<Listen> {
+    fn resolve_nbd(&self, problems: &mut Problems<'_>, nbd: &Spanned<String>) -> Option<Nbd> {
         let text = nbd.get_ref();
         let span: Span = nbd.span();
         let Some(listen) = parse_listen(text, &problems.base()) else {
@@ -208,19 +225,36 @@ impl RawExport {
             );
             return None;
         };
+        let tls = self.resolve_tls(problems);
         if let Listen::Tcp(address) = &listen {
-            self.check_open(
-                problems,
-                &span,
-                address,
-                "NBD",
-                "listen on 127.0.0.1 or a Unix socket",
-            );
+            match &tls {
+                Some(Tls {
+                    required: true,
+                    client_ca,
+                    ..
+                }) => {
+                    let insecure = self.insecure.as_ref().is_some_and(|i| *i.get_ref());
+                    if client_ca.is_none() && !insecure && !address.ip().is_loopback() {
+                        problems.warn(
+                            &span,
+                            "everybody who reaches this export may use it, though nobody on the way can read along: \
+                             `tls_client_ca` would ask clients for certificates",
+                        );
+                    }
+                }
+                // What is wrong with TLS is told already.
+                None if self.names_tls() => {}
+                _ => {
+                    let remedy = "set tls = \"required\" with `tls_certificate` and `tls_key`, listen on 127.0.0.1 or a \
+                                  Unix socket";
+                    self.check_open(problems, &span, address, "NBD", remedy);
+                }
+            }
         }
         if let Listen::Unix(path) = &listen {
             check_socket(problems, &span, path);
         }
-        Some(listen)
+        Some(Nbd { listen, tls })
     }
 
     /// An address that others can reach needs a word.

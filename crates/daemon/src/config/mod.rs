@@ -13,6 +13,7 @@ pub(crate) mod places;
 mod problem;
 pub mod server;
 pub mod size;
+pub mod tls;
 pub mod volume;
 
 use std::io::Read as _;
@@ -24,10 +25,11 @@ use toml::Spanned;
 
 pub use cache::{Cache, Durability};
 pub use device::{Device, DeviceKind};
-pub use export::{Export, Listen, NvmeTcp, Protocol};
+pub use export::{Export, Listen, Nbd, NvmeTcp, Protocol};
 pub(crate) use media::{Medium, loop_on};
 use problem::Problems;
 pub use server::{Io, Server};
+pub use tls::Tls;
 pub use volume::{Mode, Promotion, Volume};
 
 /// The longest path that a Unix socket can have on Linux, bytes.
@@ -127,6 +129,7 @@ impl Config {
         config.check_exports(&file, &mut problems);
         config.check_addresses(&mut problems);
         config.check_subsystems(&mut problems);
+        config.check_tls(&mut problems);
         config.check_paths(&file, &mut problems);
         if !problems.any() {
             config.check_memory(&file, &mut problems);

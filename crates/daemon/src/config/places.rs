@@ -13,7 +13,7 @@ use forebay_io::net::{Address, may_listen};
 use forebay_io::system::may_write;
 
 use super::problem::Problems;
-use super::{Config, Export, Listen, Protocol};
+use super::{Config, Export, Listen, Nbd, Protocol};
 use crate::control::status::Status;
 use crate::state::StateDirectory;
 
@@ -36,11 +36,12 @@ pub(crate) fn nvme_uri(address: &SocketAddr, nqn: &str) -> String {
 /// Before the socket of a virtual machine's disk, in status lines.
 pub(crate) const VHOST_USER_AT: &str = "vhost-user-blk: ";
 
-/// The address as an NBD URI, which every NBD client takes.
-pub(crate) fn nbd_uri(address: &Address, volume: &str) -> String {
+/// The address as an NBD URI, which every NBD client takes; with TLS where that is required.
+pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
+    let nbd = if tls { "nbds" } else { "nbd" };
     match address {
-        Address::Tcp(address) => format!("nbd://{address}/{volume}"),
-        Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
+        Address::Tcp(address) => format!("{nbd}://{address}/{volume}"),
+        Address::Unix(path) => format!("{nbd}+unix:///{volume}?socket={}", path.display()),
     }
 }
 
@@ -184,11 +185,18 @@ impl Places<'_> {
     fn look_at_export(&self, export: &Export) -> Result<(), Wrong> {
         let volume = &export.volume;
         match &export.protocol {
-            Protocol::Nbd(listen) => {
+            Protocol::Nbd(Nbd { listen, tls }) => {
                 let (before, after) = match listen {
-                    Listen::Tcp(tcp) => (format!("nbd://{tcp}/"), String::new()),
+                    // With TLS or without: the daemon that runs may have been started otherwise.
+                    Listen::Tcp(tcp) => (format!("://{tcp}/"), String::new()),
                     Listen::Unix(path) => (String::new(), format!("?socket={}", path.display())),
                 };
+                if let Some(Err(error)) = tls.as_ref().map(crate::serve::tls::load) {
+                    let what = format!("the export of volume {volume:?}: {}", error.report());
+                    let help = "let `tls_certificate`, `tls_key` and `tls_client_ca` name PEM files that this user may \
+                                read, the key of mode 0600 and the certificate's own";
+                    return Err((what, help.into()));
+                }
                 self.look_at_socket(volume, listen, &before, &after)
             }
             Protocol::NvmeTcp(target) => {

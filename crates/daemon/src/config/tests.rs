@@ -4,6 +4,7 @@ use super::*;
 
 mod cleaning;
 mod layers;
+mod tls;
 
 const GOOD: &str = r#"
 [[device]]

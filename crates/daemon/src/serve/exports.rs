@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::engine::Handle;
 use crate::config::places::{VHOST_USER_AT, nbd_uri, nvme_uri};
-use crate::config::{Config, Export, Listen, NvmeTcp, Protocol};
+use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
 
 /// What other threads need to take a volume out of service.
@@ -141,23 +141,26 @@ impl Running {
 
     /// Starts an NBD server for each address, with all volumes that are exported there.
     async fn start_nbd(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
-        let mut servers: BTreeMap<String, (Listen, usize, Vec<&str>)> = BTreeMap::new();
+        let mut servers: BTreeMap<String, (&Nbd, usize, Vec<&str>)> = BTreeMap::new();
         for export in &config.exports {
-            if let Protocol::Nbd(listen) = &export.protocol {
+            if let Protocol::Nbd(nbd) = &export.protocol {
                 let server = servers
-                    .entry(listen.to_string())
-                    .or_insert_with(|| (listen.clone(), export.line, Vec::new()));
+                    .entry(nbd.listen.to_string())
+                    .or_insert_with(|| (nbd, export.line, Vec::new()));
                 server.2.push(&export.volume);
             }
         }
-        for (listen, line, volumes) in servers.into_values() {
-            let exports = Arc::new(Exports::new());
+        for (Nbd { listen, tls }, line, volumes) in servers.into_values() {
+            let required = tls.as_ref().is_some_and(|tls| tls.required);
+            let tls = tls.as_ref().map(super::tls::load).transpose();
+            let tls = tls.context(|| config.place(line))?;
+            let exports = Arc::new(tls.map_or_else(Exports::new, Exports::with_tls));
             for name in &volumes {
                 let description = format!("Forebay volume {name}");
                 exports.add(self.handle(name)?, description)?;
             }
             lock(&self.shared.nbd).push(Arc::clone(&exports));
-            if let Listen::Unix(path) = &listen {
+            if let Listen::Unix(path) = listen {
                 make_parent(path)?;
             }
             let spread = Arc::clone(spread);
@@ -166,7 +169,7 @@ impl Running {
             let address = started.context(|| no_address(config, line))?;
             for volume in volumes {
                 self.listening
-                    .push(format!("NBD: {}", nbd_uri(&address, volume)));
+                    .push(format!("NBD: {}", nbd_uri(&address, volume, required)));
             }
         }
         Ok(())

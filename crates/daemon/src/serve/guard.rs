@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use crate::config::{Config, DeviceKind, Listen, Protocol};
+use crate::config::{Config, DeviceKind, Listen, Nbd, Protocol};
 
 /// Checks all paths that the daemon writes to.
 ///
@@ -62,19 +62,23 @@ impl Served {
         for export in &config.exports {
             match &export.protocol {
                 Protocol::Fuse(directory) => served.directories.push(directory.clone()),
-                Protocol::Nbd(Listen::Unix(path)) => {
+                Protocol::Nbd(Nbd {
+                    listen: Listen::Unix(path),
+                    ..
+                }) => {
                     served.addresses.push(path.display().to_string());
                 }
-                Protocol::Nbd(Listen::Tcp(address)) if address.port() != 0 => {
+                Protocol::Nbd(Nbd {
+                    listen: Listen::Tcp(address),
+                    ..
+                }) if address.port() != 0 => {
                     served.addresses.push(address.port().to_string());
                 }
                 Protocol::NvmeTcp(target) if target.listen.port() != 0 => {
                     served.nvme_ports.push(target.listen.port());
                 }
                 // A virtual machine's disk is none of this machine's.
-                Protocol::Nbd(Listen::Tcp(_))
-                | Protocol::NvmeTcp(_)
-                | Protocol::VhostUserBlk(_) => {}
+                Protocol::Nbd(_) | Protocol::NvmeTcp(_) | Protocol::VhostUserBlk(_) => {}
             }
         }
         served
@@ -94,7 +98,10 @@ impl Served {
                     .extend(Path::new(file).parent().map(Path::to_path_buf));
             } else if let Some((_, socket)) = place.split_once("?socket=") {
                 served.addresses.push(socket.to_owned());
-            } else if let Some(address) = place.strip_prefix("NBD: nbd://") {
+            } else if let Some(address) = place
+                .strip_prefix("NBD: nbd://")
+                .or_else(|| place.strip_prefix("NBD: nbds://"))
+            {
                 let port = address
                     .split('/')
                     .next()
@@ -265,7 +272,7 @@ mod tests {
     fn what_a_daemon_says_names_its_exports() {
         let listening = [
             "NBD: nbd+unix:///db?socket=/run/forebay/db.sock",
-            "NBD: nbd://[::1]:10809/db",
+            "NBD: nbds://[::1]:10809/db",
             "NVMe/TCP: nvme-tcp://127.0.0.1:4420/nqn.2026-11.io.forebay:db is volume \"db\", namespace 1",
             "FUSE: volume \"db\" is the file /run/forebay/db/db",
             "control on /run/forebay/control.sock",

@@ -12,6 +12,7 @@ mod logging;
 mod record;
 mod secrets;
 mod shutdown;
+pub(crate) mod tls;
 mod watch;
 
 use std::io::Write as _;

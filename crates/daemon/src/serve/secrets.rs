@@ -1,4 +1,4 @@
-//! The file with the secrets of NVMe hosts: nobody else may read it.
+//! Files with what nobody else may read: the secrets of NVMe hosts, and keys.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_frontend::nvme_tcp::Secrets;
 use zeroize::Zeroizing;
 
-/// A file of secrets is no larger, bytes: 1,000 hosts have two secrets each in a third of it.
+/// Such a file is no larger, bytes: 1,000 hosts have two secrets each in a third of it.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the secrets in the file at `path`.
@@ -17,36 +17,45 @@ const MAX_BYTES: u64 = 1 << 20;
 /// # Errors
 /// `Permission` if others can read or change it; `InvalidInput` if it is no such file, with the line that is wrong.
 pub(super) fn read(path: &Path) -> Result<Secrets> {
+    let text = read_private(path, "the secrets")?;
+    Secrets::parse(&text).context(|| format!("the secrets in {}", path.display()))
+}
+
+/// Reads `what` in the file at `path`, which is this process's alone.
+///
+/// # Errors
+/// `Permission` if others can read or change it; `InvalidInput` if it is no such file.
+pub(super) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>> {
     let shown = path.display();
-    let unreadable = || format!("cannot read the secrets in {shown}");
+    let unreadable = || format!("cannot read {what} in {shown}");
     let mut file = File::open(path).context(unreadable)?;
     // Of the open file: what is checked is what is read.
     let about = file.metadata().context(unreadable)?;
     if !about.is_file() || about.len() > MAX_BYTES {
-        let what = format!("{shown} is no file of secrets: no regular file, or above 1 MiB");
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        let why = format!("{shown}, which should have {what}, is no regular file, or above 1 MiB");
+        return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     let mode = about.mode() & 0o7777;
     if mode & 0o077 != 0 {
-        let what = format!(
-            "others can read or change the secrets in {shown}, whose mode is {mode:04o}: run \
-             `chmod 0600 {shown}`, and generate new ones if anybody may have seen them"
+        let why = format!(
+            "others can read or change {what} in {shown}, whose mode is {mode:04o}: run \
+             `chmod 0600 {shown}`, and replace {what} if anybody may have seen the file"
         );
-        return Err(Error::new(ErrorKind::Permission, what));
+        return Err(Error::new(ErrorKind::Permission, why));
     }
     let process = std::fs::metadata("/proc/self").context(|| "looking at /proc/self")?;
     let owner = about.uid();
     if owner != 0 && owner != process.uid() {
-        let what = format!(
-            "the secrets in {shown} belong to user {owner}, who can read and change them: run \
+        let why = format!(
+            "{what} in {shown} can be read and changed by user {owner}, whose file it is: run \
              `chown {} {shown}`",
             process.uid()
         );
-        return Err(Error::new(ErrorKind::Permission, what));
+        return Err(Error::new(ErrorKind::Permission, why));
     }
     // What grows leaves copies behind.
     let room = usize::try_from(about.len()).unwrap_or(0) + 64;
     let mut text = Zeroizing::new(String::with_capacity(room));
     file.read_to_string(&mut text).context(unreadable)?;
-    Secrets::parse(&text).context(|| format!("the secrets in {shown}"))
+    Ok(text)
 }

@@ -179,7 +179,7 @@ fn what_the_running_daemon_holds_is_not_in_the_way() {
     let socket = Address::Unix(run.join("db.sock"));
     let mut status = Status {
         listening: vec![
-            format!("NBD: {}", nbd_uri(&socket, "db")),
+            format!("NBD: {}", nbd_uri(&socket, "db", false)),
             format!("metrics and status page on http://{address}/"),
         ],
         ..Status::default()
