@@ -1,5 +1,6 @@
 //! Files that the trace commands write: there whole or not at all, and what was there stays until then.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -390,4 +391,54 @@ fn the_error_of_a_sample_is_what_it_is() {
         stated.iter().all(|stated| (0.0001..0.1).contains(stated)),
         "{stated:?}"
     );
+}
+
+/// Names of files are bytes; those of JSON are text.
+#[test]
+fn names_that_are_no_text_are_shown_as_far_as_they_are() {
+    let place = Place::new("outputs-name", "wb");
+    let path = place.path("");
+    let path = path.join(std::ffi::OsStr::from_bytes(b"\xff.csv"));
+    std::fs::write(&path, "7,R,0,4096,100\n7,R,0,4096,200\n").expect("written");
+    for reads in ["simulate", "mrc"] {
+        let mut command = place.command(&[reads, "--json", "--format", "alibaba"]);
+        if reads == "simulate" {
+            command.args(["--cache", "1M"]);
+        }
+        let output = command.arg(&path).output().expect("it runs");
+        assert!(output.status.success(), "{reads}: {output:?}");
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let name = all["files"][0].as_str().expect("a name");
+        assert!(name.ends_with("\u{fffd}.csv"), "{name}");
+    }
+}
+
+/// Two references to one block: the second one hits in any cache.
+#[test]
+fn a_miss_ratio_curve_of_few_blocks_is_exact() {
+    let place = Place::new("outputs-mrc", "wb");
+    let trace = place.path("few.csv");
+    let requests: String = (0..3000)
+        .map(|number| format!("7,R,{},4096,{number}\n", number % 1500 * 4096))
+        .collect();
+    std::fs::write(&trace, requests).expect("written");
+    let curve = |more: &[&str]| -> serde_json::Value {
+        let mut line = vec!["mrc", "--json", "--format", "alibaba", text(&trace)];
+        line.extend(more);
+        serde_json::from_str(&place.ok(&line)).expect("JSON")
+    };
+    let all = curve(&[]);
+    assert_eq!(all["unique_blocks"], 1500);
+    let points = all["sampled"].as_array().expect("points");
+    for point in points {
+        // Each block comes again after all the others.
+        let whole = point["blocks"].as_u64() >= Some(1500);
+        let misses = if whole { 0.5 } else { 1.0 };
+        assert_eq!(point["miss_ratio"], misses, "{point}");
+        assert_eq!(point["standard_error"], 0.0, "{point}");
+    }
+    assert_eq!(all["mean_absolute_error"], 0.0);
+    // More blocks than the sample has are sampled as ever.
+    let sampled = curve(&["--sample", "1024"]);
+    assert!(sampled["exact"].is_null(), "{sampled}");
 }

@@ -252,6 +252,12 @@ pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     })
 }
 
+/// The files as text for JSON, which has no other names.
+pub(super) fn json_names(paths: &[PathBuf]) -> Vec<String> {
+    let names = paths.iter().map(|path| path.to_string_lossy());
+    names.map(Into::into).collect()
+}
+
 /// A progress bar on standard error, if that is a terminal.
 pub(super) fn bar(total: u64, amounts: &str) -> ProgressBar {
     let style = format!("{{bar:40}} {{percent}}% {amounts}, {{eta}} left");

@@ -8,14 +8,15 @@ use forebay_trace::mrc::{Curve, Exact, Sampling, Shards, sizes};
 use serde_json::json;
 
 use super::super::out;
-use super::input::{Input, ReadArguments, names};
+use super::input::{Input, ReadArguments, json_names, names};
 use crate::config::size::{Size, human_bytes};
 use crate::table::Table;
 
 /// Miss ratios of a trace for every size of an LRU cache
 ///
 /// Sampled by default (SHARDS, FAST'15), in memory that does not grow with the trace, with the standard error
-/// of each point; --exact keeps the whole working set.
+/// of each point; --exact keeps the whole working set. A trace whose blocks all fit in the sample is computed
+/// exactly.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Arguments {
     /// The files of the trace
@@ -32,7 +33,7 @@ pub(in crate::cli) struct Arguments {
     /// Keep every block, in about 50 bytes each, besides the sample; the error of the sample is then measured
     #[arg(long)]
     exact: bool,
-    /// How many blocks the sample keeps, from 1024 to 16777216, in about 70 bytes each
+    /// How many blocks the sample keeps, from 1024 to 16777216, in about 120 bytes each
     #[arg(long, value_name = "BLOCKS", default_value = "32768",
         value_parser = clap::value_parser!(u32).range(1024..=1 << 24))]
     sample: u32,
@@ -53,13 +54,18 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let mut sampled = Shards::new(Sampling::Blocks(arguments.sample as usize), 1);
-    let mut exact = arguments.exact.then(Exact::new);
+    // Dropped once it has more blocks than the sample may have, unless it is wished for.
+    let mut exact = Some(Exact::new());
+    let fits = |exact: &Exact| exact.unique_blocks() <= u64::from(arguments.sample);
     let mut batch = Vec::new();
     while input.fill(&mut batch)? {
         for request in &batch {
             sampled.request(request, block_bytes);
             if let Some(exact) = &mut exact {
                 exact.request(request, block_bytes);
+            }
+            if !arguments.exact && exact.as_ref().is_some_and(|exact| !fits(exact)) {
+                exact = None;
             }
         }
     }
@@ -73,7 +79,10 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
         unique.max(1),
         arguments.points as usize,
     );
-    let sample = sampled.curve(&sizes);
+    let sample = match &exact {
+        Some(exact) if fits(exact) => exact.curve(&sizes),
+        _ => sampled.curve(&sizes),
+    };
     let exact = exact.map(|exact| exact.curve(&sizes));
     if arguments.json {
         let curve = |curve: &Curve| {
@@ -89,7 +98,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
             json!(points.collect::<Vec<_>>())
         };
         let all = json!({
-            "files": arguments.files,
+            "files": json_names(&arguments.files),
             "block_bytes": block_bytes,
             "unique_blocks": unique,
             "sampled": curve(&sample),

@@ -13,7 +13,7 @@ use forebay_trace::{Format, Request};
 use serde_json::{Value, json};
 
 use super::super::out;
-use super::input::{Input, ReadArguments, names, refuse_input};
+use super::input::{Input, ReadArguments, json_names, names, refuse_input};
 use super::sizes::{Blocks, CacheSize};
 use super::{interrupt, report};
 use crate::config::size::human_bytes;
@@ -206,7 +206,7 @@ fn show(
 ) -> Result<()> {
     if arguments.json {
         let all = json!({
-            "files": arguments.files,
+            "files": json_names(&arguments.files),
             "format": input.format().to_string(),
             "working_set_bytes": working_set,
             "caches": rows.iter().map(as_json).collect::<Vec<_>>(),
@@ -239,8 +239,19 @@ fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     remarks
 }
 
-/// Bytes of the working set, in pages of 4 KiB.
+/// Bytes of the working set, in pages of 4 KiB. The trace is read twice then: first for this.
 fn working_set(arguments: &Arguments) -> Result<u64> {
+    for path in &arguments.files {
+        // What is not there is said where it is opened.
+        if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            let what = format!(
+                "{}: a share of the working set needs the trace twice, and what is no regular file can be read \
+                 once: give --cache a size such as 64G, or store the trace in a file",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+    }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let mut stats = stats();
     let mut batch = Vec::new();

@@ -236,3 +236,22 @@ fn sizes_out_of_range_are_refused_before_anything_is_read() {
         assert!(error.contains(said), "{line}: {error}");
     }
 }
+
+#[test]
+fn a_share_of_the_working_set_needs_a_file() {
+    // It is refused before it is opened: a pipe without a writer would be waited for.
+    let folder = Folder::new("share");
+    let pipe = folder.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for line in ["simulate", "simulate --cache 1G --cache 5%wss"] {
+        for path in [pipe.as_str(), "/dev/null"] {
+            let said = command(&format!("forebay {line} {path}")).unwrap_err();
+            assert!(
+                said.contains(path) && said.contains("needs the trace twice"),
+                "{said}"
+            );
+            assert!(said.contains("--cache a size such as 64G"), "{said}");
+        }
+    }
+}
