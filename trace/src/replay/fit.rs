@@ -21,8 +21,10 @@ pub enum PastEnd {
 /// What was changed so that requests fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fitted {
-    /// Requests that reached past the end, and were folded or left out.
-    pub past_end: u64,
+    /// Requests that reached past the end, and were folded into the target.
+    pub folded: u64,
+    /// Requests that reached past the end, and were left out.
+    pub left_out: u64,
     /// Requests that were made longer, to whole blocks of the target.
     pub widened: u64,
     /// Requests that were issued in several pieces, as too long for one.
@@ -32,7 +34,8 @@ pub struct Fitted {
 impl Fitted {
     pub(super) fn sum<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
         parts.fold(Self::default(), |sum, part| Self {
-            past_end: sum.past_end + part.past_end,
+            folded: sum.folded + part.folded,
+            left_out: sum.left_out + part.left_out,
             widened: sum.widened + part.widened,
             split: sum.split + part.split,
         })
@@ -101,7 +104,7 @@ impl Fit {
     /// What to issue; nothing if the request is left out.
     ///
     /// # Errors
-    /// `OutOfRange` for one that reaches past the end, if such are refused.
+    /// `OutOfRange` for one that reaches past the end, if such are refused, or the target has no bytes.
     pub(super) fn fit(&mut self, request: &Request) -> Result<Pieces> {
         let none = |flush| Pieces {
             offset_bytes: 0,
@@ -117,19 +120,23 @@ impl Fit {
         let mut from = request.offset_bytes / block * block;
         let mut len = end_bytes.next_multiple_of(block) - from;
         if end_bytes > self.size_bytes {
-            self.fitted.past_end += 1;
             match self.past_end {
-                PastEnd::Skip => return Ok(none(false)),
-                PastEnd::Refuse => {
+                PastEnd::Skip => {
+                    self.fitted.left_out += 1;
+                    return Ok(none(false));
+                }
+                // Nothing can be folded into nothing.
+                PastEnd::Fold if self.size_bytes > 0 => {
+                    self.fitted.folded += 1;
+                    len = len.min(self.size_bytes);
+                    from = (from % self.size_bytes).min(self.size_bytes - len);
+                }
+                PastEnd::Refuse | PastEnd::Fold => {
                     let what = format!(
                         "a request of {} bytes at {} reaches past its end at {}",
                         request.len_bytes, request.offset_bytes, self.size_bytes
                     );
                     return Err(Error::new(ErrorKind::OutOfRange, what));
-                }
-                PastEnd::Fold => {
-                    len = len.min(self.size_bytes);
-                    from = (from % self.size_bytes).min(self.size_bytes - len);
                 }
             }
         } else if len > u64::from(request.len_bytes) {
@@ -204,11 +211,13 @@ mod tests {
             let (found, fitted) = fit(PastEnd::Fold, Op::Write, offset, len);
             assert_eq!(found.expect("folded"), pieces, "{offset} {len}");
             let Fitted {
-                past_end,
+                folded,
+                left_out,
                 widened,
                 split,
             } = fitted;
-            assert_eq!((past_end, widened, split), changed, "{offset} {len}");
+            assert_eq!((folded, widened, split), changed, "{offset} {len}");
+            assert_eq!(left_out, 0);
         }
         assert_eq!(
             fit(PastEnd::Fold, Op::Discard, 0, 9 << 20).0.expect("one"),
@@ -224,7 +233,8 @@ mod tests {
     fn past_the_end_is_left_out_or_refused_where_that_is_wished() {
         let beyond = (10 << 20) - 4096;
         let (found, fitted) = fit(PastEnd::Skip, Op::Read, beyond, 8192);
-        assert_eq!((found.expect("skipped"), fitted.past_end), (vec![], 1));
+        assert_eq!((found.expect("skipped"), fitted.left_out), (vec![], 1));
+        assert_eq!(fitted.folded, 0);
         let refused = fit(PastEnd::Refuse, Op::Read, beyond, 8192)
             .0
             .expect_err("refused");

@@ -122,7 +122,7 @@ pub struct Report {
     pub flush: OpReport,
     /// Discards.
     pub discard: OpReport,
-    /// Requests of the trace that were replayed.
+    /// Requests of the trace that were replayed, and answered as a whole.
     pub requests: u64,
     /// Writes and discards that were left out.
     pub skipped_writes: u64,
@@ -257,7 +257,6 @@ impl Issuer<'_> {
         stop: &impl Fn() -> bool,
     ) -> Result<()> {
         let mut first = true;
-        let mut requests = 0;
         while let Some(batch) = next().await? {
             if std::mem::take(&mut first) {
                 self.began = rt::now();
@@ -286,14 +285,14 @@ impl Issuer<'_> {
                 let pieces = self.fits[target]
                     .fit(request)
                     .context(|| format!("target {}", self.targets[target].name))?;
+                let left = Rc::new(Cell::new(pieces.count()));
                 for piece in pieces {
-                    self.issue(request.op, target, &device, piece).await;
+                    self.issue(request.op, target, &device, piece, Rc::clone(&left))
+                        .await;
                     if self.shared.report.borrow().failed.is_some() {
                         return Ok(());
                     }
                 }
-                requests += 1;
-                self.shared.report.borrow_mut().requests = requests;
             }
         }
         Ok(())
@@ -322,7 +321,14 @@ impl Issuer<'_> {
         true
     }
 
-    async fn issue(&mut self, op: Op, target: usize, device: &Rc<dyn BlockDevice>, piece: Piece) {
+    async fn issue(
+        &mut self,
+        op: Op,
+        target: usize,
+        device: &Rc<dyn BlockDevice>,
+        piece: Piece,
+        left: Rc<Cell<usize>>,
+    ) {
         let shared = Rc::clone(&self.shared);
         shared.places.acquire(1).await;
         let mut number = 0;
@@ -338,6 +344,7 @@ impl Issuer<'_> {
             op,
             target,
             piece,
+            left,
             number,
             issued: Duration::ZERO,
         };
@@ -388,6 +395,8 @@ struct Flight {
     op: Op,
     target: usize,
     piece: Piece,
+    /// Pieces of its request that are still to go well.
+    left: Rc<Cell<usize>>,
     /// Of the write.
     number: u32,
     issued: Duration,
@@ -413,6 +422,8 @@ impl Flight {
             let mut report = shared.report.borrow_mut();
             match outcome {
                 Ok(()) => {
+                    self.left.set(self.left.get() - 1);
+                    report.requests += u64::from(self.left.get() == 0);
                     let op = report.op(self.op);
                     op.requests += 1;
                     op.bytes += self.piece.len_bytes;

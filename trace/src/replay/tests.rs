@@ -267,7 +267,62 @@ fn a_failure_ends_it_and_is_named_with_its_place() {
         "{said}"
     );
     assert!(said.contains("the cable is out"), "{said}");
-    assert_eq!(report.write.requests, 40);
+    assert_eq!((report.write.requests, report.requests), (40, 40));
+}
+
+#[test]
+fn only_whole_requests_that_were_answered_are_counted() {
+    // The second of three pieces fails, while the others are in flight.
+    let broken = || Some(Error::new(ErrorKind::Io, "it is worn out"));
+    let long = || MemDevice::new("m", 16 << 20);
+    for bad_from in [1, 2, 3, 4] {
+        let device = move || -> Rc<dyn BlockDevice> {
+            let faulty = Faulty {
+                inner: long(),
+                writes: Cell::new(0),
+                bad_from,
+                error: broken(),
+            };
+            slow(Rc::new(faulty), 1000)
+        };
+        let requests = vec![
+            request(0, Op::Read, 0, 4096),
+            request(0, Op::Write, 0, 12 << 20),
+        ];
+        let report = run(device, OPTIONS, requests);
+        assert_eq!(report.failed.is_some(), bad_from < 4);
+        assert_eq!(report.requests, 1 + u64::from(bad_from == 4), "{bad_from}");
+        assert_eq!(report.write.requests, bad_from - 1);
+    }
+}
+
+#[test]
+fn what_is_left_out_past_the_end_is_not_counted_as_replayed() {
+    let requests = || {
+        vec![
+            request(0, Op::Read, 0, 4096),
+            request(0, Op::Read, SIZE_BYTES, 4096),
+        ]
+    };
+    for (past_end, expected) in [(PastEnd::Skip, (1, 0, 1)), (PastEnd::Fold, (2, 1, 0))] {
+        let options = ReplayOptions {
+            past_end,
+            ..OPTIONS
+        };
+        let report = run(mem, options, requests());
+        let Fitted {
+            folded, left_out, ..
+        } = report.fitted;
+        assert_eq!((report.requests, folded, left_out), expected);
+    }
+}
+
+#[test]
+fn a_target_without_bytes_is_an_error() {
+    let empty = || -> Rc<dyn BlockDevice> { MemDevice::new("m", 0) };
+    let report = run(empty, OPTIONS, vec![request(0, Op::Read, 0, 4096)]);
+    let failed = report.failed.expect("there is no room");
+    assert_eq!(failed.kind(), ErrorKind::OutOfRange);
 }
 
 #[test]

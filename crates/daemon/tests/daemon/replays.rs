@@ -191,6 +191,22 @@ fn what_cannot_be_replayed_is_said_with_the_remedy() {
     let mut fold = vec!["replay"];
     fold.extend(far);
     assert!(place.ok(&fold).contains("1 request reached past the end"));
+    let mut skip = vec!["--past-end", "skip"];
+    skip.extend(far);
+    let done = replayed(&place, &skip);
+    assert_eq!(number(&done, "/requests"), 0, "{done}");
+    assert_eq!(number(&done, "/past_end"), 1, "{done}");
+    assert_eq!(number(&done, "/skipped_past_end"), 1, "{done}");
+    skip.insert(0, "replay");
+    let said = place.ok(&skip);
+    assert!(said.contains(": 0 requests in"), "{said}");
+    assert!(said.contains("1 request left out: past the end"), "{said}");
+    refuse.insert(0, "replay");
+    let output = place.run(&refuse);
+    assert_eq!(
+        output.stdout, b"",
+        "nothing was done: nothing but the error"
+    );
     let daemon = place.serve(&[]);
     let said = refused(&[&trace, "--on", text(&config)]);
     assert!(
@@ -198,6 +214,129 @@ fn what_cannot_be_replayed_is_said_with_the_remedy() {
         "{said}"
     );
     daemon.terminate();
+}
+
+/// A second volume of 64 MiB with a trace of two volumes that write.
+fn with_a_second_volume(name: &str, read_only: bool) -> (Place, String) {
+    let place = Place::new(name, "wb");
+    let second = std::fs::File::create(place.path("small.img")).expect("made");
+    second.set_len(64 << 20).expect("sparse");
+    let more = format!(
+        r#"
+[[device]]
+name = "disk2"
+kind = "file"
+path = "small.img"
+
+[[volume]]
+name = "small"
+backing = "disk2"
+mode = "wt"
+read_only = {read_only}
+
+[[export]]
+volume = "small"
+nbd = "unix:small.sock"
+"#
+    );
+    place.configure("wt", &more);
+    let trace = place.path("two.csv");
+    let requests = "7,W,0,4096,100\n8,W,4096,4096,200\n7,R,8192,4096,300\n";
+    std::fs::write(&trace, requests).expect("written");
+    let trace = text(&trace).to_owned();
+    (place, trace)
+}
+
+fn holds_nothing(place: &Place, image: &str) -> bool {
+    let data = std::fs::read(place.path(image)).expect("an image");
+    let zeroes = vec![0; 1 << 20];
+    data.chunks(1 << 20)
+        .all(|chunk| *chunk == zeroes[..chunk.len()])
+}
+
+#[test]
+fn a_volume_that_is_mapped_wrongly_writes_nowhere_else() {
+    let (place, trace) = with_a_second_volume("replay-map", false);
+    let config = place.path("forebay.toml");
+    let replay = |maps: &[&str]| {
+        let mut line = vec!["replay", &trace, "--format", "alibaba", "--on"];
+        line.extend([text(&config), "--destroy-data"]);
+        line.extend(maps.iter().flat_map(|map| ["--map", map]));
+        place.run(&line)
+    };
+    // Mistyped; one of two; a name that the trace does not have besides those it has.
+    for (maps, said) in [
+        (
+            &["hm0=small"][..],
+            "where volume \"7\" of the trace goes (volumes so far: 7, 8)",
+        ),
+        (&["7=small"], "where volume \"8\" of the trace goes"),
+        (
+            &["7=small", "7=db"],
+            "--map 7=small and --map 7=db: a volume of the trace goes to one place",
+        ),
+    ] {
+        let output = replay(maps);
+        let found = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{maps:?}: {output:?}");
+        assert!(found.contains(said), "{maps:?}: {found}");
+        assert!(
+            holds_nothing(&place, "db.img") && holds_nothing(&place, "small.img"),
+            "{maps:?}"
+        );
+    }
+    let output = replay(&["7=small", "8=small", "9=db"]);
+    let found = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        found.contains("the trace has no volume \"9\"; it has 7, 8"),
+        "{found}"
+    );
+    assert!(holds_nothing(&place, "db.img"), "only where it was sent");
+    let output = replay(&["7=small", "8=small"]);
+    assert!(output.status.success(), "{output:?}");
+    let warned = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        warned.contains("may replace data of small") && !warned.contains("data of db"),
+        "{warned}"
+    );
+    assert!(holds_nothing(&place, "db.img") && !holds_nothing(&place, "small.img"));
+}
+
+#[test]
+fn what_cannot_be_written_or_is_named_twice_is_refused_before_anything_is_done() {
+    let (place, trace) = with_a_second_volume("replay-twice", true);
+    let daemon = place.serve(&[]);
+    let socket = |name: &str| text(&place.path(name)).to_owned();
+    let db = format!("nbd+unix:///db?socket={}", socket("nbd.sock"));
+    let small = format!("nbd+unix:///small?socket={}", socket("small.sock"));
+    let other_way = format!("nbd+unix:///db?socket={}", socket("./nbd.sock"));
+    let default = format!("nbd+unix:///?socket={}", socket("nbd.sock"));
+    let line = |on: &[&str], how: &str| {
+        let mut line = vec!["replay", &trace, "--format", "alibaba", how];
+        line.extend(on.iter().flat_map(|on| ["--on", on]));
+        place.run(&line)
+    };
+    for twice in [&db, &other_way, &default] {
+        let output = line(&[&db, twice], "--destroy-data");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said.contains("the same export"), "{twice}: {said}");
+        assert_eq!(output.stdout, b"", "nothing was done");
+    }
+    let output = line(&[&db, &small], "--destroy-data");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        said.contains("small") && said.contains("read-only") && said.contains("--skip-writes"),
+        "{said}"
+    );
+    assert!(!said.contains("replace data"), "{said}");
+    assert_eq!(output.stdout, b"", "nothing was done");
+    let output = line(&[&db, &small], "--skip-writes");
+    assert!(output.status.success(), "{output:?}");
+    daemon.terminate();
+    assert!(holds_nothing(&place, "db.img"));
 }
 
 #[test]

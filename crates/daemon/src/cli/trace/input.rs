@@ -164,6 +164,11 @@ impl Input {
         }
     }
 
+    /// Whether --limit ended it, before the trace's own end may have come.
+    pub(super) const fn is_cut(&self) -> bool {
+        self.left == 0
+    }
+
     pub(super) const fn format(&self) -> Format {
         self.trace.format()
     }
@@ -216,7 +221,7 @@ impl Input {
 }
 
 /// The first names of many.
-fn some(names: &[String]) -> String {
+pub(super) fn some(names: &[String]) -> String {
     let mut some = names
         .iter()
         .take(20)
@@ -229,19 +234,21 @@ fn some(names: &[String]) -> String {
     some
 }
 
+/// Whether two names lead to one file that is there, by whatever links.
+pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    identity(one).is_some_and(|own| identity(other) == Some(own))
+}
+
 /// Refuses an output that is one of the files that are read, by whatever name or link.
 ///
 /// # Errors
 /// `InvalidInput` that names both.
 pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
-    let identity = |path: &Path| {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some((metadata.dev(), metadata.ino()))
-    };
-    let Some(own) = identity(output) else {
-        return Ok(());
-    };
-    let same = inputs.iter().find(|input| identity(input) == Some(own));
+    let same = inputs.iter().find(|input| is_same_file(output, input));
     same.map_or(Ok(()), |input| {
         let said = format!(
             "this is the trace that is read ({}), which would be gone: name another file to write than {}",

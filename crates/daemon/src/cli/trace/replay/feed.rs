@@ -7,7 +7,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_trace::Request;
 use tokio::sync::mpsc;
 
-use super::super::input::Input;
+use super::super::input::{Input, some};
 use super::Mapping;
 
 /// Batches that are read ahead.
@@ -31,7 +31,7 @@ impl Feed {
     /// Begins to read.
     ///
     /// # Errors
-    /// `NotFound` if a volume is mapped to a target that is not there.
+    /// `NotFound` if a volume is mapped to a target that is not there; `InvalidInput` if it is mapped twice.
     pub(super) fn start(input: Input, targets: Vec<String>, map: Vec<Mapping>) -> Result<Self> {
         if let Some(wrong) = map.iter().find(|mapping| !targets.contains(&mapping.to)) {
             let what = format!(
@@ -42,6 +42,15 @@ impl Feed {
                 targets.join(", ")
             );
             return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        for (number, mapping) in map.iter().enumerate() {
+            if let Some(other) = map[..number].iter().find(|o| o.from == mapping.from) {
+                let what = format!(
+                    "--map {0}={1} and --map {0}={2}: a volume of the trace goes to one place: leave one out",
+                    mapping.from, other.to, mapping.to
+                );
+                return Err(Error::new(ErrorKind::InvalidInput, what));
+            }
         }
         let (tell, batches) = mpsc::channel(AHEAD);
         let seen = Arc::new(Mutex::new(Seen::default()));
@@ -98,7 +107,21 @@ fn read(
         });
         let last = match filled {
             Ok(true) => None,
-            Ok(false) => break,
+            // What --limit cuts off may have had the others.
+            Ok(false) if input.is_cut() => {
+                if let Err(error) = routes.check_met(input.volumes().names()) {
+                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.remarks.push(format!(
+                        "before the end that --limit sets: {}",
+                        error.report()
+                    ));
+                }
+                break;
+            }
+            Ok(false) => match routes.check_met(input.volumes().names()) {
+                Ok(()) => break,
+                Err(error) => Some(error),
+            },
             Err(error) => Some(error),
         };
         let ends = last.is_some();
@@ -118,10 +141,22 @@ struct Routes {
 }
 
 impl Routes {
-    /// Volumes that have not been seen before.
+    /// Volumes that have not been seen before. Once one is mapped nothing goes where it was not sent: a name
+    /// that was mistyped would let its volume's writes replace the data of another.
+    ///
+    /// # Errors
+    /// `NotFound` for a volume that is not mapped where others are.
     fn extend(&mut self, names: &[String]) -> Result<()> {
         for (number, name) in names.iter().enumerate().skip(self.numbers.len()) {
             let mapped = self.map.iter().find(|mapping| mapping.from == *name);
+            if mapped.is_none() && !self.map.is_empty() {
+                let what = format!(
+                    "--map does not say where volume {name:?} of the trace goes (volumes so far: {}): map each \
+                     one, or choose with --volume those that are replayed; nothing of it was replayed",
+                    some(names)
+                );
+                return Err(Error::new(ErrorKind::NotFound, what));
+            }
             let wanted = mapped.map_or(name, |mapping| &mapping.to);
             let target = self.targets.iter().position(|target| target == wanted);
             let target = target.unwrap_or(number % self.targets.len());
@@ -130,27 +165,44 @@ impl Routes {
         }
         Ok(())
     }
+
+    /// At the trace's end: whether it had every volume that is mapped.
+    ///
+    /// # Errors
+    /// `NotFound` for one that it did not have.
+    fn check_met(&self, names: &[String]) -> Result<()> {
+        let missing = self.map.iter().find(|m| !names.contains(&m.from));
+        missing.map_or(Ok(()), |Mapping { from, to }| {
+            let what = format!(
+                "--map {from}={to}: the trace has no volume {from:?}; it has {}",
+                some(names)
+            );
+            Err(Error::new(ErrorKind::NotFound, what))
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn routed(names: &[&str], targets: &[&str], map: &[&str]) -> Vec<u32> {
-        let own = |texts: &[&str]| {
-            texts
-                .iter()
-                .map(|text| (*text).to_owned())
-                .collect::<Vec<_>>()
-        };
-        let mut routes = Routes {
+    fn routes(targets: &[&str], map: &[&str]) -> Routes {
+        Routes {
             targets: own(targets),
             map: map
                 .iter()
                 .map(|text| text.parse().expect("a mapping"))
                 .collect(),
             numbers: Vec::new(),
-        };
+        }
+    }
+
+    fn own(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn routed(names: &[&str], targets: &[&str], map: &[&str]) -> Vec<u32> {
+        let mut routes = routes(targets, map);
         let names = own(names);
         // As they appear, not all at once.
         routes.extend(&names[..names.len() / 2]).expect("few");
@@ -167,5 +219,25 @@ mod tests {
             [1, 0]
         );
         assert!("a".parse::<Mapping>().is_err() && "a=".parse::<Mapping>().is_err());
+    }
+
+    #[test]
+    fn where_one_is_mapped_nothing_goes_where_it_was_not_sent() {
+        // Neither to the target of its name nor to the next one.
+        for names in [["a", "db"], ["a", "c"]] {
+            let mut routes = routes(&["db", "logs"], &["a=logs"]);
+            routes.extend(&own(&names[..1])).expect("it is mapped");
+            let refused = routes.extend(&own(&names)).expect_err("it is not");
+            assert_eq!(refused.kind(), ErrorKind::NotFound);
+            assert!(
+                refused.report().contains(&format!("a, {}", names[1])),
+                "{refused}"
+            );
+            assert_eq!(routes.numbers, [1]);
+        }
+        let routes = routes(&["db", "logs"], &["a=logs", "b=db"]);
+        routes.check_met(&own(&["b", "a"])).expect("both are there");
+        let missing = routes.check_met(&own(&["b"])).expect_err("one is not");
+        assert!(missing.report().contains("no volume \"a\"; it has b"));
     }
 }

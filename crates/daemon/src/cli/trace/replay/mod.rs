@@ -47,8 +47,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, required = true, value_name = "CONFIG|URI")]
     pub(super) on: Vec<String>,
     /// Replay this volume of the trace on that volume of the configuration (or export); may be given
-    /// several times. A volume without it goes to the one of its name, else the first to the first, the
-    /// second to the second and so on, and round again
+    /// several times, and then for each volume that is replayed. Without it a volume goes to the one of its
+    /// name, else the first to the first, the second to the second and so on, and round again
     #[arg(long, value_name = "FROM=TO")]
     pub(super) map: Vec<Mapping>,
     /// max: as fast as requests are answered; a number: at the recorded times, so many times as fast
@@ -158,7 +158,10 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let interrupted = interrupted.load(Ordering::Relaxed);
     let concluded = conclude(&measured);
     if !arguments.json {
-        out::print(&report::text(&title, &measured, interrupted))?;
+        // Where nothing was done there is nothing to show but what was in the way.
+        if concluded.is_ok() || !measured.is_empty() {
+            out::print(&report::text(&title, &measured, interrupted))?;
+        }
         return concluded.map(|()| ExitCode::SUCCESS);
     }
     // One object, whatever happened.
@@ -180,12 +183,16 @@ async fn measure(
     stop: &AtomicBool,
 ) -> Result<Measured> {
     let names = opened.targets.iter().map(|target| target.name.clone());
+    let mapped: Vec<String> = map.iter().map(|mapping| mapping.to.clone()).collect();
+    let used = |target: &Target| mapped.is_empty() || mapped.contains(&target.name);
+    let writes = matches!(options.writes, Writes::Replay);
     let mut feed = Feed::start(input, names.collect(), map)?;
-    if matches!(options.writes, Writes::Replay) {
-        for target in &opened.targets {
+    opened.check(used, writes)?;
+    if writes {
+        for target in opened.targets.iter().filter(|target| used(target)) {
             let size = human_bytes(target.device.info().size_bytes);
             out::note(&format!(
-                "writes of the trace replace data of {} ({size})",
+                "writes of the trace may replace data of {} ({size})",
                 target.name
             ));
         }
@@ -242,6 +249,7 @@ fn conclude(measured: &Measured) -> Result<()> {
             ErrorKind::OutOfRange => {
                 failed.context("give --past-end fold or skip, or make the volume larger")
             }
+            _ if measured.is_empty() => failed,
             _ => failed.context("the replay broke off"),
         });
     }

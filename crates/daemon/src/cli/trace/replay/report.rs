@@ -28,6 +28,13 @@ pub(super) struct Measured {
     pub(super) depth: usize,
 }
 
+impl Measured {
+    /// Whether nothing was answered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.report.ops().iter().all(|(_, op)| op.requests == 0)
+    }
+}
+
 fn us(time: Duration) -> f64 {
     (time.as_nanos() as f64 / 10.0).round() / 100.0
 }
@@ -57,7 +64,8 @@ pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>
         (name.to_owned(), all)
     });
     let Fitted {
-        past_end,
+        folded,
+        left_out,
         widened,
         split,
     } = report.fitted;
@@ -95,7 +103,8 @@ pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>
             "by": latencies(&late.by),
         })),
         "skipped_writes": report.skipped_writes,
-        "past_end": past_end,
+        "past_end": folded + left_out,
+        "skipped_past_end": left_out,
         "widened": widened,
         "split": split,
         "engine": engine,
@@ -227,7 +236,7 @@ fn remarks(measured: &Measured) -> Vec<String> {
     let report = &measured.report;
     let mut remarks = Vec::new();
     for (from, to) in measured.routes.iter().take(ROUTES) {
-        remarks.push(format!("volume {from:?} of the trace was replayed on {to}"));
+        remarks.push(format!("volume {from:?} of the trace goes to {to}"));
     }
     if measured.routes.len() > ROUTES {
         remarks.push(format!(
@@ -241,7 +250,8 @@ fn remarks(measured: &Measured) -> Vec<String> {
         }
     };
     let Fitted {
-        past_end,
+        folded,
+        left_out,
         widened,
         split,
     } = report.fitted;
@@ -254,8 +264,12 @@ fn remarks(measured: &Measured) -> Vec<String> {
         "left out: writes and discards (--skip-writes)",
     );
     say(
-        past_end,
-        "reached past the end of their volume: folded into it or left out (--past-end)",
+        folded,
+        "reached past the end of their volume: folded into it (--past-end fold)",
+    );
+    say(
+        left_out,
+        "left out: past the end of their volume (--past-end skip)",
     );
     say(widened, "widened to whole blocks of the volume");
     say(split, "longer than 4 MiB, issued in pieces");

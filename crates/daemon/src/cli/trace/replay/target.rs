@@ -8,11 +8,13 @@ use forebay_block::{BlockDevice as _, Error, ErrorKind, Result};
 use forebay_device::metered::Metered;
 use forebay_device::nbd::{NbdDevice, Uri};
 use forebay_io::Engine as IoEngine;
+use forebay_io::net::Address;
 use forebay_io::rt;
 use forebay_io::rt::meter::{self, Account, Spent};
 use forebay_trace::replay::Target;
 use tokio::sync::oneshot;
 
+use super::super::input::is_same_file;
 use crate::config::Config;
 use crate::control::status::{DeviceStatus, Status};
 use crate::serve::{self, guard};
@@ -39,7 +41,18 @@ impl On {
             }
             _ if texts.iter().all(|text| text.contains("://")) => {
                 let uris = texts.iter().map(|text| text.parse());
-                Ok(Self::Nbd(uris.collect::<Result<_>>()?))
+                let uris = uris.collect::<Result<Vec<Uri>>>()?;
+                for (number, uri) in uris.iter().enumerate() {
+                    if let Some(other) = uris[..number].iter().find(|o| is_same(o, uri)) {
+                        // One would overwrite what the other wrote.
+                        let what = format!(
+                            "--on {other} and --on {uri} are the same export, or may be (without a name it is \
+                             the server's default one): give each once, by its name"
+                        );
+                        return Err(Error::new(ErrorKind::InvalidInput, what));
+                    }
+                }
+                Ok(Self::Nbd(uris))
             }
             _ => {
                 let what = "a trace is replayed on one configuration, or on NBD exports: give --on CONFIG \
@@ -67,18 +80,22 @@ impl On {
                 meter::start();
                 let stack = engine(async move { Stack::open(&config, &Wishes::default()).await });
                 let stack = stack.await?;
-                let targets = stack.volumes().into_iter().map(|volume| Target {
-                    name: volume.name().to_owned(),
-                    device: Metered::new(volume.open(), Account::Engine),
-                });
-                let targets = targets.collect();
+                let (mut targets, mut read_only) = (Vec::new(), Vec::new());
+                for volume in stack.volumes() {
+                    read_only.push(volume.read_only());
+                    targets.push(Target {
+                        name: volume.name().to_owned(),
+                        device: Metered::new(volume.open(), Account::Engine),
+                    });
+                }
                 Ok(Opened {
                     targets,
+                    read_only,
                     stack: Some(Rc::new(stack)),
                 })
             }
             Self::Nbd(uris) => {
-                let mut targets: Vec<Target> = Vec::new();
+                let (mut targets, mut read_only) = (Vec::<Target>::new(), Vec::new());
                 for uri in uris {
                     let device = NbdDevice::connect(&uri).await?;
                     let taken = targets.iter().any(|target| target.name == uri.export);
@@ -86,15 +103,26 @@ impl On {
                         true => device.info().name,
                         false => uri.export,
                     };
+                    read_only.push(device.read_only());
                     targets.push(Target { name, device });
                 }
                 Ok(Opened {
                     targets,
+                    read_only,
                     stack: None,
                 })
             }
         }
     }
+}
+
+/// Whether two URIs lead to one export, or may.
+fn is_same(one: &Uri, other: &Uri) -> bool {
+    let server = match (&one.address, &other.address) {
+        (Address::Unix(one), Address::Unix(other)) => one == other || is_same_file(one, other),
+        (one, other) => one == other,
+    };
+    server && (one.export == other.export || one.export.is_empty() || other.export.is_empty())
 }
 
 /// Runs `work` as the engine's, with all that it spawns.
@@ -111,6 +139,8 @@ async fn engine<T: 'static>(work: impl Future<Output = T> + 'static) -> T {
 /// Open targets.
 pub(super) struct Opened {
     pub(super) targets: Vec<Target>,
+    /// Which of them cannot be written.
+    read_only: Vec<bool>,
     stack: Option<Rc<Stack>>,
 }
 
@@ -149,6 +179,34 @@ pub(super) struct EngineReport {
 }
 
 impl Opened {
+    /// Whether those of the targets that are used can take what a trace asks for; `writes` says whether it may
+    /// be to write.
+    ///
+    /// # Errors
+    /// `InvalidInput` for one that has no bytes; `ReadOnly` for one that cannot be written.
+    pub(super) fn check(&self, used: impl Fn(&Target) -> bool, writes: bool) -> Result<()> {
+        for (target, read_only) in self.targets.iter().zip(&self.read_only) {
+            let name = &target.name;
+            if !used(target) {
+                continue;
+            }
+            if target.device.info().size_bytes == 0 {
+                let what = format!(
+                    "{name} has a size of zero: replay on a volume that has room, or make it larger"
+                );
+                return Err(Error::new(ErrorKind::InvalidInput, what));
+            }
+            if writes && *read_only {
+                let what = format!(
+                    "{name} is read-only, and --destroy-data would write to it: give --skip-writes to leave \
+                     writes out, or replay on a volume that can be written"
+                );
+                return Err(Error::new(ErrorKind::ReadOnly, what));
+            }
+        }
+        Ok(())
+    }
+
     /// Looks at the counters before a replay; none over NBD.
     pub(super) fn look(&self) -> Option<Look> {
         let stack = self.stack.as_ref()?;
@@ -231,5 +289,32 @@ impl Opened {
             Some(stack) => engine(async move { stack.close().await }).await,
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_device::mem::MemDevice;
+
+    use super::*;
+
+    #[test]
+    fn a_target_without_bytes_is_refused_where_it_is_used() {
+        let target = |name: &str, size_bytes| Target {
+            name: name.into(),
+            device: MemDevice::new(name, size_bytes),
+        };
+        let opened = Opened {
+            targets: vec![target("db", 4096), target("none", 0)],
+            read_only: vec![true, false],
+            stack: None,
+        };
+        let refused = opened.check(|_| true, false).expect_err("it has no room");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        assert!(refused.report().contains("none has a size of zero"));
+        let db = |target: &Target| target.name == "db";
+        opened.check(db, false).expect("it is only read");
+        let refused = opened.check(db, true).expect_err("it is read-only");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     }
 }
