@@ -175,9 +175,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("forebay-io-tree-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("made");
         let path = dir.join("file");
-        let one = File::create(&path).expect("made");
-        let options = || File::options().read(true).write(true).open(&path);
-        let other = options().expect("there");
+        // A shared lock is for those who may read, the other kind for those who may write.
+        let mut both = File::options();
+        both.read(true).write(true).create(true).truncate(false);
+        let one = both.open(&path).expect("made");
+        let other = both.open(&path).expect("there");
         assert!(try_lock_byte(&one, 7, Lock::Shared).expect("answers"));
         assert!(try_lock_byte(&other, 8, Lock::Exclusive).expect("answers"));
         assert!(!try_lock_byte(&other, 7, Lock::Exclusive).expect("answers"));
