@@ -43,7 +43,7 @@ impl Aim {
     }
 }
 
-pub(crate) const AIMS: [Aim; 11] = [
+pub(crate) const AIMS: [Aim; 12] = [
     // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
     Aim {
         mode: Mode::WriteBack,
@@ -82,6 +82,28 @@ pub(crate) const AIMS: [Aim; 11] = [
         change: |small| Details {
             block_sizes: &[16 << 10],
             latency_us: [(20, 200), (20, 200), (4_000_000, 4_100_000)],
+            modes: vec![Mode::PassThrough, Mode::WriteThrough],
+            ..small
+        },
+        recoveries: false,
+        seeds: 6,
+    },
+    // A copy that the log has is written through in its place, so that no record waits for the backing device; quiet ends
+    // the mark. Read from the backing device after one crash and from the cache after the next.
+    Aim {
+        mode: Mode::WriteThrough,
+        durability: Durability::Flush,
+        script: &[
+            Read(0, 4),
+            Flush,
+            Pause(1000),
+            Write(0, 4),
+            Pause(7500),
+            Read(32, 4),
+            Pause(3000),
+        ],
+        change: |small| Details {
+            block_sizes: &[16 << 10],
             modes: vec![Mode::PassThrough, Mode::WriteThrough],
             ..small
         },
