@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use forebay_io::sync::{Promise, Semaphore, WaitList};
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::cleaning::Cleaning;
-use forebay_policy::{BlockId, BlockKey, Footprint, PromotionFilter, SequentialDetector};
+use forebay_policy::{BlockId, BlockKey, Footprint, PromotionFilter, SequentialDetector, Span};
 
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
-use crate::geometry::{Block, Geometry};
+use crate::geometry::{Block, Geometry, Piece, Stretch};
 use crate::integrity::{Scrubber, Sums};
 use crate::lock::LockTable;
 use crate::map::{LIVE, Map, Slot, UNRECORDED};
@@ -136,6 +137,34 @@ pub(crate) struct Job<P> {
     pub(crate) durable: bool,
     /// Belongs to a sequential stream that goes round the cache.
     pub(crate) sequential: bool,
+}
+
+impl Job<Stretch> {
+    /// What of it lies in these bytes of its region.
+    pub(crate) fn cut(&self, run: Range<u32>) -> Self {
+        let at = (run.start - self.part.start) as usize;
+        Self {
+            part: Stretch {
+                start: run.start,
+                end: run.end,
+                ..self.part
+            },
+            buf: self.buf.slice(at..at + run.len()),
+            ..*self
+        }
+    }
+
+    /// What of it lies in a block of its region.
+    pub(crate) fn piece(&self, geometry: Geometry, span: Span) -> Job<Piece> {
+        let part = geometry.piece(&self.part, span);
+        let at = (geometry.block_start(span) + part.start - self.part.start) as usize;
+        Job {
+            buf: self.buf.slice(at..at + part.len()),
+            part,
+            durable: self.durable,
+            sequential: self.sequential,
+        }
+    }
 }
 
 impl Engine {

@@ -304,6 +304,22 @@ impl Geometry {
         }
     }
 
+    /// Runs of units of its region that a part touches, as bytes within the region, cut to the part.
+    pub(crate) fn runs_of_units(
+        self,
+        part: &Stretch,
+        units: u64,
+    ) -> impl Iterator<Item = Range<u32>> {
+        let shift = self.sizes.unit_shift();
+        let (mut rest, part) = (units, *part);
+        std::iter::from_fn(move || {
+            let first = (rest != 0).then(|| rest.trailing_zeros())?;
+            let end = first + (!(rest >> first)).trailing_zeros();
+            rest &= !bits(first, end);
+            Some(part.start.max(first << shift)..part.end.min(end << shift))
+        })
+    }
+
     /// Granules that a piece touches.
     pub(crate) const fn touched(&self, piece: &Piece) -> u64 {
         let shift = self.granule_shift(piece.block.class);

@@ -205,15 +205,7 @@ impl Engine {
             found.filter(|(_, span)| wanted & !span.mask() == 0)
         };
         let start = |found: Option<BlockId>, span: Span| {
-            let piece = self.geometry.piece(&job.part, span);
-            let at = (self.geometry.backing_offset(piece.block, piece.start)
-                - self.geometry.region_offset(&job.part)) as usize;
-            let job = Job {
-                part: piece,
-                buf: job.buf.slice(at..at + piece.len()),
-                durable: job.durable,
-                sequential: job.sequential,
-            };
+            let job = job.piece(self.geometry, span);
             run(Rc::clone(self), Rc::clone(volume), found, job)
         };
         if let Some((slot, span)) = first {
@@ -234,6 +226,43 @@ impl Engine {
             return start(found, span).await;
         }
         Self::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
+    }
+
+    /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent` for what lies in none,
+    /// in runs as long as may be. So who makes no blocks asks the backing device once for each. The part's lock is held.
+    pub(crate) async fn each_block<F, G>(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        present: impl Fn(Rc<Self>, Rc<Attached>, BlockId, Job<Piece>) -> F,
+        absent: impl Fn(Rc<Self>, Rc<Attached>, Job<Stretch>) -> G,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + 'static,
+        G: Future<Output = Result<()>> + 'static,
+    {
+        let mut missing = self.geometry.units(&job.part);
+        let found: Vec<(BlockId, Span)> = {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, job.part.region, missing)
+                .collect()
+        };
+        let mut parts: Vec<Pin<Box<dyn Future<Output = Result<()>>>>> = Vec::new();
+        for (slot, span) in found {
+            missing &= !span.mask();
+            let piece = job.piece(self.geometry, span);
+            parts.push(Box::pin(present(
+                Rc::clone(self),
+                Rc::clone(volume),
+                slot,
+                piece,
+            )));
+        }
+        for run in self.geometry.runs_of_units(&job.part, missing) {
+            let run = job.cut(run);
+            parts.push(Box::pin(absent(Rc::clone(self), Rc::clone(volume), run)));
+        }
+        Self::all(parts.into_iter()).await
     }
 
     /// Whether all that a part touches is valid in the cache.

@@ -39,16 +39,24 @@ pub(super) async fn write_beside(
     copy: Copy,
 ) -> Result<()> {
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
-    engine
-        .each_piece(volume, job, move |engine, volume, found, job| async move {
-            if let Some(slot) = found {
-                volume.counters.write_hits.add(1);
-                return write_present(&engine, &volume, slot, &job, copy).await;
-            }
-            volume.counters.write_misses.add(1);
-            write_absent(&engine, &volume, &job).await
-        })
-        .await
+    let present = move |engine, volume: Rc<Attached>, slot, job| async move {
+        volume.counters.write_hits.add(1);
+        write_present(&engine, &volume, slot, &job, copy).await
+    };
+    engine.each_block(volume, job, present, write_missed).await
+}
+
+/// Writes what lies in no block, and stays out of the cache.
+pub(super) async fn write_missed(
+    engine: Rc<Engine>,
+    volume: Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
+    volume.counters.write_misses.add(1);
+    volume.counters.bypassed_writes.add(1);
+    let offset = engine.geometry.region_offset(&job.part);
+    let writing = volume.backing.write(offset, job.buf, job.durable);
+    volume.timed(Whose::Backing, writing).await
 }
 
 /// Writes a piece of a block that is not in the cache and stays out of it.

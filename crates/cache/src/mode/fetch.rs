@@ -89,30 +89,33 @@ pub(super) async fn without_promotion(
     let region = volume.region_key(job.part.region);
     let granules = engine.geometry.region_granules(&job.part);
     let _lock = engine.locks.shared(region, granules).await;
-    engine
-        .each_piece(volume, job, move |engine, volume, found, job| async move {
-            read_beside(&engine, &volume, found, &job, usable).await
-        })
-        .await
+    let present = move |engine, volume, slot, job| async move {
+        read_beside(&engine, &volume, slot, &job, usable).await
+    };
+    engine.each_block(volume, job, present, read_missed).await
+}
+
+/// Reads what lies in no block.
+async fn read_missed(engine: Rc<Engine>, volume: Rc<Attached>, job: Job<Stretch>) -> Result<()> {
+    volume.counters.read_misses.add(1);
+    volume.counters.bypassed_reads.add(1);
+    let offset = engine.geometry.region_offset(&job.part);
+    let reading = volume.backing.device.read(offset, job.buf);
+    volume.timed(Whose::Backing, reading).await
 }
 
 async fn read_beside(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    found: Option<BlockId>,
+    slot: BlockId,
     job: &Job<Piece>,
     usable: Use,
 ) -> Result<()> {
     let needed = engine.geometry.touched(&job.part);
-    let (slot, mask) = match found {
-        None => (0, 0),
-        Some(slot) => {
-            let entry = engine.map.borrow().slot(slot);
-            match usable {
-                Use::AllValid => (slot, entry.valid),
-                Use::DirtyOnly => (slot, entry.dirty),
-            }
-        }
+    let entry = engine.map.borrow().slot(slot);
+    let mask = match usable {
+        Use::AllValid => entry.valid,
+        Use::DirtyOnly => entry.dirty,
     };
     if needed & !mask == 0 {
         volume.counters.read_hits.add(1);

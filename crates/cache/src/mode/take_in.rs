@@ -77,19 +77,15 @@ pub(super) async fn take_in(
                 asked: touched,
             });
         }
-        let Some(piece) = piece else { continue };
+        if !wanted {
+            continue;
+        }
         engine.map.borrow_mut().used(slot, span.class, touched);
         match touched & !valid {
             0 => volume.counters.read_hits.add(1),
             _ => volume.counters.read_misses.add(1),
         }
-        let at = (geometry.block_start(span) + piece.start - job.part.start) as usize;
-        let piece = Job {
-            buf: job.buf.slice(at..at + piece.len()),
-            part: piece,
-            durable: false,
-            sequential: job.sequential,
-        };
+        let piece = job.piece(geometry, span);
         let within = piece.part.start..piece.part.end;
         if !engine.commit.is_alive() {
             let base = geometry.block_start(span);

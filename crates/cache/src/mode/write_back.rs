@@ -25,18 +25,8 @@ pub(super) async fn write(
     }
     let starts = [job.part.start].into_iter().chain(cuts.clone());
     let ends = cuts.into_iter().chain([job.part.end]);
-    Engine::all(starts.zip(ends).map(|(start, end)| {
-        let at = (start - job.part.start) as usize;
-        let part = Stretch {
-            start,
-            end,
-            ..job.part
-        };
-        let job = Job {
-            buf: job.buf.slice(at..at + part.len()),
-            part,
-            ..job
-        };
+    Engine::all((starts.zip(ends)).map(|(start, end)| {
+        let job = job.cut(start..end);
         write_part(engine, volume, job, Use::Noted)
     }))
     .await
@@ -91,32 +81,44 @@ async fn write_part(
     using: Use,
 ) -> Result<()> {
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    if job.sequential || engine.above_dirty_limit() {
+        let present = move |engine, volume, slot, job| async move {
+            write_present(&engine, &volume, slot, &job, using).await
+        };
+        return engine
+            .each_block(volume, job, present, around::write_missed)
+            .await;
+    }
     engine
         .each_piece(volume, job, move |engine, volume, found, job| async move {
-            write_piece(&engine, &volume, found, &job, using).await
+            match found {
+                Some(slot) => write_present(&engine, &volume, slot, &job, using).await,
+                None => write_missed(&engine, &volume, &job).await,
+            }
         })
         .await
 }
 
-async fn write_piece(
+async fn write_present(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
-    found: Option<BlockId>,
+    slot: BlockId,
     job: &Job<Piece>,
     using: Use,
 ) -> Result<()> {
-    if let Some(slot) = found {
-        if using == Use::New {
-            volume.counters.write_hits.add(1);
-        }
-        return cached::write(engine, volume, slot, job, using).await;
+    if using == Use::New {
+        volume.counters.write_hits.add(1);
     }
+    cached::write(engine, volume, slot, job, using).await
+}
+
+/// Writes a piece that lies in no block: into a new one, if one may be had.
+async fn write_missed(engine: &Rc<Engine>, volume: &Rc<Attached>, job: &Job<Piece>) -> Result<()> {
     volume.counters.write_misses.add(1);
     let block = job.part.block;
-    let admitted =
-        !job.sequential && !engine.above_dirty_limit() && volume.promotes(volume.key(block));
+    let admitted = !engine.above_dirty_limit() && volume.promotes(volume.key(block));
     if admitted && let Some(slot) = engine.allocate(volume.id, block).await {
-        let result = cached::write(engine, volume, slot, job, using).await;
+        let result = cached::write(engine, volume, slot, job, Use::New).await;
         if result.is_err() {
             cached::forget_if_empty(engine, slot);
         }

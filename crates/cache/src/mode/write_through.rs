@@ -16,6 +16,9 @@ pub(super) async fn write(
     volume: &Rc<Attached>,
     job: Job<Stretch>,
 ) -> Result<()> {
+    if job.sequential {
+        return around::write_beside(engine, volume, job, around::Copy::Extend).await;
+    }
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
@@ -36,8 +39,7 @@ async fn write_piece(
     }
     volume.counters.write_misses.add(1);
     let block = job.part.block;
-    if !job.sequential
-        && volume.promotes(volume.key(block))
+    if volume.promotes(volume.key(block))
         && let Some(slot) = engine.allocate(volume.id, block).await
     {
         return around::write_and_insert(engine, volume, slot, job).await;
