@@ -39,6 +39,11 @@ pub enum Case {
         /// Draws everything.
         seed: u64,
     },
+    /// The same, on devices whose contents rot.
+    Rot {
+        /// Draws everything.
+        seed: u64,
+    },
 }
 
 impl fmt::Display for Case {
@@ -72,6 +77,7 @@ impl fmt::Display for Case {
                 write_crash(f, crash)
             }
             Self::Random { seed } => write!(f, "random {seed}"),
+            Self::Rot { seed } => write!(f, "rot {seed}"),
         }
     }
 }
@@ -131,6 +137,7 @@ impl FromStr for Case {
         let seed = words.number()?;
         let case = match kind {
             "random" => Self::Random { seed },
+            "rot" => Self::Rot { seed },
             "sweep" => {
                 let stop = match words.word()? {
                     "before-io" => Stop::BeforeIo(words.number()?),
@@ -180,6 +187,7 @@ mod tests {
     fn a_case_is_read_as_it_is_written() {
         for text in [
             "random 18446744073709551615",
+            "rot 3",
             "sweep 7 before-io 12 power none",
             "sweep 7 after-io 1 power all-but 3",
             "sweep 7 before-poll 900 process 5",

@@ -87,7 +87,7 @@ impl<S: Stack> Target<S> {
     }
 
     /// Runs a step of a case; a violation or a panic in it names the case.
-    fn within<T>(
+    pub(crate) fn within<T>(
         &self,
         case: Case,
         step: impl FnOnce() -> Result<T, String>,
@@ -107,7 +107,7 @@ impl<S: Stack> Target<S> {
         })
     }
 
-    fn first_life(&self, seed: u64) -> Life {
+    pub(crate) fn first_life(&self, seed: u64) -> Life {
         Life {
             seed,
             verify: false,
@@ -140,7 +140,7 @@ impl<S: Stack> Target<S> {
 
     /// Opens the machine after a crash and checks everything; lets it end once more, cleanly or
     /// not, and checks again. With `power_stays` no power loss is among the ends.
-    fn recover(
+    pub(crate) fn recover(
         &self,
         machine: &mut Machine<S>,
         seed: u64,
@@ -455,6 +455,7 @@ impl<S: Stack> Target<S> {
     pub fn replay(&self, case: Case) -> Result<(), Failure> {
         self.within(case, || match case {
             Case::Random { seed } => self.random_lives(seed).map(|_| ()),
+            Case::Rot { seed } => self.rotting_lives(seed).map(|_| ()),
             Case::Fault { seed, .. } => {
                 let fresh = Machine::new(&self.stack, seed)?;
                 self.fault(&fresh, case).map(|_| ())

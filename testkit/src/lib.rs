@@ -7,14 +7,17 @@
 //! - [`machine`]: simulated devices, a stack on them and the model, through lives and crashes.
 //! - [`crash`]: the drivers: every crash point of one workload, every failure of one operation, and
 //!   random lives by seed.
+//! - [`rot`]: random lives on devices whose contents rot.
 //! - [`traces`]: references to blocks, made or from real traces.
 //! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
 
 pub mod case;
 pub mod crash;
+mod job;
 pub mod machine;
 pub mod model;
 mod outcome;
+pub mod rot;
 pub mod stack;
 pub mod stamp;
 pub mod traces;

@@ -7,7 +7,7 @@ use forebay_block::{Buf, Op};
 use forebay_io::sim::{Keep, Outcome, Rng, World};
 
 use crate::model::{Intent, Loss, Model};
-use crate::stack::{Process, Running, Stack};
+use crate::stack::{Decay, Process, Running, Stack};
 use crate::workload::{Clients, Plan};
 
 /// Bytes of the memory that outlives a process.
@@ -110,7 +110,9 @@ impl<S: Stack> Machine<S> {
         }
     }
 
-    fn process(&self) -> Process {
+    /// What a process that starts now finds.
+    #[must_use]
+    pub fn process(&self) -> Process {
         let mut boot_id = [0xb0; 16];
         boot_id[..8].copy_from_slice(&self.boot.to_le_bytes());
         Process {
@@ -148,6 +150,29 @@ impl<S: Stack> Machine<S> {
             Outcome::Crashed => Ok(End::Crashed),
             Outcome::Deadlock(why) => Err(why.to_owned()),
         }
+    }
+
+    /// What is known of the volumes' contents.
+    #[must_use]
+    pub fn model(&self) -> std::cell::RefMut<'_, Model> {
+        self.model.borrow_mut()
+    }
+
+    /// Lets something rot that `draw` names, between two lives. Whether there was anything.
+    ///
+    /// # Errors
+    /// In words, if the stack cannot look at its own media.
+    pub fn rot(&self, decay: Decay, draw: u64) -> Result<bool, String> {
+        let (stack, process) = (Rc::clone(&self.stack), self.process());
+        let run = async move { stack.rot(&process, decay, draw).await };
+        let damage = match self.world.run(draw, run) {
+            Outcome::Finished(Ok(damage)) => damage,
+            ended => return Err(format!("what is to rot cannot be looked for: {ended:?}")),
+        };
+        let mut model = self.model.borrow_mut();
+        damage.rotted.iter().for_each(|range| model.rot(*range));
+        damage.lost.iter().for_each(|range| model.damage(*range));
+        Ok(damage.any)
     }
 
     /// Takes the memory away that outlives a process.

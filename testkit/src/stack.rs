@@ -19,6 +19,26 @@ pub struct Process {
     pub boot_id: [u8; 16],
 }
 
+/// What rots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// What clients stored, where the stack promises to notice.
+    Data,
+    /// What the stack keeps beside that.
+    Metadata,
+}
+
+/// What rot may cost.
+#[derive(Clone, Debug, Default)]
+pub struct Damage {
+    /// Something rotted.
+    pub any: bool,
+    /// Data that is nowhere else: reading it is an error that names just this.
+    pub rotted: Vec<LostRange>,
+    /// What the metadata spoke of that rotted: it may be as it was at any time before.
+    pub lost: Vec<LostRange>,
+}
+
 /// A stack of block devices under test.
 pub trait Stack: 'static {
     /// What runs while the stack is open.
@@ -38,6 +58,18 @@ pub trait Stack: 'static {
 
     /// Opens the stack, on fresh devices or after any crash.
     fn open(&self, process: &Process) -> impl Future<Output = Result<Self::Running>>;
+
+    /// Lets something on media rot that `draw` names, while nobody uses it; nothing, where the stack has nothing
+    /// of the kind.
+    fn rot(
+        &self,
+        process: &Process,
+        decay: Decay,
+        draw: u64,
+    ) -> impl Future<Output = Result<Damage>> {
+        _ = (process, decay, draw);
+        std::future::ready(Ok(Damage::default()))
+    }
 }
 
 /// Data that a stack says is lost.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Op, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, ErrorKind, Op, Result};
 use forebay_io::rt;
 use forebay_io::sim::{Rng, Stopper};
 use forebay_io::sync::WaitList;
@@ -117,8 +117,10 @@ impl Clients {
         if self.is_over() {
             return std::future::pending().await;
         }
+        let bytes = intent.offset..intent.offset + intent.len;
         if let Err(error) = &result
             && !self.errors_allowed
+            && !self.model.borrow_mut().names_rot(volume, bytes, error)
         {
             self.fail(format!(
                 "volume {volume}: {intent:?} failed: {}",
@@ -156,6 +158,17 @@ impl Clients {
                 self.perform(volume, device, intent).await;
             }
         }
+        // An error names one range, though others that were read with it may have rotted, too.
+        let unfound = self.model.borrow().unfound_rot();
+        for range in unfound {
+            let intent = Intent {
+                op: Op::Read,
+                offset: range.offset,
+                len: range.len,
+            };
+            self.perform(range.volume, &volumes[range.volume], intent)
+                .await;
+        }
     }
 
     async fn play<R: Running>(&self, running: &R, script: &[Step]) {
@@ -189,6 +202,7 @@ impl Clients {
     fn controlled(&self, result: Result<()>) {
         if let Err(error) = result
             && !self.errors_allowed
+            && !(error.kind() == ErrorKind::Corrupt && self.model.borrow().has_rot())
         {
             self.fail(format!("control: {}", error.report()));
         }

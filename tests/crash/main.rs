@@ -3,6 +3,8 @@
 //!
 //! `FOREBAY_SEEDS=n` runs n random seeds in place of 5000; `FOREBAY_SEED=n` starts them at n.
 
+mod repair;
+mod rot;
 #[path = "../stack/mod.rs"]
 mod stack;
 

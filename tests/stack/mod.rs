@@ -1,19 +1,22 @@
 //! The cache as the stack under test, in every configuration that the tests ask for.
 
 mod aims;
+mod rot;
 mod setup;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, VolumeOptions,
+    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, RepairOptions,
+    VolumeOptions,
 };
-use forebay_io::sim::{DiskConfig, World};
+use forebay_io::sim::{DiskConfig, SimDisk, World};
 use forebay_metadata::superblock::{PlanInput, Superblock};
 use forebay_testkit::model::Promise;
-use forebay_testkit::stack::{LostRange, Process, Running, Stack};
+use forebay_testkit::stack::{Damage, Decay, LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
 
 pub(crate) use setup::Setup;
@@ -25,12 +28,18 @@ use setup::{Details, VOLUMES};
 pub(crate) struct CacheStack {
     setup: Setup,
     details: Details,
+    /// The log was damaged, and the next start that succeeds must say so.
+    damaged: Cell<bool>,
 }
 
 impl CacheStack {
     pub(crate) fn new(setup: Setup) -> Rc<Self> {
         let details = setup.details();
-        Rc::new(Self { setup, details })
+        Rc::new(Self {
+            setup,
+            details,
+            damaged: Cell::new(false),
+        })
     }
 
     /// Longer than anything takes that is well: the devices of some aims are very slow.
@@ -38,12 +47,30 @@ impl CacheStack {
         Duration::from_secs(if self.setup.is_aimed() { 2000 } else { 60 })
     }
 
-    fn devices(&self, process: &Process) -> Devices {
+    pub(crate) fn devices(&self, process: &Process) -> Devices {
         Devices {
             data: Rc::new(process.disks[0].clone()),
             metadata: (self.details.metadata_device)
                 .then(|| Rc::new(process.disks[1].clone()) as Rc<dyn BlockDevice>),
         }
+    }
+}
+
+impl CacheStack {
+    /// What a repair is given.
+    #[allow(dead_code, reason = "not every test repairs")]
+    pub(crate) fn repair_options(&self, process: &Process) -> RepairOptions {
+        RepairOptions {
+            journal: self.details.journal.then(|| process.journal.clone()),
+            boot_id: process.boot_id,
+            data: true,
+        }
+    }
+
+    /// The next start need not tell of damage: somebody may have mended it before.
+    #[allow(dead_code, reason = "not every test repairs")]
+    pub(crate) fn excuse(&self) {
+        self.damaged.set(false);
     }
 }
 
@@ -170,13 +197,20 @@ impl Stack for CacheStack {
             patience: self.timeout(),
             ..CacheOptions::new(process.boot_id)
         };
+        // A start that is cut off may have left the damage behind already.
+        let damaged = self.damaged.take();
         let (cache, report) = Cache::open(self.devices(process), options).await?;
         if let Some(blocks) = details.blocks {
             // Of several sizes, whole groups only.
             let found = cache.stats().blocks;
             assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
         }
-        let devices_are_well = process.disks.iter().all(|disk| disk.counters().failed == 0);
+        let count = |disk: &SimDisk| disk.counters().failed + disk.counters().rotted;
+        let devices_are_well = process.disks.iter().all(|disk| count(disk) == 0);
+        if damaged && report.damaged_records == 0 {
+            let what = format!("damage is not told: {report:?}");
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
         if devices_are_well && report.damaged_records + report.unreadable_units > 0 {
             let what = format!("a crash looks like damage: {report:?}");
             return Err(Error::new(ErrorKind::Corrupt, what));
@@ -215,6 +249,10 @@ impl Stack for CacheStack {
             volumes,
             lost,
         })
+    }
+
+    async fn rot(&self, process: &Process, decay: Decay, draw: u64) -> Result<Damage> {
+        self.decay(process, decay, draw).await
     }
 }
 

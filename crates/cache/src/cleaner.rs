@@ -17,7 +17,8 @@ use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, Look, Turn, W
 
 use crate::clean::BATCH;
 use crate::engine::{Attached, Engine};
-use crate::map::{LIVE, REWRITTEN, Slot};
+use crate::integrity::Sums;
+use crate::map::{LIVE, Map, REWRITTEN, Slot};
 
 /// How long nothing happens before policies are asked again.
 const TICK: Duration = Duration::from_millis(500);
@@ -268,7 +269,7 @@ impl Engine {
             && let Some(slot) = cleaner.wanted.borrow_mut().pop_front()
         {
             // What was wanted may have gone along with other blocks already, or be another volume's by now.
-            if map.volume(slot) == volume.id && self.can_be_cleaned(&map.slot(slot)) {
+            if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
                 slots.push(slot);
             }
         }
@@ -282,7 +283,7 @@ impl Engine {
             }
             for slot in map.pop_dirty(volume.id) {
                 let entry = map.slot(slot);
-                if !self.can_be_cleaned(&entry) {
+                if !self.is_worth_cleaning(&map, slot) {
                     map.requeue_dirty(slot);
                 } else if entry.has(REWRITTEN) && turn.spare {
                     // Written to since the hand came by last: it may be again before it comes next.
@@ -297,6 +298,15 @@ impl Engine {
             }
         }
         slots
+    }
+
+    /// Whether a block can be cleaned, and something of it is dirty that is not known to be corrupt: what is, stays, and
+    /// would be come to again and again.
+    fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
+        let entry = map.slot(slot);
+        let bad = |sums: &Sums| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
+        let bad = self.sums.as_ref().map_or(0, bad);
+        entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
     }
 
     pub(crate) fn can_be_cleaned(&self, entry: &Slot) -> bool {

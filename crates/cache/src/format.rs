@@ -228,7 +228,7 @@ fn describe(
     }
     if replayed.damaged_records > 0 {
         problems.push(format!(
-            "{} records of the log are damaged: clean data that is older is not used, and dirty data of which only these told is lost, nobody knows which; check what the clients stored",
+            "{} records of the log are damaged: clean data is not used, and dirty data of which only these told is lost, nobody knows which; check what the clients stored",
             replayed.damaged_records
         ));
     }
@@ -266,7 +266,7 @@ fn describe(
             for found in blocks {
                 let block = &found.block;
                 let maybe_dirty = maybe_dirty(block);
-                let gone = found.reduced && block.dirty == 0 && !maybe_dirty;
+                let gone = replayed.damaged_records > 0 && block.dirty == 0 && !maybe_dirty;
                 if block.volume == volume.id && block.valid != 0 && !gone {
                     inspected.cached_bytes += geometry.block_bytes(block.class);
                     let dirty = if maybe_dirty {

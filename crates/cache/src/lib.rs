@@ -7,7 +7,7 @@
 //! Follow a request: [`engine`] cuts it into pieces, one a cache block; [`mode`] dispatches a piece by
 //! cache mode ([`fast`] takes hits the short way); [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
 //! durable, from what [`queue`] holds; [`region`] keeps the marks that rules 3 and 5 ask for, [`tracking`] what takes their place; [`clean`] writes dirty blocks back, when [`cleaner`] says so;
-//! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached. docs/format.md and
+//! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
 
 mod attach;
@@ -37,6 +37,7 @@ mod rebuild;
 mod reclaim;
 mod recover;
 mod region;
+mod repair;
 mod serve;
 mod stats;
 mod tail;
@@ -46,10 +47,11 @@ pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;
 pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
-pub use integrity::ScrubProgress;
+pub use integrity::{DataReport, ScrubProgress};
 pub use open::Cache;
 pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 pub use recover::{LostRange, RecoveryReport};
+pub use repair::{RepairOptions, RepairReport, repair, verify};
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, VolumeStats};
 pub use tracking::TreeStats;
 

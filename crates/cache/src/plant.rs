@@ -23,6 +23,8 @@ pub enum Fault {
     TrustAcrossSessions,
     /// Dirty data that was abandoned is forgotten in memory alone.
     AbandonInMemory,
+    /// Rule 7: clean data is believed though a newer record is damaged.
+    TrustDamaged,
 }
 
 #[cfg(any(test, feature = "plant"))]

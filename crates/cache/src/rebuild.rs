@@ -14,15 +14,14 @@ use forebay_policy::{BlockId, BlockKey, Misplaced};
 use crate::geometry::{Block, Geometry};
 use crate::integrity::{CELL, LoadedSums};
 use crate::map::{LIVE, Map, NO_RECORD, Slot};
-use crate::recover::{Placed, RecoveredMap, RecoveryReport, Zombie};
+use crate::plant::{Fault, planted};
+use crate::recover::{LostRange, Placed, RecoveredMap, RecoveryReport, Zombie};
 use crate::region::Regions;
 use crate::tracking::Tracking;
 
 /// What is to be looked at of a slot when all are there: the state of its mark,
 const MAYBE_DIRTY: u8 = 1;
 const INTENT: u8 = 2;
-/// its record may be out of date for damage,
-const REDUCED: u8 = 4;
 /// the process journal told it,
 const JOURNALED: u8 = 8;
 /// what is clean of it is not to be believed,
@@ -146,9 +145,6 @@ impl Rebuild {
             Some(lsn) => self.map.set_record(slot, ring_place(lsn, self.log_records)),
             None => *note |= JOURNALED,
         }
-        if found.reduced {
-            *note |= REDUCED;
-        }
         if record.valid == 0 {
             *note |= EMPTY;
         }
@@ -181,9 +177,11 @@ impl Rebuild {
         // A lost record may have been a mark.
         let is_damaged = replayed.damaged_records + replayed.unreadable_units > 0;
         let doubts = is_damaged && self.sums.is_some();
+        // And that of *intent*, whether a clean record stands before or behind it.
+        let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
-            if note == 0 && !ask && !doubts || !self.map.has(slot, LIVE) {
+            if note == 0 && !ask && !doubts && !distrusts || !self.map.has(slot, LIVE) {
                 continue;
             }
             let was = self.map.slot(slot);
@@ -200,10 +198,13 @@ impl Rebuild {
                 MarkState::Intent => valid = dirty,
                 MarkState::None => {}
             }
-            if note & REDUCED != 0 {
+            if distrusts && was.valid != was.dirty {
                 match state {
                     // What was written in place stands nowhere else.
-                    MarkState::MaybeDirty => tell_of_doubt(superblock, &self.geometry, &was),
+                    MarkState::MaybeDirty => {
+                        let doubted = tell_of_doubt(superblock, &self.geometry, &was);
+                        report.doubted.extend(doubted);
+                    }
                     MarkState::Intent | MarkState::None => valid = dirty,
                 }
             }
@@ -228,7 +229,7 @@ impl Rebuild {
             if open && let Some(sums) = &mut self.sums {
                 sums.doubt(place, was.class, was.valid);
             }
-            if valid != was.valid || note & (JOURNALED | REDUCED) != 0 || open {
+            if valid != was.valid || note & JOURNALED != 0 || distrusts || open {
                 stale.push(slot);
             }
             if dirty != was.dirty && state == MarkState::MaybeDirty {
@@ -309,15 +310,21 @@ fn ring_place(lsn: u64, records: u64) -> u32 {
 }
 
 /// A block is kept, and will be written back, though a record that let it go may have been damaged.
-fn tell_of_doubt(superblock: &Superblock, geometry: &Geometry, slot: &Slot) {
+fn tell_of_doubt(superblock: &Superblock, geometry: &Geometry, slot: &Slot) -> Option<LostRange> {
     let mut volumes = superblock.volumes.iter();
-    let volume = volumes.find(|volume| volume.id == slot.key.volume());
+    let volume = volumes.find(|volume| volume.id == slot.key.volume())?;
+    let range = LostRange {
+        volume: volume.name.clone(),
+        offset: slot.key.block() * geometry.unit_bytes(),
+        len: geometry.block_bytes(slot.class),
+    };
     tracing::warn!(
-        volume = volume.map(|volume| volume.name.as_str()),
-        offset = slot.key.block() * geometry.unit_bytes(),
-        len = geometry.block_bytes(slot.class),
+        volume = range.volume,
+        offset = range.offset,
+        len = range.len,
         "kept as dirty; newer records are damaged, and one of them may have said otherwise: check what was stored there"
     );
+    Some(range)
 }
 
 #[cfg(test)]
@@ -373,7 +380,6 @@ mod tests {
                 sums: 0,
             },
             lsn: Some(lsn),
-            reduced: false,
         };
         // The kill of the older one was lost to damage.
         for older_dirty in [0b11, 0] {

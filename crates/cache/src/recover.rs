@@ -58,6 +58,8 @@ pub struct RecoveryReport {
     pub distrusted_blocks: u64,
     /// Acknowledged and not flushed before a flush of the cache device failed: lost.
     pub lost: Vec<LostRange>,
+    /// Kept as dirty, and to be written back, though a damaged record may have said otherwise.
+    pub doubted: Vec<LostRange>,
 }
 
 /// What lies at a place and holds nothing, but for a record that is alive.

@@ -18,6 +18,7 @@ mod identity;
 mod integrity;
 mod limits;
 mod stalls;
+mod sums_cost;
 mod together;
 mod tracking;
 mod turns;

@@ -29,8 +29,6 @@ pub struct FoundBlock {
     pub block: BlockRecord,
     /// Number of the record in the log; none if the process journal told it.
     pub lsn: Option<u64>,
-    /// Whether a newer record may have been damaged, so that what this one calls clean is not believed.
-    pub reduced: bool,
 }
 
 /// A marked region.
@@ -63,8 +61,8 @@ pub struct Replayed {
     pub last_open: Option<([u8; 16], bool)>,
     /// Records that verify and count.
     pub records: u64,
-    /// Records between the tail and the last batch that do not verify: damage. What older records
-    /// said of clean data was dropped for it.
+    /// Records between the tail and the last batch that do not verify: damage. What any record says of clean data
+    /// is not to be believed for it: one that is lost may have been the mark of *intent* above that.
     pub damaged_records: u64,
     /// Units, of those that count, that could not be read; if there is no record at all, of all.
     pub unreadable_units: u64,
@@ -175,12 +173,10 @@ impl Reader<'_> {
             Body::Pad => {}
             Body::Block(block) if block.slot < self.slots => {
                 if self.seen.insert(block.slot) {
-                    let reduced = self.replayed.damaged_records > 0 && block.valid != block.dirty;
                     if counts {
                         self.found.push(FoundBlock {
                             block,
                             lsn: Some(lsn),
-                            reduced,
                         });
                     }
                 } else if self.owed.has(block.slot) {
@@ -221,11 +217,7 @@ impl Reader<'_> {
         if block.slot < self.slots && self.seen.insert(block.slot) {
             self.owed.insert(block.slot);
             self.journaled.insert(block.slot, block);
-            self.found.push(FoundBlock {
-                block,
-                lsn: None,
-                reduced: false,
-            });
+            self.found.push(FoundBlock { block, lsn: None });
         }
     }
 

@@ -6,6 +6,7 @@
 //! so that a part of a cache is always recognised as such.
 
 mod checksums;
+mod mend;
 mod tracking;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};

@@ -54,6 +54,25 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub(super) struct History {
     versions: Vec<Version>,
+    damage: Option<Damage>,
+}
+
+/// Metadata that spoke of the sector was lost: whatever was ever written here up to then may be back.
+#[derive(Clone, Copy, Debug)]
+struct Damage {
+    /// The last version by then.
+    up_to: u64,
+    /// A read has shown which one it is.
+    shown: bool,
+}
+
+impl Content {
+    const fn number(self) -> u64 {
+        match self {
+            Self::Zero => 0,
+            Self::Write(number) => number,
+        }
+    }
 }
 
 impl Version {
@@ -76,11 +95,57 @@ impl History {
                 promised: true,
                 later: Vec::new(),
             }],
+            damage: None,
         }
     }
 
     pub(super) const fn is_settled(&self) -> bool {
-        self.versions.len() == 1
+        self.versions.len() == 1 && self.damage.is_none()
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        let mut versions = self.versions.iter();
+        versions.any(|version| version.state == State::InFlight)
+    }
+
+    /// What was known of the sector up to version `up_to` may be lost. Nothing is in flight.
+    pub(super) const fn damage(&mut self, up_to: u64) {
+        self.damage = Some(Damage {
+            up_to,
+            shown: false,
+        });
+    }
+
+    /// After damage: whether a read may find what is older than all that is known, which it then is for good.
+    fn came_back(&mut self, content: Content, submitted: u64, now: u64) -> bool {
+        let Some(damage) = &mut self.damage else {
+            return false;
+        };
+        let up_to = damage.up_to;
+        let overtaken = self.versions.iter().any(|version| {
+            let took_effect = version.state == State::Certain && version.ended < submitted
+                || version.read_at < submitted;
+            version.number > up_to && took_effect
+        });
+        if damage.shown || overtaken || content.number() > up_to {
+            return false;
+        }
+        damage.shown = true;
+        self.versions.retain(|version| version.number > up_to);
+        self.versions.insert(
+            0,
+            Version {
+                number: content.number(),
+                content,
+                submitted: 0,
+                ended: 0,
+                state: State::Certain,
+                read_at: now,
+                promised: false,
+                later: Vec::new(),
+            },
+        );
+        true
     }
 
     pub(super) fn submit(&mut self, number: u64, content: Content, now: u64) {
@@ -113,6 +178,9 @@ impl History {
 
     /// Everything that took effect before a flush was submitted is promised.
     pub(super) fn promise(&mut self, flush_submitted: u64) {
+        if self.damage.is_some_and(|damage| damage.shown) {
+            self.damage = None;
+        }
         for version in &mut self.versions {
             let effective = version.state == State::Certain || version.read_at < flush_submitted;
             if version.ended < flush_submitted && effective {
@@ -163,6 +231,19 @@ impl History {
         submitted: u64,
         now: u64,
     ) -> Result<(), String> {
+        let known = self.read_known(content, submitted, now);
+        if known.is_err() && self.came_back(content, submitted, now) {
+            return Ok(());
+        }
+        if known.is_ok()
+            && let Some(damage) = &mut self.damage
+        {
+            damage.shown = true;
+        }
+        known
+    }
+
+    fn read_known(&mut self, content: Content, submitted: u64, now: u64) -> Result<(), String> {
         if let [only] = &mut self.versions[..] {
             if only.content != content {
                 return Err(self.describe(submitted));
@@ -219,6 +300,9 @@ impl History {
 
     /// Power was lost: what was not promised is there, or never will be.
     pub(super) fn lose_power(&mut self, now: u64) {
+        if let Some(damage) = &mut self.damage {
+            damage.shown = false;
+        }
         let dead = self.dead(|version| version.promised);
         let mut dead = dead.iter();
         self.versions

@@ -14,12 +14,14 @@
 //! - Once read, the outcome of a crash or of a discard stays, and the next FLUSH promises it.
 
 mod history;
+mod rot;
 
 use forebay_block::{Buf, Op, Request, Result};
 
 use crate::stack::LostRange;
 use crate::stamp::{self, Content, SECTOR_BYTES};
 use history::{Ending, History};
+use rot::Rot;
 
 /// What an acknowledgement promises against power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub struct Model {
     number: u64,
     /// Submission times of reads in flight.
     reads: Vec<u64>,
+    /// Dirty data that rotted, and that nobody has rewritten.
+    rot: Vec<Rot>,
 }
 
 impl Model {
@@ -86,6 +90,7 @@ impl Model {
             now: 1,
             number: 0,
             reads: Vec::new(),
+            rot: Vec::new(),
         }
     }
 
@@ -113,6 +118,7 @@ impl Model {
         };
         if let Some(content) = content {
             self.number += 1;
+            self.forget_told(volume, first..first + sectors);
             for history in &mut self.volumes[volume][first..first + sectors] {
                 history.prune(self.reads.iter().copied().min().unwrap_or(self.now));
                 history.submit(self.number, content, self.now);
@@ -168,6 +174,7 @@ impl Model {
                 let at = self.reads.iter().position(|&at| at == ticket.submitted);
                 self.reads.swap_remove(at.expect("the read is in flight"));
                 if result.is_ok() {
+                    self.check_told(ticket.volume, range)?;
                     return self.check(ticket, buf.expect("a read has a buffer"));
                 }
             }
@@ -187,8 +194,11 @@ impl Model {
                 } else {
                     Ending::Failed
                 };
-                for history in &mut self.volumes[ticket.volume][range] {
+                for history in &mut self.volumes[ticket.volume][range.clone()] {
                     history.end(ticket.number, how, promised, now);
+                }
+                if result.is_ok() {
+                    self.rewritten(ticket.volume, range);
                 }
             }
             Op::Discard => {

@@ -255,3 +255,55 @@ fn zeroes_of_several_sources_are_not_mistaken() {
     bench.ok(&second);
     assert_eq!(bench.may(&[0, first]), [true, false]);
 }
+
+const RANGE: LostRange = LostRange {
+    volume: 0,
+    offset: 0,
+    len: 512,
+};
+
+#[test]
+fn damage_brings_back_what_was_there_once_and_for_good() {
+    let mut bench = Bench::new(Promise::Flush);
+    let (first, second) = (bench.run(FUA), bench.run(FUA));
+    assert_eq!(bench.may(&[0, first, second]), [false, false, true]);
+    bench.model.damage(RANGE);
+    assert_eq!(bench.may(&[0, first, second]), [true; 3]);
+    assert!(bench.reads(first));
+    assert_eq!(bench.may(&[0, first, second]), [false, true, false]);
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&[0, first, second]), [false, true, false]);
+    bench.model.damage(RANGE);
+    let third = bench.run(FUA);
+    assert_eq!(bench.may(&[0, first, third]), [false, false, true]);
+}
+
+#[test]
+fn rot_is_an_error_that_names_it_until_all_of_it_is_rewritten() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(FUA);
+    bench.model.rot(RANGE);
+    assert_eq!(bench.model.unfound_rot(), [RANGE]);
+    let error = |kind, place: u64| {
+        let what = format!("volume v: 512 bytes at {place} are lost");
+        Error::new(kind, what)
+    };
+    for (told, allowed) in [
+        (error(ErrorKind::Io, 0), false),
+        (error(ErrorKind::Corrupt, 512), false),
+        (error(ErrorKind::Corrupt, 0), true),
+    ] {
+        assert_eq!(bench.model.names_rot(0, 0..512, &told), allowed, "{told}");
+    }
+    assert!(
+        !bench
+            .model
+            .names_rot(0, 512..1024, &error(ErrorKind::Corrupt, 0))
+    );
+    assert_eq!(bench.model.unfound_rot(), []);
+    assert!(!bench.reads(first), "it was said to be lost");
+    let second = bench.run(WRITE);
+    assert!(!bench.model.has_rot());
+    assert!(bench.reads(second));
+}

@@ -7,13 +7,15 @@
 //! that it goes with. What is under a mark after a crash, or does not fit its record, has no checksum that is known:
 //! it is believed, and gets one when it is next seen ([`read`]). docs/durability.md argues it.
 //!
-//! [`write`] keeps them, [`read`] verifies, [`restore`] reads the table back, [`scrub`] looks at everything.
+//! [`write`] keeps them, [`read`] verifies, [`restore`] reads the table back, [`scrub`] looks at everything, [`alone`] where no volume is served.
 
+mod alone;
 mod read;
 mod restore;
 mod scrub;
 mod write;
 
+pub use alone::DataReport;
 pub(crate) use read::Verdict;
 pub(crate) use restore::LoadedSums;
 pub use scrub::ScrubProgress;
@@ -26,7 +28,7 @@ use forebay_block::{Buf, Error, ErrorKind};
 use forebay_metadata::Seed;
 use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::sums::{BAD, CELL_BYTES, DataHash, SumsPlace, UNKNOWN, digest};
+use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, UNKNOWN, digest};
 use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine};
@@ -49,7 +51,10 @@ pub(crate) struct Sums {
     changed: RefCell<Vec<u64>>,
     /// Units that the batch which is being built goes with.
     due: RefCell<Vec<u64>>,
-    /// Cells that are known to be bad.
+    /// Cells that are known to be bad, a bit each. What the table says of them stays as it was, so that a round which is
+    /// cut off leaves it fitting the record that calls them bad, or the one before.
+    bad_cells: RefCell<Vec<u64>>,
+    /// How many these are.
     bad: Cell<u64>,
     pub(crate) stats: SumsStats,
 }
@@ -112,9 +117,11 @@ impl Sums {
 
     #[inline]
     fn look(&self, cell: usize, buf: &Buf) -> Look {
+        if self.is_bad(cell) {
+            return Look::Corrupt;
+        }
         match self.values.borrow()[cell] {
             UNKNOWN => Look::Unknown,
-            BAD => Look::Corrupt,
             sum if sum == self.sum_of(buf) => Look::Sound,
             _ => Look::Corrupt,
         }
@@ -125,9 +132,23 @@ impl Sums {
         if before != sum {
             let unit = cell / self.place.unit_cells();
             self.changed.borrow_mut()[unit / 64] |= 1 << (unit % 64);
-            let (was, is) = (u64::from(before == BAD), u64::from(sum == BAD));
-            self.bad.set(self.bad.get() + is - was);
         }
+        if self.is_bad(cell) {
+            self.bad_cells.borrow_mut()[cell / 64] &= !(1 << (cell % 64));
+            self.bad.set(self.bad.get() - 1);
+        }
+    }
+
+    fn set_bad(&self, cell: usize) {
+        if !self.is_bad(cell) {
+            self.bad_cells.borrow_mut()[cell / 64] |= 1 << (cell % 64);
+            self.bad.set(self.bad.get() + 1);
+        }
+    }
+
+    #[inline]
+    fn is_bad(&self, cell: usize) -> bool {
+        self.bad.get() != 0 && self.bad_cells.borrow()[cell / 64] >> (cell % 64) & 1 != 0
     }
 
     /// Granules of a block at `place`, of these, that are known to be bad.
@@ -135,10 +156,9 @@ impl Sums {
         if self.bad.get() == 0 {
             return 0;
         }
-        let values = self.values.borrow();
         let is_bad = |granule: &u32| {
             let mut cells = self.cells_of(place, class, 1 << granule);
-            among >> granule & 1 != 0 && cells.any(|cell| values[cell] == BAD)
+            among >> granule & 1 != 0 && cells.any(|cell| self.is_bad(cell))
         };
         let bad = (0..u64::BITS).filter(is_bad);
         bad.fold(0, |bad, granule| bad | 1 << granule)
@@ -196,7 +216,8 @@ impl Sums {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.values.borrow().capacity() * size_of::<u32>() + self.changed.borrow().len() * 8
+        self.values.borrow().capacity() * size_of::<u32>()
+            + (self.changed.borrow().len() + self.bad_cells.borrow().len()) * 8
     }
 }
 
@@ -274,7 +295,7 @@ impl Engine {
         );
         if sums.bad_granules(place, entry.class, 1 << granule) == 0 {
             let cells = sums.cells_of(place, entry.class, 1 << granule);
-            cells.for_each(|cell| sums.set(cell, BAD));
+            cells.for_each(|cell| sums.set_bad(cell));
             sums.stats.condemned.add(1);
             tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
             self.queue_record(slot);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_block::{BlockDeviceExt, Buf, Error, Result};
 use forebay_policy::BlockId;
 
-use super::{BAD, CELL, Look, Sums, UNKNOWN};
+use super::{CELL, Look, Sums, UNKNOWN};
 use crate::engine::{Attached, Engine};
 use crate::map::REWRITTEN;
 use crate::plant::{Fault, planted};
@@ -136,7 +136,7 @@ impl Engine {
     ) -> bool {
         let place = self.map.borrow().place(slot);
         let cell = sums.cell(place, at);
-        if sums.values.borrow()[cell] == BAD {
+        if sums.is_bad(cell) {
             return false;
         }
         let again = Buf::scratch(CELL as usize);
@@ -190,8 +190,7 @@ impl Engine {
     /// Whether nothing is known of some cells that are read the short way.
     pub(super) fn knows(&self, sums: &Sums, first: usize, cells: usize) -> bool {
         let values = sums.values.borrow();
-        values[first..first + cells]
-            .iter()
-            .all(|sum| *sum != UNKNOWN && *sum != BAD)
+        let mut cells = first..first + cells;
+        cells.all(|cell| values[cell] != UNKNOWN && !sums.is_bad(cell))
     }
 }

@@ -46,6 +46,7 @@ impl LoadedSums {
                 values: RefCell::new(vec![UNKNOWN; found.len()]),
                 changed: RefCell::new(vec![0; units.div_ceil(64)]),
                 due: RefCell::default(),
+                bad_cells: RefCell::new(vec![0; found.len().div_ceil(64)]),
                 bad: Cell::new(0),
                 stats: SumsStats::default(),
             },
@@ -61,14 +62,18 @@ impl LoadedSums {
         let cells: Vec<usize> = sums.cells_of(place, class, record.valid).collect();
         let found = cells.iter().map(|&cell| self.found[cell]);
         if digest(sums.seed, place, found) == record.sums {
-            cells
-                .iter()
-                .for_each(|&cell| sums.set(cell, self.found[cell]));
+            for &cell in &cells {
+                sums.set(cell, self.found[cell]);
+                if self.found[cell] == BAD {
+                    sums.set_bad(cell);
+                }
+            }
         }
         let bad = sums.cells_of(place, class, record.bad & record.dirty);
-        bad.for_each(|cell| sums.set(cell, BAD));
+        bad.for_each(|cell| sums.set_bad(cell));
         let values = sums.values.borrow();
-        let unknown = cells.iter().filter(|&&cell| values[cell] == UNKNOWN);
+        let is_unknown = |cell: &&usize| values[**cell] == UNKNOWN && !sums.is_bad(**cell);
+        let unknown = cells.iter().filter(is_unknown);
         self.unknown += unknown.count() as u64;
     }
 
@@ -80,8 +85,8 @@ impl LoadedSums {
         }
         let sums = &self.sums;
         for cell in sums.cells_of(place, class, valid) {
-            let known = !matches!(sums.values.borrow()[cell], UNKNOWN | BAD);
-            if known {
+            let known = sums.values.borrow()[cell] != UNKNOWN;
+            if known && !sums.is_bad(cell) {
                 sums.set(cell, UNKNOWN);
                 self.unknown += 1;
             }

@@ -6,7 +6,7 @@ use forebay_block::{BlockDeviceExt, Buf, Op, Request, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, BlockKey};
 
-use super::{BAD, CELL, Look, Sums, UNKNOWN};
+use super::{CELL, Look, Sums, UNKNOWN};
 use crate::engine::{Attached, Engine};
 use crate::geometry::Piece;
 use crate::map::{LIVE, Slot};
@@ -165,8 +165,7 @@ impl Engine {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
             let cell = sums.cell(place, at);
-            let is_bad = sums.values.borrow()[cell] == BAD;
-            if !is_bad {
+            if !sums.is_bad(cell) {
                 sums.set(cell, UNKNOWN);
             }
         }

@@ -1,4 +1,6 @@
-//! `forebay check`: a configuration, or a cache that is not in use, is looked at and not changed.
+//! `forebay check`: a configuration, or a cache that is not in use, is looked at, and changed only to repair it.
+
+mod mend;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,16 +24,18 @@ use crate::stack::{
 };
 use crate::state::hex;
 use crate::table::Table;
+use mend::Work;
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed; the cache must not be in use. What the daemon that serves the configuration holds
+/// Nothing is changed without --repair; the cache must not be in use. What the daemon that serves the configuration holds
 /// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
 /// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage.
-/// After a crash a cache is in order: the next start recovers it.
+/// After a crash a cache is in order: the next start recovers it. A cache that was repaired is in order, too, unless
+/// something that was dirty is lost, or may be: then this run ends with 3.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true)]
 pub(super) struct Arguments {
@@ -47,6 +51,13 @@ pub(super) struct Arguments {
     /// The process journal, where it is not in its usual place
     #[arg(long, value_name = "PATH", requires = "cache")]
     pub(super) journal: Option<PathBuf>,
+    /// Read all that is cached, too, and verify it where the cache has checksums
+    #[arg(long)]
+    pub(super) data: bool,
+    /// Mend what can be mended: copies of the superblock, the bit-tree, the log around what is damaged; with --data,
+    /// forget what is clean and corrupt. Nothing that is dirty is given up
+    #[arg(long)]
+    pub(super) repair: bool,
     /// Print what was found as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -95,12 +106,13 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     };
     let what = place.data.display().to_string();
     let named_at = place.named_at.clone();
-    let found = Reactor::new(Engine::Auto)?.run(inspect(place));
+    let (data, repair) = (arguments.data, arguments.repair);
+    let found = Reactor::new(Engine::Auto)?.run(inspect(place, data, repair));
     let found = found.map_err(|error| match named_at {
         Some(place) => error.context(place),
         None => error,
     });
-    let found = match (found, running) {
+    let (found, work) = match (found, running) {
         (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
             in_order()?;
             return Err(Error::new(
@@ -135,10 +147,12 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     }
     in_order()?;
     out::print(&match arguments.json {
-        true => format!("{}\n", as_json(&found)),
-        false => render(&what, &found),
+        true => format!("{}\n", as_json(&found, work.as_ref())),
+        false => render(&what, &found, work.as_ref()),
     })?;
-    let damaged = !found.problems.is_empty() || !found.spare_damage.is_empty();
+    let damaged = !found.problems.is_empty()
+        || !found.spare_damage.is_empty()
+        || work.is_some_and(|work| work.is_damaged());
     Ok(if damaged {
         ExitCode::from(DAMAGED)
     } else {
@@ -223,9 +237,9 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
     Ok(seen)
 }
 
-async fn inspect(place: Place) -> Result<Inspection> {
+async fn inspect(place: Place, data: bool, repair: bool) -> Result<(Inspection, Option<Work>)> {
     let options = FileDeviceOptions {
-        read_only: true,
+        read_only: !repair,
         direct: true,
         exclusive: true,
         ..FileDeviceOptions::default()
@@ -245,13 +259,21 @@ async fn inspect(place: Place) -> Result<Inspection> {
         let (name, metadata) = (holder.info().name, place.metadata.as_deref());
         return Err(unreadable(error, &name, Some(&place.data), metadata));
     }
-    super::format::inspect_with_journal(&devices, place.journal.as_deref())
-        .await
-        .map(|(inspection, _)| inspection)
-        .context(failed)
+    let look = || super::format::inspect_with_journal(&devices, place.journal.as_deref());
+    let (found, (uuid, journal)) = look().await.context(failed)?;
+    let of = (&uuid, journal.as_path());
+    if repair {
+        let work = mend::repair(&devices, of, data).await.context(failed)?;
+        return Ok((look().await.context(failed)?.0, Some(work)));
+    }
+    let work = match data {
+        true => Some(mend::verify(&devices, of).await.context(failed)?),
+        false => None,
+    };
+    Ok((found, work))
 }
 
-fn as_json(found: &Inspection) -> serde_json::Value {
+fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
     let volumes: Vec<_> = found
         .volumes
         .iter()
@@ -279,10 +301,11 @@ fn as_json(found: &Inspection) -> serde_json::Value {
         "problems": found.problems,
         "spare_damage": found.spare_damage,
         "volumes": volumes,
+        "work": work.map(Work::as_json),
     })
 }
 
-fn render(what: &str, found: &Inspection) -> String {
+fn render(what: &str, found: &Inspection, work: Option<&Work>) -> String {
     let state = match found.clean_shutdown {
         true => "shut down cleanly",
         false if found.records == 0 => "never used",
@@ -303,6 +326,9 @@ fn render(what: &str, found: &Inspection) -> String {
     if !found.volumes.is_empty() {
         text.push_str(&volumes(found).render(2));
     }
+    for line in work.map(Work::lines).unwrap_or_default() {
+        text.push_str(&format!("{line}\n"));
+    }
     for problem in &found.problems {
         text.push_str(&format!("PROBLEM: {problem}\n"));
     }
@@ -311,10 +337,9 @@ fn render(what: &str, found: &Inspection) -> String {
     }
     if !found.problems.is_empty() {
         text.push_str(
-            "NOT IN ORDER, see above. What is damaged is not used. To be rid of damage: serve the cache, \
-             `forebay detach` its volumes, which writes back what is sound, and format it anew.\n",
+            "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
         );
-    } else if found.spare_damage.is_empty() {
+    } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
         text.push_str("In order.\n");
     } else {
         text.push_str("In order but for that.\n");

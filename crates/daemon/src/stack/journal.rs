@@ -224,6 +224,17 @@ pub(crate) fn existing(path: &Path) -> Result<Option<Buf>> {
     Ok(Some(journal))
 }
 
+/// The journal of a cache that is not open, if there is one and it is this cache's.
+///
+/// # Errors
+/// As [`existing`].
+pub(crate) fn own(uuid: &[u8; 16], path: &Path) -> Result<Option<Buf>> {
+    match is_of(path, uuid) {
+        true => existing(path),
+        false => Ok(None),
+    }
+}
+
 /// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it.
 pub(crate) fn remove(uuid: &[u8; 16], path: &Path) {
     let remove = |path: &Path| match std::fs::remove_file(path) {

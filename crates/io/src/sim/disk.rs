@@ -121,6 +121,8 @@ pub struct Counters {
     pub flushes: u64,
     /// Operations of any kind that were made to fail.
     pub failed: u64,
+    /// Bits that rotted.
+    pub rotted: u64,
 }
 
 /// How an operation in flight will end.
@@ -260,6 +262,9 @@ impl SimDisk {
         );
         let mut media = self.inner.media.borrow_mut();
         media.rot(offset, len, flips, &self.inner.rng);
+        let mut counters = self.inner.counters.get();
+        counters.rotted += u64::from(flips);
+        self.inner.counters.set(counters);
     }
 
     /// Copies what a reader would see now, without an operation (for checks by a harness).

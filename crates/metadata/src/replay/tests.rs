@@ -179,8 +179,6 @@ fn a_torn_batch_is_no_damage_and_a_rotten_unit_is() {
     let found = ring.replay(&[]);
     assert_eq!(found.damaged_records, 2);
     assert_eq!(blocks(&found), [(1, 7), (11, 9)]);
-    assert!(found.blocks[0].reduced, "older clean data is not trusted");
-    assert!(!found.blocks[1].reduced);
 }
 
 #[test]
@@ -230,7 +228,6 @@ fn a_mended_gap_is_never_taken_for_damage() {
         let again = ring.replay(&[]);
         assert_eq!(again.damaged_records, if mended { 0 } else { 8 });
         assert_eq!(blocks(&again), [(1, 7), (11, 9)]);
-        assert_eq!(again.blocks[0].reduced, !mended);
     }
 }
 

@@ -1,0 +1,152 @@
+//! A cache that nobody uses: what is in it is verified, and what can be mended is.
+//!
+//! A repair is a start without volumes, and a clean end: all that it does to the log, the bit-tree and the table of
+//! checksums is what any start may do, in the same order, and may be cut off as any start may. It adds three steps. A
+//! damaged copy of a superblock is written anew from the sound one, before anything else writes there. All that counts
+//! is logged anew, durably, before the log's tail is moved past what is damaged. And with `data` all that is cached is
+//! read: what is clean and corrupt is forgotten, what is dirty and corrupt is an error by name from then on. Nothing
+//! that is dirty is given up. docs/durability.md argues it.
+//!
+//! To verify without changing anything is the same on devices that keep what is written in memory.
+
+mod overlay;
+
+use std::rc::Rc;
+
+use forebay_block::{Buf, Result};
+use forebay_metadata::superblock::Superblock;
+use forebay_policy::cleaning::Cleaning;
+
+use crate::engine::Engine;
+use crate::format::check_roles;
+use crate::integrity::DataReport;
+use crate::map::{LIVE, NO_RECORD};
+use crate::open::Cache;
+use crate::options::{CacheOptions, Devices};
+use crate::recover::RecoveryReport;
+use overlay::Overlay;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct RepairOptions {
+    /// The process journal, if there is one.
+    pub journal: Option<Buf>,
+    /// The boot of the machine.
+    pub boot_id: [u8; 16],
+    /// Whether to read all that is cached.
+    pub data: bool,
+}
+
+/// What was found, and done about it.
+#[derive(Clone, Debug, Default)]
+pub struct RepairReport {
+    /// Devices of which one copy of the superblock was damaged, and is written anew.
+    pub superblocks: Vec<String>,
+    /// What opening the cache found. Damage that it tells of is left behind.
+    pub recovery: RecoveryReport,
+    /// What reading all that is cached found, if that was asked for.
+    pub data: Option<DataReport>,
+}
+
+impl RepairReport {
+    /// Whether something is lost, or may be, that was dirty: no repair brings that back.
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        let recovery = &self.recovery;
+        recovery.damaged_records + recovery.unreadable_units > 0
+            || !recovery.lost.is_empty()
+            || self.data.as_ref().is_some_and(DataReport::has_losses)
+    }
+}
+
+/// Mends a cache that nobody uses, as far as that can be done.
+///
+/// # Errors
+/// As [`Cache::open`], and the devices' own. Then the cache is as after a crash, and may be repaired again.
+pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<RepairReport> {
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let superblock = Superblock::read(metadata.as_ref()).await?;
+    check_roles(devices, &superblock).await?;
+    let mut superblocks = Vec::new();
+    let apart = devices.metadata.as_ref().map(|_| &devices.data);
+    for device in [Some(metadata), apart].into_iter().flatten() {
+        if Superblock::mend(device.as_ref()).await? {
+            superblocks.push(device.info().name);
+        }
+    }
+    let report = mend(devices.clone(), options, false).await?;
+    Ok(RepairReport {
+        superblocks,
+        ..report
+    })
+}
+
+/// Reads all that is cached and verifies it where it has checksums. Nothing is changed; what a start would write is kept
+/// in memory: for a cache with damage that is 64 bytes for each cached block.
+///
+/// # Errors
+/// As [`Cache::open`], but for a process journal that is gone.
+pub async fn verify(devices: &Devices, options: &RepairOptions) -> Result<DataReport> {
+    let over = Devices {
+        data: Overlay::over(&devices.data),
+        metadata: devices.metadata.as_ref().map(Overlay::over),
+    };
+    let options = RepairOptions {
+        journal: (options.journal.as_ref()).map(|journal| Buf::copied(&journal.to_vec())),
+        data: true,
+        ..options.clone()
+    };
+    let report = mend(over, &options, true).await?;
+    Ok(report.data.unwrap_or_default())
+}
+
+async fn mend(
+    devices: Devices,
+    options: &RepairOptions,
+    accept_journal_loss: bool,
+) -> Result<RepairReport> {
+    let opening = CacheOptions {
+        journal: options.journal.clone(),
+        cleaning: Cleaning::Nop,
+        accept_journal_loss,
+        ..CacheOptions::new(options.boot_id)
+    };
+    let (cache, recovery) = Cache::open(devices, opening).await?;
+    let engine = &cache.engine;
+    let data = match options.data {
+        true => Some(engine.verify_alone().await?),
+        false => None,
+    };
+    if recovery.damaged_records + recovery.unreadable_units > 0 {
+        engine.leave_damage_behind().await?;
+    }
+    cache.close().await?;
+    Ok(RepairReport {
+        recovery,
+        data,
+        ..RepairReport::default()
+    })
+}
+
+impl Engine {
+    /// Logs all that counts once more, and moves the log's tail up to there.
+    async fn leave_damage_behind(self: &Rc<Self>) -> Result<()> {
+        // No volume is attached: what their marks of *intent* were for is dropped, durably, since the start.
+        self.clear_all_marks().await?;
+        let slots = self.map.borrow().numbers();
+        for slot in 0..slots {
+            if self.map.borrow().has(slot, LIVE) {
+                self.queue_record(slot);
+            }
+        }
+        self.commit_all().await?;
+        let map = self.map.borrow();
+        let counting = (0..slots).map(|slot| map.record_at(slot));
+        let marks = (0..self.regions.numbers()).filter_map(|id| self.regions.record_at(id));
+        let opened = std::iter::once(self.commit.opened_at.get());
+        let counting = counting.chain(marks).chain(opened);
+        // The next batch says so, and is built when these are durable.
+        (self.commit.log.borrow_mut()).give_up_before(counting.filter(|place| *place != NO_RECORD));
+        Ok(())
+    }
+}

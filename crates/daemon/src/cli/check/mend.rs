@@ -1,0 +1,176 @@
+//! `forebay check --data` and `--repair`: all that is cached is read, and what is damaged is mended as far as it can be.
+
+use std::path::Path;
+
+use forebay_block::{Context as _, Result};
+use forebay_cache::{DataReport, Devices, LostRange, RepairOptions, RepairReport};
+use forebay_io::system;
+use serde_json::json;
+
+use crate::config::size::{human_bytes, human_count};
+use crate::stack::journal;
+
+/// What was done beside looking at the metadata.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    repaired: bool,
+    report: RepairReport,
+}
+
+/// Whose process journal, and where.
+pub(super) type Place<'a> = (&'a [u8; 16], &'a Path);
+
+fn options((uuid, path): Place<'_>, data: bool) -> Result<RepairOptions> {
+    Ok(RepairOptions {
+        journal: journal::own(uuid, path)?,
+        boot_id: system::boot_id()?,
+        data,
+    })
+}
+
+/// Reads all that is cached, and changes nothing.
+pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> {
+    let data = forebay_cache::verify(devices, &options(place, true)?)
+        .await
+        .context(|| "cannot read what is cached")?;
+    Ok(Work {
+        repaired: false,
+        report: RepairReport {
+            data: Some(data),
+            ..RepairReport::default()
+        },
+    })
+}
+
+/// Mends what can be mended. A clean end needs no process journal any more.
+pub(super) async fn repair(devices: &Devices, place: Place<'_>, data: bool) -> Result<Work> {
+    let report = forebay_cache::repair(devices, &options(place, data)?)
+        .await
+        .context(
+            || "the repair did not come to its end: nothing is worse than before, repair again",
+        )?;
+    journal::remove(place.0, place.1);
+    Ok(Work {
+        repaired: true,
+        report,
+    })
+}
+
+fn named(range: &LostRange) -> String {
+    format!(
+        "volume {}: {} bytes at {}",
+        range.volume, range.len, range.offset
+    )
+}
+
+impl Work {
+    /// Whether something is lost, or damaged still.
+    pub(super) fn is_damaged(&self) -> bool {
+        let forgotten = |data: &DataReport| data.forgotten_bytes > 0 && !self.repaired;
+        self.report.has_losses() || self.report.data.as_ref().is_some_and(forgotten)
+    }
+
+    /// In words, a line each.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(data) = &self.report.data {
+            lines.extend(self.data_lines(data));
+        }
+        let RepairReport {
+            superblocks,
+            recovery,
+            ..
+        } = &self.report;
+        for device in superblocks {
+            lines.push(format!(
+                "REPAIRED: the damaged copy of the superblock on {device} is written anew"
+            ));
+        }
+        if recovery.lost_tree_units > 0 {
+            lines.push(format!(
+                "REPAIRED: {} of the bit-tree written anew: all blocks under them count as dirty",
+                human_count(u64::from(recovery.lost_tree_units), "unit")
+            ));
+        }
+        if recovery.damaged_records + recovery.unreadable_units > 0 {
+            lines.push(format!(
+                "REPAIRED: {} and {} of the log left behind. LOST: dirty data of which only these told; nobody \
+                 knows which: check what the clients stored",
+                human_count(recovery.damaged_records, "damaged record"),
+                human_count(recovery.unreadable_units, "unreadable unit"),
+            ));
+        }
+        for range in &recovery.lost {
+            let range = named(range);
+            lines.push(format!(
+                "LOST: {range} were acknowledged and not flushed before a flush of the cache device failed"
+            ));
+        }
+        for range in &recovery.doubted {
+            let range = named(range);
+            lines.push(format!(
+                "CHECK: {range} are kept as dirty; newer records are damaged, and one may have said otherwise"
+            ));
+        }
+        lines
+    }
+
+    fn data_lines(&self, data: &DataReport) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{} of cached data read, {} of it without a checksum that is known",
+            human_bytes(data.read_bytes),
+            human_bytes(data.unverified_bytes)
+        )];
+        if data.forgotten_bytes > 0 {
+            let bytes = human_bytes(data.forgotten_bytes);
+            lines.push(match self.repaired {
+                true => format!(
+                    "REPAIRED: {bytes} that are clean and corrupt or unreadable are forgotten: the backing \
+                     devices have them"
+                ),
+                false => format!(
+                    "DAMAGE: {bytes} are clean, and corrupt or unreadable: nothing is lost, the backing devices \
+                     have them; --repair forgets them here"
+                ),
+            });
+        }
+        for range in &data.corrupt {
+            let range = named(range);
+            lines.push(format!(
+                "LOST: {range} are dirty in the cache, and what its device holds is not what was written: write \
+                 them anew, whole, from a backup"
+            ));
+        }
+        for range in &data.unreadable {
+            let range = named(range);
+            lines.push(format!(
+                "PROBLEM: {range} are dirty in the cache, whose device cannot read them"
+            ));
+        }
+        lines
+    }
+
+    pub(super) fn as_json(&self) -> serde_json::Value {
+        let ranges = |ranges: &[LostRange]| -> Vec<_> {
+            let range = |range: &LostRange| json!({ "volume": range.volume, "offset_bytes": range.offset, "len_bytes": range.len });
+            ranges.iter().map(range).collect()
+        };
+        let recovery = &self.report.recovery;
+        json!({
+            "repaired": self.repaired,
+            "superblocks": self.report.superblocks,
+            "damaged_records": recovery.damaged_records,
+            "unreadable_units": recovery.unreadable_units,
+            "tree_units": recovery.lost_tree_units,
+            "lost": ranges(&recovery.lost),
+            "doubted": ranges(&recovery.doubted),
+            "data": self.report.data.as_ref().map(|data| json!({
+                "read_bytes": data.read_bytes,
+                "unverified_bytes": data.unverified_bytes,
+                "forgotten_bytes": data.forgotten_bytes,
+                "corrupt": ranges(&data.corrupt),
+                "unreadable": ranges(&data.unreadable),
+            })),
+        })
+    }
+}

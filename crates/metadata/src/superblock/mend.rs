@@ -1,0 +1,26 @@
+//! A damaged copy is written anew from the other one.
+
+use forebay_block::{BlockDevice, Buf, Result};
+
+use super::{COPY_STRIDE_BYTES, Superblock};
+use crate::order::{self, Part, Site};
+
+impl Superblock {
+    /// Writes the copy on `device` that is damaged anew, if the other one is sound. Returns whether there was one. It is
+    /// durable before anything may be written over the other.
+    ///
+    /// # Errors
+    /// As [`Superblock::read`], or the device's own.
+    pub async fn mend(device: &dyn BlockDevice) -> Result<bool> {
+        if Self::sound_copies(device).await != 1 {
+            return Ok(false);
+        }
+        let mut mended = Self::read(device).await?;
+        // The next one goes where the sound one is not.
+        mended.sequence += 1 + u64::from(Site::here().lacks(Part::Step));
+        let at = (mended.sequence % 2) * COPY_STRIDE_BYTES;
+        order::write(device, at, Buf::copied(&mended.encode())).await?;
+        order::flush(device).await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,171 @@
+//! A repair of what rotted, cut off at each of its I/Os: nothing is worse than before, and a second one comes to the
+//! same end.
+
+use std::rc::Rc;
+
+use forebay_cache::plant::{Part, reached, take_out};
+use forebay_cache::{LostRange, inspect, repair, verify};
+use forebay_io::sim::{Rng, Stop};
+use forebay_testkit::crash::Depth;
+use forebay_testkit::machine::{Crash, End, Life, Machine};
+use forebay_testkit::stack::{Decay, Process};
+
+use super::number;
+use super::stack::{CacheStack, Setup};
+
+const DEPTH: Depth = Depth {
+    singles: 3,
+    subsets: 2,
+    deaths: 1,
+    stride: 1,
+    recoveries: false,
+};
+
+/// A machine that nobody uses, after lives and crashes that `seed` draws, with something rotten.
+fn rotten(stack: &Rc<CacheStack>, setup: Setup, seed: u64) -> Result<Machine<CacheStack>, String> {
+    let rng = Rng::labelled(seed, 31);
+    let mut machine = Machine::new(stack, rng.draw())?;
+    let decay = [Decay::Data, Decay::Metadata][rng.index(2)];
+    let life = Life {
+        seed: rng.draw(),
+        verify: false,
+        work: Some(setup.plan()),
+        close: decay == Decay::Data || rng.chance(1, 3),
+        errors_allowed: false,
+    };
+    if decay == Decay::Metadata && rng.chance(1, 2) {
+        (machine.world).set_stop(Some(Stop::BeforeIo(10 + rng.below(100))));
+    }
+    let end = machine.live(life)?;
+    machine.world.set_stop(None);
+    if end == End::Crashed || decay == Decay::Metadata && rng.chance(1, 2) {
+        machine.crash(Crash::Process(rng.draw()));
+    }
+    // More than one thing, as repairs meet them.
+    for _ in 0..1 + rng.below(3) {
+        machine.rot(decay, rng.draw())?;
+    }
+    stack.excuse();
+    Ok(machine)
+}
+
+/// Reads everything, with what the model knows.
+fn read(machine: &Machine<CacheStack>, seed: u64) -> Result<(), String> {
+    let life = Life {
+        seed,
+        verify: true,
+        work: None,
+        close: seed.is_multiple_of(2),
+        errors_allowed: false,
+    };
+    match machine.live(life)? {
+        End::Finished => Ok(()),
+        end => Err(format!("reading ended so: {end:?}")),
+    }
+}
+
+async fn mended(stack: Rc<CacheStack>, process: Process) -> Result<Vec<LostRange>, String> {
+    let (devices, options) = (stack.devices(&process), stack.repair_options(&process));
+    let report = repair(&devices, &options).await;
+    let report = report.map_err(|error| format!("repair: {}", error.report()))?;
+    let mut corrupt = report.data.expect("it was asked for").corrupt;
+    corrupt.sort_by_key(|range| (range.volume.clone(), range.offset));
+    Ok(corrupt)
+}
+
+/// Nothing is wrong but for dirty data that is corrupt, by name.
+async fn in_order(stack: Rc<CacheStack>, process: Process) -> Result<(), String> {
+    let (devices, options) = (stack.devices(&process), stack.repair_options(&process));
+    let journal = options.journal.as_ref();
+    let found = inspect(&devices, journal, &options.boot_id).await;
+    let found = found.map_err(|error| format!("inspect: {}", error.report()))?;
+    let mut wrong = found.problems;
+    wrong.retain(|problem| !problem.contains("are dirty and corrupt"));
+    wrong.extend(found.spare_damage);
+    let data = verify(&devices, &options).await;
+    let data = data.map_err(|error| format!("verify: {}", error.report()))?;
+    if data.forgotten_bytes > 0 {
+        wrong.push(format!("{data:?}"));
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(format!("a repair leaves damage: {wrong:?}")),
+    }
+}
+
+/// One rotten machine, and a repair cut off everywhere. How many outcomes were looked at.
+fn sweep(seed: u64) -> Result<u64, String> {
+    let setup = match seed % 4 {
+        0 => Setup::tiny(seed),
+        1 => Setup::pressed(seed),
+        _ => Setup::draw(seed),
+    };
+    let stack = CacheStack::new(setup);
+    let machine = rotten(&stack, setup, seed)?;
+    let job = |process| mended(Rc::clone(&stack), process);
+    let whole = machine.fork();
+    let corrupt = whole.run(seed, job)?;
+    whole.run(seed, |process| in_order(Rc::clone(&stack), process))?;
+    let again = whole.run(seed, job)?;
+    if again != corrupt {
+        return Err(format!(
+            "a second repair finds {again:?}, the first {corrupt:?}"
+        ));
+    }
+    read(&whole, seed)?;
+    let unnamed = |process| {
+        let repaired = mended(Rc::clone(&stack), process);
+        async move { repaired.await.map(|_| ()) }
+    };
+    machine.cut_off(seed, DEPTH, unnamed, |after| {
+        let opened = after.fork();
+        read(&opened, seed).map_err(|what| format!("not repaired again: {what}"))?;
+        let found = after.run(seed, job)?;
+        if found != corrupt {
+            return Err(format!(
+                "the second repair finds {found:?}, one alone {corrupt:?}"
+            ));
+        }
+        after.run(seed, |process| in_order(Rc::clone(&stack), process))?;
+        read(&after, seed).map_err(|what| format!("repaired again: {what}"))
+    })
+}
+
+#[test]
+fn cut_off_anywhere_a_repair_makes_nothing_worse() {
+    let first = number("FOREBAY_SEED", 0);
+    let count = number("FOREBAY_SEEDS", 5000) / 50;
+    let mut outcomes = 0;
+    for seed in first..first + count {
+        match sweep(seed) {
+            Ok(more) => outcomes += more,
+            Err(what) => panic!("seed {seed}: {what}"),
+        }
+    }
+    eprintln!("{count} repairs, {outcomes} outcomes of being cut off");
+    if std::env::var_os("FOREBAY_ROWS").is_some() {
+        eprintln!(r#"ROW {{"check": "repairs cut off", "seeds": {count}, "crashes": {outcomes}}}"#);
+    }
+}
+
+/// Each order that a repair itself keeps is left out: the sound copy of a superblock is written over, the mended one is
+/// not durable before the other one is written, and damage is left behind before what counts is logged anew.
+#[test]
+fn a_repair_that_makes_things_worse_is_found() {
+    let _ = reached();
+    for seed in 0..40 {
+        sweep(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+    let own = |file: &str| file.ends_with("superblock/mend.rs") || file.contains("src/repair/");
+    let sites: Vec<_> = (reached().into_iter())
+        .filter(|(file, _, _, part)| own(file) && *part == Part::Step)
+        .collect();
+    assert_eq!(sites.len(), 3, "{sites:?}");
+    for site in sites {
+        take_out(Some(site));
+        let found = (0..40).find(|seed| sweep(*seed).is_err());
+        take_out(None);
+        eprintln!("{site:?}: found by seed {found:?}");
+        assert!(found.is_some(), "{site:?} is not found missing");
+    }
+}

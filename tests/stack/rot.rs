@@ -1,0 +1,306 @@
+//! What rots on the cache's devices, and what that may cost.
+//!
+//! Looked up on media, between two lives: a cell of data whose checksum the next process will know; or a unit of the
+//! metadata, with what its records speak of.
+
+use std::ops::Range;
+
+use forebay_block::Result;
+use forebay_cache::{DirtyTracking, Mode};
+use forebay_io::sim::{Rng, SimDisk};
+use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
+use forebay_metadata::replay::{FoundBlock, Replayed, replay};
+use forebay_metadata::sums::{self, CELL_BYTES, UNKNOWN};
+use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
+use forebay_testkit::stack::{Damage, Decay, LostRange, Process};
+
+use super::{CacheStack, name};
+use crate::stack::setup::VOLUMES;
+
+/// What lies on media, and where.
+struct Survey<'a> {
+    stack: &'a CacheStack,
+    data: &'a SimDisk,
+    metadata: &'a SimDisk,
+    superblock: Superblock,
+    blocks: Vec<FoundBlock>,
+    replayed: Replayed,
+}
+
+impl CacheStack {
+    /// Lets something rot that `draw` names.
+    pub(super) async fn decay(&self, process: &Process, decay: Decay, draw: u64) -> Result<Damage> {
+        let rng = Rng::new(draw);
+        let metadata = &process.disks[usize::from(self.details.metadata_device)];
+        let superblock = Superblock::read(metadata).await?;
+        let mut blocks = Vec::new();
+        let replayed = replay(
+            metadata,
+            superblock.log,
+            superblock.seed(),
+            superblock.slots,
+            &[],
+            |found| blocks.extend_from_slice(found),
+        )
+        .await?;
+        let survey = Survey {
+            stack: self,
+            data: &process.disks[0],
+            metadata,
+            superblock,
+            blocks,
+            replayed,
+        };
+        Ok(match decay {
+            Decay::Data => survey.rot_data(&rng).await?,
+            Decay::Metadata => match rng.below(8) {
+                0 => survey.rot_superblock(&rng).await,
+                1 => survey.rot_tree(&rng),
+                2 => survey.rot_sums(&rng),
+                _ => survey.rot_log(&rng),
+            },
+        })
+    }
+}
+
+fn rotted() -> Damage {
+    Damage {
+        any: true,
+        ..Damage::default()
+    }
+}
+
+impl Survey<'_> {
+    fn unit_bytes(&self) -> u64 {
+        u64::from(self.superblock.block_size_bytes)
+    }
+
+    /// A range of a volume, as far as that reaches.
+    fn range(&self, volume: u16, bytes: Range<u64>) -> Option<LostRange> {
+        let mut known = self.superblock.volumes.iter();
+        let known = known.find(|known| known.id == volume)?;
+        let index = (0..VOLUMES).find(|&index| name(index) == known.name)?;
+        let end = bytes.end.min(self.stack.setup.volume_bytes());
+        (bytes.start < end).then(|| LostRange {
+            volume: index,
+            offset: bytes.start,
+            len: end - bytes.start,
+        })
+    }
+
+    fn range_of(&self, block: &BlockRecord) -> Option<LostRange> {
+        let start = block.block * self.unit_bytes();
+        let len = self.unit_bytes() << block.class;
+        self.range(block.volume, start..start + len)
+    }
+
+    /// A cell of cached data with a checksum.
+    async fn rot_data(&self, rng: &Rng) -> Result<Damage> {
+        let place = match self.superblock.sums() {
+            // Behind a crash, nothing says what was not overwritten.
+            Some(place) if self.superblock.dirty_tracking != DirtyTracking::None => place,
+            _ => return Ok(Damage::default()),
+        };
+        if !self.replayed.clean {
+            return Ok(Damage::default());
+        }
+        let (table, _) = sums::read(self.metadata, place).await?;
+        // What is clean is not read in such a mode, and would be found too late.
+        let reads_clean = !self.stack.details.modes.contains(&Mode::PassThrough);
+        let mut cells = Vec::new();
+        for found in &self.blocks {
+            let block = &found.block;
+            let units = |block: &BlockRecord| block.block..block.block + (1 << block.class);
+            let shadowed = self.blocks.iter().any(|other| {
+                let (one, other, volume) = (units(block), units(&other.block), other.block.volume);
+                one != other
+                    && volume == block.volume
+                    && one.start < other.end
+                    && other.start < one.end
+            });
+            let granule_bytes = ((self.unit_bytes() << block.class) / 64).max(CELL_BYTES as u64);
+            let each = granule_bytes / CELL_BYTES as u64;
+            let first = u64::from(block.slot) * self.unit_bytes() / CELL_BYTES as u64;
+            let cells_of = |granule: u64| first + granule * each..first + (granule + 1) * each;
+            let valid = (0..64).filter(|granule| block.valid >> granule & 1 != 0);
+            let all = valid.clone().flat_map(cells_of);
+            let digest = sums::digest(
+                self.superblock.seed(),
+                block.slot,
+                all.map(|cell| table[cell as usize]),
+            );
+            // Where one cell has no checksum yet, the round that adds it may be cut off, and take the others' along.
+            let limit = self.stack.setup.volume_bytes();
+            let reaches = |granule: u64| {
+                let start = block.block * self.unit_bytes() + granule * granule_bytes;
+                (0..each).filter(move |nth| start + (nth + 1) * CELL_BYTES as u64 <= limit)
+            };
+            let mut cells_within = valid
+                .clone()
+                .flat_map(|granule| reaches(granule).map(move |nth| first + granule * each + nth));
+            let all_known = cells_within.all(|cell| table[cell as usize] != UNKNOWN);
+            if shadowed || digest != block.sums || !all_known {
+                continue;
+            }
+            for granule in valid {
+                let dirty = (block.dirty >> granule & 1) != 0;
+                let start = block.block * self.unit_bytes() + granule * granule_bytes;
+                let bad = block.bad >> granule & 1 != 0;
+                let Some(range) = self.range(block.volume, start..start + granule_bytes) else {
+                    continue;
+                };
+                if bad || !dirty && !reads_clean {
+                    continue;
+                }
+                let known = cells_of(granule).filter(|cell| table[*cell as usize] != UNKNOWN);
+                cells.extend(known.map(|cell| (cell, dirty, range)));
+            }
+        }
+        if cells.is_empty() {
+            return Ok(Damage::default());
+        }
+        let (cell, dirty, range) = cells[rng.index(cells.len())];
+        let at = self.superblock.data_offset + cell * CELL_BYTES as u64;
+        self.data.rot(at, CELL_BYTES as u64, 1);
+        Ok(Damage {
+            rotted: dirty.then_some(range).into_iter().collect(),
+            ..rotted()
+        })
+    }
+
+    /// One of the two copies, on one of the devices, while the other one is sound.
+    async fn rot_superblock(&self, rng: &Rng) -> Damage {
+        let disk = [self.data, self.metadata][rng.index(2)];
+        if Superblock::sound_copies(disk).await < 2 {
+            return Damage::default();
+        }
+        disk.rot(rng.below(2) * COPY_STRIDE_BYTES, COPY_BYTES as u64, 1);
+        rotted()
+    }
+
+    fn rot_tree(&self, rng: &Rng) -> Damage {
+        let Some(place) = self.superblock.tree() else {
+            return Damage::default();
+        };
+        let unit = u64::from(place.unit_bytes);
+        let at = place.offset + rng.below(place.bytes() / unit) * unit;
+        self.metadata.rot(at, unit, 1);
+        rotted()
+    }
+
+    fn rot_sums(&self, rng: &Rng) -> Damage {
+        let Some(place) = self.superblock.sums() else {
+            return Damage::default();
+        };
+        let unit = u64::from(place.unit_bytes);
+        let at = place.offset + rng.below(place.units()) * unit;
+        self.metadata.rot(at, unit, 1 + rng.below(8) as u32);
+        rotted()
+    }
+
+    /// Where a record of the log stands on its device.
+    fn at(&self, lsn: u64) -> u64 {
+        let log = self.superblock.log;
+        log.offset + lsn % log.records * RECORD_BYTES as u64
+    }
+
+    fn record(&self, lsn: u64) -> Option<Body> {
+        let bytes = self.metadata.peek(self.at(lsn), RECORD_BYTES);
+        let bytes: &[u8; RECORD_BYTES] = bytes.as_slice().try_into().expect("a record");
+        let (position, body) = decode(bytes, self.superblock.seed())?;
+        (position.lsn == lsn).then_some(body)
+    }
+
+    /// One record of a unit of the log that counts, or all of them. The last batch is left alone: what is missing there
+    /// looks as if it had never been written.
+    fn rot_log(&self, rng: &Rng) -> Damage {
+        let unit = self.superblock.log.unit_records();
+        let (tail, end) = (self.replayed.tail, self.replayed.last_batch);
+        let first = tail - tail % unit;
+        if end <= tail {
+            return Damage::default();
+        }
+        let first = first + rng.below((end - first) / unit) * unit;
+        let lsns = first.max(tail)..first + unit;
+        let Some(lost) = self.told_by(lsns.clone(), end) else {
+            return Damage::default();
+        };
+        let one = lsns.start + rng.below(lsns.end - lsns.start);
+        let rotten = match rng.chance(1, 2) {
+            true => one..one + 1,
+            false => lsns,
+        };
+        for lsn in rotten.clone() {
+            self.metadata.rot(self.at(lsn), RECORD_BYTES as u64, 1);
+        }
+        if std::env::var_os("FOREBAY_SIM_TRACE").is_some() {
+            for lsn in self.replayed.tail..self.replayed.next {
+                eprintln!("{lsn}: {:?}", self.record(lsn));
+            }
+            eprintln!("{rotten:?} rot: {lost:?}");
+        }
+        self.stack.damaged.set(true);
+        Damage { lost, ..rotted() }
+    }
+
+    /// Whether anything is lost with a mark. Not with one that ends another, nor with one of *intent*: clean data is not
+    /// believed behind damage. But one of *maybe dirty* may come back for it.
+    fn matters(&self, lsn: u64, volume: u16, region: u64, state: MarkState) -> bool {
+        let before = || {
+            (self.replayed.tail..lsn)
+                .rev()
+                .find_map(|lsn| match self.record(lsn) {
+                    Some(Body::Mark {
+                        volume: its,
+                        region: there,
+                        state,
+                    }) if (its, there) == (volume, region) => Some(state),
+                    _ => None,
+                })
+        };
+        match state {
+            MarkState::None => false,
+            MarkState::MaybeDirty => true,
+            MarkState::Intent => {
+                // What a bit-tree covers counts as dirty where no mark says otherwise.
+                let tracking = self.superblock.dirty_tracking;
+                tracking != DirtyTracking::Exact || before() == Some(MarkState::MaybeDirty)
+            }
+        }
+    }
+
+    /// What the records of a unit speak of. None if a crash took the second record of a kill that is among them: nothing
+    /// else says that these blocks are dead.
+    fn told_by(&self, unit: Range<u64>, end: u64) -> Option<Vec<LostRange>> {
+        let mut lost = Vec::new();
+        for lsn in unit.clone() {
+            match self.record(lsn) {
+                Some(Body::Block(block)) => lost.extend(self.range_of(&block)),
+                Some(Body::Mark {
+                    volume,
+                    region,
+                    state,
+                }) if self.matters(lsn, volume, region, state) => {
+                    let len = self.unit_bytes() << self.superblock.region_shift;
+                    lost.extend(self.range(volume, region * len..(region + 1) * len));
+                }
+                Some(Body::Kill { slots, count }) => {
+                    let said_again = |place: &u32| {
+                        (unit.end..end).any(|later| match self.record(later) {
+                            Some(Body::Block(block)) => block.slot == *place,
+                            Some(Body::Kill { slots, count }) => {
+                                slots[..usize::from(count)].contains(place)
+                            }
+                            _ => false,
+                        })
+                    };
+                    if !slots[..usize::from(count)].iter().all(said_again) {
+                        return None;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(lost)
+    }
+}
