@@ -25,6 +25,8 @@ pub enum Fault {
     AbandonInMemory,
     /// Rule 7: clean data is believed though a newer record is damaged.
     TrustDamaged,
+    /// Repair: damage in the log is left behind, and with it what was not logged anew.
+    GiveUpUnlogged,
 }
 
 #[cfg(any(test, feature = "plant"))]

@@ -23,6 +23,7 @@ use crate::integrity::DataReport;
 use crate::map::{LIVE, NO_RECORD};
 use crate::open::Cache;
 use crate::options::{CacheOptions, Devices};
+use crate::plant::{Fault, planted};
 use crate::recover::RecoveryReport;
 use overlay::Overlay;
 
@@ -133,6 +134,13 @@ impl Engine {
     async fn leave_damage_behind(self: &Rc<Self>) -> Result<()> {
         // No volume is attached: what their marks of *intent* were for is dropped, durably, since the start.
         self.clear_all_marks().await?;
+        if planted(Fault::GiveUpUnlogged) {
+            self.commit
+                .log
+                .borrow_mut()
+                .give_up_before(std::iter::empty());
+            return self.commit().await;
+        }
         let slots = self.map.borrow().numbers();
         for slot in 0..slots {
             if self.map.borrow().has(slot, LIVE) {
