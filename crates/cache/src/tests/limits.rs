@@ -229,3 +229,26 @@ fn volumes_attached_at_one_time_get_numbers_of_their_own() {
         cache.close().await.expect("closes");
     });
 }
+
+/// What goes round the cache is one operation of the backing device wherever no block lies in between: blocks that it might have
+/// filled do not cut it.
+#[test]
+fn what_goes_round_is_not_cut_where_no_block_is() {
+    let world = world(13, 4 << 20, 512);
+    run(&world, async |disks| {
+        make_sizes(&disks, &[32 << 10, 64 << 10, 128 << 10, 256 << 10]).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteAround).await;
+        // 32K, 64K, 64K and 32K would be the blocks.
+        let long = Buf::copied(&[7; 192 << 10]);
+        volume.write(32 << 10, long.clone()).await.expect("writes");
+        assert_eq!(cache.stats().volumes[0].bypassed_writes, 1);
+        // A block in the middle parts what lies on its sides.
+        let middle = Buf::zeroed(32 << 10);
+        (volume.read(96 << 10, middle).await).expect("reads, and promotes");
+        volume.write(32 << 10, long).await.expect("writes");
+        let stats = &cache.stats().volumes[0];
+        assert_eq!((stats.bypassed_writes, stats.write_hits), (3, 1));
+        cache.close().await.expect("closes");
+    });
+}
