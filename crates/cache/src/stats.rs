@@ -122,7 +122,7 @@ pub struct VolumeStats {
     pub read_misses: u64,
     /// Pieces of writes to blocks that the cache held.
     pub write_hits: u64,
-    /// Pieces of writes to blocks that it did not hold.
+    /// Pieces of writes to blocks that it did not hold; what goes round the cache in one operation is one piece.
     pub write_misses: u64,
     /// Of the read misses, those that were not promoted.
     pub bypassed_reads: u64,
