@@ -20,6 +20,13 @@ pub enum State {
     ToBeInvalidated,
 }
 
+impl State {
+    /// Whether a lookup is answered with the page's place.
+    pub(super) const fn is_published(self) -> bool {
+        matches!(self, Self::Owner | Self::Shared)
+    }
+}
+
 /// May have been stored into since it was filled.
 pub(super) const WRITTEN: u8 = 1;
 /// A write-back was asked for and has not been answered.

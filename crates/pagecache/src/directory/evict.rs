@@ -39,6 +39,18 @@ impl Directory {
         }
     }
 
+    /// Takes a page away as if it were the coldest, for a caller who knows that nobody wants it any more. Whether it
+    /// was there to be taken: a page that is being filled, or is going already, is not.
+    pub fn evict(&mut self, page: PageId, out: &mut Outbox) -> bool {
+        let published = |frame: &u32| self.entries[*frame as usize].state.is_published();
+        let Some(frame) = self.find(page).filter(published) else {
+            return false;
+        };
+        self.leaving += 1;
+        self.invalidate(frame, out);
+        true
+    }
+
     /// Takes a published page away: from now on lookups wait.
     pub(super) fn invalidate(&mut self, frame: u32, out: &mut Outbox) {
         self.unlink(frame);

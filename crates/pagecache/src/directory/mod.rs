@@ -222,7 +222,7 @@ impl Directory {
             }
             ToDirectory::Used { place } => {
                 // The page may have gone meanwhile.
-                let published = |entry: &Entry| matches!(entry.state, State::Owner | State::Shared);
+                let published = |entry: &Entry| entry.state.is_published();
                 if self.at(place).is_some_and(published) {
                     self.unlink(place.frame);
                     self.link_warmest(place.frame);
@@ -288,7 +288,7 @@ impl Directory {
             return;
         };
         let entry = &mut self.entries[frame as usize];
-        if !matches!(entry.state, State::Owner | State::Shared) {
+        if !entry.state.is_published() {
             self.waiting.entry(page).or_default().push_back(waiter);
             return;
         }

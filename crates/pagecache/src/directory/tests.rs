@@ -1,5 +1,6 @@
 //! One step after another, by hand; what many steps do together is the simulation's.
 
+mod evict;
 mod members;
 
 use super::*;

@@ -1,0 +1,127 @@
+//! The distributed cache itself, and one node that has all the memory.
+
+use forebay_pagecache::message::PageId;
+use forebay_pagecache::node::Consistency;
+
+use crate::clock::Meter;
+use crate::pool::{Did, Pool, Shelf};
+use crate::workload::Operation;
+
+/// One pool for all nodes.
+pub(crate) struct Shared {
+    pool: Pool,
+    /// Whether all programs run where the memory is.
+    one_node: bool,
+    /// Whether each open asks the directory.
+    opens: bool,
+    /// When the page that each frame was filled with last was there, ns.
+    ready_ns: Vec<u64>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        nodes: usize,
+        pages: u32,
+        consistency: Consistency,
+        one_node: bool,
+        opens: bool,
+        shelf: Shelf,
+    ) -> Self {
+        let all = u32::try_from(nodes).expect("few") * pages;
+        let pool = match one_node {
+            true => Pool::new(1, all, consistency, shelf),
+            false => Pool::new(nodes, pages, consistency, shelf),
+        };
+        Self {
+            ready_ns: vec![0; pool.segment.frames() as usize],
+            pool,
+            one_node,
+            opens,
+        }
+    }
+
+    /// Does an operation of a program on `node`; what it read.
+    pub(crate) fn run(
+        &mut self,
+        node: usize,
+        operation: &Operation,
+        version: u64,
+        meter: &mut Meter<'_>,
+    ) -> Vec<(PageId, u64)> {
+        let node = if self.one_node { 0 } else { node };
+        let asks = |meter: &mut Meter<'_>, packets| {
+            if !self.one_node {
+                meter.messages(packets, packets, 1);
+            }
+        };
+        if operation.session {
+            meter.call();
+        }
+        if operation.session && self.opens {
+            asks(meter, 2);
+        }
+        if operation.grows {
+            // The lock of the size, and that it is let go.
+            asks(meter, 3);
+        }
+        let mut seen = Vec::new();
+        if !operation.reads.is_empty() {
+            let mut did = Did::default();
+            self.pool.read(node, &operation.reads, &mut did);
+            meter.call();
+            self.charge(node, &did, meter);
+            seen = did.seen;
+        }
+        if !operation.writes.is_empty() {
+            let mut did = Did::default();
+            self.pool.write(node, &operation.writes, version, &mut did);
+            meter.call();
+            self.charge(node, &did, meter);
+        }
+        if operation.fsync {
+            let mut did = Did::default();
+            self.pool.fsync(node, operation.inode, &mut did);
+            meter.call();
+            self.charge(node, &did, meter);
+        }
+        if operation.session {
+            let mut did = Did::default();
+            self.pool.close(node, operation.inode, &mut did);
+            self.charge(node, &did, meter);
+        }
+        seen
+    }
+
+    /// Every place that holds a page, once.
+    pub(crate) fn copies(&self) -> Vec<(PageId, u64)> {
+        let place = |place| match place {
+            Some(forebay_pagecache::message::Place { frame, .. }) => u64::from(frame),
+            None => u64::MAX,
+        };
+        let copies = self.pool.copies();
+        copies.map(|(page, at)| (page, place(at))).collect()
+    }
+
+    fn charge(&mut self, node: usize, did: &Did, meter: &mut Meter<'_>) {
+        meter.counts.hits_local += did.hits_local;
+        meter.counts.hits_remote += did.hits_remote;
+        meter.counts.first_remote += did.found;
+        meter.counts.invalidations += did.invalidations;
+        if !self.one_node {
+            meter.messages(did.packets, did.messages, did.round_trips);
+        }
+        meter.store_reads(did.filled.len() as u64);
+        meter.pool_writes(did);
+        for frame in &did.filled {
+            self.ready_ns[*frame as usize] = meter.end_ns();
+        }
+        meter.local(did.unpublished);
+        for frame in &did.used {
+            meter.wait_until(self.ready_ns[*frame as usize]);
+            match self.pool.host(*frame) {
+                host if host == node => meter.local(1),
+                host => meter.remote(node, host),
+            }
+        }
+    }
+}
