@@ -2,6 +2,7 @@
 
 mod caiti;
 mod claims;
+mod dpc;
 mod jobs;
 mod mapperx;
 pub(crate) mod page;
@@ -27,6 +28,9 @@ pub(crate) enum Study {
     /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy;
     /// writes docs/results/caiti.md. Two minutes for a look (`--quick`), on a machine with nothing else to do
     Caiti(caiti::Options),
+    /// The distributed page cache beside tokens, cooperative caching and one node with all the memory; writes
+    /// docs/results/dpc.md
+    Dpc(dpc::Options),
     /// The bit-tree: what a crash has written back, and what knowing it costs; writes docs/results/mapperx.md
     Mapperx(mapperx::Options),
 }
@@ -57,6 +61,7 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
     let held = match study {
         Study::Adacache(options) => adacache(root, options),
         Study::Caiti(options) => caiti::study(root, options),
+        Study::Dpc(options) => dpc::run(root, options),
         Study::Mapperx(options) => mapperx::run(root, options),
     };
     match held {

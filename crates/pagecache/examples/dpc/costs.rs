@@ -1,7 +1,7 @@
 //! What things cost in the model. Fixed before the first figure was taken, each with its source; the study then sweeps
 //! those that a reader may doubt. None was chosen or changed by a result.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Bytes of a page that is modelled. In the model's own memory it is [`crate::pool::PAGE`] bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -70,10 +70,42 @@ impl Costs {
         };
         set("remote_ns", &mut costs.remote_ns);
         set("link_bytes_per_s", &mut costs.link_bytes_per_s);
-        if let Some(round_trip_ns) = job["round_trip_ns"].as_u64() {
-            costs.round_trip_ns = round_trip_ns;
-        }
+        set("round_trip_ns", &mut costs.round_trip_ns);
         costs
+    }
+
+    /// All of them, by name.
+    pub(crate) fn to_json(self) -> Value {
+        let Self {
+            call_ns,
+            page_ns,
+            remote_ns,
+            link_bytes_per_s,
+            round_trip_ns,
+            packet_ns,
+            message_ns,
+            store_read_ns,
+            store_write_ns,
+            store_reads_per_s,
+            store_writes_per_s,
+            store_bytes_per_s,
+            virtiofs_ns,
+        } = self;
+        json!({
+            "call_ns": call_ns,
+            "page_ns": page_ns,
+            "remote_ns": remote_ns,
+            "link_bytes_per_s": link_bytes_per_s,
+            "round_trip_ns": round_trip_ns,
+            "packet_ns": packet_ns,
+            "message_ns": message_ns,
+            "store_read_ns": store_read_ns,
+            "store_write_ns": store_write_ns,
+            "store_reads_per_s": store_reads_per_s,
+            "store_writes_per_s": store_writes_per_s,
+            "store_bytes_per_s": store_bytes_per_s,
+            "virtiofs_ns": virtiofs_ns,
+        })
     }
 
     /// What `pages` reads or writes take of the store's capacity, ns.

@@ -52,6 +52,8 @@ pub(crate) struct Workload {
     shared: u64,
     writes: u64,
     zipf: Rc<Zipf>,
+    /// The same of what each node has for itself in a mix, which is its part of as many pages again.
+    own: Rc<Zipf>,
     /// Operations of each thread before and while it is counted.
     pub(crate) warm: u64,
     pub(crate) counted: u64,
@@ -74,26 +76,25 @@ impl Workload {
             "points" => (Kind::Points, 60.0 / 32.0, 8192, 2048),
             "vectors" => (Kind::Vectors, 40.0 / 32.0, 1536, 512),
             "weights" => (Kind::Weights, 30.0 / 32.0, 0, 0),
-            "mix" => (Kind::Mix, 1.0, 8192, 2048),
+            "mix" => (Kind::Mix, 1.0, 4096, 1024),
             other => return Err(format!("no workload is called {other:?}")),
         };
         let size = job["size"].as_f64().unwrap_or(size);
         let set_pages = (f64::from(MEMORY_PAGES) * size) as u64;
         let slice = set_pages.div_ceil(THREADS as u64).div_ceil(CHUNK);
-        let (theta, private) = (
-            job["theta"].as_f64().unwrap_or(0.99),
-            set_pages / nodes as u64,
-        );
-        let set = match job["shared"].as_u64() {
-            Some(0) => private,
-            _ => set_pages,
+        let theta = job["theta"].as_f64().unwrap_or(0.99);
+        let zipf = Rc::new(Zipf::new(set_pages, theta));
+        let own = match kind {
+            Kind::Mix => Rc::new(Zipf::new(set_pages / nodes as u64, theta)),
+            _ => Rc::clone(&zipf),
         };
         Ok(Self {
             kind,
-            set_pages: set,
+            set_pages,
             shared: job["shared"].as_u64().unwrap_or(1000),
             writes: job["writes"].as_u64().unwrap_or(0),
-            zipf: Rc::new(Zipf::new(set, theta)),
+            zipf,
+            own,
             warm: job["warm"].as_u64().unwrap_or(warm),
             counted: match kind {
                 Kind::Weights => slice,
@@ -165,8 +166,11 @@ impl Thread {
 
     fn mix(&mut self) -> Operation {
         let shared = self.rng.chance(self.workload.shared, 1000);
-        let inode = if shared { 0 } else { PRIVATE + self.node };
-        let page = self.workload.zipf.draw(&self.rng);
+        let (inode, zipf) = match shared {
+            true => (0, &self.workload.zipf),
+            false => (PRIVATE + self.node, &self.workload.own),
+        };
+        let page = zipf.draw(&self.rng);
         let mut operation = self.read(inode, [page].into_iter());
         if self.rng.chance(self.workload.writes, 1000) {
             operation.writes = std::mem::take(&mut operation.reads);

@@ -1,6 +1,7 @@
 //! The page cache with threads and real memory: what the simulation shows step by step, at full speed.
 
 mod cluster;
+mod silent;
 
 use std::sync::atomic::Ordering;
 
@@ -176,4 +177,52 @@ fn a_death_is_told_once_to_who_lost_something() {
         .read(page(99), &mut out)
         .expect_err("a dead node reads nothing new");
     assert_eq!(read.kind(), ErrorKind::Disconnected, "{gone:?}");
+}
+
+/// What the process does whose system calls are forbidden, by the variable that names it.
+const SILENT: &str = "FOREBAY_PAGECACHE_SILENT";
+
+/// Not a test of its own: [`a_remote_hit_makes_no_system_call`] starts it in a process of its own.
+#[test]
+fn silent_process() {
+    let Ok(what) = std::env::var(SILENT) else {
+        return;
+    };
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let mut out = [0; PAGE];
+    for index in 0..32 {
+        cluster.nodes[0]
+            .read(page(index), &mut out)
+            .expect("it is read");
+    }
+    let remote = &cluster.nodes[1];
+    if what == "hits" {
+        for index in 0..32 {
+            remote.read(page(index), &mut out).expect("it is read");
+        }
+    }
+    silent::forbid_system_calls();
+    for index in (0..32).cycle().take(10_000) {
+        remote.read(page(index), &mut out).expect("it is read");
+        let mut word = [0; 8];
+        let view = remote.map(page(index)).expect("it is mapped");
+        view.load(0, &mut word);
+    }
+    silent::exit_well();
+}
+
+#[test]
+fn a_remote_hit_makes_no_system_call() {
+    let process = |what| {
+        let mut process = std::process::Command::new(std::env::current_exe().expect("this one"));
+        process
+            .args(["--exact", "silent_process"])
+            .env(SILENT, what);
+        process
+    };
+    assert!(silent::came_to_its_end(process("hits")), "a hit made one");
+    assert!(
+        !silent::came_to_its_end(process("first")),
+        "the first use asks the directory, and nobody noticed"
+    );
 }

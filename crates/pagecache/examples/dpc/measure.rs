@@ -1,0 +1,209 @@
+//! What this machine can measure: two nodes of the library in one process, a thread for the directory and one for each
+//! node's connection, packets on channels, the store in memory. Remote memory is the same machine's.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use forebay_block::Result;
+use forebay_pagecache::message::PageId;
+use forebay_pagecache::node::Consistency;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Node, PAGE};
+use crate::silent;
+
+/// Pages of each node's memory, and of each cell of the grid.
+const FRAMES: u32 = 8192;
+const PAGES: u64 = 1024;
+/// Uses of each page that is mapped.
+const ROUNDS: u64 = 10;
+
+/// Threads, and pages that each reads or writes one after another as one operation.
+const SHAPES: [(&str, u64, u64); 3] = [
+    ("4 KiB, 1 thread", 1, 1),
+    ("4 KiB, 32 threads", 32, 1),
+    ("128 KiB, 8 threads", 8, 32),
+];
+
+/// All figures of one round.
+pub(crate) fn measure() -> Result<Value> {
+    let mut figures = Vec::new();
+    for (shape, threads, pages) in SHAPES {
+        for write in [false, true] {
+            grid(shape, threads, pages, write, &mut figures)?;
+        }
+    }
+    hits(&mut figures)?;
+    for pages in [1, 1000] {
+        figures.push(invalidation(pages)?);
+    }
+    Ok(json!({ "figures": figures }))
+}
+
+fn page(inode: u64, index: u64) -> PageId {
+    PageId { inode, index }
+}
+
+/// One operation nowhere, cached by the other node, and mapped already.
+fn grid(
+    shape: &str,
+    threads: u64,
+    pages: u64,
+    write: bool,
+    figures: &mut Vec<Value>,
+) -> Result<()> {
+    let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
+    let [other, node] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    let mut out = [0; PAGE];
+    for index in 0..PAGES {
+        other.read(page(2, index), &mut out)?;
+    }
+    let what = if write { "write" } else { "read" };
+    for (state, inode, rounds) in [
+        ("nowhere", 1, 1),
+        ("cached remotely", 2, 1),
+        ("mapped", 2, ROUNDS),
+    ] {
+        let sent = cluster.sent.load(Ordering::Relaxed);
+        let begin = Instant::now();
+        let spent = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|thread| {
+                    scope.spawn(move || worker(node, thread, threads, pages, inode, rounds, write))
+                })
+                .collect();
+            let spent = workers
+                .into_iter()
+                .map(|worker| worker.join().expect("it ends"));
+            spent.sum::<Result<Duration>>()
+        })?;
+        let wall = begin.elapsed();
+        let operations = (PAGES * rounds / pages) as f64;
+        figures.push(json!({
+            "what": format!("{what}, {shape}, {state}"),
+            "latency_ns": spent.as_nanos() as f64 / operations,
+            "operations_per_s": operations / wall.as_secs_f64(),
+            "packets": cluster.sent.load(Ordering::Relaxed) - sent,
+        }));
+    }
+    Ok(())
+}
+
+/// What one thread's operations took.
+fn worker(
+    node: &Node,
+    thread: u64,
+    threads: u64,
+    pages: u64,
+    inode: u64,
+    rounds: u64,
+    write: bool,
+) -> Result<Duration> {
+    let mut bytes = [7; PAGE];
+    let begin = Instant::now();
+    for _ in 0..rounds {
+        for operation in (thread..PAGES / pages).step_by(threads as usize) {
+            for index in operation * pages..(operation + 1) * pages {
+                match write {
+                    true => node.write(page(inode, index), 0, &bytes)?,
+                    false => node.read(page(inode, index), &mut bytes)?,
+                }
+            }
+        }
+    }
+    Ok(begin.elapsed())
+}
+
+/// Hits in the node's own memory beside those of a node that is alone, and in the other's; in turns, the best of many.
+fn hits(figures: &mut Vec<Value>) -> Result<()> {
+    const TURNS: u32 = 40;
+    let alone = Cluster::new(1, 2 * FRAMES, Consistency::Strong, None);
+    let both = Cluster::new(2, FRAMES, Consistency::Strong, None);
+    let mut out = [0; PAGE];
+    for index in 0..PAGES {
+        alone.nodes[0].read(page(1, index), &mut out)?;
+        both.nodes[0].read(page(1, index), &mut out)?;
+        both.nodes[1].read(page(1, index), &mut out)?;
+    }
+    let sent = both.sent.load(Ordering::Relaxed);
+    let kinds: [(&str, &Node, bool); 4] = [
+        ("hit of a node alone", &alone.nodes[0], false),
+        ("local hit", &both.nodes[0], false),
+        ("remote hit", &both.nodes[1], false),
+        ("remote hit, view", &both.nodes[1], true),
+    ];
+    let mut best = [f64::INFINITY; 4];
+    for _ in 0..TURNS {
+        for ((_, node, view), best) in kinds.iter().zip(&mut best) {
+            let begin = Instant::now();
+            for index in 0..PAGES {
+                if *view {
+                    let mut word = [0; 8];
+                    node.map(page(1, index))?.load(0, &mut word);
+                } else {
+                    node.read(page(1, index), &mut out)?;
+                }
+            }
+            *best = best.min(begin.elapsed().as_nanos() as f64 / PAGES as f64);
+        }
+    }
+    let packets = both.sent.load(Ordering::Relaxed) - sent;
+    for ((what, ..), best) in kinds.iter().zip(best) {
+        figures.push(json!({ "what": what, "latency_ns": best, "packets": packets }));
+    }
+    Ok(())
+}
+
+/// A node goes, in whose memory so many pages are that the other maps: all are invalidated, acknowledged and freed.
+fn invalidation(pages: u64) -> Result<Value> {
+    let cluster = Cluster::new(2, 1024, Consistency::Strong, None);
+    let mut out = [0; PAGE];
+    for node in &cluster.nodes {
+        for index in 0..pages {
+            node.read(page(1, index), &mut out)?;
+        }
+    }
+    let sent = cluster.sent.load(Ordering::Relaxed);
+    let begin = Instant::now();
+    cluster.nodes[0].leave(Duration::from_secs(60))?;
+    Ok(json!({
+        "what": format!("invalidation of {pages}"),
+        "latency_ns": begin.elapsed().as_nanos() as f64,
+        "packets": cluster.sent.load(Ordering::Relaxed) - sent,
+    }))
+}
+
+/// Remote hits by read and by view, in a process that the kernel ends at its first system call. With `first`, the pages
+/// were not used before, so that it has to be ended.
+pub(crate) fn silent(first: bool) -> Result<()> {
+    let cluster = Cluster::new(2, 256, Consistency::Strong, None);
+    let [other, node] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    let mut out = [0; PAGE];
+    for index in 0..128 {
+        other.read(page(1, index), &mut out)?;
+        if !first {
+            node.read(page(1, index), &mut out)?;
+        }
+    }
+    silent::forbid_system_calls();
+    for index in (0..128).cycle().take(1_000_000) {
+        node.read(page(1, index), &mut out)?;
+        let mut word = [0; 8];
+        node.map(page(1, index))?.load(0, &mut word);
+    }
+    silent::exit_well();
+}
+
+/// Whether remote hits make no system call, as the kernel sees it; and that it sees the one of a first use.
+pub(crate) fn is_silent() -> std::io::Result<bool> {
+    let ends = |what: &str| -> std::io::Result<bool> {
+        let mut process = std::process::Command::new(std::env::current_exe()?);
+        process.args(["silent", what]);
+        Ok(silent::came_to_its_end(process))
+    };
+    Ok(ends("hits")? && !ends("first")?)
+}

@@ -1,0 +1,88 @@
+//! `cargo xtask study dpc`: the distributed page cache beside private caches with tokens, cooperative caching and one
+//! node that has all the memory; counted and modelled, and what this machine can measure.
+
+mod cells;
+mod measured;
+mod page;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::jobs::in_parallel;
+use super::{commit, date};
+use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
+use crate::claims::Report;
+use cells::{Cells, Row};
+
+/// Rounds of what is measured.
+const ROUNDS: usize = 5;
+
+/// What the study takes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Four nodes and the declared costs alone, no sweeps, and not into docs: for a look
+    #[arg(long)]
+    quick: bool,
+    /// Where the page goes
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write claims and rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the study. Whether the claims hold.
+pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
+    let began = Instant::now();
+    let program = built_program(
+        root,
+        &["--package", "forebay-pagecache", "--example", "dpc"],
+    )?;
+    let commit = commit(root)?;
+    let jobs = cells::jobs(options.quick);
+    let rows = in_parallel(
+        &jobs,
+        |job| job["title"].as_str().unwrap_or_default(),
+        |job| model(&program, job),
+    );
+    let rows: Vec<Row> = rows.into_iter().collect::<Outcome<_>>()?;
+    let cells = Cells(rows);
+    let rounds = measured::run(&program, if options.quick { 1 } else { ROUNDS })?;
+    let mut claims = cells::claims(&cells);
+    claims.extend(measured::claims(&rounds));
+    let header = page::Header {
+        costs: json_of(&run_for_output({
+            let mut command = Command::new(&program);
+            command.arg("costs");
+            command
+        })?)?,
+        commit,
+        date: run_for_output(date())?,
+        minutes: began.elapsed().as_secs_f64() / 60.0,
+    };
+    let out = options.out.clone().unwrap_or_else(|| match options.quick {
+        true => program.with_file_name("dpc-quick.md"),
+        false => root.join("docs/results/dpc.md"),
+    });
+    let text = page::render(&header, &claims, &cells, &rounds, options.quick);
+    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
+    println!("written: {}", out.display());
+    let report = Report {
+        quick: options.quick,
+        claims,
+        rows: cells.0,
+    };
+    conclude(&report, options.json.as_deref())
+}
+
+/// One cell.
+fn model(program: &Path, job: &Value) -> Outcome<Row> {
+    let mut command = Command::new(program);
+    command.arg("model").arg(job.to_string());
+    let printed = run_for_output(command)?;
+    serde_json::from_str(&printed).map_err(|error| format!("{job}: {error}"))
+}
