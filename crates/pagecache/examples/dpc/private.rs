@@ -305,11 +305,14 @@ impl Private {
                 *self.copies.entry(*page).or_default() |= 1 << node;
             }
         }
+        // Nodes say in one packet what left them, and hear in one what they are to take.
+        let (mut left, mut takes, mut messages) = (BTreeSet::new(), BTreeSet::new(), 0);
         while let Some((from, page)) = going.pop_front() {
             if self.pools[from].place(page).is_some() {
                 continue;
             }
-            meter.messages(1, 1, 0);
+            left.insert(from);
+            messages += 1;
             if !self.gone(from, page) || self.pools.len() == 1 {
                 continue;
             }
@@ -323,10 +326,14 @@ impl Private {
             self.tokens.pass(from, to, (page.inode, page.index));
             self.chances.insert(page, chances - 1);
             self.copies.insert(page, 1 << to);
-            // The server says where to; nobody waits for the copy.
-            meter.messages(2, 2, 0);
+            takes.insert(to);
+            messages += 1;
+            // Nobody waits for the copy.
             meter.store_writes(did.store_writes, false);
             going.extend(did.evicted.into_iter().map(|page| (to, page)));
+        }
+        if messages > 0 {
+            meter.messages((left.len() + takes.len()) as u64, messages, 0);
         }
     }
 
