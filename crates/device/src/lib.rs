@@ -6,6 +6,7 @@
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts what another device is asked to do.
 //! - [`nbd`]: an export of an NBD server.
+//! - [`nvme_tcp`]: a namespace of an NVMe/TCP target.
 //! - [`metered`]: takes the time that another device's own code takes.
 //! - [`signature`]: recognises what a device holds before it is formatted.
 
@@ -15,5 +16,8 @@ pub mod file;
 pub mod mem;
 pub mod metered;
 pub mod nbd;
+pub mod nvme_tcp;
+mod place;
 pub mod pmem;
+mod receiver;
 pub mod signature;

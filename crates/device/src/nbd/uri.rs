@@ -1,11 +1,12 @@
 //! NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), without TLS and vsock.
 
 use std::fmt;
-use std::net::ToSocketAddrs as _;
 use std::str::FromStr;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::net::Address;
+
+use crate::place::{decoded, looked_up};
 
 /// The port where none is named.
 const PORT: u16 = 10_809;
@@ -57,37 +58,13 @@ impl FromStr for Uri {
                 Address::Unix(socket.ok_or_else(|| invalid("it names no socket"))?.into())
             }
             "nbd+unix" => return Err(invalid("a Unix socket has no host")),
-            "nbd" => Address::Tcp(looked_up(host).ok_or_else(|| invalid("there is no such host"))?),
+            "nbd" => {
+                Address::Tcp(looked_up(host, PORT).ok_or_else(|| invalid("there is no such host"))?)
+            }
             _ => return Err(invalid("this kind is not spoken")),
         };
         Ok(Self { address, export })
     }
-}
-
-fn looked_up(host: &str) -> Option<std::net::SocketAddr> {
-    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    let addresses = match after.contains(':') {
-        true => host.to_socket_addrs(),
-        false => format!("{host}:{PORT}").to_socket_addrs(),
-    };
-    addresses.ok()?.next()
-}
-
-/// Without the percent signs of RFC 3986.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                let (high, low) = (digit()?, digit()?);
-                u8::try_from(high << 4 | low).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

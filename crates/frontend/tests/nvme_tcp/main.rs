@@ -2,6 +2,7 @@
 
 mod authenticate;
 mod connect;
+mod device;
 mod hostile;
 mod initiator;
 mod life;

@@ -210,6 +210,13 @@ pub const fn connected(controller: u16, authenticate: bool) -> u64 {
     controller as u64 | (authenticate as u64) << 17
 }
 
+/// Reads the result of a Connect: the controller, and whether authentication is asked for (Base 6.3, "AUTHREQ": with a
+/// secure channel, too).
+#[must_use]
+pub const fn connection(result: u64) -> (u16, bool) {
+    ((result & 0xffff) as u16, result >> 17 & 0b11 != 0)
+}
+
 /// The result of a Connect that is refused for a field (Base 6.3, "Invalid Parameter"): where it is, in
 /// the command or in its data.
 #[must_use]

@@ -94,6 +94,17 @@ impl Command {
         Self::new(opcode, nsid, words)
     }
 
+    /// The same Write Zeroes, which may give the space back or not.
+    #[must_use]
+    pub const fn deallocating(mut self, may: bool) -> Self {
+        self.words[2] = if may {
+            self.words[2] | DEAC
+        } else {
+            self.words[2] & !DEAC
+        };
+        self
+    }
+
     /// Dataset Management that deallocates `ranges` ranges.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ pub mod admin;
 pub mod auth;
 pub mod command;
 pub mod fabrics;
+pub mod identified;
 pub mod identify;
 pub mod io;
 pub mod log;

@@ -124,6 +124,29 @@ impl Status {
         Self((word >> 1) & MASK)
     }
 
+    /// What an error is for a host that is told this.
+    #[must_use]
+    pub const fn kind(self) -> ErrorKind {
+        match self {
+            it if it.is(Self::INVALID_FIELD) => ErrorKind::InvalidInput,
+            it if it.is(Self::LBA_OUT_OF_RANGE) => ErrorKind::OutOfRange,
+            it if it.is(Self::WRITE_PROTECTED) => ErrorKind::ReadOnly,
+            it if it.is(Self::CAPACITY_EXCEEDED) => ErrorKind::NoSpace,
+            it if it.is(Self::INVALID_OPCODE) => ErrorKind::Unsupported,
+            it if it.is(Self::INVALID_NAMESPACE) => ErrorKind::NotFound,
+            it if it.is(Self::CONNECT_BUSY) => ErrorKind::Busy,
+            it if it.is(Self::CONNECT_INVALID_HOST) => ErrorKind::Permission,
+            it if it.is(Self::AUTHENTICATION_REQUIRED) => ErrorKind::Permission,
+            _ => ErrorKind::Io,
+        }
+    }
+
+    /// Whether it is the other one, whatever both say of trying again.
+    #[must_use]
+    pub const fn is(self, other: Self) -> bool {
+        (self.0 ^ other.0) & 0x7ff == 0
+    }
+
     /// What tells a host about an error of `kind`, of a command that writes or does not.
     #[must_use]
     pub const fn of(kind: ErrorKind, writes: bool) -> Self {
@@ -137,6 +160,13 @@ impl Status {
             ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost => Self::UNRECOVERED_READ_ERROR,
             _ => Self::INTERNAL_ERROR,
         }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, code) = (self.code_type(), self.code());
+        write!(f, "NVMe status {kind}:{code:02x}h")
     }
 }
 
@@ -166,6 +196,30 @@ mod tests {
             assert_ne!(Status::of(kind, true), Status::SUCCESS);
             assert_ne!(Status::of(kind, false), Status::SUCCESS);
         }
+    }
+
+    #[test]
+    fn what_a_host_is_told_is_the_kind_again() {
+        for kind in [
+            ErrorKind::InvalidInput,
+            ErrorKind::OutOfRange,
+            ErrorKind::ReadOnly,
+            ErrorKind::NoSpace,
+            ErrorKind::Unsupported,
+            ErrorKind::Io,
+        ] {
+            assert_eq!(Status::of(kind, true).kind(), kind);
+            assert_eq!(Status::of(kind, false).kind(), kind);
+        }
+        // With and without "do not retry"; not of another type.
+        let wire = Status::LBA_OUT_OF_RANGE.to_wire();
+        let retried = Status::from_wire(wire & !(DNR << 1));
+        assert_eq!(retried.kind(), ErrorKind::OutOfRange);
+        assert_eq!(Status::from_wire(wire | 1 << 9).kind(), ErrorKind::Io);
+        assert_eq!(
+            Status::UNRECOVERED_READ_ERROR.to_string(),
+            "NVMe status 2:81h"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use forebay_wire::nvme::auth::{Exchange, HostMessage, Reason};
 use forebay_wire::nvme::fabrics::{
     CONNECT_DATA_BYTES, Connect, ConnectData, MAX_NQN_BYTES, Property, is_nqn,
 };
+use forebay_wire::nvme::identified::{ControllerFacts, NamespaceFacts, first_namespace, uuid};
 use forebay_wire::nvme::io::{MAX_RANGES, Range};
 use forebay_wire::nvme::{Command, Completion, Status};
 use forebay_wire::nvme_tcp::{Common, DataHeader, Digests, Initialize, Kind, Terminate};
@@ -47,6 +48,14 @@ pub(crate) fn any_input(data: &[u8]) -> usize {
             assert!(is_nqn(name) && name.len() <= MAX_NQN_BYTES);
         }
         assert_eq!(ConnectData::decode(&value.encode()), Ok(value));
+        taken += 1;
+    }
+    if let Some(page) = data.first_chunk() {
+        let controller = ControllerFacts::decode(page);
+        assert!(controller.in_capsule_bytes <= u32::MAX - 64);
+        assert!(NamespaceFacts::decode(page).preferred_blocks > 0);
+        assert_ne!(first_namespace(page), Some(0));
+        let _ = uuid(page);
         taken += 1;
     }
     taken + authentication(data)

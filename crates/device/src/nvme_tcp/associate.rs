@@ -1,0 +1,294 @@
+//! From a URI to an association: an admin queue, a controller that is ready, what its namespace is, and an I/O queue.
+
+use std::time::Duration;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::rt;
+use forebay_wire::nvme::admin::{cns, opcode};
+use forebay_wire::nvme::fabrics::{
+    ANY_CONTROLLER, Connect, ConnectData, Property, cc, connection, csts, property,
+};
+use forebay_wire::nvme::identified::{ControllerFacts, NamespaceFacts, first_namespace, uuid};
+use forebay_wire::nvme::io::RANGE_BYTES;
+use forebay_wire::nvme::{Command, PAGE_BYTES, Status};
+
+use super::Uri;
+use super::queue::{Queue, With, broken, refused};
+use super::uri::hash;
+
+/// Entries of the admin queue: one command at a time.
+const ADMIN_ENTRIES: u16 = 32;
+/// How often a controller is looked at that is to become ready.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// Blocks that a device of ours may have, as powers of two of bytes.
+const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 9..=16;
+/// Longest read or write, bytes.
+const MOST_BYTES: u32 = 1 << 20;
+/// Largest unit that is taken for one that is written without reading first, bytes.
+const MOST_PREFERRED_BYTES: u32 = 64 << 10;
+
+/// What a target offers. Of an association that is made anew all of it has to be the same, but for the size, which may
+/// have grown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) nsid: u32,
+    pub(super) size_bytes: u64,
+    pub(super) block_shift: u8,
+    pub(super) preferred_bytes: u32,
+    /// Longest transfer, bytes.
+    pub(super) max_bytes: u32,
+    /// Data that a command takes with it, bytes.
+    pub(super) in_capsule_bytes: u32,
+    pub(super) volatile_cache: bool,
+    pub(super) deallocates: bool,
+    pub(super) write_zeroes: bool,
+    pub(super) read_only: bool,
+    /// Made of the namespace's identifiers; none if it has none.
+    pub(super) identity: Option<u64>,
+    /// Commands in flight.
+    pub(super) depth: u16,
+    /// Time without a word after which the target ends an association.
+    pub(super) keep_alive: Duration,
+}
+
+impl Offer {
+    /// Whether what is offered now takes requests that were made for this.
+    pub(super) fn is_still(&self, now: &Self) -> bool {
+        now.size_bytes >= self.size_bytes
+            && *self
+                == Self {
+                    size_bytes: self.size_bytes,
+                    ..*now
+                }
+    }
+}
+
+/// Both queues.
+pub(super) struct Association {
+    pub(super) admin: Queue,
+    pub(super) io: Queue,
+    pub(super) offer: Offer,
+}
+
+/// Makes an association whose target is to hear of this host within `keep_alive`.
+pub(super) async fn associate(uri: &Uri, keep_alive: Duration) -> Result<Association> {
+    match connect(uri, keep_alive, true).await {
+        // A target may not know how to do without flow control.
+        Err(Attempt::NoFlowControl) => connect(uri, keep_alive, false).await,
+        other => other,
+    }
+    .map_err(|attempt| match attempt {
+        Attempt::NoFlowControl => broken("it does not take its own flow control"),
+        Attempt::Failed(error) => error,
+    })
+}
+
+enum Attempt {
+    /// The target wants flow control.
+    NoFlowControl,
+    Failed(Error),
+}
+
+impl From<Error> for Attempt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+async fn connect(
+    uri: &Uri,
+    keep_alive: Duration,
+    no_flow_control: bool,
+) -> Result<Association, Attempt> {
+    let mut fields = Connect {
+        format: 0,
+        queue: 0,
+        queue_size: ADMIN_ENTRIES - 1,
+        no_flow_control,
+        keep_alive_ms: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
+    };
+    let mut admin = Queue::open(uri).await?;
+    let controller = make(&mut admin, uri, fields, ANY_CONTROLLER).await?;
+    let capabilities = admin.must("CAP", Property::get(property::CAP, true), With::Nothing);
+    let capabilities = capabilities.await?.result;
+    start(&mut admin, capabilities).await?;
+    let mut offer = identify(&mut admin, uri, capabilities).await?;
+    // A target rounds the time up to its granularity.
+    offer.keep_alive += keep_alive;
+    // One more entry than commands in flight; the capabilities count from zero.
+    let entries = (capabilities & 0xffff) as u16;
+    offer.depth = uri.queue_depth.min(entries);
+    if offer.depth == 0 {
+        return Err(broken("its queues hold no command").into());
+    }
+    (fields.queue, fields.queue_size, fields.keep_alive_ms) = (1, offer.depth, 0);
+    let mut io = Queue::open(uri).await?;
+    make(&mut io, uri, fields, controller).await?;
+    Ok(Association { admin, io, offer })
+}
+
+/// Makes a connection a queue of a controller; which.
+async fn make(
+    queue: &mut Queue,
+    uri: &Uri,
+    fields: Connect,
+    controller: u16,
+) -> Result<u16, Attempt> {
+    let data = ConnectData {
+        host_id: uri.host_id(),
+        controller,
+        subsystem: uri.nqn.clone(),
+        host: uri.host.clone(),
+    };
+    let answer = queue
+        .call(fields.command(), With::InCapsule(&data.encode()))
+        .await?;
+    let status = answer.status;
+    if status == Status::SUCCESS {
+        let (made, authenticate) = connection(answer.result);
+        if authenticate {
+            let what = "the target asks its hosts to authenticate themselves, which this initiator \
+                        cannot: export the volume without `secrets`, over a network that is trusted";
+            return Err(Error::new(ErrorKind::Permission, what).into());
+        }
+        return Ok(made);
+    }
+    // What is wrong is at the begin of the names, or it is the one bit of the command that may be.
+    const NAMES: std::ops::Range<u64> = 0x1_0100..0x1_0400;
+    let what = match () {
+        () if status.is(Status::CONNECT_INVALID_HOST) => format!(
+            "the target does not allow host {}: add it there, or name another one by ?host=NQN",
+            uri.host
+        ),
+        () if status.is(Status::CONNECT_INVALID_PARAMETERS) => {
+            if fields.no_flow_control && !NAMES.contains(&answer.result) {
+                return Err(Attempt::NoFlowControl);
+            }
+            format!("the target has no subsystem {}", uri.nqn)
+        }
+        () => "Connect".to_owned(),
+    };
+    let kind = match status.is(Status::CONNECT_INVALID_PARAMETERS) {
+        true => ErrorKind::NotFound,
+        false => status.kind(),
+    };
+    Err(Error::new(kind, format!("{what} ({status})")).into())
+}
+
+/// Enables the controller, and waits until it is ready.
+async fn start(admin: &mut Queue, capabilities: u64) -> Result<()> {
+    let enable = Property::set(property::CC, cc::ENTRY_SIZES | cc::EN);
+    admin.must("CC", enable, With::Nothing).await?;
+    // "CAP.TO", in half seconds.
+    let limit = rt::now() + Duration::from_millis(500) * u32::from(capabilities.to_le_bytes()[3]);
+    loop {
+        let look = admin.must("CSTS", Property::get(property::CSTS, false), With::Nothing);
+        let status = look.await?.result as u32;
+        if status & csts::CFS != 0 {
+            return Err(Error::new(ErrorKind::Io, "the controller has failed"));
+        }
+        if status & csts::RDY != 0 {
+            return Ok(());
+        }
+        if rt::now() > limit {
+            let what = "the controller does not become ready in the time that it says";
+            return Err(Error::new(ErrorKind::TimedOut, what));
+        }
+        rt::sleep(READY_POLL).await;
+    }
+}
+
+fn look_at(structure: u8, nsid: u32) -> Command {
+    Command::new(opcode::IDENTIFY, nsid, [structure.into(), 0, 0, 0, 0, 0])
+}
+
+/// What the controller and the namespace are.
+async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Offer> {
+    let page = admin.page("Identify, controller", look_at(cns::CONTROLLER, 0));
+    let controller = ControllerFacts::decode(&page.await?);
+    let nsid = match uri.nsid {
+        Some(nsid) => nsid,
+        None => {
+            let list = look_at(cns::ACTIVE_NAMESPACES, 0);
+            let page = admin.page("Identify, namespaces", list).await?;
+            first_namespace(&page).ok_or_else(|| {
+                let what = format!("subsystem {} has no namespace", uri.nqn);
+                Error::new(ErrorKind::NotFound, what)
+            })?
+        }
+    };
+    let page = admin.page("Identify, namespace", look_at(cns::NAMESPACE, nsid));
+    let space = NamespaceFacts::decode(&page.await?);
+    if space.blocks == 0 {
+        let what = format!("subsystem {} has no namespace {nsid}", uri.nqn);
+        return Err(Error::new(ErrorKind::NotFound, what));
+    }
+    let size_bytes = (space.blocks).checked_shl(space.block_shift.into());
+    let size_bytes =
+        size_bytes.filter(|size| size >> space.block_shift == space.blocks && *size < 1 << 63);
+    let (Some(size_bytes), true, 0) = (
+        size_bytes,
+        BLOCK_SHIFTS.contains(&space.block_shift),
+        space.metadata_bytes,
+    ) else {
+        let what = format!(
+            "namespace {nsid} has {} blocks of 2^{} bytes with {} bytes of metadata each: format it with \
+             blocks of 512 bytes to 64 KiB without metadata",
+            space.blocks, space.block_shift, space.metadata_bytes
+        );
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    };
+    // Of a target that has no descriptors the other identifiers have to do.
+    let descriptors = look_at(cns::NAMESPACE_DESCRIPTORS, nsid);
+    let uuid = match admin.page("Identify, descriptors", descriptors).await {
+        Ok(page) => uuid(&page),
+        Err(error) if error.kind() == ErrorKind::Disconnected => return Err(error),
+        Err(_) => None,
+    };
+    let names = [&uuid.unwrap_or_default()[..], &space.nguid, &space.eui64];
+    let name = names.into_iter().find(|name| name.iter().any(|&b| b != 0));
+    let block_bytes = 1 << space.block_shift;
+    // "CAP.MPSMIN" counts from 4 KiB.
+    let page_shift = u32::from(controller.max_transfer_shift) + (capabilities >> 48 & 0xf) as u32;
+    let max_bytes = match controller.max_transfer_shift {
+        0 => MOST_BYTES,
+        _ => PAGE_BYTES
+            .checked_shl(page_shift)
+            .filter(|bytes| bytes >> page_shift == PAGE_BYTES)
+            .map_or(MOST_BYTES, |bytes| bytes.min(MOST_BYTES)),
+    };
+    let preferred = space.preferred_blocks.saturating_mul(block_bytes);
+    Ok(Offer {
+        nsid,
+        size_bytes,
+        block_shift: space.block_shift,
+        preferred_bytes: match preferred.is_power_of_two() && preferred <= MOST_PREFERRED_BYTES {
+            true => preferred,
+            false => block_bytes,
+        },
+        max_bytes: max_bytes.max(block_bytes),
+        in_capsule_bytes: match controller.in_capsule_offset {
+            0 => controller.in_capsule_bytes,
+            _ => return Err(broken("data in its capsules has an offset")),
+        },
+        volatile_cache: controller.volatile_cache,
+        // Its range goes in the capsule.
+        deallocates: controller.dataset_management
+            && controller.in_capsule_bytes >= RANGE_BYTES as u32,
+        write_zeroes: controller.write_zeroes,
+        read_only: space.read_only,
+        identity: name.map(|name| hash(name.iter().copied())),
+        depth: 0,
+        keep_alive: Duration::from_millis(100) * u32::from(controller.keep_alive_100ms),
+    })
+}
+
+/// That the target keeps the association.
+pub(super) async fn keep_alive(admin: &mut Queue) -> Result<()> {
+    let command = Command::new(opcode::KEEP_ALIVE, 0, [0; 6]);
+    let answer = admin.call(command, With::Nothing).await?;
+    match answer.status {
+        Status::SUCCESS => Ok(()),
+        status => Err(refused("Keep Alive", status)),
+    }
+}

@@ -1,0 +1,196 @@
+//! The life of a device: its association, the loss of it, and the next one.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use forebay_block::{Error, ErrorKind, Op, Result};
+use forebay_io::rt;
+
+use super::associate::{Association, keep_alive};
+use super::queue::Queue;
+use super::receive::receive;
+use super::send::Link;
+use super::{Shared, Times, Uri, associate};
+
+/// How often a device looks whether it has waited too long, in parts of the shortest of its times.
+const LOOKS: u32 = 4;
+
+/// An association, made in the time that a target has.
+pub(super) async fn in_time(uri: &Uri, times: &Times) -> Result<Association> {
+    let made = rt::at_most(times.answer, associate(uri, times.keep_alive)).await;
+    made.unwrap_or_else(|| {
+        let what = format!("no association was made within {:?}", times.answer);
+        Err(Error::new(ErrorKind::TimedOut, what))
+    })
+}
+
+/// Keeps the device connected until it is closed.
+pub(super) async fn live(shared: Rc<Shared>, mut association: Association) {
+    loop {
+        let why = use_up(&shared, association).await;
+        if shared.closed.get() {
+            break;
+        }
+        match come_back(&shared, &why).await {
+            Some(next) => association = next,
+            None => break,
+        }
+    }
+    let over = Error::new(ErrorKind::ShuttingDown, "the device is closed");
+    fail(&shared, &over);
+}
+
+/// Uses an association until it is lost or the device is closed; nothing of it touches any memory then. Why.
+async fn use_up(shared: &Rc<Shared>, association: Association) -> Error {
+    let Association {
+        mut admin,
+        io,
+        offer,
+    } = association;
+    let link = Rc::new(Link::new(io.stream, io.style, offer.depth));
+    rt::spawn(receive(Rc::clone(shared), Rc::clone(&link), io.receiver));
+    *shared.away.borrow_mut() = None;
+    *shared.link.borrow_mut() = Some(Rc::clone(&link));
+    shared.pump();
+    let why = watch(shared, &link, &mut admin).await;
+    *shared.link.borrow_mut() = None;
+    link.break_off(why);
+    admin.stream.shutdown();
+    link.changed.until(|| link.is_quiet()).await;
+    link.broken().expect("it was broken off")
+}
+
+/// Waits until an association is over, and keeps it alive until then. Why.
+async fn watch(shared: &Shared, link: &Link, admin: &mut Queue) -> Error {
+    let Times {
+        keep_alive: alive,
+        answer,
+        ..
+    } = shared.times;
+    let look = alive.min(answer) / LOOKS;
+    let mut said = rt::now();
+    loop {
+        let over = || link.broken().is_some() || shared.closed.get();
+        rt::at_most(look, link.changed.until(over)).await;
+        if let Some(why) = link.broken() {
+            return why;
+        }
+        if shared.closed.get() {
+            return Error::new(ErrorKind::ShuttingDown, "the device is closed");
+        }
+        let now = rt::now();
+        let oldest = shared.slots.borrow().oldest();
+        if oldest.is_some_and(|sent| now - sent > answer) {
+            let what = format!("a command was not answered within {answer:?}");
+            return Error::new(ErrorKind::TimedOut, what);
+        }
+        if now - said >= alive / 2 {
+            said = now;
+            match rt::at_most(alive, keep_alive(admin)).await {
+                Some(Ok(())) => {}
+                Some(Err(why)) => return why,
+                None => {
+                    let what = format!("a keep-alive was not answered within {alive:?}");
+                    return Error::new(ErrorKind::TimedOut, what);
+                }
+            }
+        }
+    }
+}
+
+/// Notes what may be gone with an association, and makes another one. None if the device is closed first.
+async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
+    let name = &shared.name;
+    tracing::warn!(
+        "NVMe/TCP target {name} is lost ({}); it is tried again",
+        why.report()
+    );
+    shared.losses.set(shared.losses.get() + 1);
+    let lost_at = rt::now();
+    let changing = shared.slots.borrow_mut().unseat();
+    if shared.written.get() != shared.flushed.get() {
+        shared.lost.set(Some(shared.written.get()));
+        fail_flushes(shared);
+    }
+    // A write that was sent may be on its way until the target has ended the association.
+    let mut try_at = match changing {
+        true => lost_at + 2 * shared.offer.keep_alive,
+        false => lost_at,
+    };
+    let mut why = why.clone();
+    loop {
+        give_up_if_late(shared, lost_at, &why);
+        let wait = try_at.saturating_sub(rt::now());
+        if wait > Duration::ZERO {
+            let part = wait.min(shared.times.pause);
+            unless_closed(shared, rt::sleep(part)).await?;
+            continue;
+        }
+        let made = unless_closed(shared, in_time(&shared.uri, &shared.times)).await?;
+        why = match made {
+            Ok(made) if shared.offer.is_still(&made.offer) => {
+                let away = rt::now() - lost_at;
+                tracing::info!("NVMe/TCP target {name} is back after {away:?}");
+                return Some(made);
+            }
+            Ok(_) => Error::new(
+                ErrorKind::Unsupported,
+                "another namespace is there now, or it offers less: restart to use it",
+            ),
+            Err(error) => error,
+        };
+        try_at = rt::now() + shared.times.pause;
+    }
+}
+
+/// What `future` comes to; none if the device is closed first.
+async fn unless_closed<T>(shared: &Shared, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut closed = pin!(shared.closing.until(|| shared.closed.get()));
+    poll_fn(|cx| match closed.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => future.as_mut().poll(cx).map(Some),
+    })
+    .await
+}
+
+/// Tells all that waits if the target has been away for too long.
+fn give_up_if_late(shared: &Shared, lost_at: Duration, why: &Error) {
+    if rt::now() < lost_at + shared.times.patience {
+        return;
+    }
+    let what = format!(
+        "NVMe/TCP target {} is away for more than {:?}; it is tried on",
+        shared.name, shared.times.patience
+    );
+    let away = Error::with_source(ErrorKind::Disconnected, what, why.clone());
+    if shared.away.borrow().is_none() {
+        tracing::error!("{}", away.report());
+    }
+    *shared.away.borrow_mut() = Some(away.clone());
+    fail(shared, &away);
+}
+
+/// Ends all that waits.
+fn fail(shared: &Shared, why: &Error) {
+    let waiting = shared.slots.borrow_mut().take_waiting(|_| true);
+    for asked in waiting {
+        shared.ended(asked, Err(why.clone()));
+    }
+}
+
+/// Tells the flushes that wait what may be gone.
+fn fail_flushes(shared: &Shared) {
+    let of_flush = |asked: &super::Asked| asked.request.op == Op::Flush;
+    let waiting = shared.slots.borrow_mut().take_waiting(of_flush);
+    if waiting.is_empty() {
+        return;
+    }
+    let why = shared.tell_loss();
+    for asked in waiting {
+        asked.done.complete(Err(why.clone()));
+    }
+}

@@ -1,0 +1,363 @@
+//! A namespace of an NVMe/TCP target as a device: the initiator's side of the protocol in [`forebay_wire::nvme_tcp`].
+//!
+//! One admin queue and one I/O queue, on the reactor that the device was connected on. Commands go out together, as many
+//! as wait while the last send is under way; data of a write goes in its command's capsule where the target takes it
+//! there, else when the target asks for it; data of a read is received into the reader's buffer.
+//!
+//! **An association that is lost is made again**, until the device is dropped. It is lost when a connection breaks, when the
+//! target breaks the protocol, or when it does not answer a command or a keep-alive within its time
+//! ([`Times`]). What was not answered is sent again; what is asked meanwhile waits.
+//!
+//! - **No write lands late.** If a command that changes the namespace was not answered, the new association is made only
+//!   when the target must have ended the old one: twice its keep-alive time after the loss. No other order has to be
+//!   kept: commands in flight at once have none, and whoever wants one waits for the answer.
+//! - **What was not flushed may be gone**, as the target may have lost power. Of a target with a volatile cache the first
+//!   flush after the loss (or each one that was not answered) fails, once, if a write was acknowledged that no
+//!   flush has covered: so a cache writes again what it has written back, and a client learns of it.
+//! - **A target that stays away** for [`Times::patience`] is told to all that waits, and to what is asked then, as
+//!   `Disconnected`; the device goes on trying.
+//! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to: it counts as away.
+//!
+//! Memory that a request gave is not touched after its answer: no answer is given, and nothing sent again, before the
+//! tasks of the lost connection have ended.
+
+mod associate;
+mod life;
+mod queue;
+mod receive;
+mod send;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod uri;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request,
+    Result,
+};
+use forebay_io::rt;
+use forebay_io::sync::WaitList;
+
+use associate::{Offer, associate};
+use send::Link;
+use slots::{Asked, Slots};
+pub use uri::Uri;
+
+/// Longest discard, bytes; longer ones are several. A whole number of any blocks.
+const LONGEST_DISCARD_BYTES: u64 = 1 << 30;
+
+/// How long a target may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// To hear of this host before it ends the association, and to answer a keep-alive: 5 s.
+    pub keep_alive: Duration,
+    /// To answer a command, or to make an association: 30 s.
+    pub answer: Duration,
+    /// To come back before what waits fails: 60 s.
+    pub patience: Duration,
+    /// Between attempts to connect: 1 s.
+    pub pause: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            keep_alive: Duration::from_secs(5),
+            answer: Duration::from_secs(30),
+            patience: Duration::from_secs(60),
+            pause: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A namespace, connected. It belongs to the reactor that it was connected on.
+pub struct NvmeTcpDevice {
+    shared: Rc<Open>,
+    info: DeviceInfo,
+}
+
+/// What ends with its last device; the tasks do not keep it.
+struct Open(Rc<Shared>);
+
+impl std::ops::Deref for Open {
+    type Target = Rc<Shared>;
+
+    fn deref(&self) -> &Rc<Shared> {
+        &self.0
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// What the device shares with its tasks.
+struct Shared {
+    uri: Uri,
+    /// The place as errors name it.
+    name: String,
+    times: Times,
+    offer: Offer,
+    slots: RefCell<Slots>,
+    /// The connection that is up.
+    link: RefCell<Option<Rc<Link>>>,
+    /// Why there has been none for too long.
+    away: RefCell<Option<Error>>,
+    closed: Cell<bool>,
+    closing: WaitList,
+    /// Acknowledged writes that a power loss might take back, and how many of them a flush has covered.
+    written: Cell<u64>,
+    flushed: Cell<u64>,
+    /// What may be gone with an association, as far as nobody was told: how many had been acknowledged.
+    lost: Cell<Option<u64>>,
+    /// Associations that were lost.
+    losses: Cell<u64>,
+}
+
+impl NvmeTcpDevice {
+    /// Connects to the namespace that `uri` names.
+    ///
+    /// # Errors
+    /// `Disconnected` if nobody answers; `NotFound` if there is no such subsystem or namespace; `Permission` if this
+    /// host may not; `Unsupported` for a namespace or a target that this is none for; `TimedOut`.
+    ///
+    /// # Panics
+    /// On a thread that runs no reactor.
+    pub async fn connect(uri: &Uri) -> Result<Rc<Self>> {
+        Self::connect_within(uri, Times::default()).await
+    }
+
+    /// Like [`NvmeTcpDevice::connect`], with other times.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub async fn connect_within(uri: &Uri, times: Times) -> Result<Rc<Self>> {
+        let made = life::in_time(uri, &times).await;
+        let association = made.map_err(|error| {
+            error.context(format!(
+                "NVMe/TCP target {uri}: start it, or name another one"
+            ))
+        })?;
+        let offer = association.offer;
+        let block_bytes = 1 << offer.block_shift;
+        let name = uri.to_string();
+        let info = DeviceInfo {
+            logical_block_bytes: block_bytes,
+            physical_block_bytes: offer.preferred_bytes,
+            // What a controller says of larger units holds for writes that are no longer than those alone.
+            atomic_write_bytes: block_bytes,
+            volatile_cache: offer.volatile_cache,
+            discard: offer.deallocates,
+            identity: offer.identity,
+            ..DeviceInfo::new(name.clone(), offer.size_bytes)
+        };
+        let shared = Rc::new(Shared {
+            uri: uri.clone(),
+            name,
+            times,
+            offer,
+            slots: RefCell::new(Slots::new(offer.depth)),
+            link: RefCell::default(),
+            away: RefCell::default(),
+            closed: Cell::new(false),
+            closing: WaitList::new(),
+            written: Cell::new(0),
+            flushed: Cell::new(0),
+            lost: Cell::new(None),
+            losses: Cell::new(0),
+        });
+        rt::spawn(life::live(Rc::clone(&shared), association));
+        Ok(Rc::new(Self {
+            shared: Rc::new(Open(shared)),
+            info,
+        }))
+    }
+
+    /// Whether the namespace takes no writes.
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.shared.offer.read_only
+    }
+
+    /// How many associations were lost so far.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.shared.losses.get()
+    }
+
+    /// Longest request of this kind, bytes; 0 for one that the target does not know.
+    fn longest(&self, op: Op) -> u64 {
+        let offer = &self.shared.offer;
+        match op {
+            Op::Read | Op::Write { .. } => offer.max_bytes.into(),
+            Op::WriteZeroes { .. } if !offer.write_zeroes => 0,
+            Op::WriteZeroes { .. } => offer.max_bytes.into(),
+            Op::Flush | Op::Discard => LONGEST_DISCARD_BYTES,
+        }
+    }
+
+    /// A request that is too long for one, or that the target has another way for.
+    async fn in_pieces(self, request: Request) -> Result<()> {
+        let longest = match self.longest(request.op) {
+            0 => self.shared.offer.max_bytes.into(),
+            longest => longest,
+        };
+        let op = match request.op {
+            Op::WriteZeroes { fua, .. } if !self.shared.offer.write_zeroes => Op::Write { fua },
+            op => op,
+        };
+        let usize_of = |bytes: u64| usize::try_from(bytes).expect("as long as a buffer");
+        let zeroes = match (&request.buf, op) {
+            (None, Op::Write { .. }) => Some(Buf::zeroed(usize_of(longest.min(request.len)))),
+            _ => None,
+        };
+        let mut at = 0;
+        while at < request.len {
+            let len = longest.min(request.len - at);
+            let buf = match (&request.buf, &zeroes) {
+                (Some(buf), _) => Some(buf.slice(usize_of(at)..usize_of(at + len))),
+                (None, Some(zeroes)) => Some(zeroes.slice(0..usize_of(len))),
+                (None, None) => None,
+            };
+            let offset = request.offset + at;
+            self.start(Request {
+                op,
+                offset,
+                len,
+                buf,
+            })
+            .await?;
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for NvmeTcpDevice {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let refused = match self.info.check(&request) {
+            Ok(()) if self.read_only() && !matches!(request.op, Op::Read | Op::Flush) => {
+                Err(ErrorKind::ReadOnly.into())
+            }
+            checked => checked,
+        };
+        if refused.is_err() {
+            return done.complete(refused);
+        }
+        let nothing_to_do = match request.op {
+            Op::Flush => !self.info.volatile_cache,
+            Op::Discard => !self.info.discard,
+            _ => false,
+        };
+        if nothing_to_do {
+            return done.complete(Ok(()));
+        }
+        if request.len > self.longest(request.op) {
+            let this = Self {
+                shared: Rc::clone(&self.shared),
+                info: self.info.clone(),
+            };
+            rt::spawn(async move { done.complete(this.in_pieces(request).await) });
+            return;
+        }
+        self.shared.ask(request, done);
+    }
+}
+
+impl std::fmt::Debug for NvmeTcpDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NvmeTcpDevice")
+            .field("target", &self.shared.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn ask(self: &Rc<Self>, request: Request, done: Completion) {
+        let asked = Asked {
+            request,
+            done,
+            covers: self.written.get(),
+            sent_at: None,
+            moved: 0,
+            damaged: 0,
+        };
+        let refused = match (self.link.borrow().is_some(), &*self.away.borrow()) {
+            (false, Some(why)) => Some(why.clone()),
+            _ => None,
+        };
+        if let Some(why) = refused {
+            return asked.done.complete(Err(why));
+        }
+        if asked.request.op == Op::Flush && self.lost.get().is_some() {
+            let told = self.tell_loss();
+            return asked.done.complete(Err(told));
+        }
+        self.slots.borrow_mut().wait(asked);
+        self.pump();
+    }
+
+    /// Sends what waits, as far as there are places.
+    fn pump(self: &Rc<Self>) {
+        let Some(link) = self.link.borrow().clone() else {
+            return;
+        };
+        let now = rt::now();
+        loop {
+            let seated = self.slots.borrow_mut().seat(now);
+            let Some(cid) = seated else { break };
+            link.send_command(self, cid);
+        }
+    }
+
+    /// A request has ended.
+    fn ended(&self, asked: Asked, outcome: Result<()>) {
+        if self.offer.volatile_cache {
+            match asked.request.op {
+                Op::Flush if outcome.is_ok() => {
+                    self.flushed.set(self.flushed.get().max(asked.covers));
+                }
+                // One that failed may have got as far as the target's cache.
+                _ if asked.is_volatile() || asked.changes() && outcome.is_err() => {
+                    self.written.set(self.written.get() + 1);
+                }
+                _ => {}
+            }
+        }
+        asked.done.complete(outcome);
+    }
+
+    /// Says what may be gone, once.
+    fn tell_loss(&self) -> Error {
+        if let Some(until) = self.lost.take() {
+            self.flushed.set(self.flushed.get().max(until));
+        }
+        let what = format!(
+            "{} was lost and is back: what was written to it since the last flush may be gone",
+            self.name
+        );
+        Error::new(ErrorKind::Io, what)
+    }
+
+    /// Ends all that waits, and the tasks.
+    fn close(&self) {
+        self.closed.set(true);
+        self.closing.wake_all();
+        if let Some(link) = self.link.borrow().as_ref() {
+            link.changed.wake_all();
+        }
+    }
+}

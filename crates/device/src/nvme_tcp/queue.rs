@@ -1,0 +1,299 @@
+//! One connection as a queue on which one command at a time is asked: all of the admin queue, and an I/O queue until
+//! it is made.
+
+use std::rc::Rc;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_io::net::{Address, Stream};
+use forebay_wire::nvme::command::COMPLETION_BYTES;
+use forebay_wire::nvme::{Command, Completion, Data, Status};
+use forebay_wire::nvme_tcp::{
+    ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, DIGEST_BYTES, DataHeader, Digests, Fault,
+    Initialize, Kind, Layout, MIN_H2C_DATA_BYTES, Terminate, digest, flag,
+};
+
+use super::Uri;
+use crate::receiver::Receiver;
+
+/// Room for what a command is answered with beside its completion, bytes: a page.
+const ROOM_BYTES: usize = forebay_wire::nvme::identify::PAGE_BYTES;
+
+/// How PDUs of a connection look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    pub(super) digests: Digests,
+    /// The target's data alignment, counted from zero in 4 bytes.
+    pub(super) alignment: u8,
+    /// Most data in one PDU to the target, bytes.
+    pub(super) max_data_bytes: u32,
+}
+
+pub(super) struct Queue {
+    pub(super) stream: Rc<Stream>,
+    pub(super) receiver: Receiver,
+    pub(super) style: Style,
+    next_cid: u16,
+    room: Buf,
+}
+
+/// How a command ended that was answered.
+pub(super) struct Answer {
+    pub(super) status: Status,
+    pub(super) result: u64,
+    /// Bytes of [`Queue::page`].
+    filled: usize,
+}
+
+impl Queue {
+    /// Connects, and exchanges the first words.
+    pub(super) async fn open(uri: &Uri) -> Result<Self> {
+        let stream = Rc::new(Stream::connect(&Address::Tcp(uri.address)).await?);
+        let mut receiver = Receiver::new(Rc::clone(&stream));
+        let request = Initialize {
+            version: 0,
+            alignment: 0,
+            digests: uri.digests,
+            // One R2T of a command at a time.
+            limit: 0,
+        };
+        let common = Common::new(Kind::IcReq, 0, 0, Digests::default(), 0);
+        let words = [&common.encode()[..], &request.encode()].concat();
+        stream.send(&[Buf::copied(&words)]).await?;
+        let (header, layout) = next(&mut receiver, Digests::default()).await?;
+        if layout.kind == Kind::C2hTermReq {
+            return Err(told(&mut receiver, &header, layout).await);
+        }
+        if layout.kind != Kind::IcResp {
+            return Err(broken("its first words are none"));
+        }
+        let answer = Initialize::decode(receiver.take().await?).map_err(fault)?;
+        if answer.digests != uri.digests {
+            let what = "the target does not agree to the digests that the URI asks for: leave `digest` \
+                        out, or turn them on there";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        if answer.limit < MIN_H2C_DATA_BYTES || !answer.limit.is_multiple_of(4) {
+            return Err(broken("its limit on data is none"));
+        }
+        Ok(Self {
+            stream,
+            receiver,
+            style: Style {
+                digests: answer.digests,
+                alignment: answer.alignment,
+                max_data_bytes: answer.limit,
+            },
+            next_cid: 0,
+            room: Buf::zeroed(ROOM_BYTES),
+        })
+    }
+
+    /// Asks a command, with data in its capsule or room for a page.
+    pub(super) async fn call(&mut self, command: Command, with: With<'_>) -> Result<Answer> {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        let (cid, mut filled) = (self.next_cid, 0);
+        let (place, data) = match with {
+            With::Nothing => (Data::Transport { length: 0 }, &[][..]),
+            With::Room => {
+                let length = u32::try_from(ROOM_BYTES).expect("a page");
+                (Data::Transport { length }, &[][..])
+            }
+            With::InCapsule(data) => {
+                let length = u32::try_from(data.len()).expect("short");
+                assert!(length <= ADMIN_IN_CAPSULE_BYTES, "what every capsule takes");
+                (Data::InCapsule { offset: 0, length }, data)
+            }
+        };
+        let command = Command {
+            cid,
+            ..command.with_data(place)
+        };
+        let pdu = capsule(&command, data, self.style);
+        self.stream.send(&[Buf::copied(&pdu)]).await?;
+        loop {
+            let (header, layout) = next(&mut self.receiver, self.style.digests).await?;
+            match layout.kind {
+                Kind::CapsuleResp => {
+                    let rest = rest(&mut self.receiver, &header, layout).await?;
+                    let completion = Completion::decode(rest);
+                    if completion.cid != cid {
+                        return Err(broken("it answers a command that was not asked"));
+                    }
+                    return Ok(Answer {
+                        status: completion.status,
+                        result: completion.result,
+                        filled,
+                    });
+                }
+                Kind::C2hData if matches!(with, With::Room) => {
+                    let data = data_header(&mut self.receiver, &header, layout).await?;
+                    let room = ROOM_BYTES - filled;
+                    if data.cid != cid
+                        || data.offset as usize != filled
+                        || data.length as usize > room
+                    {
+                        return Err(broken("it sends data that was not asked for"));
+                    }
+                    let end = filled + data.length as usize;
+                    let into = self.room.slice(filled..end);
+                    take_data(&mut self.receiver, &into, layout).await?;
+                    filled = end;
+                    if header[1] & flag::SUCCESS != 0 {
+                        return Ok(Answer {
+                            status: Status::SUCCESS,
+                            result: 0,
+                            filled,
+                        });
+                    }
+                }
+                Kind::C2hTermReq => return Err(told(&mut self.receiver, &header, layout).await),
+                _ => return Err(broken("it sends what was not asked for")),
+            }
+        }
+    }
+
+    /// Asks a command that has to succeed.
+    pub(super) async fn must(
+        &mut self,
+        what: &str,
+        command: Command,
+        with: With<'_>,
+    ) -> Result<Answer> {
+        let answer = self.call(command, with).await?;
+        match answer.status {
+            Status::SUCCESS => Ok(answer),
+            status => Err(refused(what, status)),
+        }
+    }
+
+    /// The page that a command is answered with.
+    pub(super) async fn page(&mut self, what: &str, command: Command) -> Result<[u8; ROOM_BYTES]> {
+        let answer = self.must(what, command, With::Room).await?;
+        if answer.filled != ROOM_BYTES {
+            return Err(broken(&format!("{what}: a part of the page is missing")));
+        }
+        let mut page = [0; ROOM_BYTES];
+        self.room.copy_to(0, &mut page);
+        Ok(page)
+    }
+}
+
+/// What goes with a command.
+#[derive(Clone, Copy)]
+pub(super) enum With<'a> {
+    Nothing,
+    InCapsule(&'a [u8]),
+    /// Room for a page.
+    Room,
+}
+
+/// A command that was answered with an error.
+pub(super) fn refused(what: &str, status: Status) -> Error {
+    Error::new(
+        status.kind(),
+        format!("{what}: the target answers {status}"),
+    )
+}
+
+/// A target that breaks the protocol.
+pub(super) fn broken(what: &str) -> Error {
+    let what = format!("the target breaks the protocol: {what}");
+    Error::new(ErrorKind::Disconnected, what)
+}
+
+pub(super) fn fault(fault: Fault) -> Error {
+    broken(&fault.to_string())
+}
+
+/// A command's PDU with its data.
+fn capsule(command: &Command, data: &[u8], style: Style) -> Vec<u8> {
+    let length = u32::try_from(data.len()).expect("short");
+    let common = Common::new(Kind::CapsuleCmd, 0, length, style.digests, style.alignment);
+    let mut pdu = [&common.encode()[..], &command.encode()].concat();
+    if common.flags & flag::HEADER_DIGEST != 0 {
+        pdu.extend(digest(&pdu));
+    }
+    if length > 0 {
+        pdu.resize(common.data_offset.into(), 0);
+        pdu.extend(data);
+    }
+    if common.flags & flag::DATA_DIGEST != 0 {
+        pdu.extend(digest(data));
+    }
+    pdu
+}
+
+/// The begin of the next PDU.
+pub(super) async fn next(
+    receiver: &mut Receiver,
+    digests: Digests,
+) -> Result<([u8; COMMON_BYTES], Layout)> {
+    let header = receiver.take().await?;
+    let layout = Common::decode(header).check(digests, 0).map_err(fault)?;
+    Ok((header, layout))
+}
+
+/// The rest of a PDU's header, as its digest says.
+pub(super) async fn rest<const N: usize>(
+    receiver: &mut Receiver,
+    common: &[u8; COMMON_BYTES],
+    layout: Layout,
+) -> Result<[u8; N]> {
+    const { assert!(N <= COMPLETION_BYTES, "no header from a target is longer") };
+    let rest = receiver.take::<N>().await?;
+    if layout.header_digest {
+        let told: [u8; DIGEST_BYTES] = receiver.take().await?;
+        let mut header = [0; COMMON_BYTES + COMPLETION_BYTES];
+        header[..COMMON_BYTES].copy_from_slice(common);
+        header[COMMON_BYTES..COMMON_BYTES + N].copy_from_slice(&rest);
+        if digest(&header[..COMMON_BYTES + N]) != told {
+            return Err(broken("a header is not what its digest says"));
+        }
+    }
+    Ok(rest)
+}
+
+/// The rest of the header of a PDU with data for this host, or that asks for some.
+pub(super) async fn data_header(
+    receiver: &mut Receiver,
+    common: &[u8; COMMON_BYTES],
+    layout: Layout,
+) -> Result<DataHeader> {
+    let header = DataHeader::decode(rest(receiver, common, layout).await?);
+    if layout.kind == Kind::C2hData && header.length != layout.data_bytes {
+        return Err(broken("the two lengths of a PDU's data differ"));
+    }
+    Ok(header)
+}
+
+/// A PDU's data, as its digest says.
+pub(super) async fn take_data(receiver: &mut Receiver, into: &Buf, layout: Layout) -> Result<()> {
+    receiver.data(into).await?;
+    if !layout.data_digest {
+        return Ok(());
+    }
+    let told: [u8; DIGEST_BYTES] = receiver.take().await?;
+    // SAFETY: it was received, and is given to nobody before its digest is known.
+    match digest(unsafe { into.bytes() }) == told {
+        true => Ok(()),
+        false => Err(broken("data is not what its digest says")),
+    }
+}
+
+/// Why the target ends the connection, in its words.
+pub(super) async fn told(
+    receiver: &mut Receiver,
+    common: &[u8; COMMON_BYTES],
+    layout: Layout,
+) -> Error {
+    match rest(receiver, common, layout).await.map(Terminate::decode) {
+        Ok(Terminate { fatal, information }) => {
+            let what = format!(
+                "the target ends the connection: a PDU of ours was wrong (error {fatal}, information \
+                 {information})"
+            );
+            Error::new(ErrorKind::Disconnected, what)
+        }
+        Err(error) => error,
+    }
+}

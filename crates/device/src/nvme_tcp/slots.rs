@@ -1,0 +1,186 @@
+//! Requests that are not answered: those that wait for a place, and those that have one, whose number is in the
+//! command's identifier.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use forebay_block::{Buf, Completion, Op, Request};
+
+/// Bits of a command's identifier that are the place; the others tell a late answer from one to the command that has
+/// the place now.
+const PLACE_BITS: u32 = 10;
+
+/// A request without an answer.
+pub(super) struct Asked {
+    pub(super) request: Request,
+    pub(super) done: Completion,
+    /// Acknowledged writes when a flush was submitted: what it covers.
+    pub(super) covers: u64,
+    /// When it was given to the connection; none before.
+    pub(super) sent_at: Option<Duration>,
+    /// Bytes of its data that have come or gone.
+    pub(super) moved: u32,
+    /// How often its data was damaged on the way.
+    pub(super) damaged: u8,
+}
+
+impl Asked {
+    pub(super) const fn changes(&self) -> bool {
+        !matches!(self.request.op, Op::Read | Op::Flush)
+    }
+
+    /// Whether a power loss may take it back.
+    pub(super) const fn is_volatile(&self) -> bool {
+        match self.request.op {
+            Op::Read | Op::Flush => false,
+            Op::Write { fua } | Op::WriteZeroes { fua, .. } => !fua,
+            Op::Discard => true,
+        }
+    }
+
+    pub(super) const fn buf(&self) -> Option<&Buf> {
+        self.request.buf.as_ref()
+    }
+}
+
+#[derive(Default)]
+struct Place {
+    turn: u16,
+    asked: Option<Asked>,
+}
+
+pub(super) struct Slots {
+    places: Vec<Place>,
+    free: Vec<u16>,
+    waiting: VecDeque<Asked>,
+}
+
+impl Slots {
+    /// Places for `depth` commands, at most 1,024.
+    pub(super) fn new(depth: u16) -> Self {
+        assert!(
+            depth > 0 && depth <= 1 << PLACE_BITS,
+            "a place's number fits"
+        );
+        Self {
+            places: (0..depth).map(|_| Place::default()).collect(),
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::with_capacity(depth.into()),
+        }
+    }
+
+    pub(super) fn wait(&mut self, asked: Asked) {
+        self.waiting.push_back(asked);
+    }
+
+    /// Gives the next request that waits a place, if there is one; the command's identifier.
+    pub(super) fn seat(&mut self, now: Duration) -> Option<u16> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let mut asked = self.waiting.pop_front()?;
+        (asked.sent_at, asked.moved) = (Some(now), 0);
+        let place = &mut self.places[usize::from(index)];
+        place.turn = place.turn.wrapping_add(1);
+        place.asked = Some(asked);
+        Some(place.turn << PLACE_BITS | index)
+    }
+
+    fn place(&mut self, cid: u16) -> Option<&mut Place> {
+        let index = usize::from(cid & ((1 << PLACE_BITS) - 1));
+        let place = self.places.get_mut(index)?;
+        (place.turn << PLACE_BITS == cid & !((1 << PLACE_BITS) - 1)).then_some(place)
+    }
+
+    /// The command with this identifier.
+    pub(super) fn get(&mut self, cid: u16) -> Option<&mut Asked> {
+        self.place(cid)?.asked.as_mut()
+    }
+
+    /// The same, and its place is free.
+    pub(super) fn take(&mut self, cid: u16) -> Option<Asked> {
+        let asked = self.place(cid)?.asked.take()?;
+        self.free.push(cid & ((1 << PLACE_BITS) - 1));
+        Some(asked)
+    }
+
+    /// When the command was sent that waits longest for its answer.
+    pub(super) fn oldest(&self) -> Option<Duration> {
+        let asked = self.places.iter().filter_map(|place| place.asked.as_ref());
+        asked.filter_map(|asked| asked.sent_at).min()
+    }
+
+    /// Lets all that has a place wait again, before what waits already. Whether anything among it changes the
+    /// namespace.
+    pub(super) fn unseat(&mut self) -> bool {
+        let mut changes = false;
+        for (index, place) in self.places.iter_mut().enumerate().rev() {
+            if let Some(asked) = place.asked.take() {
+                changes |= asked.changes();
+                self.waiting.push_front(asked);
+                self.free.push(u16::try_from(index).expect("at most 1,024"));
+            }
+        }
+        changes
+    }
+
+    /// All that waits and `which`, taken out.
+    pub(super) fn take_waiting(&mut self, which: impl Fn(&Asked) -> bool) -> Vec<Asked> {
+        let (taken, left) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition::<Vec<_>, _>(|asked| which(asked));
+        self.waiting.extend(left);
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::completion_pair;
+
+    use super::*;
+
+    fn asked(request: Request) -> (Asked, forebay_block::IoFuture) {
+        let (done, future) = completion_pair();
+        let asked = Asked {
+            request,
+            done,
+            covers: 0,
+            sent_at: None,
+            moved: 0,
+            damaged: 0,
+        };
+        (asked, future)
+    }
+
+    #[test]
+    fn a_late_answer_finds_nobody() {
+        let mut slots = Slots::new(1);
+        let mut futures = Vec::new();
+        for at in 0..3 {
+            let (asked, future) = asked(Request::discard(at * 512, 512));
+            slots.wait(asked);
+            futures.push(future);
+        }
+        let now = Duration::from_secs(1);
+        let first = slots.seat(now).expect("a place");
+        assert_eq!(slots.seat(now), None, "there is one place");
+        assert_eq!(slots.oldest(), Some(now));
+        let taken = slots.take(first).expect("it is there");
+        taken.done.complete(Ok(()));
+        let second = slots.seat(now).expect("a place");
+        assert_ne!(first, second);
+        assert!(slots.take(first).is_none(), "its place is another's");
+        assert!(slots.get(second + 1).is_none(), "no such place");
+        // What is sent again goes before what never was.
+        assert!(slots.unseat());
+        for at in 1..3 {
+            let cid = slots.seat(now).expect("a place");
+            let taken = slots.take(cid).expect("it is there");
+            assert_eq!(taken.request.offset, at * 512);
+            taken.done.complete(Ok(()));
+        }
+        assert_eq!(slots.oldest(), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! Against a target that threads play by a script.
+
+mod damage;
+mod target;
+
+use std::time::{Duration, Instant};
+
+use forebay_block::{BlockDevice as _, BlockDeviceExt as _, Buf, ErrorKind, Result};
+use forebay_io::{Engine, Reactor, rt};
+use forebay_wire::nvme::Status;
+use forebay_wire::nvme::io::opcode;
+
+use super::{NvmeTcpDevice, Times, Uri};
+use target::{Act, Target};
+
+const TIMES: Times = Times {
+    keep_alive: Duration::from_millis(200),
+    answer: Duration::from_millis(500),
+    patience: Duration::from_secs(20),
+    pause: Duration::from_millis(10),
+};
+
+fn run<T: 'static>(client: impl Future<Output = T> + 'static) -> T {
+    let reactor = Reactor::new(Engine::Threads).expect("a reactor");
+    reactor.run(client)
+}
+
+/// Runs `client` with a device on a target that does as `script` says.
+fn with_device<F: Future<Output = ()> + 'static>(
+    target: &Target,
+    times: Times,
+    client: impl FnOnce(std::rc::Rc<NvmeTcpDevice>) -> F + 'static,
+) {
+    let uri: Uri = target.uri().parse().expect("a URI");
+    run(async move {
+        let device = NvmeTcpDevice::connect_within(&uri, times).await;
+        client(device.expect("connected")).await;
+    });
+}
+
+fn kind(result: Result<()>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+#[test]
+fn a_device_is_what_its_target_says() {
+    let target = Target::start(|_, _| Act::Answer);
+    with_device(&target, TIMES, |device| async move {
+        let info = device.info();
+        assert_eq!((info.size_bytes, info.logical_block_bytes), (4 << 20, 4096));
+        assert_eq!(
+            (info.physical_block_bytes, info.atomic_write_bytes),
+            (8192, 4096)
+        );
+        assert!(info.volatile_cache && info.fua && info.discard && !device.read_only());
+        assert!(info.identity.is_some());
+        let data: Vec<_> = (0..300 << 10).map(|at: u32| (at % 251) as u8).collect();
+        device
+            .write(8192, Buf::copied(&data))
+            .await
+            .expect("written");
+        device.discard(0, 4096).await.expect("discarded");
+        // Zeroes without a command for them.
+        device.write_zeroes(12_288, 4096).await.expect("zeroes");
+        let read = Buf::zeroed(data.len());
+        device.read(8192, read.clone()).await.expect("read");
+        let mut wanted = data;
+        wanted[4096..8192].fill(0);
+        assert!(read.to_vec() == wanted);
+        device.flush().await.expect("flushed");
+        let beyond = device.read(4 << 20, Buf::zeroed(4096)).await;
+        assert_eq!(kind(beyond), Some(ErrorKind::OutOfRange));
+    });
+    // 64 KiB at a time, 4 KiB of it in the capsule or asked for in pieces.
+    let asked = target.asked();
+    let writes = asked.iter().filter(|(op, _)| *op == opcode::WRITE).count();
+    assert_eq!(writes, 300_usize.div_ceil(64) + 1);
+    assert_eq!(asked.last(), Some(&(opcode::FLUSH, 0)));
+}
+
+#[test]
+fn errors_are_named_and_what_was_damaged_is_sent_again() {
+    let target = Target::start(|number, asked| match (asked, number) {
+        (opcode::READ, _) => Act::Fail(Status::UNRECOVERED_READ_ERROR),
+        // Twice.
+        (opcode::WRITE, 1..=2) => Act::Fail(Status::TRANSIENT_TRANSPORT_ERROR),
+        (opcode::FLUSH, _) => Act::Fail(Status::TRANSIENT_TRANSPORT_ERROR),
+        _ => Act::Answer,
+    });
+    let name = target.uri();
+    with_device(&target, TIMES, |device| async move {
+        let data = Buf::copied(&[9; 4096]);
+        device.write(0, data).await.expect("the third time");
+        let error = device.read(4096, Buf::zeroed(4096)).await;
+        let error = error.expect_err("it fails");
+        assert_eq!(error.kind(), ErrorKind::Io);
+        for word in [&*name, "a read of 4096 bytes at byte 4096", "2:81h"] {
+            assert!(error.report().contains(word), "{}", error.report());
+        }
+        // Not for ever.
+        assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
+        assert_eq!(device.losses(), 0);
+    });
+}
+
+#[test]
+fn what_was_not_flushed_is_told_of_once() {
+    // The connection is cut at the third and fourth command: a flush, and what follows it.
+    let target = Target::start(|number, _| match number {
+        3 | 6 => Act::Cut,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        let data = Buf::copied(&[1; 4096]);
+        device.write(0, data.clone()).await.expect("1");
+        device.flush().await.expect("2");
+        // All is flushed: the one that is not answered is sent again.
+        device.flush().await.expect("3 and 4");
+        assert_eq!(device.losses(), 1);
+        device.write(0, data.clone()).await.expect("5");
+        let error = device.flush().await.expect_err("6, and a write before it");
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.report().contains("may be gone"), "{}", error.report());
+        device.flush().await.expect("it was told");
+        device.write(0, data).await.expect("written");
+        device.flush().await.expect("flushed");
+        assert_eq!(device.losses(), 2);
+    });
+}
+
+#[test]
+fn a_loss_that_nobody_waits_through_is_told_to_the_next_flush() {
+    let target = Target::start(|number, _| match number {
+        3 => Act::Cut,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        let data = Buf::copied(&[1; 4096]);
+        device.write(0, data.clone()).await.expect("1");
+        device.write_fua(4096, data).await.expect("2");
+        let read = Buf::zeroed(4096);
+        device.read(0, read.clone()).await.expect("3 and 4");
+        assert_eq!(read.to_vec(), [1; 4096]);
+        assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
+        device.flush().await.expect("it was told");
+    });
+}
+
+#[test]
+fn writes_that_are_durable_by_themselves_are_not_missed() {
+    let target = Target::start(|number, _| match number {
+        2 => Act::Cut,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        let data = Buf::copied(&[1; 4096]);
+        device.write_fua(4096, data.clone()).await.expect("1");
+        device.read(0, data).await.expect("2 and 3");
+        device.flush().await.expect("nothing may be gone");
+        assert_eq!(device.losses(), 1);
+    });
+}
+
+#[test]
+fn a_write_without_an_answer_waits_until_the_target_must_have_forgotten_it() {
+    for (op, least) in [(opcode::WRITE, 400), (opcode::READ, 0)] {
+        let target = Target::start(|number, _| match number {
+            1 => Act::Cut,
+            _ => Act::Answer,
+        });
+        with_device(&target, TIMES, move |device| async move {
+            let data = Buf::copied(&[7; 4096]);
+            let begin = Instant::now();
+            match op {
+                opcode::WRITE => device.write(0, data).await.expect("written"),
+                _ => device.read(0, data).await.expect("read"),
+            }
+            let took = begin.elapsed();
+            assert!(took >= Duration::from_millis(least), "{took:?}");
+            assert!(least > 0 || took < Duration::from_millis(400), "{took:?}");
+        });
+        assert_eq!(target.asked(), [(op, 0), (op, 0)]);
+    }
+}
+
+#[test]
+fn a_target_that_does_not_answer_is_left() {
+    let target = Target::start(|number, _| match number {
+        1 => Act::Silence,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        device.read(0, Buf::zeroed(4096)).await.expect("read");
+        assert_eq!(device.losses(), 1);
+    });
+    // Nor does it answer the keep-alive alone.
+    let target = Target::start(|_, _| Act::Answer);
+    target.ignore_keep_alive();
+    with_device(&target, TIMES, |device| async move {
+        while device.losses() == 0 {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
+fn a_target_that_stays_away_is_an_error_until_it_is_back() {
+    let target = Target::start(|number, _| match number {
+        1 => Act::Cut,
+        _ => Act::Answer,
+    });
+    let patience = Duration::from_millis(300);
+    let times = Times { patience, ..TIMES };
+    let (absence, name) = (target.absence(), target.uri());
+    absence.set(true);
+    with_device(&target, times, move |device| async move {
+        let begin = Instant::now();
+        let error = device.read(0, Buf::zeroed(4096)).await.expect_err("away");
+        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert!(error.report().contains(&name), "{}", error.report());
+        assert!(begin.elapsed() >= patience);
+        // At once now.
+        let flush = device.flush().await;
+        assert_eq!(kind(flush), Some(ErrorKind::Disconnected));
+        absence.set(false);
+        while device.read(0, Buf::zeroed(4096)).await.is_err() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
+fn another_namespace_in_its_place_is_not_used() {
+    let target = Target::start(|number, _| match number {
+        1 => Act::Cut,
+        _ => Act::Answer,
+    });
+    target.change_later();
+    let patience = Duration::from_secs(1);
+    let times = Times { patience, ..TIMES };
+    with_device(&target, times, |device| async move {
+        let write = device.write(0, Buf::copied(&[1; 4096])).await;
+        let error = write.expect_err("it is another one");
+        let report = error.report();
+        assert!(report.contains("another namespace"), "{report}");
+    });
+    assert_eq!(target.asked(), [(opcode::WRITE, 0)], "and nothing there");
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    for (change, expected, word) in target::WRONG {
+        let target = Target::start(|_, _| Act::Answer);
+        target.wrong(change);
+        let uri: Uri = target.uri().parse().expect("a URI");
+        // More than the controller says that it takes to become ready.
+        let answer = Duration::from_secs(5);
+        let times = Times { answer, ..TIMES };
+        let made = run(async move { NvmeTcpDevice::connect_within(&uri, times).await.err() });
+        let error = made.expect(word);
+        let report = error.report();
+        assert_eq!(error.kind(), expected, "{report}");
+        assert!(report.contains(word), "{report}");
+        assert!(report.contains(&target.uri()), "{report}");
+    }
+    let uri: Uri = "nvme-tcp://127.0.0.1:1/nqn.nobody".parse().expect("a URI");
+    let error = run(async move { NvmeTcpDevice::connect(&uri).await.err() }).expect("nobody");
+    assert!(error.report().contains("nvme-tcp://127.0.0.1:1/nqn.nobody"));
+}

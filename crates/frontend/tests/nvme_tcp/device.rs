@@ -1,0 +1,333 @@
+//! The target, seen by our own initiator (`device::nvme_tcp`): whole, over connections that break, and over ones that
+//! damage what passes.
+
+use std::cell::Cell;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay_block::{BlockDevice as _, BlockDeviceExt as _, Buf, Op};
+use forebay_device::nvme_tcp::{NvmeTcpDevice, Times, Uri};
+use forebay_io::{Engine, Reactor, rt};
+
+use crate::Draw;
+use crate::target::{NQN, SECRET_NQN, SIZE_BYTES, Target};
+
+const TIMES: Times = Times {
+    keep_alive: Duration::from_millis(100),
+    answer: Duration::from_secs(1),
+    patience: Duration::from_secs(60),
+    pause: Duration::from_millis(20),
+};
+/// Tasks that write at the same time, each to its own part.
+const TASKS: u64 = 8;
+const BLOCK: u64 = 512;
+
+fn run(engine: Engine, client: impl Future<Output = ()> + 'static) {
+    Reactor::new(engine).expect("a reactor").run(client);
+}
+
+fn uri(address: SocketAddr, query: &str) -> Uri {
+    let uri = format!("nvme-tcp://{address}/{NQN}?{query}");
+    uri.parse().expect("a URI")
+}
+
+/// What a task has found.
+#[derive(Default)]
+struct Tally {
+    requests: Cell<u64>,
+    /// Flushes that failed because an association had been lost.
+    untold: Cell<u64>,
+}
+
+/// Writes, discards, zeroes and reads a part of the device, beside a model of it.
+async fn against_a_model(device: Rc<NvmeTcpDevice>, part: u64, rounds: u64, tally: Rc<Tally>) {
+    let mut draw = Draw(part + 1);
+    let bytes = SIZE_BYTES / TASKS;
+    let begin = part * bytes;
+    device.write_zeroes(begin, bytes).await.expect("zeroes");
+    let mut model = vec![0; usize::try_from(bytes).expect("small")];
+    for _ in 0..rounds {
+        tally.requests.set(tally.requests.get() + 1);
+        let most = if draw.below(20) == 0 {
+            1 << 20
+        } else {
+            40 << 10
+        };
+        let len = (draw.below(most / BLOCK) + 1) * BLOCK;
+        let at = draw.below((bytes - len) / BLOCK + 1) * BLOCK;
+        let from = usize::try_from(at).expect("small");
+        let range = from..from + usize::try_from(len).expect("small");
+        match draw.below(10) {
+            0..4 => {
+                let data = draw.bytes(range.len());
+                let buf = Buf::copied(&data);
+                let done = match draw.below(4) {
+                    0 => device.write_fua(begin + at, buf).await,
+                    _ => device.write(begin + at, buf).await,
+                };
+                done.expect("written");
+                model[range].copy_from_slice(&data);
+            }
+            4..8 => {
+                let buf = Buf::zeroed(range.len());
+                device.read(begin + at, buf.clone()).await.expect("read");
+                assert!(buf.to_vec() == model[range], "part {part}: {len} at {at}");
+            }
+            8 => {
+                device.write_zeroes(begin + at, len).await.expect("zeroes");
+                model[range].fill(0);
+            }
+            _ => {
+                if let Err(error) = device.flush().await {
+                    let report = error.report();
+                    assert!(report.contains("may be gone"), "{report}");
+                    tally.untold.set(tally.untold.get() + 1);
+                }
+            }
+        }
+    }
+}
+
+async fn all_parts(device: &Rc<NvmeTcpDevice>, rounds: u64) -> Rc<Tally> {
+    let tally = Rc::new(Tally::default());
+    let left = Rc::new(Cell::new(TASKS));
+    for part in 0..TASKS {
+        let (device, tally, left) = (Rc::clone(device), Rc::clone(&tally), Rc::clone(&left));
+        rt::spawn(async move {
+            against_a_model(device, part, rounds, tally).await;
+            left.set(left.get() - 1);
+        });
+    }
+    while left.get() > 0 {
+        rt::sleep(Duration::from_millis(1)).await;
+    }
+    tally
+}
+
+#[test]
+fn our_initiator_and_our_target_understand_each_other() {
+    for (query, engine) in [
+        ("", Engine::Auto),
+        ("digest=header", Engine::Threads),
+        ("digest=data&queue_depth=3", Engine::Auto),
+        ("digest=header,data&queue_depth=1000", Engine::Auto),
+    ] {
+        let target = Target::start();
+        let uri = uri(target.address, query);
+        run(engine, async move {
+            let device = NvmeTcpDevice::connect(&uri).await.expect("connected");
+            let info = device.info();
+            assert_eq!(
+                (info.size_bytes, info.logical_block_bytes),
+                (SIZE_BYTES, 512)
+            );
+            assert!(info.volatile_cache && info.fua && info.discard && info.identity.is_some());
+            let tally = all_parts(&device, 150).await;
+            assert_eq!((tally.untold.get(), device.losses()), (0, 0));
+            // An old request is not older than the idle time that a keep-alive has to bridge.
+            target.take_log();
+            device
+                .write_fua(4096, Buf::zeroed(4096))
+                .await
+                .expect("written");
+            device.write_zeroes(0, 4096).await.expect("zeroes");
+            device.discard(0, 4 << 20).await.expect("discarded");
+            device.flush().await.expect("flushed");
+            let unmap = Op::WriteZeroes {
+                fua: false,
+                unmap: true,
+            };
+            let log = [
+                (Op::Write { fua: true }, 4096, 4096),
+                (unmap, 0, 4096),
+                (Op::Discard, 0, 4 << 20),
+                (Op::Flush, 0, 0),
+            ];
+            assert_eq!(target.take_log(), log);
+        });
+    }
+}
+
+#[test]
+fn an_idle_device_stays_connected() {
+    let target = Target::start();
+    let uri = uri(target.address, "");
+    run(Engine::Auto, async move {
+        let times = Times {
+            keep_alive: Duration::from_millis(1000),
+            ..TIMES
+        };
+        let device = NvmeTcpDevice::connect_within(&uri, times).await;
+        let device = device.expect("connected");
+        rt::sleep(Duration::from_millis(4000)).await;
+        device.read(0, Buf::zeroed(512)).await.expect("read");
+        assert_eq!(device.losses(), 0);
+    });
+}
+
+#[test]
+fn a_target_that_asks_for_authentication_is_named() {
+    let target = Target::start();
+    let uri = format!("nvme-tcp://{}/{SECRET_NQN}", target.address);
+    run(Engine::Auto, async move {
+        let uri: Uri = uri.parse().expect("a URI");
+        let error = NvmeTcpDevice::connect(&uri).await.expect_err("no secret");
+        let report = error.report();
+        assert!(
+            report.contains("does not allow host") || report.contains("authenticate"),
+            "{report}"
+        );
+    });
+}
+
+/// What passes between the two.
+#[derive(Default)]
+struct Weather {
+    /// Bytes until the next mishap, in each direction together; 0 for none.
+    every: AtomicU64,
+    /// Whether a mishap is a damaged byte, else it is the end of all connections.
+    damages: bool,
+    passed: AtomicU64,
+    mishaps: AtomicU64,
+    streams: Mutex<Vec<TcpStream>>,
+}
+
+impl Weather {
+    /// Something has passed; whether it is to be damaged.
+    fn passes(&self, len: usize) -> bool {
+        let every = self.every.load(Ordering::SeqCst);
+        let before = self.passed.fetch_add(len as u64, Ordering::SeqCst);
+        if every == 0 || before / every == (before + len as u64) / every {
+            return false;
+        }
+        self.mishaps.fetch_add(1, Ordering::SeqCst);
+        if self.damages {
+            return true;
+        }
+        self.cut();
+        false
+    }
+
+    fn cut(&self) {
+        for stream in self.streams.lock().expect("sound").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Passes everything on, until the process ends.
+fn proxy(to: SocketAddr, weather: &Arc<Weather>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let weather = Arc::clone(weather);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.expect("a connection");
+            let Ok(server) = TcpStream::connect(to) else {
+                continue;
+            };
+            let again = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+            let mut streams = weather.streams.lock().expect("sound");
+            streams.extend([again(&client), again(&server)]);
+            drop(streams);
+            for (mut from, mut to) in [(again(&client), again(&server)), (server, client)] {
+                let weather = Arc::clone(&weather);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 16 << 10];
+                    while let Ok(len @ 1..) = from.read(&mut bytes) {
+                        if weather.passes(len) {
+                            // Not always in the same place of a PDU.
+                            bytes[len * 2 / 3] ^= 0x10;
+                        }
+                        if to.write_all(&bytes[..len]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Both);
+                    let _ = from.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn connections_that_break_lose_nothing_and_repeat_nothing_late() {
+    let target = Target::start();
+    let weather = Arc::new(Weather::default());
+    let address = proxy(target.address, &weather);
+    let uri = uri(address, "");
+    run(Engine::Auto, async move {
+        let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
+        let device = device.expect("connected");
+        weather.every.store(4_000_037, Ordering::SeqCst);
+        let tally = all_parts(&device, 150).await;
+        let (losses, untold) = (device.losses(), tally.untold.get());
+        assert_eq!(tally.requests.get(), TASKS * 150);
+        assert!(losses >= 3, "{losses} losses");
+        assert!(
+            untold > 0 && untold <= losses * TASKS,
+            "{untold} flushes failed"
+        );
+        weather.every.store(0, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn what_is_damaged_on_the_way_is_asked_again() {
+    let target = Target::start();
+    let weather = Arc::new(Weather {
+        damages: true,
+        ..Weather::default()
+    });
+    let address = proxy(target.address, &weather);
+    let uri = uri(address, "digest=header,data");
+    run(Engine::Auto, async move {
+        let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
+        let device = device.expect("connected");
+        weather.every.store(5_000_011, Ordering::SeqCst);
+        all_parts(&device, 100).await;
+        let mishaps = weather.mishaps.load(Ordering::SeqCst);
+        assert!(mishaps >= 3, "{mishaps} bytes were damaged");
+        weather.every.store(0, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn an_old_write_does_not_land_on_a_newer_one() {
+    let target = Target::start();
+    let weather = Arc::new(Weather::default());
+    let address = proxy(target.address, &weather);
+    let uri = uri(address, "");
+    run(Engine::Auto, async move {
+        let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
+        let device = device.expect("connected");
+        target.hold(true);
+        let old = device.write(0, Buf::copied(&[1; 4096]));
+        while target.log.lock().expect("sound").is_empty() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        weather.cut();
+        // The old one is on the target's device, and stays there for longer than the initiator waits.
+        rt::sleep(Duration::from_millis(3500)).await;
+        let log = target.log.lock().expect("sound").len();
+        assert_eq!(log, 1, "it was sent again while the first was under way");
+        target.hold(false);
+        old.await.expect("written");
+        device
+            .write(0, Buf::copied(&[2; 4096]))
+            .await
+            .expect("written");
+        let read = Buf::zeroed(4096);
+        device.read(0, read.clone()).await.expect("read");
+        assert_eq!(read.to_vec(), [2; 4096]);
+        let write = (Op::Write { fua: false }, 0, 4096);
+        assert_eq!(target.take_log(), [write; 3]);
+        assert_eq!(device.losses(), 1);
+    });
+}
