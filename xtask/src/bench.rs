@@ -8,6 +8,7 @@ pub(crate) mod engine;
 mod fio;
 mod loops;
 mod nbd;
+mod nvme_tcp;
 mod others;
 mod policy;
 mod record;
@@ -31,6 +32,8 @@ pub(crate) type Outcome<T> = Result<T, String>;
 pub(crate) enum Bench {
     /// IOPS and p99 over NBD beside nbdkit, 4 KiB hits, memory-backed devices on both sides
     Nbd(Options),
+    /// IOPS, latency and processor time over NVMe/TCP by our own initiator, memory-backed, beside nbdkit
+    NvmeTcp(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
     /// What a cache full of dirty data costs its clients, by cleaning policy, beside its backing device
@@ -76,6 +79,13 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
         match bench {
             Bench::Nbd(options) => program(root, options)
                 .and_then(|binary| nbd::run(&binary, options.quick))
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::NvmeTcp(options) => program(root, options)
+                .and_then(|binary| {
+                    let load =
+                        built_program(root, &["--package", "forebay-device", "--example", "load"])?;
+                    nvme_tcp::run(&binary, &load, options.quick)
+                })
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::Record(options) => program(root, options)
                 .and_then(|binary| record::run(&binary, options.quick))

@@ -29,6 +29,12 @@ fn sum(words: &[f64], places: &[usize]) -> f64 {
     places.iter().filter_map(|at| words.get(*at)).sum()
 }
 
+/// Processor time of a process so far, threads that have ended included, seconds.
+pub(super) fn used_s(pid: u32) -> f64 {
+    // utime and stime are fields 14 and 15; field 4 is the first one here.
+    sum(&words(&format!("/proc/{pid}/stat")), &[10, 11]) / TICKS_PER_S
+}
+
 impl Processors {
     /// Now: the machine's time, and that of `server`, this program and the children it waited for.
     pub(super) fn look(server: u32) -> Self {

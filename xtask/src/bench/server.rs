@@ -1,6 +1,7 @@
 //! Servers under test, and directories for what they need. Both go when their value is dropped.
 
 use std::fs::File;
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -63,7 +64,7 @@ fn clear_left_over(parent: &Path, prefix: &str) {
     }
 }
 
-/// A server that listens on a Unix socket.
+/// A server that listens on a Unix socket, or (without one) on a port of loopback.
 pub(super) struct Server {
     child: Child,
     socket: PathBuf,
@@ -77,8 +78,31 @@ impl Server {
         socket: PathBuf,
         log: &Path,
     ) -> Outcome<Self> {
-        let shown = format!("{command:?}");
         let _ = std::fs::remove_file(&socket);
+        let at = socket.clone();
+        let listens = move || UnixStream::connect(&at).is_ok();
+        Self::start_until(command, cpu, socket, log, listens)
+    }
+
+    /// The same for one that listens on a port of loopback.
+    pub(super) fn start_tcp(
+        command: &Command,
+        cpu: Option<&str>,
+        port: u16,
+        log: &Path,
+    ) -> Outcome<Self> {
+        let listens = move || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        Self::start_until(command, cpu, PathBuf::new(), log, listens)
+    }
+
+    fn start_until(
+        command: &Command,
+        cpu: Option<&str>,
+        socket: PathBuf,
+        log: &Path,
+        listens: impl Fn() -> bool,
+    ) -> Outcome<Self> {
+        let shown = format!("{command:?}");
         // It goes with this program, however that ends.
         let mut pinned = Command::new("setpriv");
         pinned.args(["--pdeathsig", "KILL", "--"]);
@@ -97,7 +121,7 @@ impl Server {
         let child = child.map_err(|error| format!("cannot start {shown}: {error}"))?;
         let mut server = Self { child, socket };
         let begin = Instant::now();
-        while UnixStream::connect(&server.socket).is_err() {
+        while !listens() {
             let ended = server.child.try_wait().map_err(|error| error.to_string())?;
             if ended.is_some() || begin.elapsed() > PATIENCE {
                 let log = std::fs::read_to_string(log).unwrap_or_default();

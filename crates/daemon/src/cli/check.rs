@@ -5,7 +5,7 @@ mod mend;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice as _, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, Inspection};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::{Engine, Reactor};
@@ -20,7 +20,8 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, odd_end, open_path, unreadable,
+    check_block_sizes, check_checksums, check_dirty_tracking, connect, odd_end, open_path,
+    unreadable,
 };
 use crate::state::hex;
 use crate::table::Table;
@@ -220,8 +221,15 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
     let mut seen = Backing::default();
     for (number, volume) in config.volumes.iter().enumerate() {
         let leaf = config.stack(&volume.backing).pop();
-        let Some(DeviceKind::File { path, direct }) = leaf.map(|leaf| &leaf.kind) else {
-            continue;
+        let (path, direct) = match leaf.map(|leaf| &leaf.kind) {
+            Some(DeviceKind::File { path, direct }) => (path, direct),
+            Some(DeviceKind::NvmeTcp { uri }) => {
+                let device = connect(uri).await.context(|| config.place(volume.line))?;
+                let identity = device.info().identity.unwrap_or(0);
+                seen.identities.push((number, identity));
+                continue;
+            }
+            _ => continue,
         };
         let options = FileDeviceOptions {
             read_only: true,

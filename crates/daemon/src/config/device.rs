@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_device::emulate::disk::DiskProfile;
 use forebay_device::emulate::memory::MemoryProfile;
+use forebay_device::nvme_tcp::Uri;
 use forebay_transit::Policy;
 use serde::Deserialize;
 use toml::Spanned;
@@ -32,6 +33,11 @@ pub enum DeviceKind {
         path: PathBuf,
         /// Whether the page cache is passed by (`O_DIRECT`).
         direct: bool,
+    },
+    /// A namespace of an NVMe/TCP target.
+    NvmeTcp {
+        /// Where it is, and how to get there.
+        uri: Box<Uri>,
     },
     /// Memory of the process.
     Mem {
@@ -96,6 +102,8 @@ pub enum DeviceKind {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
     File,
+    #[serde(rename = "nvme-tcp")]
+    NvmeTcp,
     Mem,
     Pmem,
     Btt,
@@ -110,6 +118,7 @@ impl Kind {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
+            Self::NvmeTcp => "nvme-tcp",
             Self::Mem => "mem",
             Self::Pmem => "pmem",
             Self::Btt => "btt",
@@ -125,6 +134,7 @@ pub(super) struct RawDevice {
     pub(super) name: Spanned<String>,
     kind: Spanned<Kind>,
     path: Option<Spanned<PathBuf>>,
+    uri: Option<Spanned<String>>,
     direct: Option<Spanned<bool>>,
     size: Option<Spanned<Size>>,
     volatile: Option<Spanned<bool>>,
@@ -179,6 +189,23 @@ impl RawDevice {
                 DeviceKind::File {
                     path: problems.base().join(path.get_ref()),
                     direct: self.direct.as_ref().is_none_or(|direct| *direct.get_ref()),
+                }
+            }
+            Kind::NvmeTcp => {
+                let Some(uri) = &self.uri else {
+                    missing("uri", "\"nvme-tcp://HOST:PORT/NQN\"");
+                    return None;
+                };
+                match uri.get_ref().parse() {
+                    Ok(parsed) => DeviceKind::NvmeTcp {
+                        uri: Box::new(parsed),
+                    },
+                    Err(error) => {
+                        let error: forebay_block::Error = error;
+                        let help = "write uri = \"nvme-tcp://HOST:PORT/NQN\"";
+                        problems.add(&uri.span(), error.report(), help);
+                        return None;
+                    }
                 }
             }
             Kind::Mem => {
@@ -350,8 +377,9 @@ impl RawDevice {
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 15] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 16] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
+            ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("size", span(self.size.as_ref()), &[Kind::Mem]),
             ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),

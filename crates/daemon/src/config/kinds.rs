@@ -59,6 +59,7 @@ impl File {
             }
         }
         self.warn_of_sync_over_transit(problems);
+        self.refuse_remote_caches(problems);
         for (name, user) in self.data_uses() {
             if let Some(raw) = self.torn(name.get_ref()) {
                 problems.add(
@@ -98,6 +99,33 @@ impl File {
         }
     }
 
+    /// What a network holds can be used by others, and goes away: a cache has its devices to itself.
+    fn refuse_remote_caches(&self, problems: &mut Problems<'_>) {
+        let Some(cache) = &self.cache else { return };
+        for name in [Some(&cache.data), cache.metadata.as_ref()] {
+            let Some(name) = name else { continue };
+            let mut under = self.raw(name.get_ref());
+            // No more steps than devices, should they lie on each other in a circle.
+            for _ in 0..self.device.len() {
+                let Some(on) = under.and_then(RawDevice::under) else {
+                    break;
+                };
+                under = self.raw(on.get_ref());
+            }
+            if under.is_some_and(|raw| raw.kind() == Kind::NvmeTcp) {
+                problems.add(
+                    &name.span(),
+                    format!(
+                        "the cache would lie on device {:?}, which is another machine's",
+                        name.get_ref()
+                    ),
+                    "let the cache lie on a device of this machine; one of kind nvme-tcp can be the `backing` \
+                     of a volume",
+                );
+            }
+        }
+    }
+
     fn data_uses(&self) -> Vec<(&Spanned<String>, String)> {
         let mut uses: Vec<(&Spanned<String>, String)> = Vec::new();
         if let Some(cache) = &self.cache {
@@ -121,7 +149,7 @@ impl File {
             match raw.kind() {
                 Kind::Pmem => return Some(name),
                 Kind::Emulate | Kind::Transit => name = raw.under()?.get_ref(),
-                Kind::File | Kind::Mem | Kind::Btt => return None,
+                Kind::File | Kind::NvmeTcp | Kind::Mem | Kind::Btt => return None,
             }
         }
         None

@@ -226,12 +226,19 @@ impl Config {
 
     /// One medium has one user: two devices on one file would write over each other.
     fn check_paths(&self, file: &File, problems: &mut Problems<'_>) {
-        let mut seen: Vec<(&Path, &str)> = Vec::new();
+        let mut seen: Vec<(String, &str)> = Vec::new();
         for device in &self.devices {
-            let (DeviceKind::File { path, .. } | DeviceKind::Pmem { path }) = &device.kind else {
-                continue;
+            let (medium, help) = match &device.kind {
+                DeviceKind::File { path, .. } | DeviceKind::Pmem { path } => (
+                    path.display().to_string(),
+                    "give each device a file or block device of its own",
+                ),
+                DeviceKind::NvmeTcp { uri } => {
+                    (uri.to_string(), "give each device a namespace of its own")
+                }
+                _ => continue,
             };
-            match seen.iter().find(|(other, _)| other == path) {
+            match seen.iter().find(|(other, _)| *other == medium) {
                 Some((_, other)) => {
                     let raw = file
                         .device
@@ -239,15 +246,11 @@ impl Config {
                         .find(|raw| *raw.name.get_ref() == device.name);
                     problems.add(
                         &raw.map_or(0..0, |raw| raw.name.span()),
-                        format!(
-                            "devices {other:?} and {:?} are both {}",
-                            device.name,
-                            path.display()
-                        ),
-                        "give each device a file or block device of its own",
+                        format!("devices {other:?} and {:?} are both {medium}", device.name,),
+                        help,
                     );
                 }
-                None => seen.push((path, &device.name)),
+                None => seen.push((medium, &device.name)),
             }
         }
     }

@@ -11,7 +11,7 @@ use forebay_volume::Volume;
 use super::cache::OpenCache;
 use super::transit::Around;
 use super::{Served, Stack, Wishes, devices, offload};
-use crate::config::{self, Config};
+use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Meeting};
 use crate::state::{CacheId, LoggedDevice, Record};
 
@@ -28,8 +28,10 @@ impl Stack {
             state: &self.state,
             accept_loss: wishes.accept_journal_loss,
         };
-        let watched = devices::open(config, &volume.backing, "backing", &around)?;
+        let watched = devices::open(config, &volume.backing, "backing", &around).await?;
         let backing = watched.device.clone();
+        self.refuse_twin(config, &watched)
+            .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         if let Some(warning) = devices::odd_end(config, &volume.backing, backing.as_ref()) {
             tracing::warn!("{warning}");
         }
@@ -62,6 +64,27 @@ impl Stack {
         };
         self.volumes.borrow_mut().push(Rc::new(served));
         Ok(())
+    }
+
+    /// A medium of another machine has one user here, however it is reached; files are locked.
+    fn refuse_twin(&self, config: &Config, opened: &devices::Watched) -> Result<()> {
+        let leaf = config.stack(&opened.name).pop();
+        if !leaf.is_some_and(|leaf| matches!(leaf.kind, DeviceKind::NvmeTcp { .. })) {
+            return Ok(());
+        }
+        let identity = opened.device.info().identity;
+        let devices = self.devices.borrow();
+        let is_same = |other: &&devices::Watched| other.device.info().identity == identity;
+        match identity.and_then(|_| devices.iter().find(is_same)) {
+            None => Ok(()),
+            Some(twin) => {
+                let what = format!(
+                    "devices {:?} and {:?} are one and the same: give each a medium of its own",
+                    twin.name, opened.name
+                );
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+        }
     }
 
     /// The backing device may have been served under another name: that volume's record must not say that

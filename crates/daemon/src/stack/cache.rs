@@ -44,9 +44,9 @@ pub(super) async fn open(
     watched: &mut Vec<Watched>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
-    let data = devices::open(config, &cache.data, "cache", around)?;
+    let data = devices::open(config, &cache.data, "cache", around).await?;
     let metadata = match &cache.metadata {
-        Some(name) => Some(devices::open(config, name, "metadata", around)?),
+        Some(name) => Some(devices::open(config, name, "metadata", around).await?),
         None => None,
     };
     let devices = Devices {

@@ -17,6 +17,7 @@ use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
 use forebay_device::metered::Metered;
+use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
 use forebay_device::pmem::{self, PmemDevice};
 use forebay_io::file::Faults;
 use forebay_io::pmem::{Pmem, PmemMapping};
@@ -25,7 +26,7 @@ use forebay_io::rt::meter::{self, Account};
 use forebay_transit::Run;
 
 use super::transit::{self, Around, OpenTransit, Settings};
-use crate::config::{Config, DeviceKind};
+use crate::config::{Config, Device, DeviceKind};
 use crate::control::status::DeviceStatus;
 
 /// An open device and what is asked of it.
@@ -74,7 +75,7 @@ impl Watched {
 ///
 /// # Errors
 /// What the device says, with the place in the configuration.
-pub(super) fn open(
+pub(super) async fn open(
     config: &Config,
     name: &str,
     role: &'static str,
@@ -86,7 +87,7 @@ pub(super) fn open(
         faults,
         transits,
         ..
-    } = open_stack(config, name, around)?;
+    } = open_stack(config, name, around, remote(config, name).await?)?;
     if meter::is_on() {
         device = Metered::new(device, Account::Device);
     }
@@ -126,9 +127,47 @@ impl Opened {
     }
 }
 
-fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened> {
+/// The device at the bottom of the one called `name`, connected, if that is another machine's.
+async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice>>> {
+    match config.stack(name).last() {
+        Some(Device {
+            name,
+            kind: DeviceKind::NvmeTcp { uri },
+            line,
+        }) => {
+            let connected = connect(uri).await;
+            Ok(Some(connected.context(|| {
+                format!("{}: device {name:?}", config.place(*line))
+            })?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A namespace that takes writes.
+pub(crate) async fn connect(uri: &Uri) -> Result<Rc<NvmeTcpDevice>> {
+    let device = NvmeTcpDevice::connect(uri).await?;
+    if device.read_only() {
+        let what = format!(
+            "{uri} is read-only: make it writable there; in every mode what is cached is written to"
+        );
+        return Err(Error::new(ErrorKind::ReadOnly, what));
+    }
+    Ok(device)
+}
+
+fn open_stack(
+    config: &Config,
+    name: &str,
+    around: &Around<'_>,
+    remote: Option<Rc<dyn BlockDevice>>,
+) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
+        DeviceKind::NvmeTcp { uri } => {
+            let device = remote.expect("what is another machine's was connected before");
+            Ok(Opened::new(device, uri.to_string()))
+        }
         DeviceKind::File { path, direct } => {
             let options = FileDeviceOptions {
                 direct: *direct,
@@ -169,7 +208,7 @@ fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened
             capacity_bytes,
             policy,
         } => {
-            let under = open_stack(config, on, around)?;
+            let under = open_stack(config, on, around, remote)?;
             let settings = Settings {
                 name,
                 capacity_bytes: *capacity_bytes,
@@ -190,7 +229,7 @@ fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened
             })
         }
         DeviceKind::EmulatedDisk { on, profile } => {
-            let under = open_stack(config, on, around)?;
+            let under = open_stack(config, on, around, remote)?;
             Ok(Opened {
                 device: EmulatedDisk::new(under.device, *profile),
                 what: format!("{}, {profile}", under.what),
@@ -207,7 +246,7 @@ fn open_stack(config: &Config, name: &str, around: &Around<'_>) -> Result<Opened
             iops,
             queue_depth,
         } => {
-            let under = open_stack(config, on, around)?;
+            let under = open_stack(config, on, around, remote)?;
             let us = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
             let profile = Profile {
                 read_latency_us: us(read_latency),

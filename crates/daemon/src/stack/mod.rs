@@ -22,7 +22,7 @@ use forebay_volume::{Volume, VolumeHandle};
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use cache::{check_block_sizes, check_checksums, check_dirty_tracking, unreadable};
-pub(crate) use devices::{odd_end, open_path};
+pub(crate) use devices::{connect, odd_end, open_path};
 pub(crate) use offload::offload;
 
 /// What is asked of one start, beyond the configuration.

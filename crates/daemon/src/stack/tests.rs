@@ -10,6 +10,7 @@ use forebay_io::{Engine, Reactor};
 use super::*;
 
 mod checksums;
+mod remote;
 
 struct Scratch(PathBuf);
 

@@ -18,6 +18,9 @@ use super::{Shared, Times, Uri, associate};
 /// How often a device looks whether it has waited too long, in parts of the shortest of its times.
 const LOOKS: u32 = 4;
 
+/// Associations that may be lost with a request on its way, before it is given up.
+const MOST_LOSSES: u8 = 5;
+
 /// An association, made in the time that a target has.
 pub(super) async fn in_time(uri: &Uri, times: &Times) -> Result<Association> {
     let made = rt::at_most(times.answer, associate(uri, times.keep_alive)).await;
@@ -111,15 +114,17 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     shared.losses.set(shared.losses.get() + 1);
     let lost_at = rt::now();
     let changing = shared.slots.borrow_mut().unseat();
+    fail_what_ends_them(shared, why);
     if shared.written.get() != shared.flushed.get() {
         shared.lost.set(Some(shared.written.get()));
         fail_flushes(shared);
     }
     // A write that was sent may be on its way until the target has ended the association.
-    let mut try_at = match changing {
-        true => lost_at + 2 * shared.offer.keep_alive,
-        false => lost_at,
+    let least = match changing {
+        true => 2 * shared.offer.keep_alive,
+        false => Duration::ZERO,
     };
+    let mut try_at = lost_at + least.max(shared.times.pause);
     let mut why = why.clone();
     loop {
         give_up_if_late(shared, lost_at, &why);
@@ -179,6 +184,20 @@ fn fail(shared: &Shared, why: &Error) {
     let waiting = shared.slots.borrow_mut().take_waiting(|_| true);
     for asked in waiting {
         shared.ended(asked, Err(why.clone()));
+    }
+}
+
+/// Ends what was sent on so many associations that it may be the reason for their ends.
+fn fail_what_ends_them(shared: &Shared, why: &Error) {
+    let too_often = |asked: &super::Asked| asked.losses >= MOST_LOSSES;
+    let waiting = shared.slots.borrow_mut().take_waiting(too_often);
+    for asked in waiting {
+        let what = format!(
+            "{}: a request at byte {} was sent {MOST_LOSSES} times, and the connection was lost each time",
+            shared.name, asked.request.offset
+        );
+        let error = Error::with_source(ErrorKind::Disconnected, what, why.clone());
+        shared.ended(asked, Err(error));
     }
 }
 

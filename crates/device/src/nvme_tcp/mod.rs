@@ -16,6 +16,7 @@
 //!   flush has covered: so a cache writes again what it has written back, and a client learns of it.
 //! - **A target that stays away** for [`Times::patience`] is told to all that waits, and to what is asked then, as
 //!   `Disconnected`; the device goes on trying.
+//! - **A request that is on its way at five losses** in a row fails, as it may be the reason for them.
 //! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to: it counts as away.
 //!
 //! Memory that a request gave is not touched after its answer: no answer is given, and nothing sent again, before the
@@ -59,7 +60,7 @@ pub struct Times {
     pub answer: Duration,
     /// To come back before what waits fails: 60 s.
     pub patience: Duration,
-    /// Between attempts to connect: 1 s.
+    /// Before each attempt to connect again: 1 s.
     pub pause: Duration,
 }
 
@@ -294,6 +295,7 @@ impl Shared {
             sent_at: None,
             moved: 0,
             damaged: 0,
+            losses: 0,
         };
         let refused = match (self.link.borrow().is_some(), &*self.away.borrow()) {
             (false, Some(why)) => Some(why.clone()),

@@ -22,6 +22,8 @@ pub(super) struct Asked {
     pub(super) moved: u32,
     /// How often its data was damaged on the way.
     pub(super) damaged: u8,
+    /// How often its association was lost.
+    pub(super) losses: u8,
 }
 
 impl Asked {
@@ -116,7 +118,8 @@ impl Slots {
     pub(super) fn unseat(&mut self) -> bool {
         let mut changes = false;
         for (index, place) in self.places.iter_mut().enumerate().rev() {
-            if let Some(asked) = place.asked.take() {
+            if let Some(mut asked) = place.asked.take() {
+                asked.losses = asked.losses.saturating_add(1);
                 changes |= asked.changes();
                 self.waiting.push_front(asked);
                 self.free.push(u16::try_from(index).expect("at most 1,024"));
@@ -150,6 +153,7 @@ mod tests {
             sent_at: None,
             moved: 0,
             damaged: 0,
+            losses: 0,
         };
         (asked, future)
     }

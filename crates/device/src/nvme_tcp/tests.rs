@@ -230,6 +230,23 @@ fn a_target_that_stays_away_is_an_error_until_it_is_back() {
 }
 
 #[test]
+fn a_request_that_ends_every_association_is_given_up() {
+    let target = Target::start(|_, asked| match asked {
+        opcode::READ => Act::Cut,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        let error = device.read(8192, Buf::zeroed(4096)).await;
+        let error = error.expect_err("it is never answered");
+        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        let report = error.report();
+        assert!(report.contains("at byte 8192 was sent 5 times"), "{report}");
+        assert_eq!(device.losses(), 5);
+        device.flush().await.expect("others are served");
+    });
+}
+
+#[test]
 fn another_namespace_in_its_place_is_not_used() {
     let target = Target::start(|number, _| match number {
         1 => Act::Cut,

@@ -93,3 +93,44 @@ fn a_memory_profile_lies_between_media_and_table() {
         );
     }
 }
+
+const REMOTE: &str = r#"
+device = [
+    { name = "ssd", kind = "mem", size = "32M" },
+    { name = "far", kind = "nvme-tcp", uri = "nvme-tcp://127.0.0.1/nqn.a:b?queue_depth=16" },
+    { name = "slow", kind = "emulate", on = "far", latency = "1ms" },
+]
+cache = { data = "ssd" }
+volume = [{ name = "db", backing = "slow" }]
+export = [{ volume = "db", nbd = "127.0.0.1:0" }]
+"#;
+
+#[test]
+fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
+    let config = parse(REMOTE).expect("right");
+    let DeviceKind::NvmeTcp { uri } = &config.device("far").kind else {
+        panic!("{config:?}");
+    };
+    assert_eq!(uri.to_string(), "nvme-tcp://127.0.0.1:4420/nqn.a:b");
+    assert_eq!(uri.queue_depth, 16);
+    let twin = "    { name = \"too\", kind = \"nvme-tcp\", uri = \"nvme-tcp://127.0.0.1:4420/nqn.a:b\" },\n]\ncache";
+    for (from, to, said) in [
+        ("nqn.a:b", "a:b", "no name of a subsystem"),
+        ("data = \"ssd\"", "data = \"slow\"", "another machine's"),
+        (
+            "data = \"ssd\"",
+            "data = \"ssd\", metadata = \"far\"",
+            "another machine's",
+        ),
+        ("uri = ", "path = ", "`path` means nothing"),
+        (
+            "\n]\ncache",
+            twin,
+            "are both nvme-tcp://127.0.0.1:4420/nqn.a:b",
+        ),
+    ] {
+        let report = parse(&REMOTE.replacen(from, to, 1)).expect_err(to).report();
+        assert!(report.contains(said), "{to}: {report}");
+        assert!(report.contains("help: "), "{report}");
+    }
+}

@@ -1,0 +1,342 @@
+//! `cargo xtask bench nvme-tcp`: 4 KiB at random over NVMe/TCP on loopback, from memory, by our own initiator.
+//!
+//! Four servers run at once, each asleep while another is measured: ours with a volume in memory, ours with a cache in
+//! memory before it (write-back, everything cached), and `nbdkit memory` over TCP and over a Unix socket. All are
+//! pinned to one processor and the load, one program for both protocols, to another. A round measures them one after
+//! the other, in the opposite order in the next round; ratios are of one round, and the claim is their median.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::fio::Load;
+use super::others::{Processors, used_s};
+use super::server::{Forebay, Scratch, Server, in_memory};
+use super::{Outcome, json_of, median, pin_self, require, run_for_output};
+use crate::claims::{Claim, Kind, Report, Table, figure};
+
+const DEPTHS: [u32; 3] = [1, 32, 127];
+/// Pairs below this are no result.
+const ROUNDS: usize = 5;
+const SECONDS: u32 = 5;
+const QUICK_ROUNDS: usize = 1;
+const QUICK_SECONDS: u32 = 1;
+const SET_MIB: u64 = 128;
+const NQN: &str = "nqn.2026-11.io.forebay:bench";
+/// Use of one processor by others from which a run is called disturbed, percent.
+const DISTURBED_PERCENT: f64 = 5.0;
+/// The p50 at a queue depth of one that ours may have beside nbdkit's.
+const LATENCY_BAR: f64 = 1.1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Who {
+    Memory,
+    Cache,
+    NbdkitTcp,
+    NbdkitUnix,
+}
+
+impl Who {
+    const ALL: [Self; 4] = [Self::Memory, Self::Cache, Self::NbdkitTcp, Self::NbdkitUnix];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "forebay, memory",
+            Self::Cache => "forebay, cache",
+            Self::NbdkitTcp => "nbdkit memory, TCP",
+            Self::NbdkitUnix => "nbdkit memory, Unix",
+        }
+    }
+}
+
+/// One load on one server.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    server: Who,
+    load: &'static str,
+    depth: u32,
+    round: usize,
+    iops: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// Processor time of the server for each request.
+    server_us: f64,
+    /// What others used of one processor meanwhile.
+    others_percent: f64,
+}
+
+struct Served {
+    who: Who,
+    uri: String,
+    pid: u32,
+}
+
+pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row>> {
+    require(&["nbdkit", "taskset", "setpriv"])?;
+    let (rounds, seconds) = match quick {
+        true => (QUICK_ROUNDS, QUICK_SECONDS),
+        false => (ROUNDS, SECONDS),
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let (server_cpu, client_cpu) = if processors > 1 {
+        ("0", "1")
+    } else {
+        ("0", "0")
+    };
+    pin_self(client_cpu)?;
+    println!(
+        "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s; loopback, one connection.\n\
+         Servers on processor {server_cpu}, our initiator on processor {client_cpu}. Ours: 1 reactor, asleep when idle; \
+         the cache in mode wb, durability flush, all of it cached."
+    );
+    let scratch = [
+        Scratch::new("bench-nvme-memory")?,
+        Scratch::new("bench-nvme-cache")?,
+    ];
+    let size_bytes = SET_MIB << 20;
+    let ports = [free_port()?, free_port()?, free_port()?];
+    let bare = format!(
+        "[[device]]\nname = \"disk\"\nkind = \"mem\"\nsize = {size_bytes}\n\n\
+         [[volume]]\nname = \"v\"\nbacking = \"disk\"\n"
+    );
+    let mut ours = Vec::new();
+    for (at, config) in [bare, in_memory(size_bytes)].iter().enumerate() {
+        let port = ports[at];
+        let config = format!(
+            "{config}\n[[export]]\nvolume = \"v\"\nnvme-tcp = \"127.0.0.1:{port}\"\nnqn = \"{NQN}\"\n"
+        );
+        ours.push(Forebay::start(
+            binary,
+            &scratch[at],
+            &config,
+            Some(server_cpu),
+            &[],
+        )?);
+    }
+    let log = scratch[0].path("nbdkit.log");
+    let socket = scratch[0].path("nbdkit.sock");
+    let mut nbdkit = Command::new("nbdkit");
+    nbdkit.args(["--foreground", "--unix"]).arg(&socket);
+    nbdkit.args(["memory", &size_bytes.to_string()]);
+    let unix = Server::start(&nbdkit, Some(server_cpu), socket.clone(), &log)?;
+    let port = ports[2].to_string();
+    let mut nbdkit = Command::new("nbdkit");
+    nbdkit.args(["--foreground", "--ipaddr", "127.0.0.1", "--port", &port]);
+    nbdkit.args(["memory", &size_bytes.to_string()]);
+    let tcp = Server::start_tcp(&nbdkit, Some(server_cpu), ports[2], &log)?;
+    let nvme = |port: u16| format!("nvme-tcp://127.0.0.1:{port}/{NQN}?queue_depth=127");
+    let served = [
+        (Who::Memory, nvme(ports[0]), ours[0].server.pid()),
+        (Who::Cache, nvme(ports[1]), ours[1].server.pid()),
+        (
+            Who::NbdkitTcp,
+            format!("nbd://127.0.0.1:{port}/"),
+            tcp.pid(),
+        ),
+        (
+            Who::NbdkitUnix,
+            format!("nbd+unix:///?socket={}", socket.display()),
+            unix.pid(),
+        ),
+    ];
+    let served = served.map(|(who, uri, pid)| Served { who, uri, pid });
+    let mut rows = Vec::new();
+    for server in &served {
+        // All of it is there, and cached, once it was written; at the depth that fills it soonest.
+        let fill = Load {
+            write: true,
+            depth: 127,
+        };
+        measure(load, server, fill, 0, seconds.max(3))?;
+    }
+    for round in 0..rounds {
+        for depth in DEPTHS {
+            for write in [false, true] {
+                let mut order: Vec<_> = served.iter().collect();
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for server in order {
+                    let row = measure(load, server, Load { write, depth }, round, seconds)?;
+                    eprintln!(
+                        "round {} of {rounds}: {} QD {depth} {}: {:.0} IOPS, p50 {:.1} us",
+                        round + 1,
+                        row.load,
+                        server.who.name(),
+                        row.iops,
+                        row.p50_us
+                    );
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    print_rows(&rows);
+    let mut claims = Vec::new();
+    for write in [false, true] {
+        claims.extend([Who::Memory, Who::Cache].map(|who| claim_of(&rows, who, write)));
+    }
+    Ok(Report {
+        quick,
+        claims,
+        rows,
+    })
+}
+
+fn free_port() -> Outcome<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    Ok(address.port())
+}
+
+fn measure(
+    program: &Path,
+    server: &Served,
+    load: Load,
+    round: usize,
+    seconds: u32,
+) -> Outcome<Row> {
+    let mut command = Command::new(program);
+    command.args([&server.uri, load.direction()]);
+    command.args([
+        load.depth.to_string(),
+        seconds.to_string(),
+        SET_MIB.to_string(),
+    ]);
+    let processors = Processors::look(server.pid);
+    let before_s = used_s(server.pid);
+    let said = run_for_output(command)?;
+    let used_us = (used_s(server.pid) - before_s) * 1e6;
+    let others_percent = processors.others_percent(server.pid);
+    let said = json_of(&said)?;
+    let number = |key: &str| {
+        let value = said.get(key).and_then(Value::as_f64);
+        value.ok_or_else(|| format!("the load does not say {key}: {said}"))
+    };
+    // The load runs a little longer than it measures.
+    let all = number("requests")? * (f64::from(seconds) + 0.3) / f64::from(seconds);
+    Ok(Row {
+        server: server.who,
+        load: load.direction(),
+        depth: load.depth,
+        round,
+        iops: number("iops")?,
+        p50_us: number("p50_us")?,
+        p99_us: number("p99_us")?,
+        server_us: used_us / all,
+        others_percent,
+    })
+}
+
+fn of<'a>(
+    rows: &'a [Row],
+    who: Who,
+    load: &'static str,
+    depth: u32,
+) -> impl Iterator<Item = &'a Row> {
+    rows.iter()
+        .filter(move |row| row.server == who && row.load == load && row.depth == depth)
+}
+
+fn print_rows(rows: &[Row]) {
+    println!();
+    let head = [
+        "medians",
+        "server",
+        "IOPS",
+        "p50 us",
+        "p99 us",
+        "server us an I/O",
+        "others use",
+    ];
+    let mut table = Table::new(&head);
+    for load in ["read", "write"] {
+        for depth in DEPTHS {
+            for who in Who::ALL {
+                let middle = |what: fn(&Row) -> f64| median(of(rows, who, load, depth).map(what));
+                table.row(vec![
+                    format!("{load} QD {depth}"),
+                    who.name().into(),
+                    figure(middle(|row| row.iops)),
+                    figure(middle(|row| row.p50_us)),
+                    figure(middle(|row| row.p99_us)),
+                    figure(middle(|row| row.server_us)),
+                    format!("{:.1}%", middle(|row| row.others_percent)),
+                ]);
+            }
+        }
+    }
+    table.print();
+    let is_disturbed = |row: &&Row| row.others_percent > DISTURBED_PERCENT;
+    let disturbed = rows.iter().filter(is_disturbed).count();
+    if disturbed > 0 {
+        println!(
+            "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% of a \
+             processor; run it again on a quiet machine",
+            rows.len()
+        );
+    }
+}
+
+/// Latency of one request at a time beside nbdkit over TCP, in the same round.
+fn claim_of(rows: &[Row], who: Who, write: bool) -> Claim {
+    let load = if write { "write" } else { "read" };
+    let ours = of(rows, who, load, 1);
+    let pairs = ours.zip(of(rows, Who::NbdkitTcp, load, 1));
+    let ratios: Vec<f64> = pairs
+        .map(|(ours, theirs)| ours.p50_us / theirs.p50_us)
+        .collect();
+    let ratio = median(ratios.iter().copied());
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let with = if who == Who::Cache { "cache" } else { "memory" };
+    Claim {
+        name: format!("p50_ratio/{with}/nbdkit_memory_tcp/{load}/qd1"),
+        paper_or_peer: Some(1.0),
+        ours: ratio,
+        unit: format!("x ({least:.2}..{most:.2})"),
+        kind: Kind::Measured,
+        bar: format!("at most {LATENCY_BAR:.1}"),
+        holds: ratio <= LATENCY_BAR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(server: Who, round: usize, p50_us: f64) -> Row {
+        Row {
+            server,
+            load: "read",
+            depth: 1,
+            round,
+            iops: 1e6 / p50_us,
+            p50_us,
+            p99_us: p50_us,
+            server_us: 1.0,
+            others_percent: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_claim_is_the_median_of_the_ratios_of_one_round() {
+        let mut rows = Vec::new();
+        for (round, ours) in [10.0, 13.0, 10.5].into_iter().enumerate() {
+            rows.extend([
+                row(Who::Memory, round, ours),
+                row(Who::NbdkitTcp, round, 10.0),
+            ]);
+        }
+        let claim = claim_of(&rows, Who::Memory, false);
+        assert_eq!((claim.ours, claim.holds), (1.05, true));
+        assert_eq!(claim.unit, "x (1.00..1.30)");
+        rows[2].p50_us = 12.0;
+        rows[4].p50_us = 12.0;
+        assert!(!claim_of(&rows, Who::Memory, false).holds);
+    }
+}
