@@ -27,6 +27,10 @@ pub(crate) struct Options {
     /// Four nodes and the declared costs alone, no sweeps, and not into docs: for a look
     #[arg(long)]
     quick: bool,
+    /// The modelled cells of an earlier run, from its `--json`, which are the same on any machine; only what is
+    /// measured is measured anew
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    model: Option<PathBuf>,
     /// Where the page goes
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -43,14 +47,18 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
         &["--package", "forebay-pagecache", "--example", "dpc"],
     )?;
     let commit = commit(root)?;
-    let jobs = cells::jobs(options.quick);
-    let rows = in_parallel(
-        &jobs,
-        |job| job["title"].as_str().unwrap_or_default(),
-        |job| model(&program, job),
-    );
-    let rows: Vec<Row> = rows.into_iter().collect::<Outcome<_>>()?;
-    let cells = Cells(rows);
+    let cells = match &options.model {
+        Some(path) => earlier(path)?,
+        None => {
+            let jobs = cells::jobs(options.quick);
+            let rows = in_parallel(
+                &jobs,
+                |job| job["title"].as_str().unwrap_or_default(),
+                |job| model(&program, job),
+            );
+            Cells(rows.into_iter().collect::<Outcome<_>>()?)
+        }
+    };
     let rounds = measured::run(&program, if options.quick { 1 } else { ROUNDS })?;
     let mut claims = cells::claims(&cells);
     claims.extend(measured::claims(&rounds));
@@ -63,6 +71,7 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
         commit,
         date: run_for_output(date())?,
         minutes: began.elapsed().as_secs_f64() / 60.0,
+        earlier: options.model.is_some(),
     };
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("dpc-quick.md"),
@@ -77,6 +86,22 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
         rows: cells.0,
     };
     conclude(&report, options.json.as_deref())
+}
+
+/// The cells that an earlier run has written.
+fn earlier(path: &Path) -> Outcome<Cells> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let mut report: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let rows = serde_json::from_value(report["rows"].take()).map_err(|error| failed(&error))?;
+    let cells = Cells(rows);
+    let missing = cells.missing();
+    if missing > 0 {
+        return Err(failed(&format!(
+            "{missing} cells are missing: run without --model"
+        )));
+    }
+    Ok(cells)
 }
 
 /// One cell.

@@ -15,6 +15,8 @@ pub(super) struct Header {
     pub(super) commit: String,
     pub(super) date: String,
     pub(super) minutes: f64,
+    /// Whether the modelled cells are of an earlier run.
+    pub(super) earlier: bool,
     pub(super) costs: Value,
 }
 
@@ -50,9 +52,18 @@ pub(super) fn render(
     quick: bool,
 ) -> String {
     let mut text = format!(
-        "# The distributed page cache: what one copy of each page is worth\n\nWritten by `cargo xtask study dpc{}`, which took {:.0} min; no figure is typed by hand. Commit {}, {}. Machine: {}, which matters to *Measured* alone: all else is counted or modelled.\n\n",
-        if quick { " --quick" } else { "" },
+        "# The distributed page cache: what one copy of each page is worth\n\nWritten by `cargo xtask study dpc{}`, which took {:.0} min{}; no figure is typed by hand. Commit {}, {}. Machine: {}, which matters to *Measured* alone: all else is counted or modelled.\n\n",
+        match (quick, header.earlier) {
+            (true, _) => " --quick",
+            (false, true) => " --model FILE",
+            (false, false) => "",
+        },
         header.minutes,
+        if header.earlier {
+            " beside the modelled cells, which are of an earlier run"
+        } else {
+            ""
+        },
         header.commit,
         header.date,
         machine(),
@@ -160,7 +171,7 @@ fn times(cells: &Cells) -> String {
 
 fn counts(cells: &Cells) -> String {
     let mut text = format!(
-        "\n## Counts at {NODES} nodes\n\nPer page that programs read or wrote: found mapped in the node's own memory, mapped in another's, and in memory but for a message (the first use, or another's copy). Store bytes, messages, packets and pages invalidated are of the whole run. Copies: places that hold a page, mean over the resident pages at the end, and the most at any look.\n"
+        "\n## Counts at {NODES} nodes\n\nPer page that programs read or wrote: found mapped in the node's own memory, mapped in another's, and in memory but for a message (the first use, or another's copy). Store bytes, messages, packets and pages invalidated are of the whole run. Copies: places that hold a page, mean over the resident pages at the end, and the most at any look; `dpc-relaxed` may have one more with each node that wrote a page whole and has not closed the file.\n"
     );
     for workload in WORKLOADS {
         text += &format!("\n### {workload}\n\n");
