@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 9] = [
+pub(crate) const ARGUED: [(&str, &str); 10] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -25,6 +25,11 @@ pub(crate) const ARGUED: [(&str, &str); 9] = [
         "metadata/tree/summary.rs may_go Step",
         "parent and children in one unit change together, and so small a cache has one; the tree's own sweep, over \
          several units, finds it",
+    ),
+    (
+        "metadata/tree/sector.rs choose Step",
+        "matters only where the newer of a unit's copies was damaged behind a crash, which few of these lives have; the \
+         tree's own sweep, whose media rot, finds it",
     ),
     (
         "cache/leave.rs end_uncleanly",
