@@ -10,7 +10,7 @@ mod ring;
 
 use std::collections::HashMap;
 
-use forebay_block::{BlockDevice, Buf, Result};
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
 
 use crate::Seed;
 use crate::log::LogGeometry;
@@ -118,6 +118,8 @@ struct Reader<'a> {
     replayed: Replayed,
     /// Of the unit being read of the last batch: records that are there.
     held_of_unit: u64,
+    /// The newest unit was read when the end was looked for, and cannot be now.
+    lost_newest: bool,
     /// Blocks that were found and not told yet.
     found: Vec<FoundBlock>,
 }
@@ -128,6 +130,7 @@ impl Reader<'_> {
         let Some(buf) = buf else {
             let first = end - self.ring.geometry.unit_records();
             self.replayed.unreadable_units += 1;
+            self.lost_newest |= end == self.replayed.next;
             (first..end).rev().for_each(|lsn| self.missing(lsn));
             return first;
         };
@@ -287,7 +290,8 @@ impl Reader<'_> {
 /// is told of live slots, the newest first, some at a time.
 ///
 /// # Errors
-/// Never for damage or unreadable units, which are counted; only if the device does not answer at all.
+/// Never for damage or unreadable units, which are counted; only if the device does not answer at all, or stops to while it is
+/// being read.
 pub async fn replay(
     device: &dyn BlockDevice,
     geometry: LogGeometry,
@@ -328,6 +332,15 @@ pub async fn replay(
         true
     })
     .await?;
+    if reader.lost_newest {
+        // Nobody may take it for empty, and write over it.
+        let (first, length_bytes) = (next - unit, geometry.unit_bytes);
+        let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
+        let what = format!(
+            "the newest records of the log, {length_bytes} bytes at {offset}, could be read a moment ago and cannot be now: look after the device, and start again"
+        );
+        return Err(Error::new(ErrorKind::Io, what));
+    }
     // The last opening counts wherever it is: what an earlier version logged may lie below the tail.
     if reader.last_open.is_none() && reader.last_close.is_none() {
         let search = match everything {
@@ -370,6 +383,7 @@ impl<'a> Reader<'a> {
                 ..Replayed::default()
             },
             held_of_unit: 0,
+            lost_newest: false,
             found: Vec::with_capacity(GROUP_BYTES / RECORD_BYTES),
         }
     }

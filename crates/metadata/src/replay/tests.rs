@@ -1,6 +1,6 @@
 mod ends;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -54,6 +54,25 @@ const GEOMETRY: LogGeometry = LogGeometry {
     records: 32,
     unit_bytes: 512,
 };
+
+/// A device that answers so many requests and then none.
+struct Vanishing<'a>(&'a Bytes, Cell<u32>);
+
+impl BlockDevice for Vanishing<'_> {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        match self.1.get() {
+            0 => done.complete(Err(ErrorKind::Io.into())),
+            left => {
+                self.1.set(left - 1);
+                self.0.submit(request, done);
+            }
+        }
+    }
+}
 
 struct Ring {
     device: Bytes,
@@ -146,6 +165,33 @@ fn the_newest_record_of_a_slot_wins_over_laps() {
         assert_eq!(blocks(&found), [(1, lap), (2, lap + 100)]);
         assert_eq!((found.next, found.damaged_records), (ring.log.next(), 0));
     }
+}
+
+/// Who took the newest unit for empty would write over it.
+#[test]
+fn records_that_cannot_be_read_any_more_are_an_error_and_not_a_gap() {
+    let mut ring = Ring::new();
+    for slot in 0..3 {
+        ring.batch(&[Body::Block(block(slot, 7))], |_| true);
+    }
+    let (mut refused, mut read) = (0, 0);
+    for answers in 1..20 {
+        let device = Vanishing(&ring.device, Cell::new(answers));
+        let seed = Seed::new(&[1; 16]);
+        let future = replay(&device, GEOMETRY, seed, 16, &[], |_| {});
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(replayed)) => {
+                assert_eq!(replayed.empty_units, [0; 0], "after {answers}");
+                read += 1;
+            }
+            Poll::Ready(Err(error)) => {
+                assert_eq!(error.kind(), ErrorKind::Io);
+                refused += 1;
+            }
+            Poll::Pending => panic!("the device completes at once"),
+        }
+    }
+    assert!(refused > 0 && read > 0, "{refused} {read}");
 }
 
 #[test]
