@@ -1,6 +1,6 @@
 //! Volumes come and go: attach, grow, detach (rule 6).
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
@@ -157,6 +157,7 @@ impl Cache {
             cleaner: Cleaner::new(engine.cleaning.get()),
             in_flight: Cell::new(0),
             detaching: Cell::new(false),
+            divergence: OnceCell::new(),
             idle: WaitList::new(),
         });
         engine.map.borrow_mut().expect_volume(id, size_bytes);

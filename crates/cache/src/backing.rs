@@ -5,7 +5,7 @@
 //! nothing. What clients wrote there is nowhere else: then no flush succeeds until the volume is attached again, where
 //! the loss is told (`lost`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Op, Request, Result};
@@ -17,6 +17,8 @@ use crate::plant::{Fault, planted};
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
     pub(crate) device: Rc<dyn BlockDevice>,
+    /// What logs each range before it is written, where the volume goes on without its cache.
+    logged: OnceCell<Rc<dyn BlockDevice>>,
     volatile: bool,
     fua: bool,
     /// Writes that were started and completed, and how many of them a flush has covered. Those that
@@ -59,6 +61,7 @@ impl Backing {
         let written = u64::from(info.volatile_cache);
         Self {
             device,
+            logged: OnceCell::new(),
             volatile: info.volatile_cache,
             fua: info.fua,
             started: Cell::new(written),
@@ -98,6 +101,12 @@ impl Backing {
     /// Sends the device nothing more: what the cache has for it is given up.
     pub(crate) fn give_up(&self) {
         self.given_up.set(true);
+    }
+
+    /// From here on writes go through `device`, which lets this one have them.
+    pub(crate) fn log_through(&self, device: Rc<dyn BlockDevice>) {
+        let first = self.logged.set(device);
+        debug_assert!(first.is_ok(), "it is asked for once");
     }
 
     /// Whether the next process is to be told of a failed flush. Told once.
@@ -160,7 +169,8 @@ impl Backing {
         if by_client && !by_itself {
             count_client(clients_started);
         }
-        let result = Ordered::new(site, self.device.start(request)).await;
+        let device = self.logged.get().unwrap_or(&self.device);
+        let result = Ordered::new(site, device.start(request)).await;
         if by_itself {
             counter.set(counter.get() - 1);
         } else {

@@ -1,6 +1,6 @@
 //! The engine: what the parts of the cache share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -17,6 +17,7 @@ use forebay_policy::{BlockId, BlockKey, Footprint, PromotionFilter, SequentialDe
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
+use crate::diverge::Divergence;
 use crate::geometry::{Block, Geometry, Piece, Stretch};
 use crate::integrity::{Scrubber, Sums};
 use crate::lock::LockTable;
@@ -90,6 +91,8 @@ pub(crate) struct Attached {
     pub(crate) cleaner: Cleaner,
     pub(crate) in_flight: Cell<u64>,
     pub(crate) detaching: Cell<bool>,
+    /// That it goes on without its cache, should that fail.
+    pub(crate) divergence: OnceCell<Divergence>,
     pub(crate) idle: WaitList,
 }
 

@@ -88,6 +88,9 @@ impl CachedVolume {
                 result = engine.serve(&volume, request).await;
             } else if write {
                 result = engine.check_alive();
+                if result.is_err() && engine.diverges(&volume) {
+                    result = engine.serve(&volume, request).await;
+                }
             }
             volume.leave();
             done.complete(result);

@@ -17,6 +17,7 @@ mod bring;
 mod clean;
 mod cleaner;
 mod commit;
+mod diverge;
 mod engine;
 mod fast;
 mod format;

@@ -249,6 +249,7 @@ impl Cache {
                         bypassed_reads: counters.bypassed_reads.get(),
                         bypassed_writes: counters.bypassed_writes.get(),
                         loss: volume.backing.loss(),
+                        diverged: volume.has_diverged(),
                     }
                 })
                 .collect(),

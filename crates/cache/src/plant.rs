@@ -27,6 +27,10 @@ pub enum Fault {
     TrustDamaged,
     /// Repair: damage in the log is left behind, and with it what was not logged anew.
     GiveUpUnlogged,
+    /// Rule 6: what is written past a failed cache is not awaited behind what that still writes back.
+    DivergeBesideCleaner,
+    /// Rule 6: what was written past a failed cache is served from it.
+    ServeDiverged,
 }
 
 #[cfg(any(test, feature = "plant"))]

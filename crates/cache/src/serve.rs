@@ -9,6 +9,7 @@ use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
+use crate::diverge;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
 use crate::lock::Guard;
@@ -77,7 +78,12 @@ impl Engine {
     ) -> Result<()> {
         let sync = self.sync_durability();
         match request.op {
-            Op::Flush => mode::flush(self, volume).await,
+            Op::Flush => match mode::flush(self, volume).await {
+                Err(_) if self.diverges(volume) => diverge::flush(self, volume).await,
+                result => result,
+            },
+            // It may leave what was there.
+            Op::Discard if self.diverges(volume) => Ok(()),
             Op::Discard => mode::zero(self, volume, request.offset, request.len, None, sync).await,
             Op::WriteZeroes { fua, unmap } => {
                 let durable = fua || sync;
@@ -143,7 +149,19 @@ impl Engine {
         wide: Stretch,
         write: bool,
     ) -> Result<()> {
-        if write {
+        if write && volume.divergence.get().is_some() {
+            // Whatever keeps the cache from taking it, if that has failed it is no reason to refuse it.
+            let tried = match self.check_alive() {
+                Ok(()) => mode::write(self, volume, job.clone()).await,
+                Err(error) => Err(error),
+            };
+            match tried {
+                Err(_) if self.diverges_after_all(volume).await => {
+                    diverge::write(self, volume, job).await
+                }
+                result => result,
+            }
+        } else if write {
             self.check_alive()?;
             mode::write(self, volume, job).await
         } else {

@@ -130,6 +130,8 @@ pub struct VolumeStats {
     pub bypassed_writes: u64,
     /// Why what clients wrote to the backing device may be lost, if so.
     pub loss: Option<String>,
+    /// Whether it is written without the cache, which has failed.
+    pub diverged: bool,
 }
 
 /// The cache, for status and metrics.

@@ -12,6 +12,7 @@ use super::*;
 mod aftermath;
 mod along;
 mod damage;
+mod diverge;
 mod doubt;
 mod failures;
 mod identity;

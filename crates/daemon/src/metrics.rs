@@ -291,7 +291,7 @@ fn checksums(text: &mut Text, sums: &ChecksumStatus) {
 type VolumeNumber = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
 fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
-    let gauges: [VolumeNumber; 6] = [
+    let gauges: [VolumeNumber; 7] = [
         ("size_bytes", "Size of the volume.", |v| v.size_bytes),
         (
             "dirty_bytes",
@@ -315,6 +315,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "loss",
             "1 when what clients wrote to the backing device may be lost.",
             |v| u64::from(v.loss.is_some()),
+        ),
+        (
+            "diverged",
+            "1 when the volume is written without its cache, which has failed.",
+            |v| u64::from(v.diverged),
         ),
     ];
     let counters: [VolumeNumber; 8] = [

@@ -181,6 +181,13 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             volume.name
         ))
     });
+    let diverged = status.volumes.iter().filter(|volume| volume.diverged);
+    let diverged = diverged.map(|volume| {
+        format!(
+            "VOLUME {:?} GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone",
+            volume.name
+        )
+    });
     let failed = status.devices.iter().filter(|device| device.errors > 0);
     let failed = failed.map(|device| {
         format!(
@@ -190,7 +197,7 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             device.last_error.as_deref().unwrap_or("not known")
         )
     });
-    lost.chain(late).chain(failed).collect()
+    lost.chain(diverged).chain(late).chain(failed).collect()
 }
 
 /// `p50 / p99`, or a dash where nothing was measured.

@@ -12,6 +12,7 @@ use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
 use super::around::drop_clean;
+use crate::diverge;
 use crate::engine::{Attached, Engine};
 use crate::geometry::{Piece, Stretch};
 use crate::map::{REWRITTEN, TRACED};
@@ -54,6 +55,9 @@ async fn zero_stretch(
     request: Request,
     durable: bool,
 ) -> Result<()> {
+    if request.op != Op::Discard && engine.diverges(volume) {
+        return diverge::zero(engine, volume, parts, request, durable).await;
+    }
     engine.check_alive()?;
     let mut locks = Vec::with_capacity(parts.len());
     for part in parts {

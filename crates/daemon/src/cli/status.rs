@@ -92,6 +92,7 @@ mod tests {
             "50 us / 1.5 ms",
             "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 written",
             "VOLUME \"db\" MAY HAVE LOST DATA: a flush failed",
+            "VOLUME \"db\" GOES ON WITHOUT ITS CACHE",
             "volume \"db\": 5 requests timed out, 2 of them not ended",
             "device \"ssd\": 2 errors, the last: write of 512 bytes",
         ] {

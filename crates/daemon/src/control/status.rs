@@ -216,6 +216,9 @@ pub struct VolumeStatus {
     /// Why what clients wrote to the backing device may be lost, if so.
     #[serde(default)]
     pub loss: Option<String>,
+    /// Whether it is written without its cache, which has failed.
+    #[serde(default)]
+    pub diverged: bool,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     pub operations: Vec<OperationStatus>,
 }
@@ -464,6 +467,7 @@ pub(crate) fn example() -> Status {
             timed_out: 5,
             overdue: 2,
             loss: Some("a flush failed".into()),
+            diverged: true,
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

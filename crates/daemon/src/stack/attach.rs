@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_cache::VolumeOptions;
+use forebay_io::sync::Semaphore;
 use forebay_volume::Volume;
 
 use super::cache::OpenCache;
@@ -61,8 +62,13 @@ impl Stack {
             cached: cache.is_some(),
             mode: Cell::new(volume.mode),
             record: Cell::new(record),
+            remembering: Semaphore::new(1),
         };
-        self.volumes.borrow_mut().push(Rc::new(served));
+        let served = Rc::new(served);
+        if wishes.accept_divergence {
+            self.accept_divergence(&served)?;
+        }
+        self.volumes.borrow_mut().push(served);
         Ok(())
     }
 

@@ -81,16 +81,12 @@ impl Stack {
         cache.check_mode(name, mode)?;
         let was = served.mode.get();
         if mode.keeps_dirty_data() {
-            let record = served.record.get();
             let may_be_dirty = true;
-            self.remember(
-                &served,
-                Record {
-                    may_be_dirty,
-                    ..record
-                },
-            )
-            .await?;
+            let changed = |record| Record {
+                may_be_dirty,
+                ..record
+            };
+            self.remember(&served, changed).await?;
         }
         cache.cache.set_mode(name, mode.into())?;
         served.mode.set(mode);
@@ -202,14 +198,14 @@ impl Stack {
 
     /// The cache has nothing of a volume any more.
     async fn is_detached(&self, served: &Rc<Served>) -> Result<()> {
-        let record = Record {
+        let alone = |record| Record {
             cache: CacheId::None,
             attached: 0,
             may_be_dirty: false,
             logged_since: None,
-            ..served.record.get()
+            ..record
         };
-        self.remember(served, record).await?;
+        self.remember(served, alone).await?;
         self.forget(served).await
     }
 
@@ -317,11 +313,11 @@ impl Stack {
                         let clean = dirty.iter().any(|stats| {
                             stats.name == served.config.name && stats.dirty_bytes == 0
                         });
-                        let record = Record {
+                        let changed = |record| Record {
                             may_be_dirty: !clean,
-                            ..served.record.get()
+                            ..record
                         };
-                        result = result.and(self.remember(served, record).await);
+                        result = result.and(self.remember(served, changed).await);
                     }
                 }
                 Err(error) => result = result.and(Err(error)),

@@ -6,6 +6,7 @@ mod attach;
 mod cache;
 mod control;
 mod devices;
+mod diverge;
 pub(crate) mod journal;
 mod offload;
 mod scrub;
@@ -17,6 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_io::sync::Semaphore;
 use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
@@ -36,6 +38,8 @@ pub struct Wishes {
     pub discard_stale_dirty: Vec<String>,
     /// Whether to open the cache although its process journal is gone.
     pub accept_journal_loss: bool,
+    /// Whether volumes go on without the cache, should that fail in service.
+    pub accept_divergence: bool,
 }
 
 impl Wishes {
@@ -94,6 +98,8 @@ struct Served {
     cached: bool,
     mode: Cell<Mode>,
     record: Cell<Record>,
+    /// Who changes the record: one at a time.
+    remembering: Semaphore,
 }
 
 impl std::fmt::Debug for Stack {
@@ -194,7 +200,16 @@ impl Stack {
     }
 
     /// Changes what the state directory remembers of a volume, durably.
-    async fn remember(&self, served: &Served, record: Record) -> Result<()> {
+    async fn remember(&self, served: &Served, change: impl Fn(Record) -> Record) -> Result<()> {
+        served.remembering.acquire(1).await;
+        let result = self
+            .remember_alone(served, change(served.record.get()))
+            .await;
+        served.remembering.release(1);
+        result
+    }
+
+    async fn remember_alone(&self, served: &Served, record: Record) -> Result<()> {
         if served.record.get() == record {
             return Ok(());
         }

@@ -162,6 +162,7 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         timed_out: counted.timed_out,
         overdue: counted.overdue,
         loss: stats.and_then(|stats| stats.loss.clone()),
+        diverged: stats.is_some_and(|stats| stats.diverged),
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),

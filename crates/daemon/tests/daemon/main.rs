@@ -5,6 +5,7 @@ mod nvme;
 mod operator;
 mod outputs;
 mod replays;
+mod room;
 mod stalls;
 mod support;
 mod traces;

@@ -1,0 +1,254 @@
+//! A volume goes on without a cache that has failed in service, where that was agreed to beforehand.
+//!
+//! Rule 6: before the first write goes round the failed cache the volume's epoch is raised beside it, and each range is
+//! logged there before it is written; whoever serves the volume does both ([`Cache::accept_divergence`]). The cache itself is told nothing any
+//! more: what it holds on media is stale where the log says so, and the next attach drops it, what is dirty by name.
+//!
+//! In memory, what was written counts as not there, so that reads go to the backing device. What is dirty and was not
+//! written is served from the cache, while that can be read. A write of a part of a dirty granule is refused: what
+//! belongs to the rest nobody may be able to read, and the backing device has something older.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Request, Result};
+use forebay_io::sync::Semaphore;
+use forebay_metadata::order::Site;
+use forebay_policy::BlockId;
+
+use crate::engine::{Attached, Engine, Job};
+use crate::geometry::{Piece, Stretch};
+use crate::map::CLEANING;
+use crate::open::Cache;
+use crate::plant::{Fault, planted};
+
+type Begun = Pin<Box<dyn Future<Output = Result<Rc<dyn BlockDevice>>>>>;
+
+/// A volume's agreement to go on without its cache.
+pub(crate) struct Divergence {
+    begin: Box<dyn Fn(Rc<dyn BlockDevice>) -> Begun>,
+    beginning: Semaphore,
+    begun: Cell<bool>,
+    /// A client was told that what it wrote and did not flush may be gone.
+    told: Cell<bool>,
+}
+
+impl std::fmt::Debug for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Divergence")
+            .field("begun", &self.begun)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// Has a volume go on without this cache, should that fail in service: what is written then goes to the backing device
+    /// alone. Before the first such write `begin` raises the epoch, durably, and returns the backing device that it is
+    /// given as one that logs each range, durably, before it is written. It is asked again if it fails.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` for one that agreed already.
+    pub fn accept_divergence<F>(
+        &self,
+        name: &str,
+        begin: impl Fn(Rc<dyn BlockDevice>) -> F + 'static,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,
+    {
+        let volume = self.engine.volume_by_name(name)?;
+        let divergence = Divergence {
+            begin: Box::new(move |backing| Box::pin(begin(backing))),
+            beginning: Semaphore::new(1),
+            begun: Cell::new(false),
+            told: Cell::new(false),
+        };
+        let agreed = volume.divergence.set(divergence);
+        agreed.map_err(|_| {
+            let what =
+                format!("volume {name:?} goes on without its cache already, should that fail");
+            Error::new(ErrorKind::InvalidInput, what)
+        })
+    }
+}
+
+impl Attached {
+    /// Whether it is being written without its cache.
+    pub(crate) fn has_diverged(&self) -> bool {
+        let divergence = self.divergence.get();
+        divergence.is_some_and(|divergence| divergence.begun.get())
+    }
+
+    /// Before the first write that goes round a failed cache.
+    async fn begin_to_diverge(&self) -> Result<()> {
+        let divergence = self.divergence.get().expect("agreed to");
+        if divergence.begun.get() {
+            return Ok(());
+        }
+        divergence.beginning.acquire(1).await;
+        let result = self.begin_alone(divergence).await;
+        divergence.beginning.release(1);
+        result.map_err(|error| {
+            error.context(format!(
+                "volume {:?} cannot go on without its cache, which has failed",
+                self.name
+            ))
+        })
+    }
+
+    async fn begin_alone(&self, divergence: &Divergence) -> Result<()> {
+        if !divergence.begun.get() {
+            let device = (divergence.begin)(Rc::clone(&self.backing.device)).await?;
+            self.backing.log_through(device);
+            divergence.begun.set(true);
+            tracing::error!(
+                volume = self.name,
+                "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Whether what is written to a volume goes round the cache, which has failed.
+    pub(crate) fn diverges(&self, volume: &Attached) -> bool {
+        volume.divergence.get().is_some() && !self.commit.is_alive() && !self.commit.stopping.get()
+    }
+
+    /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished
+    /// shows when it is asked to keep something.
+    pub(crate) async fn diverges_after_all(&self, volume: &Attached) -> bool {
+        if volume.divergence.get().is_some() && self.commit.is_alive() {
+            // If it fails, that is what is asked next.
+            let _ = self.commit().await;
+        }
+        self.diverges(volume)
+    }
+
+    /// What the cache has of a piece gives way to what is about to be written. Nothing is being written back there any
+    /// more on return: that would be older.
+    ///
+    /// # Errors
+    /// Where a part of a dirty granule would be written.
+    async fn give_way(&self, volume: &Attached, slot: BlockId, piece: &Piece) -> Result<()> {
+        if !planted(Fault::DivergeBesideCleaner) {
+            let is_over = || !self.map.borrow().has(slot, CLEANING);
+            self.cleaners.ended.until(is_over).await;
+        }
+        let limit = volume.limit(self.geometry, piece.block);
+        let (touched, covered) = (
+            self.geometry.touched(piece),
+            self.geometry.covered(piece, limit),
+        );
+        let entry = self.map.borrow().slot(slot);
+        if touched & !covered & entry.dirty != 0 {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "volume {}: {} bytes at {} would be written over a part of what is dirty in the cache, which has failed: write whole blocks of {} bytes",
+                    volume.name,
+                    piece.len(),
+                    self.geometry.backing_offset(piece.block, piece.start),
+                    self.geometry.granule_bytes(piece.block.class),
+                ),
+            ));
+        }
+        // After an error nobody knows which of old and new the backing device holds, and it alone says so.
+        self.drop_from_map(slot, touched & !entry.dirty);
+        Ok(())
+    }
+
+    /// Granules are not there any more, as far as this process goes.
+    fn drop_from_map(&self, slot: BlockId, granules: u64) {
+        if planted(Fault::ServeDiverged) {
+            return;
+        }
+        let mut map = self.map.borrow_mut();
+        let entry = map.slot(slot);
+        map.set(slot, entry.valid & !granules, entry.dirty & !granules);
+    }
+}
+
+/// A part of a write, past the cache.
+pub(crate) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
+    volume.begin_to_diverge().await?;
+    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    engine
+        .each_piece(volume, job, |engine, volume, found, job| async move {
+            if let Some(slot) = found {
+                engine.give_way(&volume, slot, &job.part).await?;
+            }
+            volume.counters.write_misses.add(1);
+            volume.counters.bypassed_writes.add(1);
+            let part = &job.part;
+            let offset = engine.geometry.backing_offset(part.block, part.start);
+            (volume.backing)
+                .write(offset, job.buf.clone(), job.durable)
+                .await?;
+            if let Some(slot) = found {
+                engine.drop_from_map(slot, engine.geometry.touched(part));
+            }
+            Ok(())
+        })
+        .await
+}
+
+/// Zeroes what lies in these parts, past the cache. A discard may leave what was there, and does.
+pub(crate) async fn zero(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    parts: &[Stretch],
+    request: Request,
+    durable: bool,
+) -> Result<()> {
+    volume.begin_to_diverge().await?;
+    let mut locks = Vec::with_capacity(parts.len());
+    for part in parts {
+        locks.push(engine.lock_blocks(Site::here(), volume, part).await);
+    }
+    let mut given_way = Vec::new();
+    for part in parts {
+        let units = engine.geometry.units(part);
+        let found: Vec<_> = {
+            let map = engine.map.borrow();
+            map.overlapping(volume.id, part.region, units).collect()
+        };
+        for (slot, span) in found {
+            let piece = engine.geometry.piece(part, span);
+            engine.give_way(volume, slot, &piece).await?;
+            given_way.push((slot, engine.geometry.touched(&piece)));
+        }
+    }
+    volume.backing.change(request, durable).await?;
+    for (slot, granules) in given_way {
+        engine.drop_from_map(slot, granules);
+    }
+    Ok(())
+}
+
+/// What was written past the cache is flushed. Once a client is told that what it wrote to the cache and did not flush may be
+/// gone with that.
+pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
+    volume.backing.check()?;
+    if volume.backing.owes_clients() {
+        engine.flush_backing(volume).await?;
+    }
+    let divergence = volume.divergence.get().expect("agreed to");
+    let owed = !engine.sync_durability() && engine.map.borrow().share(volume.id).dirty_bytes > 0;
+    if divergence.told.replace(true) || !owed {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Io,
+        format!(
+            "volume {:?}: the cache has failed, and what was written to it since the last flush may be gone",
+            volume.name
+        ),
+    ))
+}
