@@ -6,13 +6,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use forebay_block::{Completion, DeviceInfo, Op, Request};
-use forebay_io::sim::{FaultPlan, Trouble};
+use forebay_io::sim::{FaultPlan, OpClass, Trouble};
 
 use super::*;
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
 const CLIENTS: u64 = 4;
+/// What nobody writes stands for a block that is not of one write.
+const TORN: u8 = 255;
 
 type Written = Rc<RefCell<Vec<Range<u64>>>>;
 
@@ -61,8 +63,8 @@ async fn first_byte(volume: &Rc<dyn BlockDevice>, block: u64) -> forebay_block::
     let found = page(0);
     volume.read(block * BLOCK, found.clone()).await?;
     let found = found.to_vec();
-    assert!(found.iter().all(|byte| *byte == found[0]), "a torn block");
-    Ok(found[0])
+    let is_whole = found.iter().all(|byte| *byte == found[0]);
+    Ok(if is_whole { found[0] } else { TORN })
 }
 
 fn vanishes(disk: &SimDisk, nth: u64) {
@@ -241,7 +243,7 @@ impl Client {
     }
 }
 
-/// Clients at work while the cache's device vanishes, and what is read then and by the next process. Returns what is wrong, and whether
+/// Clients at work while the cache's device vanishes, or fails a flush, and what is read then and by the next process. Returns what is wrong, and whether
 /// it diverged.
 fn lives(seed: u64) -> (Vec<String>, bool) {
     let mut world = World::new(seed);
@@ -274,7 +276,14 @@ fn lives(seed: u64) -> (Vec<String>, bool) {
                 Rc::new(client)
             }
         };
-        vanishes(&disks[0], 1 + rng.below(300));
+        match rng.chance(1, 2) {
+            true => vanishes(&disks[0], 1 + rng.below(300)),
+            // What it holds can be read on.
+            false => disks[0].set_faults(FaultPlan {
+                fail_nth: Some((OpClass::Flush, 1 + rng.below(20))),
+                ..FaultPlan::default()
+            }),
+        }
         let lived = begun.into_iter().map(|client| live(client, 150)).collect();
         let clients = crate::engine::Engine::join(lived).await;
         let mut wrong: Vec<_> = (clients.iter())
