@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Op};
+use forebay_io::rt;
 use forebay_io::sim::{Keep, Outcome, Rng, World};
 
 use crate::model::{Intent, Loss, Model};
@@ -217,6 +218,19 @@ async fn run_life<S: Stack>(
     let rng = Rng::labelled(life.seed, 0);
     if life.verify {
         clients.verify(&running.volumes(), &rng).await;
+    } else if life.work.is_none() {
+        // Nothing but the opening, and what is served while it goes on.
+        let (readers, volumes) = (Rc::clone(&clients), running.volumes());
+        let opened = running.opened();
+        let mut opened = std::pin::pin!(opened);
+        rt::spawn(async move { readers.verify(&volumes, &rng).await });
+        if let Err(error) = opened.as_mut().await {
+            if !life.errors_allowed {
+                clients.fail(format!("open: {}", error.report()));
+            }
+            return End::Refused;
+        }
+        return End::Finished;
     }
     if let Some(plan) = life.work {
         clients.work(&running, plan, rng.draw()).await;

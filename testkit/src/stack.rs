@@ -92,6 +92,11 @@ pub trait Running: 'static {
     /// not.
     fn lost(&self) -> Vec<LostRange>;
 
+    /// Waits until it is open wholly: a stack may serve before.
+    fn opened(&self) -> impl Future<Output = Result<()>> {
+        std::future::ready(Ok(()))
+    }
+
     /// Does something that clients must not notice, picked by `draw`: a change of mode, a
     /// write-back, whatever the stack offers.
     fn control(&self, volume: usize, draw: u64) -> impl Future<Output = Result<()>>;

@@ -49,6 +49,9 @@ impl Default for Mix {
     }
 }
 
+/// Reads of a volume that are under way at a time when everything is read: one that must wait keeps no other.
+const READERS: usize = 3;
+
 /// One thing that a client does.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
@@ -133,8 +136,9 @@ impl Clients {
         }
     }
 
-    /// Reads every sector of every volume, in pieces of several sizes, in seeded order.
-    pub(crate) async fn verify(&self, volumes: &[Rc<dyn BlockDevice>], rng: &Rng) {
+    /// Reads every sector of every volume, in pieces of several sizes, in seeded order, some at a time.
+    pub(crate) async fn verify(self: &Rc<Self>, volumes: &[Rc<dyn BlockDevice>], rng: &Rng) {
+        let left = Rc::new((Cell::new(volumes.len() * READERS), WaitList::new()));
         for (volume, device) in volumes.iter().enumerate() {
             let size = self.model.borrow().volume_bytes(volume);
             let mut pieces = Vec::new();
@@ -149,15 +153,24 @@ impl Clients {
             for last in (1..pieces.len()).rev() {
                 pieces.swap(last, rng.index(last + 1));
             }
-            for (offset, len) in pieces {
-                let intent = Intent {
-                    op: Op::Read,
-                    offset,
-                    len,
-                };
-                self.perform(volume, device, intent).await;
+            let pieces = Rc::new(RefCell::new(pieces));
+            for _ in 0..READERS {
+                let (clients, device) = (Rc::clone(self), Rc::clone(device));
+                let (pieces, left) = (Rc::clone(&pieces), Rc::clone(&left));
+                rt::spawn(async move {
+                    loop {
+                        let next = pieces.borrow_mut().pop();
+                        let Some((offset, len)) = next else { break };
+                        let op = Op::Read;
+                        let intent = Intent { op, offset, len };
+                        clients.perform(volume, &device, intent).await;
+                    }
+                    left.0.set(left.0.get() - 1);
+                    left.1.wake_all();
+                });
             }
         }
+        left.1.until(|| left.0.get() == 0).await;
         // An error names one range, though others that were read with it may have rotted, too.
         let unfound = self.model.borrow().unfound_rot();
         for range in unfound {

@@ -11,7 +11,7 @@ mod stack;
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use stack::{CHANGING, CLEANED, CacheStack, SUMS, Setup, TREE, UNTRACKED};
+use stack::{CHANGING, CLEANED, CacheStack, EARLY, SUMS, Setup, TREE, UNTRACKED};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -50,6 +50,8 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
         SUMS | TREE | CHANGING,
         CLEANED,
         TREE | CLEANED,
+        EARLY,
+        EARLY | CHANGING | CLEANED,
     ] {
         let target = target(Setup {
             mode,
@@ -80,6 +82,23 @@ fn aimed() {
             Err(failure) => panic!("{failure}"),
         }
     }
+}
+
+/// Clients of a stack that serves while it is being opened are served then.
+#[test]
+fn reads_come_while_it_is_being_opened() {
+    for seed in 0..8 {
+        let early = target(Setup {
+            mode: Mode::WriteBack,
+            durability: Durability::Flush,
+            fits: true,
+            variant: EARLY | CHANGING,
+        });
+        if let Err(failure) = early.random(seed) {
+            panic!("{failure}");
+        }
+    }
+    assert!(stack::early_reads() > 0, "they all waited");
 }
 
 macro_rules! sweeps {

@@ -1,6 +1,7 @@
 //! The cache as the stack under test, in every configuration that the tests ask for.
 
 mod aims;
+mod opening;
 mod rot;
 mod setup;
 
@@ -8,20 +9,20 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, RepairOptions,
-    VolumeOptions,
-};
-use forebay_io::sim::{DiskConfig, SimDisk, World};
+use forebay_block::{BlockDevice, Result};
+use forebay_cache::{Cache, Cleaning, Devices, Durability, FormatOptions, Mode, RepairOptions};
+use forebay_io::sim::{DiskConfig, World};
+use forebay_io::sync::Promise;
 use forebay_metadata::superblock::{PlanInput, Superblock};
-use forebay_testkit::model::Promise;
+use forebay_testkit::model::Promise as Promised;
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
 
+#[allow(unused_imports, reason = "not every test counts them")]
+pub(crate) use opening::early_reads;
 pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
-pub(crate) use setup::{CHANGING, CLEANED, SUMS, TREE, UNTRACKED};
+pub(crate) use setup::{CHANGING, CLEANED, EARLY, SUMS, TREE, UNTRACKED};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
@@ -56,24 +57,6 @@ impl CacheStack {
     }
 }
 
-impl CacheStack {
-    /// What a repair is given.
-    #[allow(dead_code, reason = "not every test repairs")]
-    pub(crate) fn repair_options(&self, process: &Process) -> RepairOptions {
-        RepairOptions {
-            journal: self.details.journal.then(|| process.journal.clone()),
-            boot_id: process.boot_id,
-            data: true,
-        }
-    }
-
-    /// The next start need not tell of damage: somebody may have mended it before.
-    #[allow(dead_code, reason = "not every test repairs")]
-    pub(crate) fn excuse(&self) {
-        self.damaged.set(false);
-    }
-}
-
 impl Details {
     /// The smallest data device that holds so many blocks of the smallest size.
     fn bytes_for(&self, blocks: u64, metadata_bytes: u64) -> u64 {
@@ -103,9 +86,27 @@ impl Details {
     }
 }
 
+impl CacheStack {
+    /// What a repair is given.
+    #[allow(dead_code, reason = "not every test repairs")]
+    pub(crate) fn repair_options(&self, process: &Process) -> RepairOptions {
+        RepairOptions {
+            journal: self.details.journal.then(|| process.journal.clone()),
+            boot_id: process.boot_id,
+            data: true,
+        }
+    }
+
+    /// The next start need not tell of damage: somebody may have mended it before.
+    #[allow(dead_code, reason = "not every test repairs")]
+    pub(crate) fn excuse(&self) {
+        self.damaged.set(false);
+    }
+}
+
 /// An open cache with its volumes.
 pub(crate) struct OpenCache {
-    cache: Cache,
+    cache: Promise<Result<Cache>>,
     volumes: Vec<Volume>,
     lost: Vec<LostRange>,
 }
@@ -167,10 +168,10 @@ impl Stack for CacheStack {
         vec![self.setup.volume_bytes(); VOLUMES]
     }
 
-    fn promise(&self) -> Promise {
+    fn promise(&self) -> Promised {
         match self.setup.durability {
-            Durability::Sync => Promise::Sync,
-            Durability::Flush => Promise::Flush,
+            Durability::Sync => Promised::Sync,
+            Durability::Flush => Promised::Flush,
         }
     }
 
@@ -181,74 +182,15 @@ impl Stack for CacheStack {
             region_shift: self.details.region_shift.max(top),
             dirty_tracking: self.details.dirty_tracking,
             checksums: self.details.checksums,
+            // As long as the largest block, or 16 KiB.
+            tract_shift: 14,
             ..FormatOptions::sizes(sizes, [7; 16])
         };
         forebay_cache::format(&self.devices(process), &options).await
     }
 
     async fn open(&self, process: &Process) -> Result<OpenCache> {
-        let details = &self.details;
-        let options = CacheOptions {
-            durability: self.setup.durability,
-            journal: details.journal.then(|| process.journal.clone()),
-            dirty_limit_percent: details.dirty_limit_percent,
-            cleaning: details.cleaning,
-            commit_interval: details.commit_interval,
-            patience: self.timeout(),
-            ..CacheOptions::new(process.boot_id)
-        };
-        // A start that is cut off may have left the damage behind already.
-        let damaged = self.damaged.take();
-        let (cache, report) = Cache::open(self.devices(process), options).await?;
-        if let Some(blocks) = details.blocks {
-            // Of several sizes, whole groups only.
-            let found = cache.stats().blocks;
-            assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
-        }
-        let count = |disk: &SimDisk| disk.counters().failed + disk.counters().rotted;
-        let devices_are_well = process.disks.iter().all(|disk| count(disk) == 0);
-        if damaged && report.damaged_records == 0 {
-            let what = format!("damage is not told: {report:?}");
-            return Err(Error::new(ErrorKind::Corrupt, what));
-        }
-        if devices_are_well && report.damaged_records + report.unreadable_units > 0 {
-            let what = format!("a crash looks like damage: {report:?}");
-            return Err(Error::new(ErrorKind::Corrupt, what));
-        }
-        if devices_are_well && !report.lost.is_empty() {
-            let what = format!("data was lost though no device failed: {:?}", report.lost);
-            return Err(Error::new(ErrorKind::Lost, what));
-        }
-        let boot = usize::from(process.boot_id[0]);
-        let mut volumes = Vec::new();
-        for volume in 0..VOLUMES {
-            let backing = process.disks[process.disks.len() - VOLUMES + volume].clone();
-            let options = VolumeOptions {
-                promotion: details.promotion,
-                sequential_cutoff_bytes: details.cutoff_bytes,
-                ..VolumeOptions::new(details.modes[boot % details.modes.len()])
-            };
-            let attached = cache
-                .attach(&name(volume), Rc::new(backing), options)
-                .await?;
-            let attached = Volume::new(name(volume), attached, false);
-            attached.time_out(self.timeout());
-            volumes.push(attached);
-        }
-        let lost = (report.lost.iter())
-            .map(|range| LostRange {
-                volume: (0..VOLUMES)
-                    .find(|&volume| name(volume) == range.volume)
-                    .expect("a volume of ours"),
-                offset: range.offset,
-                len: range.len.min(self.setup.volume_bytes() - range.offset),
-            })
-            .collect();
-        Ok(OpenCache {
-            cache,
-            volumes,
-            lost,
-        })
+        opening::open(self, process).await
     }
 
     async fn rot(&self, process: &Process, decay: Decay, draw: u64) -> Result<Damage> {
@@ -267,17 +209,22 @@ impl Running for OpenCache {
         self.lost.clone()
     }
 
+    async fn opened(&self) -> Result<()> {
+        self.cache.get().await.map(|_| ())
+    }
+
     async fn control(&self, volume: usize, draw: u64) -> Result<()> {
+        let cache = self.cache.get().await?;
         match draw % 3 {
-            0 => self.cache.write_back(Some(&name(volume))).await,
+            0 => cache.write_back(Some(&name(volume))).await,
             2 if draw / 18 % 4 == 3 => {
                 let cleaning = Cleaning::ALL[(draw / 72 % 4) as usize];
-                self.cache.set_cleaning(cleaning);
+                cache.set_cleaning(cleaning);
                 Ok(())
             }
             _ => {
                 let mode = Mode::ALL[(draw / 3 % 6) as usize];
-                self.cache.set_mode(&name(volume), mode)
+                cache.set_mode(&name(volume), mode)
             }
         }
     }
@@ -286,6 +233,6 @@ impl Running for OpenCache {
         for volume in &self.volumes {
             volume.drain().await;
         }
-        self.cache.close().await
+        self.cache.get().await?.close().await
     }
 }

@@ -34,6 +34,8 @@ const AIMED: u64 = 1 << 33;
 const LARGE: u64 = 1 << 36;
 /// Set in a variant of the plain configuration that has checksums.
 pub(crate) const SUMS: u64 = 1 << 38;
+/// Set in a variant of the plain configuration that serves while it is being opened.
+pub(crate) const EARLY: u64 = 1 << 40;
 /// Set in a variant of [`Setup::tiny`].
 const TINY: u64 = 1 << 37;
 
@@ -226,7 +228,7 @@ impl Setup {
     }
 
     const fn is_plain(&self) -> bool {
-        self.variant & !(TREE | UNTRACKED | SUMS | CLEANED) <= CHANGING
+        self.variant & !(TREE | UNTRACKED | SUMS | CLEANED | EARLY) <= CHANGING
     }
 
     const fn changes(&self) -> bool {
@@ -365,6 +367,7 @@ impl Setup {
             commit_interval: Duration::from_millis(50),
             share: 3,
             blocks: None,
+            early: (self.variant & EARLY != 0).then_some(Duration::from_millis(5)),
         }
     }
 
@@ -411,6 +414,10 @@ impl Setup {
             commit_interval: Duration::from_millis([1, 50, 1000][rng.index(3)]),
             share: 2 + rng.below(6),
             blocks: None,
+            early: match Rng::labelled(self.variant, 27).below(6) {
+                delay @ 0..3 => Some(Duration::from_millis([0, 2, 50][delay as usize])),
+                _ => None,
+            },
         };
         let drawn = match self.variant & TINY {
             0 => drawn,
@@ -490,4 +497,6 @@ pub(super) struct Details {
     pub(super) share: u64,
     /// Or this many of the smallest size, exactly.
     pub(super) blocks: Option<u64>,
+    /// Whether clients come while it is being opened, which then begins so much later.
+    pub(super) early: Option<Duration>,
 }

@@ -26,6 +26,7 @@ use crate::options::{CacheOptions, Durability, Mode};
 use crate::region::Regions;
 use crate::stats::{Stats, VolumeCounters};
 use crate::tracking::Tracking;
+use crate::tracts::TractBits;
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
@@ -50,6 +51,7 @@ pub(crate) struct Engine {
     pub(crate) locks: LockTable,
     pub(crate) regions: Regions,
     pub(crate) tracking: Tracking,
+    pub(crate) tracts: TractBits,
     /// Checksums of what is cached, if it has some.
     pub(crate) sums: Option<Sums>,
     pub(crate) scrubber: Scrubber,

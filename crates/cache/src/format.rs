@@ -4,7 +4,9 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{FoundBlock, Replayed, replay};
-use forebay_metadata::superblock::{COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock};
+use forebay_metadata::superblock::{
+    COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock, TRACT_SHIFT, Tracts,
+};
 use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
 
@@ -74,7 +76,11 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     if let Some(place) = superblock.sums() {
         sums::format(metadata.as_ref(), place).await?;
     }
-    let mut first = superblock;
+    let largest = (sizes.region_bytes().ilog2() as u8).min(TRACT_SHIFT);
+    let mut first = Superblock {
+        tracts: Some(Tracts::new(options.tract_shift.max(largest))),
+        ..superblock
+    };
     for _ in 0..2 {
         first.sequence += 1;
         if devices.metadata.is_some() {

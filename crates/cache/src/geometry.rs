@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Superblock, TRACT_SHIFT, Tracts};
 use forebay_policy::{BlockKey, BlockSizes, Span};
 
 use crate::bring::Spread;
@@ -16,6 +16,8 @@ use crate::bring::Spread;
 pub(crate) struct Geometry {
     sizes: BlockSizes,
     data_offset: u64,
+    /// Bytes of a tract, as a power of two.
+    tract_shift: u8,
 }
 
 /// The part of a request that lies in one region.
@@ -63,13 +65,35 @@ impl Stretch {
 
 impl Geometry {
     pub(crate) const fn new(sizes: BlockSizes, data_offset: u64) -> Self {
-        Self { sizes, data_offset }
+        Self {
+            sizes,
+            data_offset,
+            tract_shift: TRACT_SHIFT,
+        }
     }
 
     /// Of a cache.
     pub(crate) fn of(superblock: &Superblock) -> Self {
         let sizes = BlockSizes::from_mask(superblock.block_size_bytes, superblock.classes);
-        Self::new(sizes, superblock.data_offset)
+        let tract_shift = superblock
+            .tracts
+            .as_ref()
+            .map_or(TRACT_SHIFT, Tracts::shift);
+        Self {
+            tract_shift,
+            ..Self::new(sizes, superblock.data_offset)
+        }
+    }
+
+    /// Bytes of a tract, as a power of two.
+    pub(crate) const fn tract_shift(&self) -> u8 {
+        self.tract_shift
+    }
+
+    /// The bit of the tract that a unit of a volume lies in.
+    #[inline]
+    pub(crate) const fn tract_bit(&self, volume: u16, unit: u64) -> usize {
+        Tracts::bit(self.tract_shift, volume, unit << self.sizes.unit_shift())
     }
 
     pub(crate) const fn sizes(&self) -> BlockSizes {

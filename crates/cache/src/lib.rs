@@ -6,7 +6,7 @@
 //!
 //! Follow a request: [`engine`] cuts it into pieces, one a cache block; [`mode`] dispatches a piece by
 //! cache mode ([`fast`] takes hits the short way); [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
-//! durable, from what [`queue`] holds; [`region`] keeps the marks that rules 3 and 5 ask for, [`tracking`] what takes their place; [`clean`] writes dirty blocks back, when [`cleaner`] says so;
+//! durable, from what [`queue`] holds; [`region`] keeps the marks that rules 3 and 5 ask for, [`tracking`] what takes their place; [`tracts`] what reads may rely on before the map is there ([`early`]); [`clean`] writes dirty blocks back, when [`cleaner`] says so;
 //! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
 
@@ -18,6 +18,7 @@ mod clean;
 mod cleaner;
 mod commit;
 mod diverge;
+mod early;
 mod engine;
 mod fast;
 mod format;
@@ -43,7 +44,10 @@ mod serve;
 mod stats;
 mod tail;
 mod tracking;
+mod tracts;
 
+pub use early::EarlyVolume;
+pub use forebay_metadata::replay::Progress as OpeningProgress;
 pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;
 pub use forebay_policy::{BlockSizes, Promotion};

@@ -16,6 +16,7 @@ use forebay_policy::{
 use crate::bring::Spread;
 use crate::geometry::{Block, Geometry};
 use crate::granules::Granules;
+use crate::tracts::Holds;
 
 /// No record in the ring.
 pub(crate) const NO_RECORD: u32 = u32::MAX;
@@ -108,6 +109,8 @@ pub(crate) struct Map {
     dirty_orders: Vec<DirtyOrder>,
     dirty_blocks: u64,
     dirty_units: u64,
+    /// What keeps tracts from being called clean.
+    pub(crate) tracts: Holds,
 }
 
 impl Map {
@@ -124,6 +127,7 @@ impl Map {
             dirty_orders: Vec::new(),
             dirty_blocks: 0,
             dirty_units: 0,
+            tracts: Holds::default(),
         }
     }
 
@@ -235,6 +239,7 @@ impl Map {
                 .iter()
                 .map(DirtyOrder::memory_bytes)
                 .sum::<usize>()
+            + self.tracts.memory_bytes()
             + self.granules.memory_bytes()
     }
 
@@ -369,12 +374,14 @@ impl Map {
     /// Sets what a slot holds and which of it is dirty.
     pub(crate) fn set(&mut self, slot: BlockId, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
-        let (volume, _, span) = self.table.address(slot);
+        let (volume, region, span) = self.table.address(slot);
         let (place, granules) = (self.table.place(slot), self.geometry.granules(span.class));
         let before = self.granules.get(place, granules).1;
         self.granules.set(place, granules, valid, dirty);
         if before != dirty {
             let (was, is) = (u64::from(before != 0), u64::from(dirty != 0));
+            let unit = self.geometry.block_in(region, span).unit;
+            (self.tracts).turned(self.geometry.tract_bit(volume, unit), was, is);
             let units = u64::from(span.units());
             self.dirty_blocks = self.dirty_blocks + is - was;
             self.dirty_units = self.dirty_units + is * units - was * units;

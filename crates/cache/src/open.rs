@@ -25,6 +25,7 @@ use crate::queue::Entry;
 use crate::reclaim::Reclaimer;
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
 use crate::stats::{CacheStats, RecoveryProgress, Stats, VolumeStats};
+use crate::tracts::TractBits;
 
 /// An open cache. Clones are handles to the same one.
 #[derive(Clone, Debug)]
@@ -80,6 +81,7 @@ impl Cache {
             locks: LockTable::default(),
             regions,
             tracking,
+            tracts: TractBits::new(superblock.tracts.as_ref(), geometry.tract_shift()),
             sums,
             scrubber: Scrubber::default(),
             recovering: Cell::new(0),
@@ -122,6 +124,7 @@ impl Cache {
         rt::spawn(Rc::clone(&engine).commit_timer());
         rt::spawn(Rc::clone(&engine).mark_timer());
         rt::spawn(Rc::clone(&engine).tree_timer());
+        rt::spawn(Rc::clone(&engine).tract_timer());
         rt::spawn(Rc::clone(&engine).kick_at_times());
         rt::spawn(Rc::clone(&engine).reclaim_loop());
         Ok((Self { engine }, report))
@@ -271,6 +274,7 @@ impl Engine {
             _ => None,
         };
         self.commit().await?;
+        self.settle_tracts().await?;
         for zombie in zombies.iter().filter(|zombie| zombie.held) {
             self.map.borrow_mut().release(zombie.place, zombie.class);
         }

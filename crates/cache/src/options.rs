@@ -6,10 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
+use forebay_metadata::superblock::TRACT_SHIFT;
 use forebay_policy::Promotion;
 use forebay_policy::cleaning::Cleaning;
 
-use crate::DirtyTracking;
+use crate::{DirtyTracking, OpeningProgress};
 
 /// What is done with reads and writes that hit or miss. docs/operations.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,6 +127,9 @@ pub struct FormatOptions {
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums, one for each 4 KiB.
     pub checksums: bool,
+    /// Bytes of a volume of which it is known together, before the map is, whether some may be dirty, as a power of two;
+    /// at least the largest block (docs/format.md).
+    pub tract_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],
 }
@@ -145,6 +149,7 @@ impl FormatOptions {
             region_shift: 6,
             dirty_tracking: DirtyTracking::Exact,
             checksums: false,
+            tract_shift: TRACT_SHIFT,
             uuid,
         }
     }
@@ -174,6 +179,8 @@ pub struct CacheOptions {
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
     pub accept_journal_loss: bool,
+    /// Is told how far the opening is.
+    pub progress: Option<OpeningProgress>,
 }
 
 impl CacheOptions {
@@ -190,6 +197,7 @@ impl CacheOptions {
             commit_interval: Duration::from_secs(1),
             patience: Duration::from_secs(60),
             accept_journal_loss: false,
+            progress: None,
         }
     }
 }

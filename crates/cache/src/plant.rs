@@ -31,6 +31,10 @@ pub enum Fault {
     DivergeBesideCleaner,
     /// Rule 6: what was written past a failed cache is served from it.
     ServeDiverged,
+    /// Tracts: one is called clean while something in it is dirty.
+    ClearDirtyTract,
+    /// Tracts: a writer believes in a bit that is being cleared.
+    ClearTractBehind,
 }
 
 #[cfg(any(test, feature = "plant"))]

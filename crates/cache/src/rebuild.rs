@@ -358,6 +358,7 @@ mod tests {
             dirty_tracking: DirtyTracking::Exact,
             tree_offset: 0,
             tree_epoch: 1,
+            tracts: None,
             next_volume: 2,
             volumes: vec![VolumeEntry {
                 flush_failed: false,

@@ -8,7 +8,7 @@ use forebay_metadata::journal::{Journal, Recovered};
 use forebay_metadata::log::Log;
 use forebay_metadata::order;
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::replay::{Replayed, replay, rewrite_last_batch};
+use forebay_metadata::replay::{Replayed, replay_with, rewrite_last_batch};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
@@ -105,12 +105,13 @@ pub(crate) async fn recover(
         .map_or(&[][..], |found| &found.entries);
     let sums = LoadedSums::open(metadata.as_ref(), superblock).await?;
     let mut rebuild = Rebuild::new(superblock, forgotten(journal.as_ref()), sums);
-    let replayed = replay(
+    let replayed = replay_with(
         metadata.as_ref(),
         superblock.log,
         superblock.seed(),
         superblock.slots,
         usable,
+        &options.progress.clone().unwrap_or_default(),
         |found| rebuild.add(found),
     )
     .await?;

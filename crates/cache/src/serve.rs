@@ -11,9 +11,10 @@ use forebay_policy::{BlockId, Span};
 
 use crate::diverge;
 use crate::engine::{Attached, Engine, Job};
-use crate::geometry::{Piece, Stretch};
+use crate::geometry::{Geometry, Piece, Stretch};
 use crate::lock::Guard;
 use crate::mode;
+use crate::options::Durability;
 
 /// Parts of one request that are under way at a time.
 const PARTS_IN_FLIGHT: usize = 32;
@@ -24,26 +25,43 @@ pub(crate) struct CachedVolume {
     pub(crate) volume: Rc<Attached>,
 }
 
+/// What a volume of this size is, over this backing device.
+pub(crate) fn volume_info(
+    name: String,
+    size_bytes: u64,
+    backing: &DeviceInfo,
+    data: &DeviceInfo,
+    geometry: Geometry,
+    durability: Durability,
+) -> DeviceInfo {
+    DeviceInfo {
+        name,
+        size_bytes,
+        logical_block_bytes: backing.logical_block_bytes,
+        physical_block_bytes: u32::try_from(geometry.granule_bytes(0))
+            .unwrap_or(4096)
+            .max(backing.physical_block_bytes.min(4096)),
+        atomic_write_bytes: backing.logical_block_bytes,
+        volatile_cache: durability == Durability::Flush,
+        fua: true,
+        byte_addressable: false,
+        persistence: backing.persistence.min(data.persistence),
+        discard: true,
+        emulated: backing.emulated.clone(),
+        identity: None,
+    }
+}
+
 impl BlockDevice for CachedVolume {
     fn info(&self) -> DeviceInfo {
-        let backing = self.volume.backing.device.info();
-        let data = self.engine.data.info();
-        DeviceInfo {
-            name: self.volume.name.clone(),
-            size_bytes: self.volume.size_bytes.get(),
-            logical_block_bytes: self.volume.logical_block,
-            physical_block_bytes: u32::try_from(self.engine.geometry.granule_bytes(0))
-                .unwrap_or(4096)
-                .max(backing.physical_block_bytes.min(4096)),
-            atomic_write_bytes: self.volume.logical_block,
-            volatile_cache: !self.engine.sync_durability(),
-            fua: true,
-            byte_addressable: false,
-            persistence: backing.persistence.min(data.persistence),
-            discard: true,
-            emulated: backing.emulated,
-            identity: None,
-        }
+        volume_info(
+            self.volume.name.clone(),
+            self.volume.size_bytes.get(),
+            &self.volume.backing.device.info(),
+            &self.engine.data.info(),
+            self.engine.geometry,
+            self.engine.options.durability,
+        )
     }
 
     fn submit(&self, request: Request, done: Completion) {

@@ -14,6 +14,7 @@ mod along;
 mod damage;
 mod diverge;
 mod doubt;
+mod early;
 mod failures;
 mod identity;
 mod integrity;

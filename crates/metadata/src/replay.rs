@@ -8,7 +8,9 @@ mod end;
 mod mend;
 mod ring;
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
 
@@ -286,6 +288,23 @@ impl Reader<'_> {
     }
 }
 
+/// How far a replay is, for whoever holds a clone.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Rc<(Cell<u64>, Cell<u64>)>);
+
+impl Progress {
+    /// Bytes of records that were read, and bytes that are to be read; both zero before it is known where the log ends.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.0.0.get(), self.0.1.get())
+    }
+
+    fn set(&self, done_records: u64, records: u64) {
+        self.0.0.set(done_records * RECORD_BYTES as u64);
+        self.0.1.set(records * RECORD_BYTES as u64);
+    }
+}
+
 /// Reads the ring of a cache with `slots` slots and merges the process journal's entries, which come oldest first. `tell`
 /// is told of live slots, the newest first, some at a time.
 ///
@@ -298,6 +317,23 @@ pub async fn replay(
     seed: Seed,
     slots: u32,
     journal: &[(u64, BlockRecord)],
+    tell: impl FnMut(&[FoundBlock]),
+) -> Result<Replayed> {
+    let progress = Progress::default();
+    replay_with(device, geometry, seed, slots, journal, &progress, tell).await
+}
+
+/// As [`replay`], and says how far it is.
+///
+/// # Errors
+/// As [`replay`].
+pub async fn replay_with(
+    device: &dyn BlockDevice,
+    geometry: LogGeometry,
+    seed: Seed,
+    slots: u32,
+    journal: &[(u64, BlockRecord)],
+    progress: &Progress,
     mut tell: impl FnMut(&[FoundBlock]),
 ) -> Result<Replayed> {
     let ring = Ring {
@@ -325,10 +361,12 @@ pub async fn replay(
     let (unit, next) = (geometry.unit_records(), reader.replayed.next);
     let from = oldest_entry.map_or(reader.tail, |stamp| stamp.min(reader.tail));
     let from = from.max(next.saturating_sub(geometry.records));
-    let mut end = next;
-    let pieces = ring.backwards(from - from % unit..next);
+    let (mut end, first) = (next, from - from % unit);
+    let pieces = ring.backwards(first..next);
+    progress.set(0, next - first);
     ring.read(pieces, Order::Backwards, |(_, buf)| {
         end = reader.piece(end, buf, &mut tell);
+        progress.set(next - end, next - first);
         true
     })
     .await?;

@@ -8,6 +8,7 @@
 mod checksums;
 mod mend;
 mod tracking;
+mod tracts;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 
@@ -19,6 +20,7 @@ use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
 
 pub use tracking::DirtyTracking;
+pub use tracts::{TRACT_BITS, TRACT_SHIFT, Tracts};
 
 /// The first eight bytes of either copy.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -37,7 +39,7 @@ pub const MAX_NAME_BYTES: usize = 64;
 
 const HEADER_BYTES: usize = 512;
 const VOLUME_BYTES: usize = 128;
-const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES);
+const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
 
 /// Incompatible feature: blocks of several sizes. Records have a class, and a block takes several slots.
 pub const INCOMPAT_SIZES: u64 = 1;
@@ -113,6 +115,8 @@ pub struct Superblock {
     pub tree_epoch: u32,
     /// Where the checksums of cached data lie on the metadata device, zero if it has none.
     pub sums_offset: u64,
+    /// Where volumes may be dirty; none if that is not known.
+    pub tracts: Option<Tracts>,
     /// The number that the next new volume gets.
     pub next_volume: u16,
     /// The volumes.
@@ -303,6 +307,7 @@ impl Superblock {
                 true => RESERVED_BYTES + log_size + tree_bytes,
                 false => 0,
             },
+            tracts: Some(Tracts::new(TRACT_SHIFT)),
             next_volume: 1,
             volumes: Vec::new(),
         })
@@ -349,6 +354,7 @@ impl Superblock {
             put_u64(&mut out, 112, self.tree_offset);
         }
         put_u64(&mut out, 120, self.sums_offset);
+        Tracts::encode(self.tracts.as_ref(), &mut out);
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
             let entry = &mut out[at..at + VOLUME_BYTES];
@@ -406,6 +412,9 @@ impl Superblock {
             tree_offset: get_u64(bytes, 112),
             tree_epoch: get_u32(bytes, 108).max(1),
             sums_offset: get_u64(bytes, 120),
+            // A block lies in one tract.
+            tracts: Tracts::decode(bytes)
+                .filter(|tracts| block.ilog2() + classes.ilog2() <= u32::from(tracts.shift())),
             next_volume: get_u16(bytes, 104),
             volumes: (0..volumes)
                 .map(|place| {

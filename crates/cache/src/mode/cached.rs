@@ -104,6 +104,11 @@ async fn write_data(
         (whole.0.start, whole.1)
     };
 
+    // What the next process may read round the cache must be known before the first byte.
+    let _tract = match touched & !before.dirty {
+        0 => None,
+        _ => Some(engine.enter_tract(before.key).await?),
+    };
     let clean = touched & before.valid & !before.dirty;
     let mark = if clean != 0 {
         engine

@@ -130,6 +130,9 @@ fn a_missed_write_that_the_cache_cannot_take_goes_round_it() {
         make(&disks, 4096).await;
         let (cache, _) = open(&disks, Durability::Flush).await;
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        // Of a tract that may be dirty already: the next write of the device is the data's.
+        let other = Buf::copied(&[3; 4096]);
+        volume.write(8192, other).await.expect("writes");
         disks[0].set_faults(FaultPlan {
             fail_nth: Some((OpClass::Write, 1)),
             ..FaultPlan::default()
@@ -139,7 +142,7 @@ fn a_missed_write_that_the_cache_cannot_take_goes_round_it() {
         assert_eq!(disks[0].counters().failed, 1);
         assert_eq!(disks[1].peek(0, 4096), [4; 4096]);
         let stats = cache.stats();
-        assert_eq!((stats.cached_blocks, stats.dirty_blocks), (0, 0));
+        assert_eq!((stats.cached_blocks, stats.dirty_blocks), (1, 1));
         let back = Buf::zeroed(4096);
         volume.read(0, back.clone()).await.expect("reads");
         assert!(back.to_vec() == [4; 4096]);

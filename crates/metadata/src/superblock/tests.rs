@@ -171,6 +171,11 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         size_bytes: 1 << 40,
         identity: u64::MAX - 3,
     });
+    let mut tracts = Tracts::new(20);
+    for bit in [0, 77, TRACT_BITS - 1] {
+        tracts.set(bit, true);
+    }
+    superblock.tracts = Some(tracts);
     let mut bytes = superblock.encode();
     assert_eq!(Superblock::decode(&bytes), Some(superblock));
     for at in (0..COPY_BYTES).step_by(97) {
@@ -178,4 +183,23 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         assert_eq!(Superblock::decode(&bytes), None, "byte {at}");
         bytes[at] ^= 1;
     }
+}
+
+#[test]
+fn what_a_version_without_tracts_writes_says_that_nothing_is_known() {
+    let superblock = plan(1 << 30, None, 32768).expect("fits");
+    assert_eq!(superblock.tracts, Some(Tracts::new(TRACT_SHIFT)));
+    // It writes zeroes where it knows of nothing.
+    let former = Superblock {
+        tracts: None,
+        ..superblock
+    };
+    let bytes = former.encode();
+    assert!(
+        bytes[COPY_BYTES - TRACT_BITS / 8..]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    assert_eq!(bytes[128], 0);
+    assert_eq!(Superblock::decode(&bytes), Some(former));
 }

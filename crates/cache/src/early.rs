@@ -1,0 +1,189 @@
+//! A volume of a cache that is still being opened.
+//!
+//! Opening reads the log, which takes seconds where millions of blocks are cached. What the superblock says of
+//! [tracts](crate::tracts) is known before: where nothing can be dirty, a read is served from the backing device at once.
+//! Everything else waits, in its order, for the cache.
+//!
+//! Why that is right: nothing but reads is done here, so what is on media is what the last process left, and opening
+//! changes none of it that these reads could tell. When the volume is handed over, changes begin; one that touches what is
+//! being read here waits for the read, as it would in the cache.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request, Result};
+use forebay_io::rt;
+use forebay_io::sync::WaitList;
+use forebay_metadata::superblock::{Superblock, Tracts};
+
+use crate::geometry::Geometry;
+use crate::options::{Devices, Durability, VolumeOptions};
+use crate::serve::volume_info;
+
+/// A volume that serves reads of what is certainly clean, until it is handed over to its cache.
+pub struct EarlyVolume {
+    info: DeviceInfo,
+    volume: u16,
+    tracts: Tracts,
+    /// What waits for the cache.
+    waiting: RefCell<Vec<(Request, Completion)>>,
+    /// The cache's own device for the volume, or why there is none.
+    opened: OnceCell<Result<Rc<dyn BlockDevice>>>,
+    reads: Rc<Reads>,
+}
+
+/// Reads from the backing device.
+struct Reads {
+    backing: Rc<dyn BlockDevice>,
+    under_way: RefCell<Vec<Range<u64>>>,
+    ended: WaitList,
+    count: Cell<u64>,
+}
+
+impl std::fmt::Debug for EarlyVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EarlyVolume")
+            .field("name", &self.info.name)
+            .field("waiting", &self.waiting.borrow().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl EarlyVolume {
+    /// The volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will make of `backing`; none if
+    /// that must look at the map first: the cache does not know where the volume may be dirty, or the volume was
+    /// written without the cache, or is another or of another size than before.
+    #[must_use]
+    pub fn new(
+        devices: &Devices,
+        superblock: &Superblock,
+        durability: Durability,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        options: &VolumeOptions,
+    ) -> Option<Rc<Self>> {
+        let tracts = superblock.tracts.clone()?;
+        let mut volumes = superblock.volumes.iter();
+        let known = volumes.find(|volume| volume.name == name)?;
+        let info = backing.info();
+        let block = u64::from(info.logical_block_bytes);
+        let identity = info.identity.unwrap_or(0);
+        let is_same = known.size_bytes == info.size_bytes - info.size_bytes % block
+            && known.identity == identity
+            && options.epoch <= known.epoch
+            && !options.adopt;
+        let others = (superblock.volumes.iter())
+            .any(|other| other.id != known.id && identity != 0 && other.identity == identity);
+        if !is_same || others {
+            return None;
+        }
+        let geometry = Geometry::of(superblock);
+        let data = devices.data.info();
+        let (name, size_bytes) = (name.to_owned(), known.size_bytes);
+        Some(Rc::new(Self {
+            info: volume_info(name, size_bytes, &info, &data, geometry, durability),
+            volume: known.id,
+            tracts,
+            waiting: RefCell::default(),
+            opened: OnceCell::new(),
+            reads: Rc::new(Reads {
+                backing,
+                under_way: RefCell::default(),
+                ended: WaitList::new(),
+                count: Cell::new(0),
+            }),
+        }))
+    }
+
+    /// Goes on with the cache's device for the volume, or with an error: what waits is given to it, in its order. A
+    /// second call is ignored.
+    pub fn hand_over(&self, opened: Result<Rc<dyn BlockDevice>>) {
+        if self.opened.set(opened).is_ok() {
+            for (request, done) in self.waiting.take() {
+                self.submit(request, done);
+            }
+        }
+    }
+
+    /// Reads that were served, or begun, before the cache was open.
+    #[must_use]
+    pub fn served(&self) -> u64 {
+        self.reads.count.get()
+    }
+
+    /// Requests that wait for the cache.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// Whether the backing device has all of what a request reads, as far as is known without the map.
+    fn is_clean_read(&self, request: &Request) -> bool {
+        request.op == Op::Read && !self.tracts.may_be_dirty(self.volume, bytes(request))
+    }
+}
+
+fn bytes(request: &Request) -> Range<u64> {
+    request.offset..request.offset + request.len
+}
+
+impl Reads {
+    fn touch(&self, bytes: &Range<u64>) -> bool {
+        let under_way = self.under_way.borrow();
+        (under_way.iter()).any(|read| read.start < bytes.end && bytes.start < read.end)
+    }
+
+    fn read(self: &Rc<Self>, request: Request, done: Completion) {
+        let bytes = bytes(&request);
+        self.under_way.borrow_mut().push(bytes.clone());
+        self.count.set(self.count.get() + 1);
+        let (reads, io) = (Rc::clone(self), self.backing.start(request));
+        rt::spawn(async move {
+            let result = io.await;
+            {
+                let mut under_way = reads.under_way.borrow_mut();
+                let at = under_way.iter().position(|read| *read == bytes);
+                under_way.swap_remove(at.expect("it was put there"));
+            }
+            reads.ended.wake_all();
+            done.complete(result);
+        });
+    }
+}
+
+impl BlockDevice for EarlyVolume {
+    fn info(&self) -> DeviceInfo {
+        match self.opened.get() {
+            Some(Ok(opened)) => opened.info(),
+            _ => self.info.clone(),
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        match self.opened.get() {
+            Some(Ok(opened)) => {
+                let changes = !matches!(request.op, Op::Read | Op::Flush);
+                if !changes || self.reads.under_way.borrow().is_empty() {
+                    return opened.submit(request, done);
+                }
+                let (opened, reads) = (Rc::clone(opened), Rc::clone(&self.reads));
+                rt::spawn(async move {
+                    let bytes = bytes(&request);
+                    reads.ended.until(|| !reads.touch(&bytes)).await;
+                    opened.submit(request, done);
+                });
+            }
+            Some(Err(error)) => done.complete(Err(error.clone())),
+            None => {
+                if let Err(error) = self.info.check(&request) {
+                    done.complete(Err(error));
+                } else if self.is_clean_read(&request) {
+                    self.reads.read(request, done);
+                } else {
+                    self.waiting.borrow_mut().push((request, done));
+                }
+            }
+        }
+    }
+}

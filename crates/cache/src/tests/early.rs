@@ -1,0 +1,319 @@
+//! What is served before the cache is open, and the tracts that say what that may be.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use forebay_block::{Completion, DeviceInfo, Error, Request};
+use forebay_io::sync::Promise;
+use forebay_metadata::superblock::{Superblock, Tracts};
+
+use super::*;
+use crate::plant::{Fault, plant};
+
+const TRACT: u64 = 16 << 10;
+
+fn devices(disks: &[SimDisk]) -> Devices {
+    Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    }
+}
+
+async fn make_with_tracts(disks: &[SimDisk]) {
+    let options = FormatOptions {
+        tract_shift: TRACT.ilog2() as u8,
+        ..FormatOptions::new(4096, [5; 16])
+    };
+    format(&devices(disks), &options).await.expect("formats");
+}
+
+async fn superblock(disks: &[SimDisk]) -> Superblock {
+    (Superblock::read(&disks[0]).await).expect("has a superblock")
+}
+
+/// The tracts of the one volume that may be dirty.
+async fn dirty_tracts(disks: &[SimDisk]) -> Vec<u64> {
+    let tracts = superblock(disks).await.tracts.expect("it is known");
+    let numbers = 0..VOLUME_BYTES.div_ceil(TRACT);
+    let dirty = |tract: &u64| tracts.may_be_dirty(1, tract * TRACT..(tract + 1) * TRACT);
+    numbers.filter(dirty).collect()
+}
+
+async fn early(disks: &[SimDisk]) -> Option<Rc<EarlyVolume>> {
+    let known = superblock(disks).await;
+    early_of(disks, &known, &VolumeOptions::new(Mode::WriteBack))
+}
+
+fn early_of(
+    disks: &[SimDisk],
+    known: &Superblock,
+    options: &VolumeOptions,
+) -> Option<Rc<EarlyVolume>> {
+    let (devices, backing) = (devices(disks), Rc::new(disks[1].clone()));
+    EarlyVolume::new(&devices, known, Durability::Flush, "v", backing, options)
+}
+
+/// How a request ended, and the data of a read.
+type Ended = (Result<(), ErrorKind>, Vec<u8>);
+
+fn send(volume: &Rc<EarlyVolume>, request: Request) -> Promise<Ended> {
+    let (over, volume) = (Promise::new(), Rc::clone(volume));
+    let set = over.clone();
+    rt::spawn(async move {
+        let buf = request.buf.clone();
+        let result = volume.start(request).await;
+        let result = result.map_err(|error| error.kind());
+        set.set((result, buf.map_or_else(Vec::new, |buf| buf.to_vec())));
+    });
+    over
+}
+
+fn read(volume: &Rc<EarlyVolume>, offset: u64) -> Promise<Ended> {
+    send(volume, Request::read(offset, Buf::zeroed(4096)))
+}
+
+fn write(volume: &Rc<EarlyVolume>, offset: u64, byte: u8) -> Promise<Ended> {
+    let data = Buf::copied(&[byte; 4096]);
+    send(volume, Request::write(offset, data, false))
+}
+
+/// A cache with block 0 dirty; the backing device has other data there.
+async fn leave_dirty(disks: &[SimDisk]) {
+    make_with_tracts(disks).await;
+    for at in (0..VOLUME_BYTES - 4096).step_by(4096) {
+        let data = Buf::copied(&[7; 4096]);
+        disks[1].write(at, data).await.expect("writes");
+    }
+    disks[1].flush().await.expect("flushes");
+    let (cache, _) = open(disks, Durability::Flush).await;
+    let volume = attach(&cache, disks, Mode::WriteBack).await;
+    let data = Buf::copied(&[9; 4096]);
+    volume.write(0, data).await.expect("writes");
+    volume.flush().await.expect("flushes");
+    cache.close().await.expect("closes");
+}
+
+#[test]
+fn reads_of_clean_tracts_are_served_at_once_and_the_rest_waits() {
+    let world = world(1, 2 << 20, 512);
+    run(&world, async |disks| {
+        leave_dirty(&disks).await;
+        let volume = early(&disks).await.expect("nothing has changed");
+        let clean = read(&volume, TRACT);
+        let waiting = [
+            read(&volume, 0),
+            read(&volume, TRACT - 4096),
+            write(&volume, 2 * TRACT, 5),
+            send(&volume, Request::flush()),
+            send(&volume, Request::discard(3 * TRACT, 4096)),
+        ];
+        let astray = send(&volume, Request::discard(VOLUME_BYTES, 512));
+        rt::sleep(Duration::from_secs(1)).await;
+        assert_eq!(clean.get().await, (Ok(()), vec![7; 4096]));
+        assert!(astray.get().await.0.is_err(), "it is beyond the end");
+        assert!(!waiting.iter().any(Promise::is_set));
+        assert_eq!((volume.served(), volume.waiting()), (1, 5));
+
+        let (cache, report) = open(&disks, Durability::Flush).await;
+        assert_eq!(report.dirty_blocks, 1);
+        let device = attach(&cache, &disks, Mode::WriteBack).await;
+        let (before, after) = (volume.info(), device.info());
+        assert_eq!(format!("{before:?}"), format!("{after:?}"));
+        volume.hand_over(Ok(device));
+        let [dirty, beside, written, flushed, discarded] = waiting;
+        assert_eq!(dirty.get().await, (Ok(()), vec![9; 4096]));
+        assert_eq!(beside.get().await, (Ok(()), vec![7; 4096]));
+        for over in [written, flushed, discarded] {
+            over.get().await.0.expect("is done");
+        }
+        let back = read(&volume, 2 * TRACT).get().await;
+        assert_eq!(back, (Ok(()), vec![5; 4096]));
+        assert_eq!((volume.served(), volume.waiting()), (1, 0));
+    });
+}
+
+/// A backing device that keeps what it is asked for until it is let go.
+struct Held {
+    device: SimDisk,
+    held: RefCell<Vec<(Request, Completion)>>,
+}
+
+impl BlockDevice for Held {
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        self.held.borrow_mut().push((request, done));
+    }
+}
+
+#[test]
+fn a_write_waits_for_an_early_read_of_what_it_changes() {
+    let world = world(2, 2 << 20, 512);
+    run(&world, async |disks| {
+        leave_dirty(&disks).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let device = attach(&cache, &disks, Mode::WriteBack).await;
+        let backing = Rc::new(Held {
+            device: disks[1].clone(),
+            held: RefCell::default(),
+        });
+        let known = superblock(&disks).await;
+        let volume = EarlyVolume::new(
+            &devices(&disks),
+            &known,
+            Durability::Flush,
+            "v",
+            Rc::clone(&backing) as Rc<dyn BlockDevice>,
+            &VolumeOptions::new(Mode::WriteBack),
+        )
+        .expect("nothing has changed");
+        let reading = read(&volume, 2 * TRACT);
+        rt::sleep(Duration::from_millis(1)).await;
+        volume.hand_over(Ok(device));
+        let (same, other) = (write(&volume, 2 * TRACT, 5), write(&volume, 0, 6));
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(other.is_set(), "it touches nothing that is being read");
+        assert!(!reading.is_set() && !same.is_set());
+        for (request, done) in backing.held.take() {
+            backing.device.submit(request, done);
+        }
+        assert_eq!(reading.get().await, (Ok(()), vec![7; 4096]));
+        same.get().await.0.expect("writes");
+    });
+}
+
+#[test]
+fn what_waits_is_told_why_the_cache_does_not_open() {
+    let world = world(3, 2 << 20, 512);
+    run(&world, async |disks| {
+        leave_dirty(&disks).await;
+        let volume = early(&disks).await.expect("nothing has changed");
+        let waits = write(&volume, 0, 1);
+        rt::yield_now().await;
+        volume.hand_over(Err(Error::new(ErrorKind::Lost, "the journal is gone")));
+        for over in [waits, read(&volume, TRACT)] {
+            assert_eq!(over.get().await.0, Err(ErrorKind::Lost));
+        }
+    });
+}
+
+#[test]
+fn what_must_look_at_the_map_is_not_served_early() {
+    let world = world(4, 2 << 20, 512);
+    run(&world, async |disks| {
+        leave_dirty(&disks).await;
+        let known = superblock(&disks).await;
+        let plain = VolumeOptions::new(Mode::WriteBack);
+        let is_early = |known: &Superblock, options: &VolumeOptions| {
+            early_of(&disks, known, options).is_some()
+        };
+        assert!(is_early(&known, &plain));
+        let unknown = Superblock {
+            tracts: None,
+            ..known.clone()
+        };
+        assert!(!is_early(&unknown, &plain), "an earlier version was here");
+        let newer = VolumeOptions {
+            epoch: known.volumes[0].epoch + 1,
+            ..plain.clone()
+        };
+        assert!(!is_early(&known, &newer), "it was written elsewhere");
+        let adopted = VolumeOptions {
+            adopt: true,
+            ..plain.clone()
+        };
+        assert!(!is_early(&known, &adopted));
+        let mut other = known.clone();
+        other.volumes[0].size_bytes -= 512;
+        assert!(!is_early(&other, &plain), "it has grown");
+        other.volumes[0] = known.volumes[0].clone();
+        other.volumes[0].identity = 77;
+        assert!(!is_early(&other, &plain), "it is another device");
+        other.volumes.clear();
+        assert!(!is_early(&other, &plain), "it is new");
+    });
+}
+
+#[test]
+fn a_tract_is_dirty_on_media_while_something_in_it_is() {
+    let world = world(5, 2 << 20, 512);
+    run(&world, async |disks| {
+        make_with_tracts(&disks).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        cache.set_cleaning(Cleaning::Nop);
+        assert_eq!(dirty_tracts(&disks).await, [0; 0]);
+        let data = || Buf::copied(&[3; 8192]);
+        volume.write(TRACT - 4096, data()).await.expect("writes");
+        volume.write(5 * TRACT, data()).await.expect("writes");
+        assert_eq!(dirty_tracts(&disks).await, [0, 1, 5]);
+        rt::sleep(Duration::from_secs(30)).await;
+        assert_eq!(dirty_tracts(&disks).await, [0, 1, 5]);
+        // What is written in place, two blocks, needs no more to be said.
+        let written = disks[0].counters().writes;
+        volume.write(5 * TRACT, data()).await.expect("writes");
+        assert_eq!(disks[0].counters().writes, written + 2);
+        cache.write_back(None).await.expect("writes back");
+        assert_eq!(dirty_tracts(&disks).await, [0, 1, 5], "not at once");
+        rt::sleep(Duration::from_secs(10)).await;
+        assert_eq!(dirty_tracts(&disks).await, [0; 0]);
+        volume.write(5 * TRACT, data()).await.expect("writes");
+        assert_eq!(dirty_tracts(&disks).await, [5]);
+    });
+}
+
+#[test]
+fn a_cache_of_an_earlier_version_gets_its_tracts_when_it_is_opened() {
+    let world = world(6, 2 << 20, 512);
+    run(&world, async |disks| {
+        leave_dirty(&disks).await;
+        let mut former = superblock(&disks).await;
+        former.tracts = None;
+        for _ in 0..2 {
+            former.sequence += 1;
+            let written = former.write(&disks[0], former.role).await;
+            written.expect("writes");
+        }
+        assert_eq!(superblock(&disks).await.tracts, None);
+        let (_cache, report) = open(&disks, Durability::Flush).await;
+        assert_eq!(report.dirty_blocks, 1);
+        let found = superblock(&disks).await.tracts.expect("it is known now");
+        let mut expected = Tracts::new(found.shift());
+        expected.set(Tracts::bit(found.shift(), 1, 0), true);
+        assert_eq!(found, expected);
+    });
+}
+
+/// A write that comes while the bit of its tract is being cleared sets it again.
+#[test]
+fn a_bit_that_is_being_cleared_is_not_believed() {
+    let lacks_with = |fault: Option<Fault>| {
+        let world = world(7, 2 << 20, 512);
+        run(&world, async move |disks| {
+            make_with_tracts(&disks).await;
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let data = || Buf::copied(&[3; 4096]);
+            volume.write(0, data()).await.expect("writes");
+            cache.write_back(None).await.expect("writes back");
+            volume.flush().await.expect("flushes");
+            plant(fault);
+            let written = disks[0].counters().writes;
+            // Until the bit is being cleared, which takes two writes.
+            while disks[0].counters().writes == written {
+                rt::sleep(Duration::from_micros(10)).await;
+            }
+            volume.write(8192, data()).await.expect("writes");
+            rt::sleep(Duration::from_millis(100)).await;
+            plant(None);
+            !dirty_tracts(&disks).await.contains(&0)
+        })
+    };
+    assert!(!lacks_with(None));
+    assert!(
+        lacks_with(Some(Fault::ClearTractBehind)),
+        "it is found missing"
+    );
+}

@@ -1,0 +1,185 @@
+//! Opening the stack: clients come when it is open, or while it is being opened.
+
+use std::cell::Cell as Counter;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_cache::{Cache, CacheOptions, EarlyVolume, RecoveryReport, VolumeOptions};
+use forebay_io::rt;
+use forebay_io::sim::SimDisk;
+use forebay_io::sync::Promise;
+use forebay_metadata::journal::Journal;
+use forebay_metadata::superblock::Superblock;
+use forebay_testkit::stack::{LostRange, Process};
+use forebay_volume::Volume;
+
+use super::setup::VOLUMES;
+use super::{CacheStack, OpenCache, name};
+
+thread_local! {
+    static EARLY_READS: Counter<u64> = const { Counter::new(0) };
+}
+
+/// Reads that this thread's stacks served before their caches were open.
+#[allow(dead_code, reason = "not every test counts them")]
+pub(crate) fn early_reads() -> u64 {
+    EARLY_READS.get()
+}
+
+pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCache> {
+    // What is lost is told by the opening, and the model must know before it reads.
+    let is_poisoned = Journal::recover(&process.journal, &[7; 16], &process.boot_id)
+        .is_some_and(|found| found.poisoned);
+    let has_rotted = (process.disks.iter()).any(|disk| disk.counters().rotted > 0);
+    let early = match stack.details.early {
+        Some(delay) if !is_poisoned && !has_rotted => early(stack, process).await?.map(|early| (delay, early)),
+        _ => None,
+    };
+    let opened = Promise::new();
+    let (devices, lost) = match early {
+        None => {
+            let (cache, report) = open_cache(stack, process).await?;
+            let mut devices = Vec::new();
+            for volume in 0..VOLUMES {
+                devices.push(attach(stack, process, &cache, volume).await?);
+            }
+            opened.set(Ok(cache));
+            (devices, stack.lost(&report))
+        }
+        Some((delay, early)) => {
+            // As the daemon does it.
+            let (stack, process) = (CacheStack::new(stack.setup), process.clone());
+            let (set, of) = (opened.clone(), early.clone());
+            rt::spawn(async move {
+                rt::sleep(delay).await;
+                let result = open_behind(&stack, &process, &of).await;
+                if let Err(error) = &result {
+                    (of.iter()).for_each(|volume| volume.hand_over(Err(error.clone())));
+                }
+                set.set(result);
+            });
+            let devices = early.into_iter().map(|early| early as Rc<dyn BlockDevice>);
+            (devices.collect(), Vec::new())
+        }
+    };
+    let volumes = devices.into_iter().enumerate();
+    Ok(OpenCache {
+        cache: opened,
+        volumes: volumes
+            .map(|(number, device)| {
+                let volume = Volume::new(name(number), device, false);
+                volume.time_out(stack.timeout());
+                volume
+            })
+            .collect(),
+        lost,
+    })
+}
+
+/// The volumes as they are before the cache is open; none if one of them must wait for that.
+async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Vec<Rc<EarlyVolume>>>> {
+    let devices = stack.devices(process);
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let superblock = Superblock::read(holder.as_ref()).await?;
+    let volume = |number| {
+        EarlyVolume::new(
+            &devices,
+            &superblock,
+            stack.setup.durability,
+            &name(number),
+            backing(process, number),
+            &options(stack, process),
+        )
+    };
+    Ok((0..VOLUMES).map(volume).collect())
+}
+
+async fn open_behind(
+    stack: &CacheStack,
+    process: &Process,
+    early: &[Rc<EarlyVolume>],
+) -> Result<Cache> {
+    let (cache, report) = open_cache(stack, process).await?;
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    for (number, volume) in early.iter().enumerate() {
+        let device = attach(stack, process, &cache, number).await?;
+        EARLY_READS.set(EARLY_READS.get() + volume.served());
+        volume.hand_over(Ok(device));
+    }
+    Ok(cache)
+}
+
+fn backing(process: &Process, volume: usize) -> Rc<dyn BlockDevice> {
+    Rc::new(process.disks[process.disks.len() - VOLUMES + volume].clone())
+}
+
+fn options(stack: &CacheStack, process: &Process) -> VolumeOptions {
+    let details = &stack.details;
+    let boot = usize::from(process.boot_id[0]);
+    VolumeOptions {
+        promotion: details.promotion,
+        sequential_cutoff_bytes: details.cutoff_bytes,
+        ..VolumeOptions::new(details.modes[boot % details.modes.len()])
+    }
+}
+
+async fn attach(
+    stack: &CacheStack,
+    process: &Process,
+    cache: &Cache,
+    volume: usize,
+) -> Result<Rc<dyn BlockDevice>> {
+    let options = options(stack, process);
+    (cache.attach(&name(volume), backing(process, volume), options)).await
+}
+
+async fn open_cache(stack: &CacheStack, process: &Process) -> Result<(Cache, RecoveryReport)> {
+    let details = &stack.details;
+    let options = CacheOptions {
+        durability: stack.setup.durability,
+        journal: details.journal.then(|| process.journal.clone()),
+        dirty_limit_percent: details.dirty_limit_percent,
+        cleaning: details.cleaning,
+        commit_interval: details.commit_interval,
+        patience: stack.timeout(),
+        ..CacheOptions::new(process.boot_id)
+    };
+    // A start that is cut off may have left the damage behind already.
+    let damaged = stack.damaged.take();
+    let (cache, report) = Cache::open(stack.devices(process), options).await?;
+    if let Some(blocks) = details.blocks {
+        // Of several sizes, whole groups only.
+        let found = cache.stats().blocks;
+        assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
+    }
+    let count = |disk: &SimDisk| disk.counters().failed + disk.counters().rotted;
+    let devices_are_well = process.disks.iter().all(|disk| count(disk) == 0);
+    if damaged && report.damaged_records == 0 {
+        let what = format!("damage is not told: {report:?}");
+        return Err(Error::new(ErrorKind::Corrupt, what));
+    }
+    if devices_are_well && report.damaged_records + report.unreadable_units > 0 {
+        let what = format!("a crash looks like damage: {report:?}");
+        return Err(Error::new(ErrorKind::Corrupt, what));
+    }
+    if devices_are_well && !report.lost.is_empty() {
+        let what = format!("data was lost though no device failed: {:?}", report.lost);
+        return Err(Error::new(ErrorKind::Lost, what));
+    }
+    Ok((cache, report))
+}
+
+impl CacheStack {
+    fn lost(&self, report: &RecoveryReport) -> Vec<LostRange> {
+        let ranges = report.lost.iter();
+        ranges
+            .map(|range| LostRange {
+                volume: (0..VOLUMES)
+                    .find(|&volume| name(volume) == range.volume)
+                    .expect("a volume of ours"),
+                offset: range.offset,
+                len: range.len.min(self.setup.volume_bytes() - range.offset),
+            })
+            .collect()
+    }
+}
