@@ -32,7 +32,9 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
         .is_some_and(|found| found.poisoned);
     let has_rotted = (process.disks.iter()).any(|disk| disk.counters().rotted > 0);
     let early = match stack.details.early {
-        Some(delay) if !is_poisoned && !has_rotted => early(stack, process).await?.map(|early| (delay, early)),
+        Some(delay) if !is_poisoned && !has_rotted => {
+            early(stack, process).await?.map(|early| (delay, early))
+        }
         _ => None,
     };
     let opened = Promise::new();

@@ -39,6 +39,17 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     let Some(cache) = cache else {
         return vec!["none: volumes are served straight from their backing devices".into()];
     };
+    if let Some(opening) = &cache.opening {
+        let left = match opening.left_ms {
+            Some(ms) => format!("{} left", human_duration(Duration::from_millis(ms))),
+            None => "just begun".to_owned(),
+        };
+        return vec![format!(
+            "being opened: {} of {} of its log read ({left}); until then, reads of what is certainly clean are served, and everything else waits",
+            human_bytes(opening.done_bytes),
+            human_bytes(opening.bytes),
+        )];
+    }
     let share = |bytes| percent(bytes, cache.capacity_bytes).unwrap_or(0.0);
     let mut lines = vec![
         format!(

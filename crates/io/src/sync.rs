@@ -235,6 +235,12 @@ impl<T> Promise<T> {
 }
 
 impl<T: Clone> Promise<T> {
+    /// The value, if it is there.
+    #[must_use]
+    pub fn now(&self) -> Option<T> {
+        self.shared.0.borrow().clone()
+    }
+
     /// Waits for the value.
     pub async fn get(&self) -> T {
         loop {

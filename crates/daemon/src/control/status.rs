@@ -83,6 +83,17 @@ pub struct ScrubStatus {
     pub first: Option<String>,
 }
 
+/// How far the opening of a cache is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct OpeningStatus {
+    /// Bytes of its log that were read.
+    pub done_bytes: u64,
+    /// Bytes of it that are to be read; zero if nobody can tell yet.
+    pub bytes: u64,
+    /// Time until they are read, milliseconds, if it goes on as it did; none if nobody can tell yet.
+    pub left_ms: Option<u64>,
+}
+
 /// The cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheStatus {
@@ -94,6 +105,9 @@ pub struct CacheStatus {
     pub recovery: String,
     /// Time from the start of recovery to the first I/O, milliseconds.
     pub recovery_ms: u64,
+    /// How far its opening is; none when it is open. What is counted of a cache is counted from then on.
+    #[serde(default)]
+    pub opening: Option<OpeningStatus>,
     /// Blocks that counted as dirty then though no record said so.
     #[serde(default)]
     pub recovered_blocks: u64,
@@ -428,6 +442,7 @@ pub(crate) fn example() -> Status {
             durability: "flush".into(),
             recovery: "clean shutdown".into(),
             recovery_ms: 12,
+            opening: None,
             recovered_blocks: 40,
             recovering_blocks: 10,
             recovering_ms: Some(1500),

@@ -111,6 +111,8 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     Ok(Err(error)) = http => Err(error),
                     () = engine.ended() => Ok(()),
                     () = watch.run(&engine) => Ok(()),
+                    // A start that fails though some reads were served is a failed start.
+                    Ok(Err(error)) = engine.ask(|engine| async move { engine.stack.ready().await }) => Err(error),
                 }
             }
             Err(error) => Err(error),

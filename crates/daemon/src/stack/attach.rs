@@ -5,16 +5,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
-use forebay_cache::VolumeOptions;
-use forebay_io::sync::Semaphore;
+use forebay_cache::{EarlyVolume, VolumeOptions};
+use forebay_io::rt;
+use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::Volume;
 
 use super::cache::OpenCache;
 use super::transit::Around;
-use super::{Served, Stack, Wishes, devices, offload};
+use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Meeting};
-use crate::state::{CacheId, LoggedDevice, Record};
+use crate::state::{CacheId, LoggedDevice, Record, StateDirectory};
 
 impl Stack {
     /// Opens the backing device of a volume of the configuration and serves the volume.
@@ -49,26 +50,56 @@ impl Stack {
             (Ok(()), Some(cache)) => self.attach_to(cache, volume, backing, wishes).await,
             (Ok(()), None) => self.attach_without(name, backing).await,
         };
-        let (device, record) =
-            attached.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
+        let place = format!("{}: volume {name:?}", config.place(volume.line));
+        let attached = attached.context(|| place.clone())?;
+        let device = attached.device;
         let presented = Volume::new(name.as_str(), Rc::clone(&device), volume.read_only);
         presented.limit(volume.limits);
         presented.time_out(volume.timeout);
-        let served = Served {
+        let served = Rc::new(Served {
             config: volume.clone(),
             volume: presented,
             device,
             backing: volume.backing.clone(),
             cached: cache.is_some(),
             mode: Cell::new(volume.mode),
-            record: Cell::new(record),
+            record: Cell::new(attached.record),
             remembering: Semaphore::new(1),
+        });
+        self.volumes.borrow_mut().push(Rc::clone(&served));
+        let accept = wishes.accept_divergence;
+        let Some((early, meeting)) = attached.behind else {
+            return match cache {
+                Some(cache) if accept => {
+                    let state = Arc::clone(&self.state);
+                    diverge::accept(state, &cache.opened().await?.cache, &served)
+                }
+                _ => Ok(()),
+            };
         };
-        let served = Rc::new(served);
-        if wishes.accept_divergence {
-            self.accept_divergence(&served)?;
+        let over = Promise::new();
+        self.behind.borrow_mut().push(over.clone());
+        rt::spawn(async move {
+            let met = meeting.meet_behind(&served, accept).await;
+            let met = met.context(|| place);
+            over.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
+            early.hand_over(met);
+        });
+        Ok(())
+    }
+
+    /// Waits until the cache is open and has its volumes.
+    ///
+    /// # Errors
+    /// Why it has not.
+    pub async fn ready(&self) -> Result<()> {
+        if let Some(cache) = &self.cache {
+            cache.opened().await?;
         }
-        self.volumes.borrow_mut().push(served);
+        let behind = self.behind.borrow().clone();
+        for volume in behind {
+            volume.get().await?;
+        }
         Ok(())
     }
 
@@ -126,22 +157,21 @@ impl Stack {
 
     async fn attach_to(
         &self,
-        cache: &OpenCache,
+        cache: &Rc<OpenCache>,
         volume: &config::Volume,
         backing: Rc<dyn BlockDevice>,
         wishes: &Wishes,
-    ) -> Result<(Rc<dyn BlockDevice>, Record)> {
+    ) -> Result<Attached> {
         cache.check_mode(&volume.name, volume.mode)?;
         let (state, name) = (Arc::clone(&self.state), volume.name.clone());
         let (record, ranges) =
             offload(move || Ok((state.load(&name)?, state.ranges(&name)?))).await?;
-        let known = cache.epochs.iter().find(|(name, _)| *name == volume.name);
         let plan = decide::attach(&Meeting {
             volume: &volume.name,
             record,
             ranges,
             cache: cache.id,
-            cache_epoch: known.map(|(_, epoch)| *epoch),
+            cache_epoch: cache.epoch_of(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             dirty_mode: volume.mode.keeps_dirty_data(),
             backing: backing.info().identity.unwrap_or(0),
@@ -149,46 +179,50 @@ impl Stack {
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
-        self.store(&volume.name, plan.before).await?;
         let options = VolumeOptions {
             promotion: volume.promotion.into(),
             sequential_cutoff_bytes: volume.sequential_cutoff_bytes,
             epoch: plan.epoch,
-            written_elsewhere: plan.stale,
+            written_elsewhere: plan.stale.clone(),
             discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
         };
-        let attached = cache.cache.attach(&volume.name, backing, options).await;
-        let device = attached.map_err(|error| match error.kind() {
-            ErrorKind::Busy => error.context(format!(
-                "start with --discard-stale-dirty {name} to give up what is older, or with \
-                 --without-cache {name}",
-                name = volume.name
-            )),
-            _ => error,
-        })?;
-        let raised = cache.cache.volume_epoch(&volume.name);
-        if raised != Some(plan.after.epoch) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the cache raised the epoch to {raised:?} and not to {}; report this",
-                    plan.after.epoch
-                ),
-            ));
+        let early = match cache.opens_soon().await {
+            true => None,
+            false => EarlyVolume::new(
+                &cache.devices,
+                &cache.found,
+                cache.durability,
+                &volume.name,
+                Rc::clone(&backing),
+                &options,
+            ),
+        };
+        let record = plan.before;
+        let meeting = Met {
+            state: Arc::clone(&self.state),
+            cache: Rc::clone(cache),
+            name: volume.name.clone(),
+            backing,
+            options,
+            plan,
+        };
+        if let Some(early) = early {
+            return Ok(Attached {
+                device: Rc::clone(&early) as Rc<dyn BlockDevice>,
+                record,
+                behind: Some((early, meeting)),
+            });
         }
-        self.store(&volume.name, plan.after).await?;
-        let (state, name) = (Arc::clone(&self.state), volume.name.clone());
-        offload(move || state.remove_ranges(&name)).await?;
-        Ok((device, plan.after))
+        Ok(Attached {
+            device: meeting.meet().await?,
+            record: meeting.plan.after,
+            behind: None,
+        })
     }
 
-    async fn attach_without(
-        &self,
-        name: &str,
-        backing: Rc<dyn BlockDevice>,
-    ) -> Result<(Rc<dyn BlockDevice>, Record)> {
+    async fn attach_without(&self, name: &str, backing: Rc<dyn BlockDevice>) -> Result<Attached> {
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let record = offload(move || state.load(&owned)).await?;
         let identity = backing.info().identity.unwrap_or(0);
@@ -205,11 +239,83 @@ impl Stack {
             CacheId::Uuid(_) => LoggedDevice::new(backing, &self.state.ranges_path(name))?,
             CacheId::None | CacheId::Memory => backing,
         };
-        Ok((device, plan.record))
+        Ok(Attached {
+            device,
+            record: plan.record,
+            behind: None,
+        })
     }
 
     async fn store(&self, name: &str, record: Record) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
+        offload(move || state.store(&name, &record)).await
+    }
+}
+
+/// A volume that can be served.
+struct Attached {
+    device: Rc<dyn BlockDevice>,
+    record: Record,
+    /// What is to be done when the cache is open, if it is not.
+    behind: Option<(Rc<EarlyVolume>, Met)>,
+}
+
+/// A volume that may meet its cache.
+struct Met {
+    state: Arc<StateDirectory>,
+    cache: Rc<OpenCache>,
+    name: String,
+    backing: Rc<dyn BlockDevice>,
+    options: VolumeOptions,
+    plan: decide::Attach,
+}
+
+impl Met {
+    /// Attaches the volume when the cache is open, and has the state directory remember that.
+    async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
+        let opened = self.cache.opened().await?;
+        self.store(self.plan.before).await?;
+        let backing = Rc::clone(&self.backing);
+        let attached = (opened.cache)
+            .attach(&self.name, backing, self.options.clone())
+            .await;
+        let device = attached.map_err(|error| match error.kind() {
+            ErrorKind::Busy => error.context(format!(
+                "start with --discard-stale-dirty {name} to give up what is older, or with \
+                 --without-cache {name}",
+                name = self.name
+            )),
+            _ => error,
+        })?;
+        let raised = opened.cache.volume_epoch(&self.name);
+        if raised != Some(self.plan.after.epoch) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "the cache raised the epoch to {raised:?} and not to {}; report this",
+                    self.plan.after.epoch
+                ),
+            ));
+        }
+        self.store(self.plan.after).await?;
+        let (state, name) = (Arc::clone(&self.state), self.name.clone());
+        offload(move || state.remove_ranges(&name)).await?;
+        Ok(device)
+    }
+
+    /// As [`Met::meet`], for a volume that is being served.
+    async fn meet_behind(&self, served: &Rc<Served>, accept: bool) -> Result<Rc<dyn BlockDevice>> {
+        let device = self.meet().await?;
+        served.record.set(self.plan.after);
+        if accept {
+            let opened = self.cache.opened().await?;
+            diverge::accept(Arc::clone(&self.state), &opened.cache, served)?;
+        }
+        Ok(device)
+    }
+
+    async fn store(&self, record: Record) -> Result<()> {
+        let (state, name) = (Arc::clone(&self.state), self.name.clone());
         offload(move || state.store(&name, &record)).await
     }
 }

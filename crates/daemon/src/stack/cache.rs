@@ -1,13 +1,16 @@
 //! Opens the cache: identity, process journal, recovery.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
     BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, FormatOptions, LostRange,
-    RecoveryReport,
+    OpeningProgress, RecoveryReport,
 };
+use forebay_io::rt;
+use forebay_io::sync::Promise;
 use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
@@ -20,22 +23,34 @@ use crate::state::{CacheId, hex};
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
 
-/// An open cache.
+/// A cache that is open by then is open before anything is served from it.
+const SOON: Duration = Duration::from_millis(200);
+
+/// A cache, which may still be opening.
 pub(super) struct OpenCache {
-    pub(super) cache: Cache,
     pub(super) id: CacheId,
     pub(super) uuid: [u8; 16],
-    /// The epochs of the volumes that it knew when it was opened.
-    pub(super) epochs: Vec<(String, u64)>,
+    /// What it was when its opening began.
+    pub(super) found: Superblock,
+    pub(super) devices: Devices,
+    pub(super) durability: forebay_cache::Durability,
     /// Whether it is memory, and then whether acknowledged writes may go with it.
     pub(super) memory: Option<bool>,
     pub(super) config: config::Cache,
-    pub(super) recovery: RecoveryReport,
-    pub(super) recovery_time: Duration,
+    pub(super) began: Instant,
+    pub(super) progress: OpeningProgress,
+    opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
 }
 
-/// Opens the cache's devices, which are added to `watched`, and the cache on them.
+/// When it is open.
+pub(super) struct Opened {
+    pub(super) cache: Cache,
+    pub(super) recovery: RecoveryReport,
+    pub(super) recovery_time: Duration,
+}
+
+/// Opens the cache's devices, which are added to `watched`, and begins to open the cache on them.
 pub(super) async fn open(
     config: &Config,
     cache: &config::Cache,
@@ -92,48 +107,59 @@ pub(super) async fn open(
             (opened.memory, Some(opened.path))
         }
     };
+    let durability = match cache.durability {
+        Durability::Sync => forebay_cache::Durability::Sync,
+        Durability::Flush => forebay_cache::Durability::Flush,
+    };
+    let progress = OpeningProgress::default();
     let options = CacheOptions {
-        durability: match cache.durability {
-            Durability::Sync => forebay_cache::Durability::Sync,
-            Durability::Flush => forebay_cache::Durability::Flush,
-        },
+        durability,
         journal: Some(journal),
         dirty_limit_percent: cache.dirty_limit_percent,
         dirty_low_percent: cache.dirty_low_percent,
         cleaning: cache.cleaning,
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,
+        progress: Some(progress.clone()),
         ..CacheOptions::new(boot_id)
     };
-    let opened = Cache::open(devices, options).await;
-    if let (Err(_), Some(path), true) = (&opened, &path, created) {
-        journal::remove_unused(path, &known.uuid);
-    }
-    let (open, recovery) = opened.context(|| {
-        let place = config.place(cache.line);
-        format!("{place}: the cache {} cannot be opened", hex(&known.uuid))
-    })?;
-    report(&recovery, wishes.accept_journal_loss);
-    if let Some(path) = &path {
-        journal::point(&known.uuid, path);
-        journal::sweep();
-    }
+    let (opened, on) = (Promise::new(), devices.clone());
+    let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
+    let (accepted, place) = (wishes.accept_journal_loss, config.place(cache.line));
+    rt::spawn(async move {
+        let opened = Cache::open(on, options).await;
+        if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
+            journal::remove_unused(path, &uuid);
+        }
+        let opened =
+            opened.context(|| format!("{place}: the cache {} cannot be opened", hex(&uuid)));
+        if let (Ok(_), Some(path)) = (&opened, &path_of) {
+            journal::point(&uuid, path);
+            journal::sweep();
+        }
+        set.set(opened.map(|(cache, recovery)| {
+            report(&recovery, accepted);
+            Rc::new(Opened {
+                cache,
+                recovery,
+                recovery_time: begin.elapsed(),
+            })
+        }));
+    });
     Ok(OpenCache {
-        cache: open,
         id: match memory {
             Some(_) => CacheId::Memory,
             None => CacheId::Uuid(known.uuid),
         },
         uuid: known.uuid,
-        epochs: known
-            .volumes
-            .into_iter()
-            .map(|v| (v.name, v.epoch))
-            .collect(),
+        found: known,
+        devices,
+        durability,
         memory,
         config: cache.clone(),
-        recovery,
-        recovery_time: begin.elapsed(),
+        began: begin,
+        progress,
+        opened,
         journal: path,
     })
 }
@@ -269,6 +295,34 @@ fn journal_len(cache: &config::Cache) -> Result<usize> {
 }
 
 impl OpenCache {
+    /// Waits until it is open.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub(super) async fn opened(&self) -> Result<Rc<Opened>> {
+        self.opened.get().await
+    }
+
+    /// Waits for a moment; whether it was open, or could not be opened, by then. Most caches are.
+    pub(super) async fn opens_soon(&self) -> bool {
+        while !self.opened.is_set() && self.began.elapsed() < SOON {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        self.opened.is_set()
+    }
+
+    /// The open cache, if it is.
+    pub(super) fn now(&self) -> Option<Rc<Opened>> {
+        self.opened.now()?.ok()
+    }
+
+    /// The epoch that it remembered of a volume when its opening began; none if it did not know it.
+    pub(super) fn epoch_of(&self, volume: &str) -> Option<u64> {
+        let mut volumes = self.found.volumes.iter();
+        let known = volumes.find(|known| known.name == volume)?;
+        Some(known.epoch)
+    }
+
     /// Whether the mode may be used on this cache.
     pub(super) fn check_mode(&self, volume: &str, mode: config::Mode) -> Result<()> {
         if self.memory == Some(false) && mode.keeps_dirty_data() {
@@ -284,9 +338,12 @@ impl OpenCache {
         Ok(())
     }
 
-    /// Closes the cache. The process journal has then nothing that the cache has not, and goes.
+    /// Closes the cache, if it could be opened. The process journal has then nothing that the cache has not, and goes.
     pub(super) async fn close(&self) -> Result<()> {
-        self.cache.close().await?;
+        let Ok(opened) = self.opened().await else {
+            return Ok(());
+        };
+        opened.cache.close().await?;
         if let Some(path) = &self.journal {
             journal::remove(&self.uuid, path);
         }

@@ -22,7 +22,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 impl Stack {
     fn cache_of(&self, served: &Served) -> Result<&OpenCache> {
-        let cache = self.cache.as_ref().filter(|_| served.cached);
+        let cache = self.cache.as_deref().filter(|_| served.cached);
         cache.ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
@@ -34,8 +34,10 @@ impl Stack {
     /// Bytes that the backing device of one volume, or of all, do not have yet.
     #[must_use]
     pub fn dirty_bytes(&self, name: Option<&str>) -> u64 {
-        let Some(cache) = &self.cache else { return 0 };
-        let stats = cache.cache.stats();
+        let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) else {
+            return 0;
+        };
+        let stats = opened.cache.stats();
         let volumes = stats.volumes.iter();
         volumes
             .filter(|volume| name.is_none_or(|name| volume.name == name))
@@ -57,9 +59,10 @@ impl Stack {
                 ));
             }
         }
+        self.ready().await?;
         let before = human_bytes(self.dirty_bytes(name));
         if let Some(cache) = &self.cache {
-            cache.cache.write_back(name).await?;
+            cache.opened().await?.cache.write_back(name).await?;
         }
         Ok(match (name, self.unserved()) {
             (Some(name), _) => format!("wrote {before} of volume {name:?} back"),
@@ -79,6 +82,7 @@ impl Stack {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
         cache.check_mode(name, mode)?;
+        self.ready().await?;
         let was = served.mode.get();
         if mode.keeps_dirty_data() {
             let may_be_dirty = true;
@@ -88,7 +92,7 @@ impl Stack {
             };
             self.remember(&served, changed).await?;
         }
-        cache.cache.set_mode(name, mode.into())?;
+        cache.opened().await?.cache.set_mode(name, mode.into())?;
         served.mode.set(mode);
         let dirty = self.dirty_bytes(Some(name));
         let tail = match dirty {
@@ -115,8 +119,12 @@ impl Stack {
             let what = "there is no [cache] in the configuration: nothing is ever dirty";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
-        let was = cache.cache.stats().cleaning;
-        cache.cache.set_cleaning(cleaning);
+        let Some(opened) = cache.now() else {
+            let what = "the cache is being opened: ask again when it is open (`forebay status`)";
+            return Err(Error::new(ErrorKind::Busy, what));
+        };
+        let was = opened.cache.stats().cleaning;
+        opened.cache.set_cleaning(cleaning);
         Ok(format!(
             "dirty data is now written back by {cleaning}, it was by {was}"
         ))
@@ -140,14 +148,16 @@ impl Stack {
     pub async fn detach(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
+        self.ready().await?;
+        let opened = cache.opened().await?;
         let before = human_bytes(self.dirty_bytes(Some(name)));
         // Most of it while clients are still served.
-        cache.cache.write_back(Some(name)).await.context(|| {
+        opened.cache.write_back(Some(name)).await.context(|| {
             format!("`forebay detach --abandon-dirty {name}` gives up what cannot be written back")
         })?;
         // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
-        let detached = cache.cache.detach(name).await;
+        let detached = opened.cache.detach(name).await;
         detached.context(|| {
             format!(
                 "volume {name:?} is not served any more, but the cache still has data of it: mend \
@@ -171,12 +181,14 @@ impl Stack {
     pub async fn abandon(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
+        self.ready().await?;
+        let opened = cache.opened().await?;
         served.volume.drain().await;
-        let ranges = cache.cache.dirty_ranges(name)?;
+        let ranges = opened.cache.dirty_ranges(name)?;
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let (epoch, listed) = (served.record.get().epoch, ranges.clone());
         let list = offload(move || state.note_abandoned(&owned, epoch, &listed)).await?;
-        let lost = cache.cache.abandon(name).await.context(|| {
+        let lost = opened.cache.abandon(name).await.context(|| {
             format!("volume {name:?} is not served any more; restart the daemon to see what the cache still has of it")
         })?;
         self.is_detached(&served).await?;
@@ -218,7 +230,8 @@ impl Stack {
         let served = self.served(name)?;
         let before = served.volume.handle().info().size_bytes;
         if let Ok(cache) = self.cache_of(&served) {
-            cache.cache.grow(name).await?;
+            self.ready().await?;
+            cache.opened().await?.cache.grow(name).await?;
         }
         let after = served.volume.grow()?;
         if after == before {
@@ -297,16 +310,24 @@ impl Stack {
     /// The first failure; the rest is closed all the same. Then the next open recovers as after a
     /// crash.
     pub async fn close(&self) -> Result<()> {
+        let mut result = Ok(());
+        // What waits for a cache that is being opened is answered when that is over.
+        let behind = self.behind.take();
+        for volume in behind {
+            result = result.and(volume.get().await);
+        }
         let drained = rt::at_most(DRAIN, self.drain()).await;
-        let mut result = drained.ok_or_else(|| self.unreaped());
+        result = result.and(drained.ok_or_else(|| self.unreaped()));
         let volumes = self.volumes.borrow().clone();
         for served in volumes.iter().filter(|served| !served.cached) {
             let flushed = rt::at_most(DRAIN, served.device.flush()).await;
             let flushed = flushed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
             result = result.and(flushed.context(|| format!("volume {:?}", served.config.name)));
         }
-        if let Some(cache) = &self.cache {
-            let dirty: Vec<_> = cache.cache.stats().volumes;
+        if let Some(cache) = &self.cache
+            && let Ok(opened) = cache.opened().await
+        {
+            let dirty: Vec<_> = opened.cache.stats().volumes;
             match cache.close().await {
                 Ok(()) => {
                     for served in volumes.iter().filter(|served| served.cached) {

@@ -5,33 +5,29 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_cache::Cache;
 
-use super::{Served, Stack, offload};
+use super::{Served, offload};
 use crate::state::decide;
 use crate::state::{CacheId, LoggedDevice, StateDirectory};
 
-impl Stack {
-    /// Has a volume go on without the cache, should that fail.
-    ///
-    /// # Errors
-    /// What the cache says.
-    pub(super) fn accept_divergence(&self, served: &Rc<Served>) -> Result<()> {
-        let Some(cache) = self.cache.as_ref().filter(|_| served.cached) else {
-            return Ok(());
-        };
-        let (state, served_again) = (Arc::clone(&self.state), Rc::downgrade(served));
-        let begin = move |backing: Rc<dyn BlockDevice>| {
-            let (state, served) = (Arc::clone(&state), served_again.upgrade());
-            async move {
-                let served = served.ok_or_else(|| Error::from(ErrorKind::ShuttingDown))?;
-                served.remembering.acquire(1).await;
-                let begun = begin(state, &served, backing).await;
-                served.remembering.release(1);
-                begun
-            }
-        };
-        (cache.cache).accept_divergence(&served.config.name, begin)
-    }
+/// Has a volume go on without the cache, should that fail.
+///
+/// # Errors
+/// What the cache says.
+pub(super) fn accept(state: Arc<StateDirectory>, cache: &Cache, served: &Rc<Served>) -> Result<()> {
+    let served_again = Rc::downgrade(served);
+    let begin = move |backing: Rc<dyn BlockDevice>| {
+        let (state, served) = (Arc::clone(&state), served_again.upgrade());
+        async move {
+            let served = served.ok_or_else(|| Error::from(ErrorKind::ShuttingDown))?;
+            served.remembering.acquire(1).await;
+            let begun = begin(state, &served, backing).await;
+            served.remembering.release(1);
+            begun
+        }
+    };
+    cache.accept_divergence(&served.config.name, begin)
 }
 
 /// Raises the epoch, durably; what is written to the device that this returns is logged first.

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_io::sync::Semaphore;
+use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
@@ -83,7 +83,9 @@ fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
 /// An open stack. It belongs to the reactor that it was opened on.
 pub struct Stack {
     state: Arc<StateDirectory>,
-    cache: Option<cache::OpenCache>,
+    cache: Option<Rc<cache::OpenCache>>,
+    /// Volumes that are served while their cache is being opened: when it has them.
+    behind: RefCell<Vec<Promise<Result<()>>>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<devices::Watched>>,
 }
@@ -117,7 +119,8 @@ impl Stack {
     ///
     /// # Errors
     /// What a device, the cache or the state directory says, with the place in the configuration.
-    /// What was open is closed again.
+    /// What was open is closed again. A cache that takes long to open goes on opening: [`Stack::ready`] says when it is
+    /// open. Until then, reads of what is certainly clean are served, and everything else waits.
     ///
     /// # Panics
     /// On a thread that runs no reactor.
@@ -135,22 +138,24 @@ impl Stack {
         };
         let cache = match &config.cache {
             Some(_) if wishes.all_without_cache(config) => None,
-            Some(cache) => Some(cache::open(config, cache, wishes, &around, &mut devices).await?),
+            Some(cache) => {
+                let opening = cache::open(config, cache, wishes, &around, &mut devices).await?;
+                Some(Rc::new(opening))
+            }
             None => None,
         };
         let stack = Self {
             state,
             cache,
+            behind: RefCell::default(),
             volumes: RefCell::new(Vec::new()),
             devices: RefCell::new(devices),
         };
-        for volume in &config.volumes {
-            if let Err(error) = stack.attach(config, volume, wishes).await {
-                if let Err(error) = stack.close().await {
-                    tracing::warn!("after a failed start: {}", error.report());
-                }
-                return Err(error);
+        if let Err(error) = stack.attach_all(config, wishes).await {
+            if let Err(error) = stack.close().await {
+                tracing::warn!("after a failed start: {}", error.report());
             }
+            return Err(error);
         }
         if let Some(unserved) = stack.unserved() {
             tracing::warn!("{unserved}");
@@ -158,12 +163,23 @@ impl Stack {
         Ok(stack)
     }
 
+    async fn attach_all(&self, config: &Config, wishes: &Wishes) -> Result<()> {
+        for volume in &config.volumes {
+            self.attach(config, volume, wishes).await?;
+        }
+        let all_are_there = self.behind.borrow().is_empty();
+        match all_are_there {
+            true => self.ready().await,
+            false => Ok(()),
+        }
+    }
+
     /// What is to be known of data in the cache that belongs to none of the volumes here.
     fn unserved(&self) -> Option<String> {
         let cache = self.cache.as_ref()?;
         let volumes = self.volumes.borrow();
         let served = |name: &str| volumes.iter().any(|s| s.cached && s.config.name == name);
-        let known = cache.epochs.iter().map(|(name, _)| name);
+        let known = cache.found.volumes.iter().map(|known| &known.name);
         let names: Vec<_> = known.filter(|name| !served(name)).cloned().collect();
         (!names.is_empty()).then(|| {
             format!(

@@ -1,9 +1,12 @@
 //! Scrubbing an open stack.
 
+use std::rc::Rc;
+
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_cache::ScrubProgress;
 
 use super::Stack;
+use super::cache::Opened;
 use crate::config::size::{human_bytes, human_count};
 use crate::control::status::ScrubStatus;
 
@@ -11,9 +14,15 @@ use crate::control::status::ScrubStatus;
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
 impl Stack {
-    fn scrubbed(&self) -> Result<&forebay_cache::Cache> {
-        let cache = self.cache.as_ref().map(|open| &open.cache);
-        cache.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "there is no cache to scrub"))
+    fn scrubbed(&self) -> Result<Rc<Opened>> {
+        let Some(cache) = &self.cache else {
+            let what = "there is no cache to scrub";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        };
+        cache.now().ok_or_else(|| {
+            let what = "the cache is being opened: ask again when it is open (`forebay status`)";
+            Error::new(ErrorKind::Busy, what)
+        })
     }
 
     /// Verifies all that is cached. Returns what was found, in words.
@@ -23,7 +32,7 @@ impl Stack {
     /// `Corrupt` if dirty data is, naming the first range.
     pub async fn scrub(&self, bytes_per_second: Option<u64>) -> Result<String> {
         let rate = bytes_per_second.unwrap_or(BYTES_PER_SECOND);
-        let found = self.scrubbed()?.scrub(rate).await?;
+        let found = self.scrubbed()?.cache.scrub(rate).await?;
         let text = in_words(&found);
         match found.first {
             None => Ok(text),
@@ -36,7 +45,7 @@ impl Stack {
     /// # Errors
     /// `InvalidInput` without a cache.
     pub fn stop_scrub(&self) -> Result<String> {
-        Ok(match self.scrubbed()?.stop_scrub() {
+        Ok(match self.scrubbed()?.cache.stop_scrub() {
             true => "the scrub ends".to_owned(),
             false => "no scrub is under way".to_owned(),
         })
@@ -45,7 +54,7 @@ impl Stack {
     /// How far the scrub is, in words.
     #[must_use]
     pub fn scrub_progress(&self) -> Option<String> {
-        let progress = self.scrubbed().ok()?.scrub_progress()?;
+        let progress = self.scrubbed().ok()?.cache.scrub_progress()?;
         Some(in_words(&progress))
     }
 }

@@ -2,16 +2,17 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+use forebay_cache::BlockSizes;
 use forebay_volume::{OpStats, bucket_upper_ns};
 
-use super::cache::OpenCache;
+use super::cache::{OpenCache, Opened};
 use super::devices::Watched;
 use super::transit::OpenTransit;
 use super::{Served, Stack};
 use crate::config::size::human_count;
 use crate::control::status::{
-    CacheStatus, ChecksumStatus, DeviceStatus, Latency, OperationStatus, Status, TransitStatus,
-    VolumeStatus,
+    CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus, Status,
+    TransitStatus, VolumeStatus,
 };
 use crate::state::hex;
 
@@ -32,7 +33,8 @@ impl Stack {
     /// The present state: everything but what belongs to the process.
     #[must_use]
     pub fn status(&self) -> Status {
-        let stats = self.cache.as_ref().map(|cache| cache.cache.stats());
+        let opened = self.cache.as_ref().and_then(|cache| cache.now());
+        let stats = opened.as_ref().map(|opened| opened.cache.stats());
         let volumes = self.volumes.borrow();
         let volumes = volumes.iter().map(|served| {
             let volumes = stats.iter().flat_map(|stats| &stats.volumes);
@@ -42,11 +44,10 @@ impl Stack {
             volume(served, own)
         });
         let volumes = volumes.collect();
-        let cache = self
-            .cache
-            .as_ref()
-            .zip(stats.as_ref())
-            .map(|(cache, stats)| cache_status(cache, stats));
+        let cache = self.cache.as_ref().map(|cache| match (&opened, &stats) {
+            (Some(opened), Some(stats)) => cache_status(cache, opened, stats),
+            _ => opening_status(cache),
+        });
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -59,8 +60,40 @@ impl Stack {
     }
 }
 
-fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheStatus {
-    let found = &cache.recovery;
+/// Of a cache that is being opened.
+fn opening_status(cache: &OpenCache) -> CacheStatus {
+    let found = &cache.found;
+    let elapsed_ms = u64::try_from(cache.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let (done_bytes, bytes) = cache.progress.bytes();
+    CacheStatus {
+        uuid: hex(&cache.uuid),
+        durability: format!("{:?}", cache.config.durability).to_lowercase(),
+        recovery: "being opened".to_owned(),
+        recovery_ms: elapsed_ms,
+        opening: Some(OpeningStatus {
+            done_bytes,
+            bytes,
+            left_ms: (bytes - done_bytes)
+                .saturating_mul(elapsed_ms)
+                .checked_div(done_bytes),
+        }),
+        dirty_tracking: found.dirty_tracking.to_string(),
+        block_size_bytes: u64::from(found.block_size_bytes),
+        block_sizes: BlockSizes::from_mask(found.block_size_bytes, found.classes).to_string(),
+        capacity_bytes: u64::from(found.slots) * u64::from(found.block_size_bytes),
+        dirty_limit_percent: cache.config.dirty_limit_percent,
+        dirty_low_percent: cache.config.dirty_low_percent,
+        cleaning: cache.config.cleaning.to_string(),
+        ..CacheStatus::default()
+    }
+}
+
+fn cache_status(
+    cache: &OpenCache,
+    opened: &Opened,
+    stats: &forebay_cache::CacheStats,
+) -> CacheStatus {
+    let found = &opened.recovery;
     let mut recovery = match (cache.memory, found.clean_shutdown) {
         (Some(_), _) => "new, in memory".to_owned(),
         (None, _) if found.never_used => "never used before".to_owned(),
@@ -94,14 +127,15 @@ fn cache_status(cache: &OpenCache, stats: &forebay_cache::CacheStats) -> CacheSt
         uuid: hex(&cache.uuid),
         durability: format!("{:?}", cache.config.durability).to_lowercase(),
         recovery,
-        recovery_ms: u64::try_from(cache.recovery_time.as_millis()).unwrap_or(u64::MAX),
+        recovery_ms: u64::try_from(opened.recovery_time.as_millis()).unwrap_or(u64::MAX),
         recovered_blocks: stats.recovery.found_blocks,
         recovering_blocks: stats.recovery.left_blocks,
         recovering_ms: stats.recovery.left_ms(),
         dirty_tracking: stats.dirty_tracking.to_string(),
         tree_persists: tree.persists,
         tree_written_bytes: tree.bytes,
-        scrub: cache.cache.scrub_progress().map(super::scrub::status),
+        opening: None,
+        scrub: opened.cache.scrub_progress().map(super::scrub::status),
         checksums: stats.checksums.map(|sums| ChecksumStatus {
             unverified: sums.unverified,
             refetched: sums.refetched,

@@ -1,15 +1,17 @@
 //! Stacks in this process: caches in memory, two volumes, a metadata device of its own.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt as _, Buf};
 use forebay_cache::FormatOptions;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
-use forebay_io::{Engine, Reactor};
+use forebay_io::{Engine, Reactor, rt};
 
 use super::*;
 
 mod checksums;
+mod early;
 mod remote;
 
 struct Scratch(PathBuf);

@@ -1,6 +1,7 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
 mod checked;
+mod early;
 mod nvme;
 mod operator;
 mod outputs;

@@ -1,0 +1,130 @@
+//! A daemon that was killed with dirty data, whose cache device is slow when it starts again: what is certainly clean is
+//! read at once, everything else waits for the cache and is right.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::support::{Daemon, Place};
+use super::{block, check_blocks, write_blocks};
+
+const MIB: u64 = 1 << 20;
+/// In a tract in which nothing was ever written, though something is cached of it.
+const CLEAN: u64 = 128 * MIB;
+/// In a tract of which the cache has nothing.
+const UNTOUCHED: u64 = 64 * MIB;
+
+/// A place whose cache has dirty data of the first tract, clean data of the third, and was killed; its device is slow.
+fn killed(name: &str) -> Place {
+    let place = Place::new(name, "wb");
+    let mut image = vec![0; CLEAN as usize];
+    image.extend(block(1000));
+    image.resize(192 * MIB as usize, 0);
+    std::fs::write(place.path("db.img"), image).expect("written");
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let config = config.replacen("[cache]", "[cache]\ncommit_interval = \"60s\"", 1);
+    std::fs::write(place.path("forebay.toml"), &config).expect("written");
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    let clean = nbd.read(CLEAN, 4096).expect("an answer");
+    assert_eq!(clean, Ok(block(1000)));
+    write_blocks(&mut nbd, 0..64);
+    daemon.kill();
+    let slow = "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\nread_latency = \"250ms\"\n\
+                write_latency = \"250ms\"\n\n[cache]";
+    let config =
+        config
+            .replacen("[cache]", slow, 1)
+            .replacen("data = \"ssd\"", "data = \"slow\"", 1);
+    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place
+}
+
+fn opening(place: &Place) -> serde_json::Value {
+    place.status()["cache"]["opening"].take()
+}
+
+/// The daemon of such a place, being opened, after a first clean read.
+fn begin(place: &Place) -> Daemon {
+    let daemon = place.serve(&[]);
+    let clean = place.connect().read(CLEAN, 4096).expect("an answer");
+    assert_eq!(clean, Ok(block(1000)));
+    assert!(opening(place).is_object(), "it waited for the cache");
+    daemon
+}
+
+#[test]
+fn clean_reads_do_not_wait_and_the_rest_is_right() {
+    let place = killed("early");
+    // Starts that are cut off, in one way and in the other.
+    begin(&place).kill();
+    begin(&place).terminate();
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    place.configure("wb", "");
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    check_blocks(&mut nbd, 1..64);
+    assert_eq!(nbd.write(0, &block(500)).expect("an answer"), 0);
+    daemon.kill();
+    std::fs::write(place.path("forebay.toml"), config).expect("written");
+
+    let daemon = begin(&place);
+    assert!(place.ok(&["status"]).contains("being opened"));
+    assert!(daemon.get("/metrics").contains("forebay_"));
+    let (began, answers) = (Instant::now(), AtomicU32::new(0));
+    let (mut reader, mut writer) = (place.connect(), place.connect());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let data = reader.read(0, 4096).expect("an answer");
+            answers.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(data, Ok(block(500)), "the backing device was asked");
+        });
+        scope.spawn(|| {
+            let error = writer.write(UNTOUCHED, &block(7)).expect("an answer");
+            answers.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(error, 0);
+            let data = writer.read(UNTOUCHED, 4096).expect("an answer");
+            assert_eq!(data, Ok(block(7)));
+        });
+        let mut nbd = place.connect();
+        let data = nbd.read(CLEAN + 4096, 4096).expect("an answer");
+        assert_eq!(data, Ok(vec![0; 4096]));
+        let (mut told, mut last) = (false, 0);
+        while opening(&place).is_object() {
+            let seen = opening(&place);
+            let (Some(done), Some(all)) = (seen["done_bytes"].as_u64(), seen["bytes"].as_u64())
+            else {
+                break;
+            };
+            assert!(last <= done && done <= all, "{seen} after {last}");
+            last = done;
+            told |= done > 0 && seen["left_ms"].is_u64();
+            let answered = answers.load(Ordering::SeqCst);
+            if opening(&place).is_object() {
+                assert_eq!(answered, 0, "an answer before the cache was open");
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{seen}");
+        }
+        assert!(told, "no progress was told");
+    });
+    let mut nbd = place.connect();
+    check_blocks(&mut nbd, 1..64);
+    assert_eq!(nbd.read(0, 4096).expect("an answer"), Ok(block(500)));
+    daemon.terminate();
+}
+
+#[test]
+fn a_cache_that_cannot_be_opened_is_told_to_who_waits_and_ends_the_daemon() {
+    let place = killed("early-lost");
+    // The writes that were acknowledged stand there alone.
+    let mut journal = std::fs::read(place.path("journal")).expect("there");
+    journal[4096..].fill(0);
+    std::fs::write(place.path("journal"), journal).expect("written");
+    let daemon = begin(&place);
+    let mut nbd = place.connect();
+    assert_ne!(nbd.write(UNTOUCHED, &block(7)).expect("an answer"), 0);
+    let status = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{status:?}");
+    let log = place.log();
+    assert!(log.contains("--accept-journal-loss"), "{log}");
+}
