@@ -82,10 +82,20 @@ impl Rebuild {
 
     /// Puts in what a replay found next.
     pub(crate) fn add(&mut self, found: &[FoundBlock]) {
-        self.map.look_ahead(found);
+        self.look_ahead(found);
         for block in found {
             self.add_one(block);
         }
+    }
+
+    /// Looks at the memory that adding these will change, at all of it at once.
+    fn look_ahead(&self, found: &[FoundBlock]) {
+        let words = found.iter().map(|found| {
+            let region = self.geometry.region_of(found.block.block);
+            self.filter[self.filtered(found.block.volume, region).0]
+        });
+        std::hint::black_box(words.fold(0, std::ops::BitXor::bitxor));
+        self.map.look_ahead(found);
     }
 
     fn add_one(&mut self, found: &FoundBlock) {
@@ -128,11 +138,18 @@ impl Rebuild {
 
     /// Notes that something is in a region. Returns whether nothing was before, for certain.
     fn is_first_of(&mut self, volume: u16, region: u64) -> bool {
+        let (at, bit) = self.filtered(volume, region);
+        let before = self.filter[at];
+        self.filter[at] |= bit;
+        before != self.filter[at]
+    }
+
+    /// The word of the filter, and its bit, that tell of a region.
+    #[inline]
+    fn filtered(&self, volume: u16, region: u64) -> (usize, u64) {
         let hash = BlockKey::new(volume, region).hash();
         let at = (hash >> 6) as usize & (self.filter.len() - 1);
-        let before = self.filter[at];
-        self.filter[at] |= 1 << (hash % 64);
-        before != self.filter[at]
+        (at, 1 << (hash % 64))
     }
 
     fn added(&mut self, slot: BlockId, found: &FoundBlock) {
