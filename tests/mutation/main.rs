@@ -131,6 +131,7 @@ fn collect() -> Vec<Mutation> {
         Fault::RetryFailedFlush,
         Fault::SumBeforeData,
         Fault::TrustOpen,
+        Fault::ClearDirtyTract,
     ];
     let sites = sites.into_iter().map(|site| {
         let (file, line, _, part) = site;
