@@ -3,6 +3,7 @@
 //!
 //! `FOREBAY_SEEDS=n` runs n random seeds in place of 5000; `FOREBAY_SEED=n` starts them at n.
 
+mod diverge;
 mod repair;
 mod rot;
 #[path = "../stack/mod.rs"]

@@ -23,6 +23,7 @@ use crate::options::VolumeOptions;
 use crate::queue::Entry;
 use crate::serve::CachedVolume;
 use crate::stats::VolumeCounters;
+use crate::tell::Told;
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
@@ -158,6 +159,7 @@ impl Cache {
             in_flight: Cell::new(0),
             detaching: Cell::new(false),
             divergence: OnceCell::new(),
+            told: Told::default(),
             idle: WaitList::new(),
         });
         engine.map.borrow_mut().expect_volume(id, size_bytes);

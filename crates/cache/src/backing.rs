@@ -103,7 +103,7 @@ impl Backing {
         self.given_up.set(true);
     }
 
-    /// From here on writes go through `device`, which lets this one have them.
+    /// From here on what clients write goes through `device`, which lets this one have it.
     pub(crate) fn log_through(&self, device: Rc<dyn BlockDevice>) {
         let first = self.logged.set(device);
         debug_assert!(first.is_ok(), "it is asked for once");
@@ -169,7 +169,9 @@ impl Backing {
         if by_client && !by_itself {
             count_client(clients_started);
         }
-        let device = self.logged.get().unwrap_or(&self.device);
+        // What is written back the cache has as well, and keeps: it is not older for that.
+        let logged = self.logged.get().filter(|_| by_client);
+        let device = logged.unwrap_or(&self.device);
         let result = Ordered::new(site, device.start(request)).await;
         if by_itself {
             counter.set(counter.get() - 1);

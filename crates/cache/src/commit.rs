@@ -13,7 +13,7 @@
 //! moment *before* the data flush was issued, never after, makes it safe to go on serving meanwhile.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -144,6 +144,12 @@ impl Committer {
     /// Whether the cache still takes writes.
     pub(crate) fn is_alive(&self) -> bool {
         self.failed.borrow().is_none()
+    }
+
+    /// Slots written to that no good flush is known to cover.
+    pub(crate) fn not_flushed(&self) -> HashSet<BlockId> {
+        let (written, covered) = (self.unflushed.borrow(), self.covered.borrow());
+        written.iter().chain(&*covered).copied().collect()
     }
 
     pub(crate) fn push_body(&self, body: &Body) -> u32 {

@@ -8,20 +8,21 @@
 //! written is served from the cache, while that can be read. A write of a part of a dirty granule is refused: what
 //! belongs to the rest nobody may be able to read, and the backing device has something older.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Error, ErrorKind, Request, Result};
+use forebay_block::{BlockDevice, Error, ErrorKind, Op, Request, Result};
 use forebay_io::sync::Semaphore;
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
-use crate::map::CLEANING;
+use crate::map::{CLEANING, NO_RECORD, PENDING, UNFLUSHED};
 use crate::open::Cache;
 use crate::plant::{Fault, planted};
+use crate::queue::Entry;
 
 type Begun = Pin<Box<dyn Future<Output = Result<Rc<dyn BlockDevice>>>>>;
 
@@ -30,8 +31,8 @@ pub(crate) struct Divergence {
     begin: Box<dyn Fn(Rc<dyn BlockDevice>) -> Begun>,
     beginning: Semaphore,
     begun: Cell<bool>,
-    /// A client was told that what it wrote and did not flush may be gone.
-    told: Cell<bool>,
+    /// Blocks with dirty data of which nobody knows whether it is durable in the cache; none until somebody asks.
+    owed: RefCell<Option<Vec<BlockId>>>,
 }
 
 impl std::fmt::Debug for Divergence {
@@ -62,7 +63,7 @@ impl Cache {
             begin: Box::new(move |backing| Box::pin(begin(backing))),
             beginning: Semaphore::new(1),
             begun: Cell::new(false),
-            told: Cell::new(false),
+            owed: RefCell::new(None),
         };
         let agreed = volume.divergence.set(divergence);
         agreed.map_err(|_| {
@@ -83,7 +84,7 @@ impl Attached {
     /// Before the first write that goes round a failed cache.
     async fn begin_to_diverge(&self) -> Result<()> {
         let divergence = self.divergence.get().expect("agreed to");
-        if divergence.begun.get() {
+        if divergence.begun.get() || planted(Fault::DivergeUnannounced) {
             return Ok(());
         }
         divergence.beginning.acquire(1).await;
@@ -117,10 +118,12 @@ impl Engine {
         volume.divergence.get().is_some() && !self.commit.is_alive() && !self.commit.stopping.get()
     }
 
-    /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished
-    /// shows when it is asked to keep something.
+    /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished shows
+    /// when it is asked to keep something, which it is: once more that the cache is open.
     pub(crate) async fn diverges_after_all(&self, volume: &Attached) -> bool {
-        if volume.divergence.get().is_some() && self.commit.is_alive() {
+        let agreed = volume.divergence.get().is_some();
+        if agreed && self.commit.is_alive() && !self.commit.stopping.get() {
+            self.queue_entry(Entry::Open);
             // If it fails, that is what is asked next.
             let _ = self.commit().await;
         }
@@ -128,11 +131,12 @@ impl Engine {
     }
 
     /// What the cache has of a piece gives way to what is about to be written. Nothing is being written back there any
-    /// more on return: that would be older.
+    /// more on return: that would be older. Returns whether something is dirty, which may be durable and will be given up
+    /// for what is written: that has to be durable as well before it is acknowledged.
     ///
     /// # Errors
     /// Where a part of a dirty granule would be written.
-    async fn give_way(&self, volume: &Attached, slot: BlockId, piece: &Piece) -> Result<()> {
+    async fn give_way(&self, volume: &Attached, slot: BlockId, piece: &Piece) -> Result<bool> {
         if !planted(Fault::DivergeBesideCleaner) {
             let is_over = || !self.map.borrow().has(slot, CLEANING);
             self.cleaners.ended.until(is_over).await;
@@ -157,7 +161,28 @@ impl Engine {
         }
         // After an error nobody knows which of old and new the backing device holds, and it alone says so.
         self.drop_from_map(slot, touched & !entry.dirty);
-        Ok(())
+        Ok(touched & entry.dirty != 0)
+    }
+
+    /// Blocks of a volume with dirty data that may not be durable in the cache, which has failed.
+    fn owed(&self, volume: &Attached) -> Vec<BlockId> {
+        let divergence = volume.divergence.get().expect("agreed to");
+        let mut owed = divergence.owed.borrow_mut();
+        let map = self.map.borrow();
+        let owed = owed.get_or_insert_with(|| {
+            let not_flushed = self.commit.not_flushed();
+            let log = self.commit.log.borrow();
+            let is_durable = |slot: &BlockId| {
+                let entry = map.slot(*slot);
+                let recorded = entry.record_at != NO_RECORD && !log.in_flight(entry.record_at);
+                recorded && !entry.has(PENDING | UNFLUSHED) && !not_flushed.contains(slot)
+            };
+            let slots = map.of_volume(volume.id);
+            slots.filter(|slot| !is_durable(slot)).collect()
+        });
+        // The cache takes nothing more: it only gets less.
+        owed.retain(|slot| map.slot(*slot).dirty != 0);
+        owed.clone()
     }
 
     /// Granules are not there any more, as far as this process goes.
@@ -181,15 +206,16 @@ pub(crate) async fn write(
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
+            let mut durable = job.durable;
             if let Some(slot) = found {
-                engine.give_way(&volume, slot, &job.part).await?;
+                durable |= engine.give_way(&volume, slot, &job.part).await?;
             }
             volume.counters.write_misses.add(1);
             volume.counters.bypassed_writes.add(1);
             let part = &job.part;
             let offset = engine.geometry.backing_offset(part.block, part.start);
             (volume.backing)
-                .write(offset, job.buf.clone(), job.durable)
+                .write(offset, job.buf.clone(), durable)
                 .await?;
             if let Some(slot) = found {
                 engine.drop_from_map(slot, engine.geometry.touched(part));
@@ -205,8 +231,11 @@ pub(crate) async fn zero(
     volume: &Rc<Attached>,
     parts: &[Stretch],
     request: Request,
-    durable: bool,
+    mut durable: bool,
 ) -> Result<()> {
+    if request.op == Op::Discard {
+        return Ok(());
+    }
     volume.begin_to_diverge().await?;
     let mut locks = Vec::with_capacity(parts.len());
     for part in parts {
@@ -221,7 +250,7 @@ pub(crate) async fn zero(
         };
         for (slot, span) in found {
             let piece = engine.geometry.piece(part, span);
-            engine.give_way(volume, slot, &piece).await?;
+            durable |= engine.give_way(volume, slot, &piece).await?;
             given_way.push((slot, engine.geometry.touched(&piece)));
         }
     }
@@ -232,23 +261,30 @@ pub(crate) async fn zero(
     Ok(())
 }
 
-/// What was written past the cache is flushed. Once a client is told that what it wrote to the cache and did not flush may be
-/// gone with that.
+/// What was written past the cache is flushed. What was written to it before and that no flush covered is not durable, and
+/// nobody can make it so: until it is written again, past the cache, no flush succeeds (rule 9).
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
     volume.backing.check()?;
     if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;
     }
-    let divergence = volume.divergence.get().expect("agreed to");
-    let owed = !engine.sync_durability() && engine.map.borrow().share(volume.id).dirty_bytes > 0;
-    if divergence.told.replace(true) || !owed {
+    let none_owed = engine.sync_durability() || planted(Fault::FlushDiverged);
+    let owed = match none_owed {
+        true => Vec::new(),
+        false => engine.owed(volume),
+    };
+    let mut ranges = engine.dirty_ranges(owed.iter().copied()).into_iter();
+    let Some(first) = ranges.next() else {
         return Ok(());
-    }
+    };
+    let beside = ranges.fold(String::new(), |_, _| " and others".into());
     Err(Error::new(
         ErrorKind::Io,
         format!(
-            "volume {:?}: the cache has failed, and what was written to it since the last flush may be gone",
-            volume.name
+            "volume {}: the cache has failed before a flush covered what was written to it, {} bytes at {}{beside}: write that again, or restart",
+            volume.name,
+            first.end - first.start,
+            first.start
         ),
     ))
 }

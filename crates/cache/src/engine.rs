@@ -25,6 +25,7 @@ use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::options::{CacheOptions, Durability, Mode};
 use crate::region::Regions;
 use crate::stats::{Stats, VolumeCounters};
+use crate::tell::Told;
 use crate::tracking::Tracking;
 use crate::tracts::TractBits;
 
@@ -95,6 +96,7 @@ pub(crate) struct Attached {
     pub(crate) detaching: Cell<bool>,
     /// That it goes on without its cache, should that fail.
     pub(crate) divergence: OnceCell<Divergence>,
+    pub(crate) told: Told,
     pub(crate) idle: WaitList,
 }
 

@@ -43,6 +43,7 @@ mod repair;
 mod serve;
 mod stats;
 mod tail;
+mod tell;
 mod tracking;
 mod tracts;
 

@@ -35,6 +35,10 @@ pub enum Fault {
     ClearDirtyTract,
     /// Tracts: a writer believes in a bit that is being cleared.
     ClearTractBehind,
+    /// Rule 6: a failed cache is written past before the epoch is raised, and nothing is logged.
+    DivergeUnannounced,
+    /// Rule 9: a flush past a failed cache succeeds though that took along what no flush covered.
+    FlushDiverged,
 }
 
 #[cfg(any(test, feature = "plant"))]

@@ -94,14 +94,20 @@ impl Engine {
         volume: &Rc<Attached>,
         request: Request,
     ) -> Result<()> {
+        let result = self.serve_untold(volume, request).await;
+        if let Err(error) = &result {
+            volume.told.failure(&volume.name, error);
+        }
+        result
+    }
+
+    async fn serve_untold(self: &Rc<Self>, volume: &Rc<Attached>, request: Request) -> Result<()> {
         let sync = self.sync_durability();
         match request.op {
             Op::Flush => match mode::flush(self, volume).await {
                 Err(_) if self.diverges(volume) => diverge::flush(self, volume).await,
                 result => result,
             },
-            // It may leave what was there.
-            Op::Discard if self.diverges(volume) => Ok(()),
             Op::Discard => mode::zero(self, volume, request.offset, request.len, None, sync).await,
             Op::WriteZeroes { fua, unmap } => {
                 let durable = fua || sync;

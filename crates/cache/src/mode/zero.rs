@@ -55,9 +55,21 @@ async fn zero_stretch(
     request: Request,
     durable: bool,
 ) -> Result<()> {
-    if request.op != Op::Discard && engine.diverges(volume) {
-        return diverge::zero(engine, volume, parts, request, durable).await;
+    match zero_cached(engine, volume, parts, request.clone(), durable).await {
+        Err(_) if engine.diverges_after_all(volume).await => {
+            diverge::zero(engine, volume, parts, request, durable).await
+        }
+        result => result,
     }
+}
+
+async fn zero_cached(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    parts: &[Stretch],
+    request: Request,
+    durable: bool,
+) -> Result<()> {
     engine.check_alive()?;
     let mut locks = Vec::with_capacity(parts.len());
     for part in parts {

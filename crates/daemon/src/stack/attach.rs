@@ -11,11 +11,12 @@ use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::Volume;
 
 use super::cache::OpenCache;
+use super::diverge::go_without;
 use super::transit::Around;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Meeting};
-use crate::state::{CacheId, LoggedDevice, Record, StateDirectory};
+use crate::state::{CacheId, Record, StateDirectory};
 
 impl Stack {
     /// Opens the backing device of a volume of the configuration and serves the volume.
@@ -230,15 +231,7 @@ impl Stack {
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
-        if plan.fresh_log {
-            let (state, owned) = (Arc::clone(&self.state), name.to_owned());
-            offload(move || state.remove_ranges(&owned)).await?;
-        }
-        self.store(name, plan.record).await?;
-        let device = match plan.record.cache {
-            CacheId::Uuid(_) => LoggedDevice::new(backing, &self.state.ranges_path(name))?,
-            CacheId::None | CacheId::Memory => backing,
-        };
+        let device = go_without(&self.state, name, &plan, backing).await?;
         Ok(Attached {
             device,
             record: plan.record,

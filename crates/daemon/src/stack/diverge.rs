@@ -1,5 +1,5 @@
-//! A volume goes on without a cache that failed in service (`serve --accept-divergence`): from then on as one that is served
-//! without its cache, with the same record and the same log of ranges.
+//! How a volume goes on without its cache: from a start on (`serve --without-cache`), or once that has failed in service
+//! (`serve --accept-divergence`). Both leave the same record and the same log of ranges behind (rule 6).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::Cache;
 
 use super::{Served, offload};
-use crate::state::decide;
-use crate::state::{CacheId, LoggedDevice, StateDirectory};
+use crate::state::decide::{self, Without};
+use crate::state::{CacheId, LoggedDevice, RangeLog, StateDirectory};
 
 /// Has a volume go on without the cache, should that fail.
 ///
@@ -22,7 +22,7 @@ pub(super) fn accept(state: Arc<StateDirectory>, cache: &Cache, served: &Rc<Serv
         async move {
             let served = served.ok_or_else(|| Error::from(ErrorKind::ShuttingDown))?;
             served.remembering.acquire(1).await;
-            let begun = begin(state, &served, backing).await;
+            let begun = begin(&state, &served, backing).await;
             served.remembering.release(1);
             begun
         }
@@ -30,30 +30,44 @@ pub(super) fn accept(state: Arc<StateDirectory>, cache: &Cache, served: &Rc<Serv
     cache.accept_divergence(&served.config.name, begin)
 }
 
-/// Raises the epoch, durably; what is written to the device that this returns is logged first.
 async fn begin(
-    state: Arc<StateDirectory>,
+    state: &Arc<StateDirectory>,
     served: &Served,
     backing: Rc<dyn BlockDevice>,
 ) -> Result<Rc<dyn BlockDevice>> {
-    let name = served.config.name.clone();
+    let name = &served.config.name;
     let identity = backing.info().identity.unwrap_or(0);
-    let plan = decide::without_cache(&name, Some(served.record.get()), identity);
-    if let Some(note) = &plan.note {
-        tracing::error!("{note}");
-    }
-    let (path, record, fresh_log) = (state.ranges_path(&name), plan.record, plan.fresh_log);
-    offload(move || {
-        if fresh_log {
+    let plan = decide::without_cache(name, Some(served.record.get()), identity);
+    let device = go_without(state, name, &plan, backing).await?;
+    served.record.set(plan.record);
+    Ok(device)
+}
+
+/// Raises the epoch, durably; what is written to the device that this returns is logged first.
+///
+/// The log is begun before the epoch is raised: whoever finds the epoch raised and no log takes everything for written, and
+/// all dirty data for stale. A log without a raised epoch means nothing.
+pub(super) async fn go_without(
+    state: &Arc<StateDirectory>,
+    name: &str,
+    plan: &Without,
+    backing: Rc<dyn BlockDevice>,
+) -> Result<Rc<dyn BlockDevice>> {
+    let (state, name) = (Arc::clone(state), name.to_owned());
+    let (record, fresh) = (plan.record, plan.fresh_log);
+    let log = offload(move || {
+        if fresh {
             state.remove_ranges(&name)?;
         }
-        state.store(&name, &record)
-    })
-    .await?;
-    let device = match record.cache {
-        CacheId::Uuid(_) => LoggedDevice::new(backing, &path)?,
-        CacheId::None | CacheId::Memory => backing,
-    };
-    served.record.set(record);
-    Ok(device)
+        let log = match record.cache {
+            CacheId::Uuid(_) => Some(RangeLog::open(&state.ranges_path(&name), fresh)?),
+            CacheId::None | CacheId::Memory => None,
+        };
+        state.store(&name, &record)?;
+        Ok(log)
+    });
+    match log.await? {
+        Some(log) => LoggedDevice::new(backing, log),
+        None => Ok(backing),
+    }
 }

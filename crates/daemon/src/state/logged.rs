@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc;
 
@@ -27,16 +26,15 @@ pub struct LoggedDevice {
 }
 
 impl LoggedDevice {
-    /// Logs what is written to `inner` in the file at `path`, and goes on with what it has.
+    /// Logs what is written to `inner` in `log`, and goes on with what that has.
     ///
     /// # Errors
-    /// When the log cannot be opened or its thread not be started.
+    /// When its thread cannot be started.
     #[expect(
         clippy::new_ret_no_self,
         reason = "devices are handed around as trait objects"
     )]
-    pub fn new(inner: Rc<dyn BlockDevice>, path: &Path) -> Result<Rc<dyn BlockDevice>> {
-        let mut log = RangeLog::open(path)?;
+    pub fn new(inner: Rc<dyn BlockDevice>, mut log: RangeLog) -> Result<Rc<dyn BlockDevice>> {
         let known = Rc::new(RefCell::new(log.known()));
         let (send, wanted) = mpsc::channel::<Wanted>();
         std::thread::Builder::new()
@@ -114,20 +112,51 @@ fn log_ended() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::state::read_ranges;
     use forebay_block::{BlockDeviceExt as _, Buf};
     use forebay_device::mem::MemDevice;
     use forebay_io::{Engine, Reactor};
 
+    /// Minds the order: what changes has its ranges in the log when it arrives.
+    struct Minding {
+        inner: Rc<dyn BlockDevice>,
+        log: PathBuf,
+    }
+
+    impl BlockDevice for Minding {
+        fn info(&self) -> DeviceInfo {
+            self.inner.info()
+        }
+
+        fn submit(&self, request: Request, done: Completion) {
+            let logged = read_ranges(&self.log).expect("there").expect("whole");
+            for number in LoggedDevice::ranges(&request) {
+                let at = number * RANGE_BYTES;
+                assert!(
+                    logged.iter().any(|range| range.contains(&at)),
+                    "{request:?}"
+                );
+            }
+            self.inner.submit(request, done);
+        }
+    }
+
     #[test]
-    fn a_write_is_in_the_log_before_it_is_acknowledged() {
+    fn a_write_is_in_the_log_before_it_is_passed_on() {
         let path = std::env::temp_dir().join(format!("fb-logged-{}.ranges", std::process::id()));
         let log = path.clone();
         let reactor = Reactor::new(Engine::Threads).expect("threads work everywhere");
         reactor.run(async move {
             let inner = MemDevice::new("m", 16 << 20);
-            let device = LoggedDevice::new(Rc::clone(&inner), &log).expect("a log");
+            let begun = RangeLog::open(&log, true).expect("a log");
+            let minding = Rc::new(Minding {
+                inner: Rc::clone(&inner),
+                log: log.clone(),
+            });
+            let device = LoggedDevice::new(minding, begun).expect("a thread");
             let data = Buf::copied(&[9; 4096]);
             device
                 .read(0, Buf::scratch(4096))

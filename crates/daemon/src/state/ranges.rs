@@ -20,6 +20,10 @@ pub const RANGE_BYTES: u64 = 1 << 20;
 
 const LINE_BYTES: usize = 34;
 
+/// What a log begins with that should have been there and was not: longer than a line that is cut short, it makes everything
+/// count as written.
+const UNKNOWN: &str = "what was written before this log was begun is not known: all of it\n";
+
 fn render(number: u64) -> String {
     format!("{number:016x} {:016x}\n", !number)
 }
@@ -81,6 +85,16 @@ pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
     Ok(Some(ranges))
 }
 
+/// Begins a log that says of everything that it was written, all at once: an empty one would say the opposite.
+fn begin_unknown(path: &Path) -> std::io::Result<Vec<u8>> {
+    let begun = path.with_extension("ranges-begun");
+    let mut file = File::create(&begun)?;
+    file.write_all(UNKNOWN.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&begun, path)?;
+    Ok(UNKNOWN.into())
+}
+
 /// The log, open for more.
 #[derive(Debug)]
 pub struct RangeLog {
@@ -91,14 +105,18 @@ pub struct RangeLog {
 }
 
 impl RangeLog {
-    /// Goes on with the log at `path`, or begins it. On return the file's name is durable.
+    /// Goes on with the log at `path`. If there is none it is begun: `fresh` says that nothing was written yet; else
+    /// everything may have been, and counts as written. On return the file and its name are durable.
     ///
     /// # Errors
-    /// `Corrupt` when the log is damaged, or what the operating system says.
-    pub fn open(path: &Path) -> Result<Self> {
+    /// What the operating system says.
+    pub fn open(path: &Path, fresh: bool) -> Result<Self> {
         let what = || format!("log of ranges {}", path.display());
         let bytes = match std::fs::read(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => match fresh {
+                true => Vec::new(),
+                false => begin_unknown(path).context(what)?,
+            },
             bytes => bytes.context(what)?,
         };
         let (known, good) = scan(&bytes).unwrap_or_else(|_| {

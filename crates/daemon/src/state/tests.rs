@@ -105,7 +105,7 @@ fn ranges_come_back_merged_whatever_the_end_looks_like() {
     let scratch = Scratch::new("ranges");
     let path = scratch.0.join("db.ranges");
     assert_eq!(read_ranges(&path).expect("no log"), None);
-    let mut log = RangeLog::open(&path).expect("begun");
+    let mut log = RangeLog::open(&path, true).expect("begun");
     log.add(&[5, 1, 2]).expect("added");
     log.add(&[2, 9]).expect("added");
     let mib = RANGE_BYTES;
@@ -120,7 +120,7 @@ fn ranges_come_back_merged_whatever_the_end_looks_like() {
             read_ranges(&path).expect("torn end"),
             Some(expected.clone())
         );
-        let mut log = RangeLog::open(&path).expect("goes on");
+        let mut log = RangeLog::open(&path, false).expect("goes on");
         log.add(&[9]).expect("known already");
         assert_eq!(
             std::fs::read(&path).expect("there"),
@@ -132,11 +132,17 @@ fn ranges_come_back_merged_whatever_the_end_looks_like() {
     damaged[3] = b'1';
     std::fs::write(&path, &damaged).expect("written");
     assert_eq!(read_ranges(&path).expect("damaged"), None);
-    RangeLog::open(&path)
+    RangeLog::open(&path, false)
         .expect("goes on")
         .add(&[40])
         .expect("added");
     assert_eq!(read_ranges(&path).expect("still damaged"), None);
+    // One that should be there and is not.
+    std::fs::remove_file(&path).expect("it was there");
+    let mut log = RangeLog::open(&path, false).expect("begun");
+    assert_eq!(read_ranges(&path).expect("not known"), None);
+    log.add(&[7]).expect("added");
+    assert_eq!(read_ranges(&path).expect("not known still"), None);
 }
 
 /// What a cache remembers after an attach that told it `epoch`.

@@ -1,9 +1,17 @@
 //! A cache file that cannot grow where it is sparse, as on a file system that is full: what a user sees, and what
-//! becomes of the volume when that hits the cache's own log. A limit of the process on the size of files stands for the
-//! file system.
+//! becomes of the volume when that hits the cache's own log, or all of the cache has gone. A limit of the process on the size
+//! of files stands for the file system.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
 
 use super::support::{Daemon, Place, text};
-use super::{block, check_blocks, write_blocks};
+use super::{Nbd, block, check_blocks, write_blocks};
+
+/// Where blocks lie that are never written past the cache, by their numbers: in another range of the log.
+const APART: std::ops::Range<u64> = 1280..1288;
+/// What files may have: the backing device's blocks up to 15 lie below, the log's end and all data of the cache above.
+const LIMIT: u64 = 64 << 10;
 
 /// The size that files may have. Where they end before it, they cannot grow to it.
 fn limit_files(daemon: &Daemon, bytes: u64) {
@@ -58,6 +66,7 @@ fn failing(place: &Place, more: &[&str]) -> Daemon {
     let daemon = place.serve(more);
     let mut nbd = place.connect();
     write_blocks(&mut nbd, 0..8);
+    write_blocks(&mut nbd, APART);
     // The log has come further than what the backing device and the state directory need.
     for round in 0..40 {
         write_blocks(&mut nbd, round % 8..round % 8 + 1);
@@ -67,7 +76,7 @@ fn failing(place: &Place, more: &[&str]) -> Daemon {
     }
     // Acknowledged, and still to be logged.
     assert_eq!(nbd.write(60 * 4096, &block(60)).expect("an answer"), 0);
-    limit_files(&daemon, 64 << 10);
+    limit_files(&daemon, LIMIT);
     place.wait_until(|status| !status["cache"]["failure"].is_null());
     daemon
 }
@@ -108,10 +117,14 @@ fn with_leave_a_volume_goes_on_without_its_failed_cache_until_the_next_start() {
         metrics.contains("forebay_volume_diverged{volume=\"db\"} 1"),
         "{metrics}"
     );
-    assert_ne!(nbd.flush().expect("an answer"), 0, "some of it may be gone");
-    assert_eq!(nbd.flush().expect("an answer"), 0, "told once");
-    let read =
-        |nbd: &mut super::Nbd, number: u64| nbd.read(number * 4096, 4096).expect("an answer");
+    for _ in 0..2 {
+        assert_ne!(
+            nbd.flush().expect("an answer"),
+            0,
+            "block 60 is not flushed"
+        );
+    }
+    let read = |nbd: &mut Nbd, number: u64| nbd.read(number * 4096, 4096).expect("an answer");
     assert_eq!(read(&mut nbd, 1), Ok(block(101)));
     check_blocks(&mut nbd, 2..8);
     daemon.kill();
@@ -125,6 +138,166 @@ fn with_leave_a_volume_goes_on_without_its_failed_cache_until_the_next_start() {
         Ok(block(101)),
         "newer than what the cache has"
     );
+    check_blocks(&mut nbd, APART);
     assert!(place.log().contains("stale dirty data is discarded"));
     daemon.terminate();
+}
+
+#[test]
+fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
+    errors_in_place_of_signals();
+    let place = Place::new("gone", "wb");
+    let daemon = place.serve(&["--accept-divergence"]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..8);
+    place.ok(&["flush"]);
+    write_blocks(&mut nbd, 8..12);
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    // Nothing of the data can be read or written any more.
+    let cache = File::options().write(true).open(place.path("cache"));
+    cache.expect("there").set_len(LIMIT).expect("cut off");
+    limit_files(&daemon, LIMIT);
+    check_blocks(&mut nbd, 0..8);
+    assert!(nbd.read(9 * 4096, 4096).expect("an answer").is_err());
+    place.wait_for_log("4096 bytes at 36864 are dirty");
+    // In place, of what is clean, and of what is not there.
+    for number in [9, 1, 14] {
+        let data = block(number + 100);
+        assert_eq!(
+            nbd.write(number * 4096, &data).expect("an answer"),
+            0,
+            "{}",
+            place.log()
+        );
+    }
+    for number in [9, 1, 14] {
+        let data = nbd.read(number * 4096, 4096).expect("an answer");
+        assert_eq!(data, Ok(block(number + 100)), "block {number}");
+    }
+    assert!(nbd.read(10 * 4096, 4096).expect("an answer").is_err());
+    assert_eq!(nbd.flush().expect("an answer"), 0, "nothing else is owed");
+    assert!(place.ok(&["status"]).contains("GOES ON WITHOUT ITS CACHE"));
+    // What can be detached is nothing; an end comes all the same, and what was written is there.
+    assert!(place.refused(&["detach", "db"]).contains("abandon-dirty"));
+    daemon.signal(libc::SIGTERM);
+    daemon.wait();
+    let disk = std::fs::read(place.path("db.img")).expect("there");
+    for number in [1, 9, 14] {
+        let at = number * 4096;
+        assert_eq!(disk[at..at + 4096], block(number as u64 + 100), "{number}");
+    }
+}
+
+/// A block's number within a few, the version that was acknowledged last, and the one under way.
+struct Version {
+    number: u64,
+    acknowledged: u64,
+    asked: u64,
+    /// It was acknowledged with its range in the log.
+    past: bool,
+}
+
+impl Version {
+    fn data(&self, version: u64) -> Vec<u8> {
+        block(self.number * 1000 + version)
+    }
+}
+
+/// Whether the log of ranges has any.
+fn is_logged(place: &Place) -> bool {
+    std::fs::read(place.path("state/db.ranges")).is_ok_and(|log| !log.is_empty())
+}
+
+/// Writes blocks round and round until the daemon is gone.
+fn write_on(place: &Place, mut nbd: Nbd) -> Vec<Version> {
+    let mut versions: Vec<_> = (0..4)
+        .map(|number| Version {
+            number,
+            acknowledged: 0,
+            asked: 0,
+            past: false,
+        })
+        .collect();
+    for turn in 0.. {
+        let version = &mut versions[turn % 4];
+        version.asked += 1;
+        let (was_logged, data) = (is_logged(place), version.data(version.asked));
+        match nbd.write(version.number * 4096, &data) {
+            Ok(0) => {
+                version.acknowledged = version.asked;
+                version.past = was_logged;
+            }
+            Ok(error) => panic!("a write is refused: {error}"),
+            Err(_) => return versions,
+        }
+        if turn % 8 == 7 && nbd.flush().is_err() {
+            break;
+        }
+    }
+    versions
+}
+
+#[test]
+fn a_volume_that_goes_on_without_its_cache_is_killed_at_any_moment_and_keeps_what_it_was_given() {
+    errors_in_place_of_signals();
+    let (mut diverged, mut not_yet) = (0, 0);
+    for round in 0..18_u64 {
+        let place = Place::new(&format!("killed-{round}"), "wb");
+        let daemon = place.serve(&["--accept-divergence"]);
+        let mut nbd = place.connect();
+        write_blocks(&mut nbd, APART);
+        for version in 0..4 {
+            assert_eq!(
+                nbd.write(version * 4096, &block(version * 1000))
+                    .expect("an answer"),
+                0
+            );
+        }
+        for number in 0..20 {
+            write_blocks(&mut nbd, 16 + number..17 + number);
+            assert_eq!(nbd.flush().expect("an answer"), 0);
+        }
+        let writer = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_on(&place, nbd));
+            std::thread::sleep(Duration::from_millis(20));
+            limit_files(&daemon, LIMIT);
+            // Each state is short: it is killed sooner or later behind its beginning.
+            let begun = || match round % 3 {
+                0 => true,
+                1 => place.path("state/db.ranges").exists(),
+                _ => is_logged(&place),
+            };
+            let begin = Instant::now();
+            while !begun() {
+                assert!(begin.elapsed() < Duration::from_secs(30), "{}", place.log());
+            }
+            std::thread::sleep(Duration::from_micros(500 * round));
+            daemon.kill();
+            writer.join().expect("it ends")
+        });
+        let logged = is_logged(&place);
+        diverged += u32::from(logged);
+        not_yet += u32::from(!logged);
+        let daemon = place.serve(&["--discard-stale-dirty", "db"]);
+        let mut nbd = place.connect();
+        check_blocks(&mut nbd, APART);
+        for version in &writer {
+            let found = nbd.read(version.number * 4096, 4096).expect("an answer");
+            let found = found.expect("it is read");
+            let asked = found == version.data(version.asked);
+            let acknowledged = found == version.data(version.acknowledged);
+            // What only the cache had is given up where something beside it was written past it.
+            let given_up = logged && !version.past;
+            assert!(
+                asked || acknowledged || given_up,
+                "round {round}, block {} of version {}: {}",
+                version.number,
+                version.acknowledged,
+                place.log()
+            );
+        }
+        daemon.terminate();
+    }
+    eprintln!("killed after something was logged {diverged} times, before {not_yet} times");
+    assert!(diverged > 5 && not_yet > 0, "{diverged} and {not_yet}");
 }

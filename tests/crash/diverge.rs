@@ -1,0 +1,516 @@
+//! Lives on a cache that fails in service, under a volume that goes on without it: they are cut off anywhere, by the end of the
+//! process or by the loss of power, and the next process is told what was written past the cache.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Op, Request};
+use forebay_cache::plant::{Fault, Part, SitePart, plant, reached, take_out};
+use forebay_cache::{
+    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, RecoveryReport,
+    VolumeOptions,
+};
+use forebay_io::rt;
+use forebay_io::sim::{
+    DiskConfig, FaultPlan, Keep, OpClass, Outcome, Rng, SimDisk, Stop, Stopper, Trouble, World,
+};
+use forebay_io::sync::Promise;
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 64;
+const CLIENTS: u64 = 4;
+const STEPS: u64 = 150;
+const SEEDS: u64 = 600;
+/// Lives within which what is left out must be found missing.
+const PATIENCE: u64 = 3000;
+
+/// What is kept beside the cache, durably.
+#[derive(Default)]
+struct Beside {
+    epoch: Cell<u64>,
+    raised: Cell<bool>,
+    written: RefCell<Vec<Range<u64>>>,
+}
+
+impl Beside {
+    /// Whether a range of bytes was written past the cache, in part.
+    fn touches(&self, range: Range<u64>) -> bool {
+        let written = self.written.borrow();
+        (written.iter()).any(|other| other.start < range.end && range.start < other.end)
+    }
+}
+
+struct Logged {
+    inner: Rc<dyn BlockDevice>,
+    beside: Rc<Beside>,
+}
+
+impl BlockDevice for Logged {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        if !matches!(request.op, Op::Read | Op::Flush) {
+            let range = request.offset..request.offset + request.len;
+            self.beside.written.borrow_mut().push(range);
+        }
+        self.inner.submit(request, done);
+    }
+}
+
+/// What a block may hold.
+#[derive(Clone, Default)]
+struct Known {
+    now: BTreeSet<u8>,
+    /// After power was lost.
+    later: BTreeSet<u8>,
+    /// A change was begun, and has not succeeded.
+    changing: bool,
+}
+
+/// What all clients know, by block, and what they saw that is wrong.
+#[derive(Default)]
+struct Seen {
+    blocks: RefCell<Vec<Known>>,
+    wrong: RefCell<Vec<String>>,
+}
+
+impl Seen {
+    fn note(&self, what: String) {
+        self.wrong.borrow_mut().push(what);
+    }
+
+    fn change<T>(&self, block: u64, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.blocks.borrow_mut()[block as usize])
+    }
+
+    fn read(&self, block: u64, found: u8) {
+        let right = self.change(block, |known| {
+            let right = known.now.contains(&found);
+            known.now = BTreeSet::from([found]);
+            right
+        });
+        if !right {
+            self.note(format!("block {block}: {found} was read"));
+        }
+    }
+}
+
+async fn byte_of(volume: Rc<dyn BlockDevice>, block: u64) -> forebay_block::Result<u8> {
+    let found = Buf::zeroed(BLOCK as usize);
+    volume.read(block * BLOCK, found.clone()).await?;
+    let found = found.to_vec();
+    assert!(
+        found.iter().all(|byte| *byte == found[0]),
+        "block {block} is torn"
+    );
+    Ok(found[0])
+}
+
+/// One of several who each have blocks of their own, beside each other's.
+struct Client {
+    volume: Rc<dyn BlockDevice>,
+    number: u64,
+    seen: Rc<Seen>,
+    stopper: Stopper,
+    sync: bool,
+}
+
+impl Client {
+    fn blocks(&self) -> impl Iterator<Item = u64> + use<> {
+        let number = self.number;
+        (0..BLOCKS / CLIENTS).map(move |own| own * CLIENTS + number)
+    }
+
+    /// Changes a block to hold a byte, or zeroes.
+    async fn write(&self, block: u64, byte: u8, fua: bool) {
+        self.seen.change(block, |known| {
+            known.now.insert(byte);
+            known.later.insert(byte);
+            known.changing = true;
+        });
+        let request = match byte {
+            0 => Request::write_zeroes(block * BLOCK, BLOCK, fua, false),
+            _ => {
+                let page = Buf::copied(&[byte; BLOCK as usize]);
+                Request::write(block * BLOCK, page, fua)
+            }
+        };
+        let result = self.volume.start(request).await;
+        if self.stopper.is_stopped() {
+            return;
+        }
+        if let Err(error) = result {
+            return self
+                .seen
+                .note(format!("block {block} is refused: {}", error.report()));
+        }
+        self.seen.change(block, |known| {
+            known.now = BTreeSet::from([byte]);
+            if fua || self.sync {
+                known.later = BTreeSet::from([byte]);
+            }
+            known.changing = false;
+        });
+    }
+
+    async fn flush(&self) {
+        let covered: Vec<_> = (self.blocks())
+            .map(|block| (block, self.seen.change(block, |known| known.now.clone())))
+            .collect();
+        if self.volume.flush().await.is_ok() && !self.stopper.is_stopped() {
+            for (block, now) in covered {
+                self.seen.change(block, |known| known.later = now);
+            }
+        }
+    }
+
+    async fn live(&self, rng: &Rng) {
+        for _ in 0..STEPS {
+            let block = rng.below(BLOCKS / CLIENTS) * CLIENTS + self.number;
+            let byte = 1 + rng.below(250) as u8;
+            match rng.below(12) {
+                0..=3 => self.write(block, byte, rng.chance(1, 8)).await,
+                4 => self.write(block, 0, rng.chance(1, 8)).await,
+                5 => self.flush().await,
+                6 => rt::sleep(Duration::from_micros(rng.below(3000))).await,
+                // A read of what is dirty on a device that is gone fails.
+                7..=8 => {
+                    let found = byte_of(Rc::clone(&self.volume), block).await;
+                    if let (Ok(found), false) = (found, self.stopper.is_stopped()) {
+                        self.seen.read(block, found);
+                    }
+                }
+                // Beside a write it sees old or new, and what comes later the new.
+                _ => {
+                    let before = self.seen.change(block, |known| known.now.clone());
+                    let reading = Promise::new();
+                    let (read, volume) = (reading.clone(), Rc::clone(&self.volume));
+                    rt::spawn(async move { read.set(byte_of(volume, block).await) });
+                    let byte = if rng.chance(1, 4) { 0 } else { byte };
+                    self.write(block, byte, false).await;
+                    if let Ok(found) = reading.get().await
+                        && !before.contains(&found)
+                        && found != byte
+                    {
+                        self.seen
+                            .note(format!("block {block}: {found} beside a write"));
+                    }
+                }
+            }
+            if self.stopper.is_stopped() {
+                return;
+            }
+        }
+    }
+}
+
+fn devices(disks: &[SimDisk]) -> Devices {
+    Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    }
+}
+
+/// What fails, how, and how it is configured.
+struct Life {
+    world: World,
+    rng: Rng,
+    size: u64,
+    durability: Durability,
+    mode: Mode,
+    beside: Rc<Beside>,
+    seen: Rc<Seen>,
+    journal: Buf,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let rng = Rng::labelled(seed, 6);
+        let mut world = World::new(seed);
+        let disk = |name: &str, size: u64| DiskConfig {
+            logical_block_bytes: BLOCK as u32,
+            physical_block_bytes: BLOCK as u32,
+            fua: rng.chance(3, 4),
+            volatile_cache: rng.chance(3, 4),
+            ..DiskConfig::new(name, size)
+        };
+        let cache = disk("cache", 8 << 20);
+        world.add_disk(&DiskConfig {
+            latency_us: if rng.chance(1, 3) {
+                (500, 5000)
+            } else {
+                (20, 200)
+            },
+            ..cache
+        });
+        let backing = disk("backing", BLOCKS * BLOCK);
+        world.add_disk(&DiskConfig {
+            latency_us: (500, 20_000),
+            ..backing
+        });
+        let seen = Seen::default();
+        let blank = Known {
+            now: BTreeSet::from([0]),
+            later: BTreeSet::from([0]),
+            changing: false,
+        };
+        seen.blocks.replace(vec![blank; BLOCKS as usize]);
+        Self {
+            world,
+            size: [BLOCK, 4 * BLOCK][rng.index(2)],
+            durability: match rng.chance(1, 4) {
+                true => Durability::Sync,
+                false => Durability::Flush,
+            },
+            mode: [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough][rng.index(3)],
+            rng,
+            beside: Rc::default(),
+            seen: Rc::new(seen),
+            journal: Buf::zeroed(1 << 16),
+        }
+    }
+
+    async fn open(
+        disks: &[SimDisk],
+        durability: Durability,
+        journal: Buf,
+        boot: u8,
+    ) -> (Cache, RecoveryReport) {
+        let options = CacheOptions {
+            durability,
+            journal: Some(journal),
+            ..CacheOptions::new([boot; 16])
+        };
+        let opened = Cache::open(devices(disks), options).await;
+        opened.expect("opens")
+    }
+
+    fn format(&self) {
+        let disks = self.world.disks().to_vec();
+        let size = self.size;
+        let formatted = async move {
+            let options = FormatOptions::sizes(&[size], [5; 16]);
+            forebay_cache::format(&devices(&disks), &options).await
+        };
+        match self.world.run(1, formatted) {
+            Outcome::Finished(result) => result.expect("formats"),
+            _ => panic!("it does not end"),
+        }
+    }
+
+    /// Clients at work while the cache's device vanishes, or fails a flush. Whether it was not cut off.
+    fn serve(&self, seed: u64) -> bool {
+        let disks = self.world.disks().to_vec();
+        let (beside, seen) = (Rc::clone(&self.beside), Rc::clone(&self.seen));
+        let (rng, stopper) = (Rng::labelled(seed, 7), self.world.stopper());
+        let (durability, mode) = (self.durability, self.mode);
+        let journal = self.journal.clone();
+        if rng.chance(2, 3) {
+            let at = 1 + rng.below(800);
+            let stops = [Stop::BeforeIo(at), Stop::AfterIo(at)];
+            self.world.set_stop(Some(stops[rng.index(2)]));
+        }
+        let served = async move {
+            let (cache, _) = Self::open(&disks, durability, journal, 1).await;
+            let backing = Rc::new(disks[1].clone());
+            let volume =
+                (cache.attach("v", backing, VolumeOptions::new(mode)).await).expect("attaches");
+            beside.epoch.set(cache.volume_epoch("v").expect("attached"));
+            let begin = move |inner: Rc<dyn BlockDevice>| {
+                let beside = Rc::clone(&beside);
+                async move {
+                    rt::sleep(Duration::from_millis(3)).await;
+                    beside.raised.set(true);
+                    let logged: Rc<dyn BlockDevice> = Rc::new(Logged { inner, beside });
+                    Ok(logged)
+                }
+            };
+            cache.accept_divergence("v", begin).expect("agrees");
+            if rng.chance(1, 2) {
+                cache.set_cleaning(Cleaning::Acp);
+            }
+            match rng.chance(1, 2) {
+                true => disks[0].set_faults(FaultPlan {
+                    from_nth: Some((1 + rng.below(300), Trouble::Vanishes)),
+                    ..FaultPlan::default()
+                }),
+                // What it holds can be read on.
+                false => disks[0].set_faults(FaultPlan {
+                    fail_nth: Some((OpClass::Flush, 1 + rng.below(20))),
+                    lose_at_failed_flush: rng.chance(1, 2),
+                    ..FaultPlan::default()
+                }),
+            }
+            let mut ends = Vec::new();
+            for number in 0..CLIENTS {
+                let client = Client {
+                    volume: Rc::clone(&volume),
+                    number,
+                    seen: Rc::clone(&seen),
+                    stopper: stopper.clone(),
+                    sync: durability == Durability::Sync,
+                };
+                let (end, rng) = (Promise::new(), Rng::labelled(seed * CLIENTS + number, 8));
+                ends.push(end.clone());
+                rt::spawn(async move {
+                    client.live(&rng).await;
+                    end.set(());
+                });
+            }
+            for end in ends {
+                end.get().await;
+            }
+            // What is still on its way to the backing device arrives.
+            rt::sleep(Duration::from_secs(1)).await;
+        };
+        match self.world.run(seed, served) {
+            Outcome::Finished(()) => true,
+            Outcome::Crashed => false,
+            Outcome::Deadlock(why) => {
+                self.seen.note(why.to_owned());
+                true
+            }
+        }
+    }
+
+    /// The next process, whose cache's device is well.
+    fn attach_again(&self, power_lost: bool) {
+        let disks = self.world.disks().to_vec();
+        disks[0].set_faults(FaultPlan::default());
+        let (beside, seen) = (Rc::clone(&self.beside), Rc::clone(&self.seen));
+        let (durability, size) = (self.durability, self.size);
+        let (journal, boot) = match power_lost {
+            true => (Buf::zeroed(1 << 16), 2),
+            false => (self.journal.clone(), 1),
+        };
+        let again = async move {
+            let (cache, report) = Self::open(&disks, durability, journal, boot).await;
+            let options = VolumeOptions {
+                epoch: beside.epoch.get() + u64::from(beside.raised.get()),
+                written_elsewhere: Some(beside.written.borrow().clone()),
+                discard_stale_dirty: true,
+                ..VolumeOptions::new(Mode::WriteBack)
+            };
+            let volume =
+                (cache.attach("v", Rc::new(disks[1].clone()), options).await).expect("attaches");
+            for block in 0..BLOCKS {
+                let is_lost = |lost: &forebay_cache::LostRange| {
+                    (lost.offset..lost.offset + lost.len).contains(&(block * BLOCK))
+                };
+                let known = seen.change(block, |known| known.clone());
+                let (at, whole) = (block * BLOCK, block * BLOCK / size * size);
+                let logged = beside.touches(at..at + BLOCK);
+                // Named: lost with a flush, or given up for what was written past a block of the cache, or would have
+                // been.
+                let given_up = match logged {
+                    true => known.changing,
+                    false => beside.touches(whole..whole + size),
+                };
+                if report.lost.iter().any(is_lost) || given_up {
+                    continue;
+                }
+                // What the cache alone had and no flush covered may be gone with it.
+                let may_hold = match logged && !power_lost {
+                    true => known.now,
+                    false => known.later,
+                };
+                let found = byte_of(Rc::clone(&volume), block).await.expect("reads");
+                if !may_hold.contains(&found) {
+                    seen.note(format!(
+                        "later, block {block}: {found}, not {may_hold:?} (logged: {logged})"
+                    ));
+                }
+            }
+        };
+        match self.world.run(2, again) {
+            Outcome::Finished(()) => {}
+            _ => self.seen.note("the next process does not end".to_owned()),
+        }
+    }
+}
+
+/// What is wrong in a life, whether its volume went on without the cache, and whether it was cut off.
+fn live(seed: u64) -> (Vec<String>, bool, bool) {
+    let life = Life::new(seed);
+    life.format();
+    let ended = life.serve(seed);
+    let power_lost = life.rng.chance(1, 2);
+    match power_lost {
+        true => life.world.crash_power(Keep::Random(seed)),
+        false if !ended => life.world.crash_process(seed),
+        false => {}
+    }
+    if life.beside.epoch.get() > 0 {
+        life.attach_again(power_lost);
+    }
+    let wrong = life.seen.wrong.take();
+    (wrong, life.beside.raised.get(), !ended)
+}
+
+#[test]
+fn what_is_written_past_a_failed_cache_stays_written() {
+    let first = super::number("FOREBAY_SEED", 0);
+    let count = super::number("FOREBAY_SEEDS", SEEDS);
+    let (mut diverged, mut cut) = (0, 0);
+    for seed in first..first + count {
+        let (wrong, has_diverged, is_cut) = live(seed);
+        assert!(
+            wrong.is_empty(),
+            "FOREBAY_SEED={seed} FOREBAY_SEEDS=1: {wrong:#?}"
+        );
+        diverged += u64::from(has_diverged);
+        cut += u64::from(has_diverged && is_cut);
+    }
+    eprintln!("{count} lives: {diverged} went on without the cache, {cut} of them were cut off");
+    assert!(count < SEEDS || diverged > count / 3 && cut > count / 20);
+}
+
+/// The first life that finds something missing.
+fn found() -> Option<u64> {
+    (0..PATIENCE).find(|seed| {
+        let lived = catch_unwind(AssertUnwindSafe(|| live(*seed)));
+        lived.is_err() || lived.is_ok_and(|(wrong, ..)| !wrong.is_empty())
+    })
+}
+
+#[test]
+fn what_keeps_a_volume_without_its_cache_right_is_found_missing() {
+    let mut sites: BTreeSet<SitePart> = BTreeSet::new();
+    let _ = reached();
+    for seed in 0..100 {
+        let _ = live(seed);
+        sites.extend(reached());
+    }
+    // No life finds the locks missing yet, nor the flush, which `mode::flush` has made before.
+    sites.retain(|(file, _, _, part)| {
+        file.ends_with("cache/src/diverge.rs") && matches!(part, Part::Wait | Part::Fua)
+    });
+    assert!(sites.len() > 4, "{sites:?}");
+    let mut missed = Vec::new();
+    for site in sites {
+        take_out(Some(site));
+        let seed = found();
+        take_out(None);
+        eprintln!("{site:?}: found by {seed:?}");
+        missed.extend(seed.is_none().then(|| format!("{site:?}")));
+    }
+    for fault in [
+        Fault::DivergeUnannounced,
+        Fault::DivergeBesideCleaner,
+        Fault::ServeDiverged,
+        Fault::FlushDiverged,
+    ] {
+        plant(Some(fault));
+        let seed = found();
+        plant(None);
+        eprintln!("{fault:?}: found by {seed:?}");
+        missed.extend(seed.is_none().then(|| format!("{fault:?}")));
+    }
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+}
