@@ -120,10 +120,9 @@ impl Clients {
         if self.is_over() {
             return std::future::pending().await;
         }
-        let bytes = intent.offset..intent.offset + intent.len;
         if let Err(error) = &result
             && !self.errors_allowed
-            && !self.model.borrow_mut().names_rot(volume, bytes, error)
+            && !self.model.borrow_mut().names_rot(&ticket, error)
         {
             self.fail(format!(
                 "volume {volume}: {intent:?} failed: {}",

@@ -162,6 +162,9 @@ impl Survey<'_> {
         let (cell, dirty, range) = cells[rng.index(cells.len())];
         let at = self.superblock.data_offset + cell * CELL_BYTES as u64;
         self.data.rot(at, CELL_BYTES as u64, 1);
+        if std::env::var_os("FOREBAY_SIM_TRACE").is_some() {
+            eprintln!("rot of data at {at}: {range:?}, dirty: {dirty}");
+        }
         Ok(Damage {
             rotted: dirty.then_some(range).into_iter().collect(),
             ..rotted()
@@ -244,7 +247,8 @@ impl Survey<'_> {
     }
 
     /// Whether anything is lost with a mark. Not with one that ends another, nor with one of *intent*: clean data is not
-    /// believed behind damage. But one of *maybe dirty* may come back for it.
+    /// believed behind damage. But one of *maybe dirty* may come back for it, or one of *intent* over what only a bit-tree
+    /// calls dirty.
     fn matters(&self, lsn: u64, volume: u16, region: u64, state: MarkState) -> bool {
         let before = || {
             (self.replayed.tail..lsn)
@@ -258,12 +262,14 @@ impl Survey<'_> {
                     _ => None,
                 })
         };
+        let tracking = self.superblock.dirty_tracking;
         match state {
-            MarkState::None => false,
+            MarkState::None => {
+                tracking != DirtyTracking::Exact && before() == Some(MarkState::Intent)
+            }
             MarkState::MaybeDirty => true,
             MarkState::Intent => {
                 // What a bit-tree covers counts as dirty where no mark says otherwise.
-                let tracking = self.superblock.dirty_tracking;
                 tracking != DirtyTracking::Exact || before() == Some(MarkState::MaybeDirty)
             }
         }

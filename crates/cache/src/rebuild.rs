@@ -203,9 +203,13 @@ impl Rebuild {
             }
             let was = self.map.slot(slot);
             let place = self.map.place(slot);
-            let state = match note & (MAYBE_DIRTY | INTENT) {
+            let mark = note & (MAYBE_DIRTY | INTENT);
+            // Dirty data is in the tree's leaves alone while no mark says otherwise.
+            let in_tree =
+                (mark == 0 || distrusts) && ask && tracking.may_be_dirty(place, was.class);
+            let state = match mark {
                 MAYBE_DIRTY => MarkState::MaybeDirty,
-                0 if ask && tracking.may_be_dirty(place, was.class) => MarkState::MaybeDirty,
+                0 if in_tree => MarkState::MaybeDirty,
                 0 => MarkState::None,
                 _ => MarkState::Intent,
             };
@@ -216,13 +220,15 @@ impl Rebuild {
                 MarkState::None => {}
             }
             if distrusts && was.valid != was.dirty {
-                match state {
-                    // What was written in place stands nowhere else.
-                    MarkState::MaybeDirty => {
-                        let doubted = tell_of_doubt(superblock, &self.geometry, &was);
-                        report.doubted.extend(doubted);
-                    }
-                    MarkState::Intent | MarkState::None => valid = dirty,
+                // What was written in place stands nowhere else, and is kept. But behind what went round the cache, what is
+                // cached is older, unless that had ended: then it is what is lost.
+                if state == MarkState::MaybeDirty || in_tree {
+                    let kept = state == MarkState::MaybeDirty;
+                    let doubted = tell_of_doubt(superblock, &self.geometry, &was, kept);
+                    report.doubted.extend(doubted);
+                }
+                if state != MarkState::MaybeDirty {
+                    valid = dirty;
                 }
             }
             if note & FORGOTTEN != 0 {
@@ -326,8 +332,14 @@ fn ring_place(lsn: u64, records: u64) -> u32 {
     u32::try_from(lsn % records).expect("a ring place")
 }
 
-/// A block is kept, and will be written back, though a record that let it go may have been damaged.
-fn tell_of_doubt(superblock: &Superblock, geometry: &Geometry, slot: &Slot) -> Option<LostRange> {
+/// A block is kept, and will be written back, though a record that let it go may have been damaged; or let go, though one
+/// that kept it may have been.
+fn tell_of_doubt(
+    superblock: &Superblock,
+    geometry: &Geometry,
+    slot: &Slot,
+    kept: bool,
+) -> Option<LostRange> {
     let mut volumes = superblock.volumes.iter();
     let volume = volumes.find(|volume| volume.id == slot.key.volume())?;
     let range = LostRange {
@@ -335,11 +347,15 @@ fn tell_of_doubt(superblock: &Superblock, geometry: &Geometry, slot: &Slot) -> O
         offset: slot.key.block() * geometry.unit_bytes(),
         len: geometry.block_bytes(slot.class),
     };
+    let done = match kept {
+        true => "kept as dirty",
+        false => "dropped, since newer data went round the cache",
+    };
     tracing::warn!(
         volume = range.volume,
         offset = range.offset,
         len = range.len,
-        "kept as dirty; newer records are damaged, and one of them may have said otherwise: check what was stored there"
+        "{done}; newer records are damaged, and one of them may have said otherwise: check what was stored there"
     );
     Some(range)
 }

@@ -58,7 +58,8 @@ pub struct RecoveryReport {
     pub distrusted_blocks: u64,
     /// Acknowledged and not flushed before a flush of the cache device failed: lost.
     pub lost: Vec<LostRange>,
-    /// Kept as dirty, and to be written back, though a damaged record may have said otherwise.
+    /// Kept as dirty and to be written back, or dropped as older than what went round the cache, though a damaged record may
+    /// have said otherwise.
     pub doubted: Vec<LostRange>,
 }
 

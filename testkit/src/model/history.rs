@@ -62,8 +62,8 @@ pub(super) struct History {
 struct Damage {
     /// The last version by then.
     up_to: u64,
-    /// A read has shown which one it is.
-    shown: bool,
+    /// When a read first showed which one it is. One that was under way then may have found it before.
+    shown_at: u64,
 }
 
 impl Content {
@@ -112,7 +112,7 @@ impl History {
     pub(super) const fn damage(&mut self, up_to: u64) {
         self.damage = Some(Damage {
             up_to,
-            shown: false,
+            shown_at: NEVER,
         });
     }
 
@@ -127,10 +127,10 @@ impl History {
                 || version.read_at < submitted;
             version.number > up_to && took_effect
         });
-        if damage.shown || overtaken || content.number() > up_to {
+        if damage.shown_at < submitted || overtaken || content.number() > up_to {
             return false;
         }
-        damage.shown = true;
+        damage.shown_at = damage.shown_at.min(now);
         self.versions.retain(|version| version.number > up_to);
         self.versions.insert(
             0,
@@ -178,7 +178,10 @@ impl History {
 
     /// Everything that took effect before a flush was submitted is promised.
     pub(super) fn promise(&mut self, flush_submitted: u64) {
-        if self.damage.is_some_and(|damage| damage.shown) {
+        if self
+            .damage
+            .is_some_and(|damage| damage.shown_at < flush_submitted)
+        {
             self.damage = None;
         }
         for version in &mut self.versions {
@@ -238,7 +241,7 @@ impl History {
         if known.is_ok()
             && let Some(damage) = &mut self.damage
         {
-            damage.shown = true;
+            damage.shown_at = damage.shown_at.min(now);
         }
         known
     }
@@ -301,7 +304,7 @@ impl History {
     /// Power was lost: what was not promised is there, or never will be.
     pub(super) fn lose_power(&mut self, now: u64) {
         if let Some(damage) = &mut self.damage {
-            damage.shown = false;
+            damage.shown_at = NEVER;
         }
         let dead = self.dead(|version| version.promised);
         let mut dead = dead.iter();

@@ -169,6 +169,9 @@ impl Model {
         self.now += 1;
         let range = ticket.first..ticket.first + ticket.sectors;
         let now = self.now;
+        if !matches!(ticket.op, Op::Read | Op::Flush) {
+            self.forget_told(ticket.volume, range.clone());
+        }
         match ticket.op {
             Op::Read => {
                 let at = self.reads.iter().position(|&at| at == ticket.submitted);
@@ -185,6 +188,7 @@ impl Model {
                             history.promise(ticket.submitted);
                         }
                     }
+                    self.promise_rewritten(ticket.volume, ticket.submitted);
                 }
             }
             Op::Write { fua } | Op::WriteZeroes { fua, .. } => {
@@ -198,7 +202,7 @@ impl Model {
                     history.end(ticket.number, how, promised, now);
                 }
                 if result.is_ok() {
-                    self.rewritten(ticket.volume, range);
+                    self.rewritten(ticket.volume, range, promised);
                 }
             }
             Op::Discard => {
@@ -251,6 +255,7 @@ impl Model {
     pub fn crash(&mut self, loss: Loss) {
         self.now += 1;
         self.reads.clear();
+        self.lose_rewritten(loss);
         for history in self.volumes.iter_mut().flatten() {
             if history.is_settled() {
                 continue;

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use forebay_block::{Error, ErrorKind};
 
-use super::Model;
 use super::history::History;
+use super::{Loss, Model, Ticket};
 use crate::stack::LostRange;
 use crate::stamp::SECTOR_BYTES;
 
@@ -20,6 +20,12 @@ pub(super) struct Rot {
     told: bool,
     /// A client was told at least once.
     found: bool,
+    /// When something was last being written there: what was asked before that tells of the past.
+    written_at: u64,
+    /// When all of it was first rewritten. Who asked before that may be told of it later.
+    rewritten_at: Option<u64>,
+    /// Power loss does not undo that.
+    promised: bool,
 }
 
 fn sectors(range: &LostRange) -> Range<usize> {
@@ -38,6 +44,9 @@ impl Model {
             range,
             told: false,
             found: false,
+            written_at: 0,
+            rewritten_at: None,
+            promised: false,
         });
     }
 
@@ -51,28 +60,32 @@ impl Model {
 
     /// Whether there is dirty data that rotted.
     #[must_use]
-    pub const fn has_rot(&self) -> bool {
-        !self.rot.is_empty()
+    pub fn has_rot(&self) -> bool {
+        self.rot.iter().any(|rot| rot.rewritten_at.is_none())
     }
 
-    /// Whether an operation on these bytes may fail with `error`, because of rot that it names.
-    pub fn names_rot(&mut self, volume: usize, bytes: Range<u64>, error: &Error) -> bool {
+    /// Whether an operation may fail with `error`, because of rot that it names.
+    pub fn names_rot(&mut self, ticket: &Ticket, error: &Error) -> bool {
         if error.kind() != ErrorKind::Corrupt {
             return false;
         }
         let report = error.report();
-        let touched = bytes.start as usize / SECTOR_BYTES..bytes.end as usize / SECTOR_BYTES;
+        let (volume, touched) = (ticket.volume, ticket.first..ticket.first + ticket.sectors);
         let histories = &self.volumes[volume];
         let mut named = false;
         for rot in &mut self.rot {
             let place = format!("{} bytes at {} ", rot.range.len, rot.range.offset);
-            if rot.range.volume == volume
+            let may_be_there = rot.rewritten_at.is_none_or(|at| ticket.submitted < at);
+            if may_be_there
+                && rot.range.volume == volume
                 && overlap(&sectors(&rot.range), &touched)
                 && report.contains(&place)
             {
                 // Who writes there just now may end that at any time.
                 let mut there = histories[sectors(&rot.range)].iter();
-                rot.told = !there.any(History::is_in_flight);
+                if !there.any(History::is_in_flight) && rot.written_at < ticket.submitted {
+                    rot.told = true;
+                }
                 (rot.found, named) = (true, true);
             }
         }
@@ -82,25 +95,49 @@ impl Model {
     /// Rot of which no client was told yet.
     #[must_use]
     pub fn unfound_rot(&self) -> Vec<LostRange> {
-        let unfound = self.rot.iter().filter(|rot| !rot.found);
+        let unfound = self.rot.iter();
+        let unfound = unfound.filter(|rot| !rot.found && rot.rewritten_at.is_none());
         unfound.map(|rot| rot.range).collect()
     }
 
-    /// Something is being written there.
+    /// A write there begins, or has ended.
     pub(super) fn forget_told(&mut self, volume: usize, written: Range<usize>) {
         for rot in &mut self.rot {
             if rot.range.volume == volume && overlap(&sectors(&rot.range), &written) {
                 rot.told = false;
+                rot.written_at = self.now;
             }
         }
     }
 
     /// All of this was rewritten.
-    pub(super) fn rewritten(&mut self, volume: usize, written: Range<usize>) {
-        self.rot.retain(|rot| {
+    pub(super) fn rewritten(&mut self, volume: usize, written: Range<usize>, promised: bool) {
+        for rot in &mut self.rot {
             let lost = sectors(&rot.range);
-            rot.range.volume != volume || lost.start < written.start || written.end < lost.end
-        });
+            let whole = written.start <= lost.start && lost.end <= written.end;
+            if rot.range.volume == volume && whole {
+                rot.rewritten_at.get_or_insert(self.now);
+                rot.promised |= promised;
+            }
+        }
+    }
+
+    /// What was rewritten before a flush was submitted is gone for good.
+    pub(super) fn promise_rewritten(&mut self, volume: usize, flush_submitted: u64) {
+        let of_volume = (self.rot.iter_mut()).filter(|rot| rot.range.volume == volume);
+        for rot in of_volume {
+            rot.promised |= rot.rewritten_at.is_some_and(|at| at < flush_submitted);
+        }
+    }
+
+    /// Nothing is in flight. What was rewritten and not promised is back after power loss.
+    pub(super) fn lose_rewritten(&mut self, loss: Loss) {
+        self.rot.retain(|rot| !rot.promised);
+        if loss == Loss::Power {
+            for rot in &mut self.rot {
+                rot.found |= rot.rewritten_at.take().is_some();
+            }
+        }
     }
 
     /// What was said to be lost is not read again.

@@ -280,6 +280,19 @@ fn damage_brings_back_what_was_there_once_and_for_good() {
 }
 
 #[test]
+fn behind_damage_a_slow_read_may_find_what_a_fast_one_no_longer_does() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(FUA);
+    bench.run(FUA);
+    bench.model.damage(RANGE);
+    let slow = bench.begin(Op::Read);
+    let third = bench.run(WRITE);
+    assert!(bench.reads(third));
+    assert!(!bench.may_read(first));
+    assert!(bench.end_read(&slow, first));
+}
+
+#[test]
 fn rot_is_an_error_that_names_it_until_all_of_it_is_rewritten() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(FUA);
@@ -289,21 +302,52 @@ fn rot_is_an_error_that_names_it_until_all_of_it_is_rewritten() {
         let what = format!("volume v: 512 bytes at {place} are lost");
         Error::new(kind, what)
     };
+    let intent = |offset| Intent {
+        op: Op::Read,
+        offset,
+        len: 512,
+    };
+    let (there, _) = bench.model.submit(0, intent(0));
+    let (beside, _) = bench.model.submit(0, intent(512));
     for (told, allowed) in [
         (error(ErrorKind::Io, 0), false),
         (error(ErrorKind::Corrupt, 512), false),
         (error(ErrorKind::Corrupt, 0), true),
     ] {
-        assert_eq!(bench.model.names_rot(0, 0..512, &told), allowed, "{told}");
+        assert_eq!(bench.model.names_rot(&there, &told), allowed, "{told}");
     }
-    assert!(
-        !bench
-            .model
-            .names_rot(0, 512..1024, &error(ErrorKind::Corrupt, 0))
-    );
+    let elsewhere = error(ErrorKind::Corrupt, 0);
+    assert!(!bench.model.names_rot(&beside, &elsewhere));
     assert_eq!(bench.model.unfound_rot(), []);
     assert!(!bench.reads(first), "it was said to be lost");
     let second = bench.run(WRITE);
     assert!(!bench.model.has_rot());
     assert!(bench.reads(second));
+    bench.model.crash(Loss::Power);
+    assert!(bench.model.has_rot(), "the write was not promised");
+    let second = bench.run(WRITE);
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert!(!bench.model.has_rot());
+    assert!(bench.reads(second));
+}
+
+#[test]
+fn what_was_asked_before_a_write_tells_nothing_of_what_is_there_after_it() {
+    let mut bench = Bench::new(Promise::Flush);
+    bench.run(FUA);
+    bench.model.rot(RANGE);
+    let read = Intent {
+        op: Op::Read,
+        offset: 0,
+        len: 512,
+    };
+    let (slow, _) = bench.model.submit(0, read);
+    bench.run(Op::Discard);
+    let error = Error::new(ErrorKind::Corrupt, "volume v: 512 bytes at 0 are lost");
+    assert!(bench.model.names_rot(&slow, &error));
+    assert!(bench.reads(0), "the discard may have ended that");
+    let (later, _) = bench.model.submit(0, read);
+    assert!(bench.model.names_rot(&later, &error));
+    assert!(!bench.reads(0), "it was said to be lost");
 }

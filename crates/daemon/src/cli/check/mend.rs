@@ -109,7 +109,7 @@ impl Work {
         for range in &recovery.doubted {
             let range = named(range);
             lines.push(format!(
-                "CHECK: {range} are kept as dirty; newer records are damaged, and one may have said otherwise"
+                "CHECK: {range} are kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise"
             ));
         }
         lines
