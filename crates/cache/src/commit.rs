@@ -266,7 +266,7 @@ impl Engine {
     /// Stops taking writes, for good: what follows is an answer to `error`.
     pub(crate) fn fail(&self, error: Error) {
         if self.commit.is_alive() {
-            tracing::error!(error = %error.report(), "the cache device failed; reads go on where they can, writes are refused until restart");
+            tracing::error!(error = %error.report(), "the cache device failed; reads go on where they can, and writes are refused until restart, but of volumes that go on without it");
         }
         let error = Error::with_source(
             ErrorKind::Io,

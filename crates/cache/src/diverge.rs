@@ -9,6 +9,7 @@
 //! belongs to the rest nobody may be able to read, and the backing device has something older.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
-use crate::map::{CLEANING, NO_RECORD, PENDING, UNFLUSHED};
+use crate::map::{CLEANING, DYING, NO_RECORD, PENDING, UNFLUSHED};
 use crate::open::Cache;
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
@@ -31,8 +32,8 @@ pub(crate) struct Divergence {
     begin: Box<dyn Fn(Rc<dyn BlockDevice>) -> Begun>,
     beginning: Semaphore,
     begun: Cell<bool>,
-    /// Blocks with dirty data of which nobody knows whether it is durable in the cache; none until somebody asks.
-    owed: RefCell<Option<Vec<BlockId>>>,
+    /// What no flush covers, bytes of the volume; none until somebody asks.
+    owed: RefCell<Option<Vec<Range<u64>>>>,
 }
 
 impl std::fmt::Debug for Divergence {
@@ -82,8 +83,9 @@ impl Attached {
     }
 
     /// Before the first write that goes round a failed cache.
-    async fn begin_to_diverge(&self) -> Result<()> {
+    async fn begin_to_diverge(&self, engine: &Engine) -> Result<()> {
         let divergence = self.divergence.get().expect("agreed to");
+        engine.owe(self);
         if divergence.begun.get() || planted(Fault::DivergeUnannounced) {
             return Ok(());
         }
@@ -96,6 +98,22 @@ impl Attached {
                 self.name
             ))
         })
+    }
+
+    /// This was written past the cache.
+    fn owes_no_more(&self, written: Range<u64>) {
+        let divergence = self.divergence.get().expect("agreed to");
+        let mut owed = divergence.owed.borrow_mut();
+        let Some(owed) = owed.as_mut().filter(|owed| !owed.is_empty()) else {
+            return;
+        };
+        *owed = (owed.drain(..))
+            .flat_map(|range| {
+                let before = range.start..range.end.min(written.start);
+                let behind = range.start.max(written.end)..range.end;
+                [before, behind].into_iter().filter(|rest| !rest.is_empty())
+            })
+            .collect();
     }
 
     async fn begin_alone(&self, divergence: &Divergence) -> Result<()> {
@@ -164,25 +182,41 @@ impl Engine {
         Ok(touched & entry.dirty != 0)
     }
 
-    /// Blocks of a volume with dirty data that may not be durable in the cache, which has failed.
-    fn owed(&self, volume: &Attached) -> Vec<BlockId> {
+    /// Once: notes what of a volume is not durable in the cache, which has failed, and that nobody can make durable there.
+    ///
+    /// That is what is dirty without a durable record. And what was written in its place since the last flush, clean or not:
+    /// the device may have what was there before, under a record, a mark or a bit that calls it dirty, and then the next
+    /// process writes that over what the backing device got since. A kill that is not durable changes nothing of that; what
+    /// has no record yet is dead after power loss.
+    fn owe(&self, volume: &Attached) {
         let divergence = volume.divergence.get().expect("agreed to");
-        let mut owed = divergence.owed.borrow_mut();
-        let map = self.map.borrow();
-        let owed = owed.get_or_insert_with(|| {
+        if divergence.owed.borrow().is_some() {
+            return;
+        }
+        let mut owed = Vec::new();
+        // With `sync`, what was acknowledged is durable.
+        if !self.sync_durability() && !planted(Fault::FlushDiverged) {
+            let map = self.map.borrow();
             let not_flushed = self.commit.not_flushed();
             let log = self.commit.log.borrow();
-            let is_durable = |slot: &BlockId| {
-                let entry = map.slot(*slot);
-                let recorded = entry.record_at != NO_RECORD && !log.in_flight(entry.record_at);
-                recorded && !entry.has(PENDING | UNFLUSHED) && !not_flushed.contains(slot)
-            };
-            let slots = map.of_volume(volume.id);
-            slots.filter(|slot| !is_durable(slot)).collect()
-        });
-        // The cache takes nothing more: it only gets less.
-        owed.retain(|slot| map.slot(*slot).dirty != 0);
-        owed.clone()
+            for slot in map.of_volume(volume.id) {
+                let entry = map.slot(slot);
+                let block = entry.block();
+                let limit = volume.limit(self.geometry, block);
+                let at = |byte| self.geometry.backing_offset(block, byte);
+                let recorded = entry.record_at != NO_RECORD;
+                let overwritten = entry.has(UNFLUSHED) || not_flushed.contains(&slot);
+                let is_durable = recorded && !log.in_flight(entry.record_at) && !entry.has(PENDING);
+                if overwritten && (recorded || entry.has(DYING)) && !planted(Fault::OweDirtyAlone) {
+                    owed.push(at(0)..at(limit));
+                } else if overwritten || !is_durable {
+                    let runs = self.geometry.runs(entry.class, entry.dirty, 0..limit);
+                    owed.extend(runs.map(|run| at(run.start)..at(run.end)));
+                }
+            }
+            owed.sort_unstable_by_key(|range| range.start);
+        }
+        *divergence.owed.borrow_mut() = Some(owed);
     }
 
     /// Granules are not there any more, as far as this process goes.
@@ -202,7 +236,7 @@ pub(crate) async fn write(
     volume: &Rc<Attached>,
     job: Job<Stretch>,
 ) -> Result<()> {
-    volume.begin_to_diverge().await?;
+    volume.begin_to_diverge(engine).await?;
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
@@ -220,6 +254,7 @@ pub(crate) async fn write(
             if let Some(slot) = found {
                 engine.drop_from_map(slot, engine.geometry.touched(part));
             }
+            volume.owes_no_more(offset..offset + part.len() as u64);
             Ok(())
         })
         .await
@@ -236,7 +271,7 @@ pub(crate) async fn zero(
     if request.op == Op::Discard {
         return Ok(());
     }
-    volume.begin_to_diverge().await?;
+    volume.begin_to_diverge(engine).await?;
     let mut locks = Vec::with_capacity(parts.len());
     for part in parts {
         locks.push(engine.lock_blocks(Site::here(), volume, part).await);
@@ -254,10 +289,12 @@ pub(crate) async fn zero(
             given_way.push((slot, engine.geometry.touched(&piece)));
         }
     }
+    let zeroed = request.offset..request.offset + request.len;
     volume.backing.change(request, durable).await?;
     for (slot, granules) in given_way {
         engine.drop_from_map(slot, granules);
     }
+    volume.owes_no_more(zeroed);
     Ok(())
 }
 
@@ -268,16 +305,16 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<
     if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;
     }
-    let none_owed = engine.sync_durability() || planted(Fault::FlushDiverged);
-    let owed = match none_owed {
-        true => Vec::new(),
-        false => engine.owed(volume),
-    };
-    let mut ranges = engine.dirty_ranges(owed.iter().copied()).into_iter();
-    let Some(first) = ranges.next() else {
+    engine.owe(volume);
+    let divergence = volume.divergence.get().expect("agreed to");
+    let owed = divergence.owed.borrow();
+    let Some((first, others)) = owed.as_ref().and_then(|owed| owed.split_first()) else {
         return Ok(());
     };
-    let beside = ranges.fold(String::new(), |_, _| " and others".into());
+    let beside = match others.len() {
+        0 => "",
+        _ => " and others",
+    };
     Err(Error::new(
         ErrorKind::Io,
         format!(

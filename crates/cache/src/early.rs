@@ -26,16 +26,15 @@ pub struct EarlyVolume {
     info: DeviceInfo,
     volume: u16,
     tracts: Tracts,
-    /// What waits for the cache.
-    waiting: RefCell<Vec<(Request, Completion)>>,
-    /// The cache's own device for the volume, or why there is none.
-    opened: OnceCell<Result<Rc<dyn BlockDevice>>>,
     reads: Rc<Reads>,
 }
 
-/// Reads from the backing device.
+/// Reads from the backing device, and what waits for the cache.
 struct Reads {
     backing: Rc<dyn BlockDevice>,
+    waiting: RefCell<Vec<(Request, Completion)>>,
+    /// The cache's own device for the volume, or why there is none.
+    opened: OnceCell<Result<Rc<dyn BlockDevice>>>,
     under_way: RefCell<Vec<Range<u64>>>,
     ended: WaitList,
     count: Cell<u64>,
@@ -45,7 +44,7 @@ impl std::fmt::Debug for EarlyVolume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EarlyVolume")
             .field("name", &self.info.name)
-            .field("waiting", &self.waiting.borrow().len())
+            .field("waiting", &self.waiting())
             .finish_non_exhaustive()
     }
 }
@@ -53,7 +52,9 @@ impl std::fmt::Debug for EarlyVolume {
 impl EarlyVolume {
     /// The volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will make of `backing`; none if
     /// that must look at the map first: the cache does not know where the volume may be dirty, or the volume was
-    /// written without the cache, or is another or of another size than before.
+    /// written without the cache, or is another or of another size than before. Or what the last process left in the
+    /// cache of the device itself must be flushed before anything is read, by who can note that this failed: with
+    /// [`Durability::Sync`], where what is read is durable, or after a flush that failed.
     #[must_use]
     pub fn new(
         devices: &Devices,
@@ -75,7 +76,9 @@ impl EarlyVolume {
             && !options.adopt;
         let others = (superblock.volumes.iter())
             .any(|other| other.id != known.id && identity != 0 && other.identity == identity);
-        if !is_same || others {
+        let flush_first =
+            known.flush_failed || durability == Durability::Sync && info.volatile_cache;
+        if !is_same || others || flush_first {
             return None;
         }
         let geometry = Geometry::of(superblock);
@@ -85,10 +88,10 @@ impl EarlyVolume {
             info: volume_info(name, size_bytes, &info, &data, geometry, durability),
             volume: known.id,
             tracts,
-            waiting: RefCell::default(),
-            opened: OnceCell::new(),
             reads: Rc::new(Reads {
                 backing,
+                waiting: RefCell::default(),
+                opened: OnceCell::new(),
                 under_way: RefCell::default(),
                 ended: WaitList::new(),
                 count: Cell::new(0),
@@ -99,8 +102,8 @@ impl EarlyVolume {
     /// Goes on with the cache's device for the volume, or with an error: what waits is given to it, in its order. A
     /// second call is ignored.
     pub fn hand_over(&self, opened: Result<Rc<dyn BlockDevice>>) {
-        if self.opened.set(opened).is_ok() {
-            for (request, done) in self.waiting.take() {
+        if self.reads.opened.set(opened).is_ok() {
+            for (request, done) in self.reads.waiting.take() {
                 self.submit(request, done);
             }
         }
@@ -115,7 +118,7 @@ impl EarlyVolume {
     /// Requests that wait for the cache.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.borrow().len()
+        self.reads.waiting.borrow().len()
     }
 
     /// Whether the backing device has all of what a request reads, as far as is known without the map.
@@ -138,6 +141,7 @@ impl Reads {
         let bytes = bytes(&request);
         self.under_way.borrow_mut().push(bytes.clone());
         self.count.set(self.count.get() + 1);
+        let again = request.buf.clone();
         let (reads, io) = (Rc::clone(self), self.backing.start(request));
         rt::spawn(async move {
             let result = io.await;
@@ -147,21 +151,34 @@ impl Reads {
                 under_way.swap_remove(at.expect("it was put there"));
             }
             reads.ended.wake_all();
-            done.complete(result);
+            match (result, again) {
+                // The cache may have a copy.
+                (Err(_), Some(buf)) => reads.ask_cache(Request::read(bytes.start, buf), done),
+                (result, _) => done.complete(result),
+            }
         });
+    }
+
+    /// Gives a read to the cache, when that is there.
+    fn ask_cache(&self, request: Request, done: Completion) {
+        match self.opened.get() {
+            Some(Ok(opened)) => opened.submit(request, done),
+            Some(Err(error)) => done.complete(Err(error.clone())),
+            None => self.waiting.borrow_mut().push((request, done)),
+        }
     }
 }
 
 impl BlockDevice for EarlyVolume {
     fn info(&self) -> DeviceInfo {
-        match self.opened.get() {
+        match self.reads.opened.get() {
             Some(Ok(opened)) => opened.info(),
             _ => self.info.clone(),
         }
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        match self.opened.get() {
+        match self.reads.opened.get() {
             Some(Ok(opened)) => {
                 let changes = !matches!(request.op, Op::Read | Op::Flush);
                 if !changes || self.reads.under_way.borrow().is_empty() {
@@ -181,7 +198,7 @@ impl BlockDevice for EarlyVolume {
                 } else if self.is_clean_read(&request) {
                     self.reads.read(request, done);
                 } else {
-                    self.waiting.borrow_mut().push((request, done));
+                    self.reads.waiting.borrow_mut().push((request, done));
                 }
             }
         }

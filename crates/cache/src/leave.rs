@@ -108,6 +108,8 @@ impl Cache {
             while engine.is_cleaning() {
                 rt::sleep(Duration::from_millis(1)).await;
             }
+            // Nor may the superblock be written after the cache is closed.
+            engine.tracts_are_quiet().await;
         };
         let cleaned = rt::at_most(until.saturating_sub(rt::now()), cleaned).await;
         result = result.and(cleaned.ok_or_else(|| late("a write-back")));

@@ -33,12 +33,16 @@ pub enum Fault {
     ServeDiverged,
     /// Tracts: one is called clean while something in it is dirty.
     ClearDirtyTract,
+    /// Tracts: one is called clean while a slot in it is not flushed, and may hold something older.
+    ClearUnflushedTract,
     /// Tracts: a writer believes in a bit that is being cleared.
     ClearTractBehind,
     /// Rule 6: a failed cache is written past before the epoch is raised, and nothing is logged.
     DivergeUnannounced,
     /// Rule 9: a flush past a failed cache succeeds though that took along what no flush covered.
     FlushDiverged,
+    /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
+    OweDirtyAlone,
 }
 
 #[cfg(any(test, feature = "plant"))]

@@ -7,8 +7,8 @@
 //!
 //! Bits go lazily: when nothing in the tract was dirty for a while. A block turns clean in the map after its write-back was
 //! flushed on the backing device, so from then on that has what was acknowledged. That a record may call the block dirty
-//! still does no harm: the copy holds the same, until something is written there, which sets the bit first (or goes round
-//! the cache, after the record that calls it clean).
+//! still does no harm once what was written to its slot is flushed there, which the bit waits for: the copy holds the same,
+//! until something is written there, which sets the bit first (or goes round the cache, after the record that calls it clean).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,6 +22,7 @@ use forebay_metadata::superblock::{TRACT_BITS, Tracts};
 use forebay_policy::BlockKey;
 
 use crate::engine::Engine;
+use crate::map::LIVE;
 use crate::plant::{Fault, planted};
 
 /// The bit of a tract goes when nothing in it was dirty at two ticks, so far apart, one after the other.
@@ -176,6 +177,32 @@ impl Engine {
         Ok(())
     }
 
+    /// Bits that are set, of tracts in which nothing is dirty, nor was written to the cache since that was last flushed:
+    /// what a slot holds after power loss may be older than what the backing device has, and called dirty.
+    fn clean_tracts(&self) -> Vec<usize> {
+        let (map, set) = (self.map.borrow(), self.tracts.set.borrow());
+        let not_flushed = self.commit.not_flushed();
+        let doubtful = not_flushed.into_iter().filter(|slot| map.has(*slot, LIVE));
+        let mut doubtful: Vec<usize> = doubtful
+            .map(|slot| map.slot(slot).key)
+            .map(|key| self.geometry.tract_bit(key.volume(), key.block()))
+            .collect();
+        doubtful.sort_unstable();
+        let is_flushed = |bit: &usize| {
+            doubtful.binary_search(bit).is_err() || planted(Fault::ClearUnflushedTract)
+        };
+        let is_clean = |bit: &usize| {
+            map.tracts.is_clean(*bit) && is_flushed(bit) || planted(Fault::ClearDirtyTract)
+        };
+        set.dirty().filter(is_clean).collect()
+    }
+
+    /// Waits for who changes bits just now: when the cache is closing, nobody does from then on.
+    pub(crate) async fn tracts_are_quiet(&self) {
+        self.tracts.turn.acquire(1).await;
+        self.tracts.turn.release(1);
+    }
+
     /// The task that clears bits of tracts that have been clean for a while.
     pub(crate) async fn tract_timer(self: Rc<Self>) {
         let mut clean_before: Vec<usize> = Vec::new();
@@ -185,12 +212,11 @@ impl Engine {
                 return;
             }
             self.tracts.turn.acquire(1).await;
-            let clean: Vec<usize> = {
-                let (map, set) = (self.map.borrow(), self.tracts.set.borrow());
-                let is_clean =
-                    |bit: &usize| map.tracts.is_clean(*bit) || planted(Fault::ClearDirtyTract);
-                set.dirty().filter(is_clean).collect()
-            };
+            if self.stopping.get() || !self.commit.is_alive() {
+                self.tracts.turn.release(1);
+                return;
+            }
+            let clean = self.clean_tracts();
             let twice: Vec<usize> = (clean.iter().copied())
                 .filter(|bit| clean_before.binary_search(bit).is_ok())
                 .collect();

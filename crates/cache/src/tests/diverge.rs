@@ -8,6 +8,7 @@ use forebay_block::{Completion, DeviceInfo, Op, Request};
 use forebay_io::sim::{FaultPlan, Trouble};
 
 use super::*;
+use crate::plant::{Fault, plant};
 
 const BLOCK: u64 = 4096;
 
@@ -192,6 +193,57 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
             }
         });
     }
+}
+
+/// What power loss leaves of a slot that no flush covered may be older than what was written back from it, and durable as
+/// dirty: it would be written over that.
+#[test]
+fn a_flush_minds_what_is_clean_over_something_older() {
+    let flushes_with = |fault: Option<Fault>| {
+        run(&world(2, 4 << 20, 512), async move |disks| {
+            make(&disks, BLOCK as u32).await;
+            let devices = Devices {
+                data: Rc::new(disks[0].clone()),
+                metadata: None,
+            };
+            let options = CacheOptions {
+                journal: Some(Buf::zeroed(1 << 16)),
+                commit_interval: Duration::from_secs(3600),
+                ..CacheOptions::new([9; 16])
+            };
+            let (cache, _) = Cache::open(devices, options).await.expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let (written, _) = agree(&cache);
+            cache.set_cleaning(Cleaning::Nop);
+            volume.write(0, page(1)).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            volume.write(0, page(2)).await.expect("writes");
+            cache.set_cleaning(Cleaning::Acp);
+            while cache.stats().dirty_blocks > 0 {
+                rt::sleep(Duration::from_millis(10)).await;
+            }
+            vanishes(&disks[0], 1);
+            volume.write(8 * BLOCK, page(3)).await.expect("goes past");
+            plant(fault);
+            let flushed = volume.flush().await;
+            plant(None);
+            if let Err(error) = &flushed {
+                assert!(error.report().contains("4096 bytes at 0:"), "{error:?}");
+                let part = Buf::copied(&[4; 512]);
+                volume.write(512, part).await.expect("a part");
+                volume.flush().await.expect_err("the rest is owed still");
+                volume.write(0, page(2)).await.expect("writes");
+                volume.flush().await.expect("all is there");
+                assert!(written.borrow().contains(&(0..BLOCK)));
+            }
+            flushed.is_ok()
+        })
+    };
+    assert!(!flushes_with(None));
+    assert!(
+        flushes_with(Some(Fault::OweDirtyAlone)),
+        "it is found missing"
+    );
 }
 
 /// What a vanished cache is asked first need not be a write.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use forebay_block::{Completion, DeviceInfo, Error, Request};
+use forebay_io::sim::{FaultPlan, OpClass};
 use forebay_io::sync::Promise;
 use forebay_metadata::superblock::{Superblock, Tracts};
 
@@ -231,8 +232,14 @@ fn what_must_look_at_the_map_is_not_served_early() {
         other.volumes[0] = known.volumes[0].clone();
         other.volumes[0].identity = 77;
         assert!(!is_early(&other, &plain), "it is another device");
+        other.volumes[0] = known.volumes[0].clone();
+        other.volumes[0].flush_failed = true;
+        assert!(!is_early(&other, &plain), "what may be lost is told first");
         other.volumes.clear();
         assert!(!is_early(&other, &plain), "it is new");
+        let (devices, backing) = (devices(&disks), Rc::new(disks[1].clone()));
+        let early = EarlyVolume::new(&devices, &known, Durability::Sync, "v", backing, &plain);
+        assert!(early.is_none(), "what was left there is flushed first");
     });
 }
 
@@ -261,6 +268,72 @@ fn a_tract_is_dirty_on_media_while_something_in_it_is() {
         assert_eq!(dirty_tracts(&disks).await, [0; 0]);
         volume.write(5 * TRACT, data()).await.expect("writes");
         assert_eq!(dirty_tracts(&disks).await, [5]);
+    });
+}
+
+/// A cache that asks for nothing by itself, and has one block with 3, durable and dirty, and with 4, which no flush of the cache
+/// covered and the backing device has.
+async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
+    let options = CacheOptions {
+        journal: Some(Buf::zeroed(1 << 16)),
+        commit_interval: Duration::from_secs(3600),
+        ..CacheOptions::new([9; 16])
+    };
+    let (cache, _) = Cache::open(devices(disks), options).await.expect("opens");
+    let volume = attach(&cache, disks, Mode::WriteBack).await;
+    cache.set_cleaning(Cleaning::Nop);
+    let data = |byte| Buf::copied(&[byte; 4096]);
+    volume.write(0, data(3)).await.expect("writes");
+    volume.flush().await.expect("flushes");
+    volume.write(0, data(4)).await.expect("writes");
+    cache.set_cleaning(Cleaning::Acp);
+    while cache.stats().dirty_blocks > 0 {
+        rt::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(disks[1].peek(0, 1), [4]);
+    (cache, volume)
+}
+
+/// What power loss makes of a slot that is not flushed may be older than the backing device, and called dirty.
+#[test]
+fn a_bit_stays_until_what_was_written_back_is_flushed_in_the_cache_as_well() {
+    let stays_with = |fault: Option<Fault>| {
+        run(&world(8, 2 << 20, 512), async move |disks| {
+            make_with_tracts(&disks).await;
+            let (_cache, volume) = leave_overwritten(&disks).await;
+            plant(fault);
+            rt::sleep(Duration::from_secs(20)).await;
+            plant(None);
+            let stays = dirty_tracts(&disks).await == [0];
+            volume.flush().await.expect("flushes");
+            rt::sleep(Duration::from_secs(20)).await;
+            assert_eq!(dirty_tracts(&disks).await, [0; 0]);
+            stays
+        })
+    };
+    assert!(stays_with(None));
+    assert!(
+        !stays_with(Some(Fault::ClearUnflushedTract)),
+        "it is found missing"
+    );
+}
+
+/// The cache may have a copy.
+#[test]
+fn a_read_that_the_backing_device_fails_is_the_caches() {
+    run(&world(9, 2 << 20, 512), async |disks| {
+        leave_dirty(&disks).await;
+        let volume = early(&disks).await.expect("nothing has changed");
+        disks[1].set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Read, 1)),
+            ..FaultPlan::default()
+        });
+        let reading = read(&volume, TRACT);
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(!reading.is_set(), "it waits for the cache");
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        volume.hand_over(Ok(attach(&cache, &disks, Mode::WriteBack).await));
+        assert_eq!(reading.get().await, (Ok(()), vec![7; 4096]));
     });
 }
 
