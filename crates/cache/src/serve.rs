@@ -343,6 +343,19 @@ impl Engine {
         }
     }
 
+    /// Locks what a write touches, in a cache that takes writes. Whoever held the lock may have failed with the cache:
+    /// what they meant to have on media, say that a block is dead, is in the map and nowhere else.
+    pub(crate) async fn lock_to_write(
+        &self,
+        site: Site,
+        volume: &Attached,
+        part: &Stretch,
+    ) -> Result<Guard<'_>> {
+        let guard = self.lock_blocks(site, volume, part).await;
+        self.check_alive()?;
+        Ok(guard)
+    }
+
     /// What [`Engine::lock_blocks`] locks, as things are.
     pub(crate) fn granules_to_lock(&self, volume: &Attached, part: &Stretch) -> u64 {
         let units = self.geometry.units(part);

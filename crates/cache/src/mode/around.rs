@@ -38,7 +38,9 @@ pub(super) async fn write_beside(
     job: Job<Stretch>,
     copy: Copy,
 ) -> Result<()> {
-    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    let _lock = engine
+        .lock_to_write(Site::here(), volume, &job.part)
+        .await?;
     let present = move |engine, volume: Rc<Attached>, slot, job| async move {
         volume.counters.write_hits.add(1);
         write_present(&engine, &volume, slot, &job, copy).await

@@ -80,7 +80,9 @@ async fn write_part(
     job: Job<Stretch>,
     using: Use,
 ) -> Result<()> {
-    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    let _lock = engine
+        .lock_to_write(Site::here(), volume, &job.part)
+        .await?;
     if job.sequential || engine.above_dirty_limit() {
         let present = move |engine, volume, slot, job| async move {
             write_present(&engine, &volume, slot, &job, using).await

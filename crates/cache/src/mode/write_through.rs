@@ -19,7 +19,9 @@ pub(super) async fn write(
     if job.sequential {
         return around::write_beside(engine, volume, job, around::Copy::Extend).await;
     }
-    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    let _lock = engine
+        .lock_to_write(Site::here(), volume, &job.part)
+        .await?;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
             write_piece(&engine, &volume, found, &job).await

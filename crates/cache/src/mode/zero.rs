@@ -70,10 +70,9 @@ async fn zero_cached(
     request: Request,
     durable: bool,
 ) -> Result<()> {
-    engine.check_alive()?;
     let mut locks = Vec::with_capacity(parts.len());
     for part in parts {
-        locks.push(engine.lock_blocks(Site::here(), volume, part).await);
+        locks.push(engine.lock_to_write(Site::here(), volume, part).await?);
     }
     let mut dropped = false;
     let mut zeroed = false;

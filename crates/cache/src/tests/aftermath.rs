@@ -1,5 +1,6 @@
 //! What the next process makes of what one left that was killed, or whose cache device failed a flush.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use forebay_block::Error;
@@ -217,6 +218,43 @@ fn a_flush_that_fails_at_the_start_is_not_made_good_by_the_next_start() {
                 let (cache, report) = die_and_open(&disks, &left).await;
                 let older = older(&cache, &report, &disks, 0..BLOCKS, 6).await;
                 assert_eq!(older, [0_u64; 0], "{dirty_tracking}, flush {nth}");
+            });
+        }
+    }
+}
+
+/// Zeroes have a clean copy dropped, and the record that says so fails with the cache: who waited for the same block
+/// finds no copy there, but the next process would.
+#[test]
+fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
+    for dirty_tracking in TRACKING {
+        for second in [Mode::WriteBack, Mode::PassThrough] {
+            run(&world(3), async move |disks| {
+                make_tracked(&disks, dirty_tracking).await;
+                let journal = Buf::zeroed(1 << 16);
+                let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                write(&volume, 0, 6).await;
+                cache.write_back(None).await.expect("writes back");
+                cache.set_mode("v", second).expect("attached");
+                rt::sleep(Duration::from_secs(7)).await;
+                fail_next_flush(&disks[0]);
+                let outcomes = Rc::new(RefCell::new(Vec::new()));
+                for _ in 0..2 {
+                    let (beside, outcomes) = (Rc::clone(&volume), Rc::clone(&outcomes));
+                    rt::spawn(async move {
+                        let zeroed = beside.write_zeroes(0, BLOCK).await;
+                        outcomes.borrow_mut().push(zeroed.is_ok());
+                    });
+                }
+                rt::sleep(Duration::from_secs(1)).await;
+                assert_eq!(outcomes.borrow().len(), 2, "{dirty_tracking}");
+                if !outcomes.borrow().contains(&true) {
+                    return;
+                }
+                let (cache, report) = die_and_open(&disks, &journal).await;
+                let older = older(&cache, &report, &disks, 0..1, 0).await;
+                assert!(older.is_empty(), "{dirty_tracking}, {second:?}");
             });
         }
     }
