@@ -92,6 +92,7 @@ fn write_crash(f: &mut fmt::Formatter<'_>, crash: &Crash) -> fmt::Result {
             Keep::AllBut(one) => write!(f, "power all-but {one}"),
             Keep::Disk(one) => write!(f, "power disk {one}"),
             Keep::Random(seed) => write!(f, "power random {seed}"),
+            Keep::Torn(seed) => write!(f, "power torn {seed}"),
         },
     }
 }
@@ -121,6 +122,7 @@ impl<'a> Words<'a> {
                 "all-but" => Keep::AllBut(self.number()?),
                 "disk" => Keep::Disk(self.number()?),
                 "random" => Keep::Random(self.number()?),
+                "torn" => Keep::Torn(self.number()?),
                 other => return Err(format!("power loss keeps no {other:?}")),
             })),
             other => Err(format!("no crash is called {other:?}")),

@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 10] = [
+pub(crate) const ARGUED: [(&str, &str); 11] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -43,6 +43,11 @@ pub(crate) const ARGUED: [(&str, &str); 10] = [
     (
         "cache/leave.rs end_service Wait: self.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
+    ),
+    (
+        "cache/recover.rs recover Wait: if let Err(error) = order::flush(metadata.as_ref())",
+        "matters only where power tears a batch and is lost again while the next process makes that whole, which few of these \
+         lives have; torn.rs goes there, leaves it out and finds it",
     ),
     (
         "metadata/sums.rs format",

@@ -10,6 +10,7 @@
 mod argued;
 #[path = "../stack/mod.rs"]
 mod stack;
+mod torn;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

@@ -26,7 +26,7 @@ use forebay_metadata::record::Body;
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED};
+use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED, UNKNOWN};
 use crate::queue::{Entry, Later};
 use crate::tail::Tail;
 
@@ -72,6 +72,8 @@ pub(crate) struct Committer {
     /// A flush, or a write that carried one, failed: what a device was given since the last good one
     /// may be gone.
     flush_failed: Cell<bool>,
+    /// Some slot is `UNKNOWN`.
+    unknown: Cell<bool>,
     /// Writes to the data device that have completed, and how many of them are flushed.
     data_written: Cell<u64>,
     data_flushed: Cell<u64>,
@@ -101,6 +103,7 @@ impl Committer {
             flushing: Semaphore::new(1),
             metadata_flushing: Semaphore::new(1),
             flush_failed: Cell::new(false),
+            unknown: Cell::default(),
             // What an earlier process wrote may sit in the device's cache.
             data_written: Cell::new(1),
             data_flushed: Cell::new(0),
@@ -139,6 +142,11 @@ impl Committer {
     /// Whether a flush failed, so that what it should have covered may be gone.
     pub(crate) const fn flush_failed(&self) -> bool {
         self.flush_failed.get()
+    }
+
+    /// Whether a slot may be in doubt.
+    pub(crate) const fn has_doubts(&self) -> bool {
+        self.flush_failed.get() || self.unknown.get()
     }
 
     /// Whether the cache still takes writes.
@@ -329,11 +337,22 @@ impl Engine {
         }
     }
 
-    /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache device failed.
+    /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache device failed, or the cache.
     pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
         self.commit.flush_failed.get()
             && (self.map.borrow().has(slot, UNFLUSHED)
                 || self.commit.covered.borrow().contains(&slot))
+            || self.commit.unknown.get() && self.map.borrow().has(slot, UNKNOWN)
+    }
+
+    /// What a failed write left of clean granules was to be dropped, and the cache failed before a record said so: an older
+    /// one may have the next process take them for dirty. What is on the backing device is not read meanwhile as if it were theirs.
+    pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
+        self.commit.unknown.set(true);
+        let mut map = self.map.borrow_mut();
+        let entry = map.slot(slot);
+        map.set(slot, entry.valid | granules, entry.dirty | granules);
+        map.add_flags(slot, UNKNOWN);
     }
 
     /// Waits for a flush of the cache device that is in flight, so that it is known whether it failed: what it

@@ -83,8 +83,8 @@ impl CachedVolume {
             if locked {
                 engine.locks.release(region, granules, write);
             }
-            // A read meanwhile may have seen what a failed flush left.
-            if result.is_err() || !agrees || !write && engine.commit.flush_failed() {
+            // A read meanwhile may have seen what a failed flush or write left.
+            if result.is_err() || !agrees || !write && engine.commit.has_doubts() {
                 result = engine.serve(&volume, request).await;
             } else if write {
                 result = engine.check_alive();
@@ -116,7 +116,7 @@ impl CachedVolume {
             let found = map.overlapping(volume.id, part.region, units).next();
             let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
             if !engine.locks.admits(region, granules, write)
-                || engine.commit.flush_failed()
+                || engine.commit.has_doubts()
                 || write && !engine.commit.is_alive()
             {
                 return None;

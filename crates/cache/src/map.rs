@@ -47,6 +47,8 @@ pub(crate) const LATER: u16 = 2048;
 pub(crate) const MARKED: u16 = 4096;
 /// Counts as dirty since recovery, though no record says so.
 pub(crate) const RECOVERED: u16 = 8192;
+/// A write to it failed, and then the cache, before a record could say what that left.
+pub(crate) const UNKNOWN: u16 = 16384;
 
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug)]

@@ -128,7 +128,10 @@ async fn write_data(
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
         drop_clean(engine, slot, clean);
         // Nothing that is tried again would find them to drop.
-        engine.commit().await?;
+        if let Err(error) = engine.commit().await {
+            engine.leave_in_doubt(slot, clean);
+            return Err(error);
+        }
     } else {
         // After an error what was clean is not any more, for the same reason, and the mark says so.
         let mut map = engine.map.borrow_mut();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use forebay_block::Error;
-use forebay_io::sim::{FaultPlan, OpClass};
+use forebay_io::sim::{FaultPlan, OpClass, Trouble};
 
 use super::*;
 
@@ -258,4 +258,55 @@ fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
             });
         }
     }
+}
+
+/// A write in place fails, over what was cleaned a moment ago, and the cache with it before a record can say so: the one
+/// that is on media calls the block dirty. What a read says of it then, the next start must not take back.
+#[test]
+fn what_a_failed_write_left_is_not_read_elsewhere_while_an_older_record_lives() {
+    let mut tried = 0;
+    for seed in 0..40 {
+        let world = world(seed);
+        let found = run(&world, async move |disks| {
+            make_tracked(&disks, DirtyTracking::Exact).await;
+            let journal = Buf::zeroed(1 << 16);
+            let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            write(&volume, 1, 5).await;
+            cache.write_back(None).await.expect("writes back");
+            rt::sleep(Duration::from_secs(7)).await;
+            write(&volume, 0, 6).await;
+            volume.flush().await.expect("flushes");
+            // Its region is announced for writes in place, until it is quiet there.
+            write(&volume, 1, 7).await;
+            while cache.stats().dirty_blocks > 0 {
+                rt::sleep(Duration::from_millis(100)).await;
+            }
+            disks[0].set_faults(FaultPlan {
+                from_nth: Some((1, Trouble::Vanishes)),
+                ..FaultPlan::default()
+            });
+            let buf = Buf::copied(&[8; BLOCK as usize]);
+            volume.write(0, buf).await.expect_err("its device is gone");
+            let found = Buf::zeroed(BLOCK as usize);
+            let read = volume.read(0, found.clone()).await;
+            read.is_ok().then(|| found.to_vec()[0])
+        });
+        for disk in world.disks() {
+            disk.set_faults(FaultPlan::default());
+        }
+        world.crash_power(Keep::All);
+        tried += u32::from(found.is_none());
+        run(&world, async move |disks| {
+            let next_boot = CacheOptions::new([10; 16]);
+            let opened = Cache::open(devices(&disks), next_boot).await;
+            let volume = attach(&opened.expect("opens").0, &disks, Mode::WriteBack).await;
+            let now = read(&volume, 0).await[0];
+            assert!(
+                found.is_none_or(|found| found == now),
+                "seed {seed}: {found:?}, then {now}"
+            );
+        });
+    }
+    assert!(tried > 0, "nothing was in doubt: the test tries nothing");
 }

@@ -41,6 +41,8 @@ pub enum Keep {
     Disk(usize),
     /// A seeded subset, each write wholly, not at all, or torn between logical blocks.
     Random(u64),
+    /// Of each write a seeded half of its logical blocks.
+    Torn(u64),
 }
 
 /// How a run ended.
@@ -340,10 +342,9 @@ impl World {
                 ids.len()
             );
         }
-        let seed = if let Keep::Random(seed) = keep {
-            seed
-        } else {
-            0
+        let seed = match keep {
+            Keep::Random(seed) | Keep::Torn(seed) => seed,
+            _ => 0,
         };
         let rng = Rng::labelled(self.seed, seed);
         let density = rng.below(9);
@@ -358,6 +359,7 @@ impl World {
                     0 => Some(Part::Some(rng.below(9))),
                     _ => rng.chance(density, 8).then_some(Part::All),
                 },
+                Keep::Torn(_) => Some(Part::Some(4)),
             });
         }
         self.restart();
