@@ -1,0 +1,331 @@
+//! `cargo bench --bench pagecache`: what a page of the distributed page cache costs a program that uses the library:
+//! hits in its own node's memory and in another's, the first use of a page that another has, and invalidation.
+//!
+//! Directory and nodes are in this process, and all else is as between processes: frames in `/dev/shm` that each node
+//! maps for itself, sockets, and a directory tree as the store. Times are of the clock; messages are the directory's
+//! count, of all nodes, with the word of each that it lives (two a second); system calls are those of the thread that
+//! uses the library, counted in runs of their own.
+
+pub(crate) mod calls;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_cluster::pool::Pool;
+use forebay_cluster::server::{self, Server};
+use forebay_cluster::status::{Status, ask};
+use forebay_cluster::{File, Node, NodeId, Options, PAGE_BYTES};
+
+/// What is done of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// The median of so many counts.
+    pub(crate) runs: usize,
+    /// Pages of the file, which fit either node.
+    pub(crate) pages: u64,
+    /// Uses of each page that is mapped, in a run.
+    pub(crate) rounds: u64,
+}
+
+const BENCH: Effort = Effort {
+    runs: 15,
+    pages: 1000,
+    rounds: 100,
+};
+
+/// Memory of each node, pages.
+const NODE_PAGES: u32 = 2048;
+/// The node that has the pages: it comes for a run and goes with its end. The other stays.
+const OWNER: u8 = 1;
+const OTHER: u8 = 2;
+const FILE: &str = "data";
+/// When no message has come for so long, no more do.
+const SETTLED: Duration = Duration::from_millis(10);
+/// Longest wait for the directory to say that a node has gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One kind of operation; figures are of one operation, one figure of each run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) us: Vec<f64>,
+    pub(crate) messages: Vec<f64>,
+    pub(crate) calls: Vec<f64>,
+}
+
+/// What a run finds out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meter {
+    Clock,
+    Calls,
+}
+
+/// One operation in one run: microseconds or calls, and messages.
+struct Figure {
+    what: String,
+    cost: f64,
+    messages: f64,
+}
+
+fn main() -> Result<()> {
+    println!("machine: {}", machine());
+    println!(
+        "two nodes of one file of {} pages, nothing read ahead; median of {} runs (least to most); of one operation",
+        BENCH.pages, BENCH.runs
+    );
+    println!(
+        "{:<38} {:>10} {:>22} {:>10} {:>13}",
+        "", "us", "", "messages", "system calls"
+    );
+    for row in measure(BENCH)? {
+        let Row {
+            what,
+            us,
+            messages,
+            calls,
+        } = row;
+        let [us, least, most] = spread(us);
+        let range = format!("({least:.3} to {most:.3})");
+        let ([messages, ..], [calls, ..]) = (spread(messages), spread(calls));
+        println!("{what:<38} {us:>10.3} {range:>22} {messages:>10.2} {calls:>13.2}");
+    }
+    Ok(())
+}
+
+/// All rows.
+pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
+    let bed = Bed::new(effort.pages)?;
+    let mut rows: Vec<Row> = Vec::new();
+    for _ in 0..effort.runs {
+        let timed = bed.run(Meter::Clock, effort)?;
+        let counted = bed.run(Meter::Calls, effort)?;
+        for (at, (timed, counted)) in timed.into_iter().zip(counted).enumerate() {
+            if at == rows.len() {
+                rows.push(Row {
+                    what: timed.what,
+                    us: Vec::new(),
+                    messages: Vec::new(),
+                    calls: Vec::new(),
+                });
+            }
+            rows[at].us.push(timed.cost);
+            rows[at].messages.push(timed.messages);
+            rows[at].calls.push(counted.cost);
+        }
+    }
+    Ok(rows)
+}
+
+/// The median, the least and the most.
+fn spread(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_unstable_by(f64::total_cmp);
+    [
+        values[values.len() / 2],
+        values[0],
+        values[values.len() - 1],
+    ]
+}
+
+/// A directory and the node that stays, in directories of their own.
+struct Bed {
+    pool: Pool,
+    source: PathBuf,
+    /// Gone before its pool is.
+    other: Option<Node>,
+}
+
+impl Bed {
+    fn new(pages: u64) -> Result<Self> {
+        let name = format!("forebay-bench-{}", std::process::id());
+        let mut bed = Self {
+            pool: Pool::new(&PathBuf::from("/dev/shm").join(&name))?,
+            source: std::env::temp_dir().join(&name),
+            other: None,
+        };
+        std::fs::create_dir_all(&bed.source)?;
+        let file = std::fs::File::create(bed.source.join(FILE))?;
+        file.set_len(pages * PAGE_BYTES as u64)?;
+        // Some more than the nodes' frames: what they may hold unpublished counts too.
+        let capacity = 2 * NODE_PAGES + 256;
+        let options = server::Options::new(&bed.source, bed.pool.path(), capacity);
+        let directory = Server::open(options)?;
+        // It serves until the process ends.
+        std::thread::spawn(move || directory.run());
+        bed.other = Some(bed.join(OTHER)?);
+        Ok(bed)
+    }
+
+    fn join(&self, number: u8) -> Result<Node> {
+        let id = NodeId::new(number).expect("below 32");
+        let mut options = Options::new(self.pool.path(), id, NODE_PAGES);
+        // Each page is asked for alone.
+        options.read_ahead_pages = 0;
+        let node = Node::join(options)?;
+        assert_eq!(node.frames(), NODE_PAGES, "the pool has room for both");
+        Ok(node)
+    }
+
+    fn status(&self) -> Result<Status> {
+        ask(&self.pool)
+    }
+
+    /// Messages so far, once no more come: a node may have queued some that nobody waits for.
+    fn messages(&self) -> Result<u64> {
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            let status = self.status()?;
+            let now = status.messages_in + status.messages_out;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            } else if since.elapsed() > SETTLED {
+                return Ok(now);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A node comes and has the first pages of the file in its memory. It, and the file as both have it open.
+    fn owner(&self, pages: u64) -> Result<(Node, File, File)> {
+        let owner = self.join(OWNER)?;
+        let other = self.other.as_ref().expect("it stays");
+        let (ours, theirs) = (owner.open(FILE)?, other.open(FILE)?);
+        map(&ours, pages)?;
+        Ok((owner, ours, theirs))
+    }
+
+    /// Waits until the directory knows of so many nodes only.
+    fn wait_left(&self, nodes: usize) -> Result<()> {
+        let begin = Instant::now();
+        while self.status()?.nodes.len() > nodes {
+            if begin.elapsed() > PATIENCE {
+                let context = "a node that left is not forgotten";
+                return Err(Error::new(ErrorKind::TimedOut, context));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Each row once.
+    fn run(&self, meter: Meter, effort: Effort) -> Result<Vec<Figure>> {
+        let Effort { pages, rounds, .. } = effort;
+        // One round shows the calls.
+        let rounds = if meter == Meter::Calls { 1 } else { rounds };
+        let again = |body: &dyn Fn() -> Result<()>| (0..rounds).try_for_each(|_| body());
+        let mut figures = Vec::new();
+        let mut row =
+            |what: &str, operations, body: &mut (dyn FnMut() -> Result<()> + Send)| -> Result<()> {
+                figures.push(self.figure(meter, what, operations, body)?);
+                Ok(())
+            };
+
+        let (owner, ours, theirs) = self.owner(pages)?;
+        row("first remote hit, map", pages, &mut || map(&theirs, pages))?;
+        let uses = pages * rounds;
+        row("local hit, map", uses, &mut || again(&|| map(&ours, pages)))?;
+        row("remote hit, map", uses, &mut || {
+            again(&|| map(&theirs, pages))
+        })?;
+        row("local hit, read_at of 4 KiB", uses, &mut || {
+            again(&|| read(&ours, pages))
+        })?;
+        row("remote hit, read_at of 4 KiB", uses, &mut || {
+            again(&|| read(&theirs, pages))
+        })?;
+        drop((ours, theirs, owner));
+        self.wait_left(1)?;
+
+        // A node goes, in whose memory so many pages are that the other maps.
+        for pages in [0, 1, pages] {
+            let (owner, ours, theirs) = self.owner(pages)?;
+            map(&theirs, pages)?;
+            // So that it is the node alone that goes below.
+            drop(ours);
+            let mut owner = Some(owner);
+            row(
+                &format!("invalidation of {pages}: a node goes"),
+                1,
+                &mut || {
+                    drop(owner.take());
+                    Ok(())
+                },
+            )?;
+            self.wait_left(1)?;
+        }
+        Ok(figures)
+    }
+
+    fn figure(
+        &self,
+        meter: Meter,
+        what: &str,
+        operations: u64,
+        body: &mut (dyn FnMut() -> Result<()> + Send),
+    ) -> Result<Figure> {
+        let before = self.messages()?;
+        let cost = match meter {
+            Meter::Clock => {
+                let begin = Instant::now();
+                body()?;
+                begin.elapsed().as_nanos() as f64 / 1000.0
+            }
+            Meter::Calls => {
+                let (done, calls) = calls::of(body)?;
+                done?;
+                calls as f64
+            }
+        };
+        let messages = self.messages()? - before;
+        Ok(Figure {
+            what: what.to_owned(),
+            cost: cost / operations as f64,
+            messages: messages as f64 / operations as f64,
+        })
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.other = None;
+        // So that the directory writes nothing there any more. If not, what is left names this process.
+        let _ = self.wait_left(0);
+        let _ = std::fs::remove_dir_all(self.pool.path());
+        let _ = std::fs::remove_dir_all(&self.source);
+    }
+}
+
+/// Views of the first pages, one after the other; a word of each is used.
+fn map(file: &File, pages: u64) -> Result<()> {
+    let mut word = [0; 8];
+    for page in 0..pages {
+        file.map(page)?.load(0, &mut word);
+        std::hint::black_box(&word);
+    }
+    Ok(())
+}
+
+/// The first pages read whole, one after the other.
+fn read(file: &File, pages: u64) -> Result<()> {
+    let mut out = [0; PAGE_BYTES];
+    for page in 0..pages {
+        file.read_at(page * PAGE_BYTES as u64, &mut out)?;
+        std::hint::black_box(&out);
+    }
+    Ok(())
+}
+
+/// The machine that the figures are of: figures of another are others.
+fn machine() -> String {
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = text("/proc/cpuinfo");
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    format!(
+        "{processors} x {}, Linux {}",
+        model.map_or("unknown processor", |(_, name)| name),
+        text("/proc/sys/kernel/osrelease").trim()
+    )
+}

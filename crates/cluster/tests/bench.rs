@@ -1,0 +1,80 @@
+//! The benchmark of the library face: each row runs, and has the counts that it is there to show.
+
+#[allow(dead_code, reason = "the table is printed by the benchmark alone")]
+#[path = "../benches/pagecache/main.rs"]
+mod pagecache;
+
+use pagecache::{Effort, Row, calls, measure};
+
+const EFFORT: Effort = Effort {
+    runs: 5,
+    pages: 20,
+    rounds: 2,
+};
+
+#[test]
+fn each_row_runs_and_a_hit_asks_nobody() {
+    let rows = measure(EFFORT).expect("it runs");
+    let names: Vec<&str> = rows.iter().map(|row| &*row.what).collect();
+    let expected = [
+        "first remote hit, map",
+        "local hit, map",
+        "remote hit, map",
+        "local hit, read_at of 4 KiB",
+        "remote hit, read_at of 4 KiB",
+        "invalidation of 0: a node goes",
+        "invalidation of 1: a node goes",
+        "invalidation of 20: a node goes",
+    ];
+    assert_eq!(names, expected);
+    for row in &rows {
+        assert_eq!(row.us.len(), EFFORT.runs, "{row:?}");
+        assert!(row.us.iter().all(|us| *us > 0.0), "{row:?}");
+    }
+    let [
+        first,
+        local,
+        remote,
+        local_read,
+        remote_read,
+        none,
+        one,
+        all,
+    ] = &rows[..]
+    else {
+        panic!("eight rows");
+    };
+    // A node says twice a second that it lives, and has its lock for that: the least of all runs is without it.
+    for row in [local, remote, local_read, remote_read] {
+        assert_eq!(least(&row.messages), 0.0, "{row:?}");
+    }
+    for row in [local, remote] {
+        assert_eq!(least(&row.calls), 0.0, "{row:?}");
+    }
+    // It asks the tree for the file's size.
+    for row in [local_read, remote_read] {
+        assert_eq!(least(&row.calls), 1.0, "{row:?}");
+    }
+    assert!(least(&first.messages) >= 2.0, "asked, answered: {first:?}");
+    assert!(least(&first.calls) >= 1.0, "it waited: {first:?}");
+    // Each page is asked for at two nodes, which acknowledge.
+    let [none, one, all] = [none, one, all].map(|row: &Row| least(&row.messages));
+    assert!(one >= none + 4.0, "{none}, {one}");
+    assert!(all >= one + 19.0 * 4.0, "{one}, {all}");
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn each_system_call_is_counted_and_nothing_else() {
+    let (sum, none) = calls::of(|| (0..1000_u64).sum::<u64>()).expect("the kernel counts");
+    assert_eq!((sum, none), (499_500, 0));
+    let parent = || {
+        // SAFETY: it takes nothing and changes nothing.
+        unsafe { libc::getppid() }
+    };
+    let (parents, three) = calls::of(|| [parent(), parent(), parent()]).expect("the kernel counts");
+    assert_eq!((parents, three), ([parent(); 3], 3));
+}
