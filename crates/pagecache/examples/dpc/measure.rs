@@ -25,12 +25,36 @@ const SHAPES: [(&str, u64, u64); 3] = [
     ("128 KiB, 8 threads", 8, 32),
 ];
 
+/// How a program uses a page.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    /// A call copies it out.
+    Read,
+    /// A call stores it.
+    Write,
+    /// It is mapped, and loaded from where it is.
+    View,
+}
+
+/// Each of them by name.
+const USES: [(&str, Use); 3] = [
+    ("read", Use::Read),
+    ("write", Use::Write),
+    ("view", Use::View),
+];
+
 /// All figures of one round.
 pub(crate) fn measure() -> Result<Value> {
     let mut figures = Vec::new();
     for (shape, threads, pages) in SHAPES {
-        for write in [false, true] {
-            grid(shape, threads, pages, write, &mut figures)?;
+        for (what, how) in USES {
+            grid(
+                &format!("{what}, {shape}"),
+                threads,
+                pages,
+                how,
+                &mut figures,
+            )?;
         }
     }
     hits(&mut figures)?;
@@ -45,13 +69,7 @@ fn page(inode: u64, index: u64) -> PageId {
 }
 
 /// One operation nowhere, cached by the other node, and mapped already.
-fn grid(
-    shape: &str,
-    threads: u64,
-    pages: u64,
-    write: bool,
-    figures: &mut Vec<Value>,
-) -> Result<()> {
+fn grid(what: &str, threads: u64, pages: u64, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
     let [other, node] = &cluster.nodes[..] else {
         panic!("two nodes");
@@ -60,7 +78,6 @@ fn grid(
     for index in 0..PAGES {
         other.read(page(2, index), &mut out)?;
     }
-    let what = if write { "write" } else { "read" };
     for (state, inode, rounds) in [
         ("nowhere", 1, 1),
         ("cached remotely", 2, 1),
@@ -71,7 +88,7 @@ fn grid(
         let spent = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads)
                 .map(|thread| {
-                    scope.spawn(move || worker(node, thread, threads, pages, inode, rounds, write))
+                    scope.spawn(move || worker(node, thread, threads, pages, inode, rounds, how))
                 })
                 .collect();
             let spent = workers
@@ -82,7 +99,7 @@ fn grid(
         let wall = begin.elapsed();
         let operations = (PAGES * rounds / pages) as f64;
         figures.push(json!({
-            "what": format!("{what}, {shape}, {state}"),
+            "what": format!("{what}, {state}"),
             "latency_ns": spent.as_nanos() as f64 / operations,
             "operations_per_s": operations / wall.as_secs_f64(),
             "packets": cluster.sent.load(Ordering::Relaxed) - sent,
@@ -99,16 +116,17 @@ fn worker(
     pages: u64,
     inode: u64,
     rounds: u64,
-    write: bool,
+    how: Use,
 ) -> Result<Duration> {
     let mut bytes = [7; PAGE];
     let begin = Instant::now();
     for _ in 0..rounds {
         for operation in (thread..PAGES / pages).step_by(threads as usize) {
             for index in operation * pages..(operation + 1) * pages {
-                match write {
-                    true => node.write(page(inode, index), 0, &bytes)?,
-                    false => node.read(page(inode, index), &mut bytes)?,
+                match how {
+                    Use::Read => node.read(page(inode, index), &mut bytes)?,
+                    Use::Write => node.write(page(inode, index), 0, &bytes)?,
+                    Use::View => node.map(page(inode, index))?.load(0, &mut bytes),
                 }
             }
         }
@@ -206,4 +224,32 @@ pub(crate) fn is_silent() -> std::io::Result<bool> {
         Ok(silent::came_to_its_end(process))
     };
     Ok(ends("hits")? && !ends("first")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_use_asks_until_the_page_is_mapped_and_then_nobody() {
+        for (what, how) in USES {
+            let mut figures = Vec::new();
+            grid(what, 2, 4, how, &mut figures).expect("it runs");
+            let packets: Vec<(&str, u64)> = figures
+                .iter()
+                .map(|figure| {
+                    let what = figure["what"].as_str().expect("a name");
+                    (what, figure["packets"].as_u64().expect("a count"))
+                })
+                .collect();
+            let [(nowhere, filled), (remote, found), (mapped, none)] = packets[..] else {
+                panic!("three states: {packets:?}");
+            };
+            assert_eq!(nowhere, format!("{what}, nowhere"));
+            assert!(filled >= PAGES, "asked, published: {packets:?}");
+            assert_eq!(remote, format!("{what}, cached remotely"));
+            assert!(found > 0, "{packets:?}");
+            assert_eq!((mapped, none), (&*format!("{what}, mapped"), 0));
+        }
+    }
 }

@@ -105,7 +105,7 @@ pub(super) fn claims(rounds: &[Round]) -> Vec<Claim> {
 
 const HOW: &str = "\
 Two nodes of the library in one process, the directory in a thread of its own, packets on channels, the store in memory; remote memory is this machine's own, so that a remote hit is no slower than a local one. **The machine was busy with other work: latencies that wait for another thread (all but those of mapped pages) are to be taken anew on a quiet one**; the command does it. \
-Operations are synchronous, so depth is threads: 4 KiB at one thread, 4 KiB at 32, 128 KiB (32 pages, one after another) at 8. *Nowhere*: the page is filled from the store; written whole, it is not read first. *Cached remotely*: the other node has it, this one uses it first. *Mapped*: used before. Median of the rounds, with the least and the most.\n";
+Operations are synchronous, so depth is threads: 4 KiB at one thread, 4 KiB at 32, 128 KiB (32 pages, one after another) at 8. *Nowhere*: the page is filled from the store; written whole, it is not read first. *Cached remotely*: the other node has it, this one uses it first. *Mapped*: used before. A *view* maps a page and loads it from where it is (the paper's mmap); it stores nothing. Median of the rounds, with the least and the most.\n";
 
 /// The section of the page.
 pub(super) fn render(rounds: &[Round]) -> String {
@@ -154,7 +154,7 @@ pub(super) fn render(rounds: &[Round]) -> String {
         "fill and unlock, us",
         "copy, us",
     ]);
-    for operation in ["read", "write"] {
+    for operation in ["read", "write", "view"] {
         let state = |state: &str| {
             let what = format!("{operation}, 4 KiB, 1 thread, {state}");
             latency(rounds, &what)[0] / 1000.0
