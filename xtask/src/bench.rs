@@ -6,6 +6,7 @@ mod client;
 mod cold;
 pub(crate) mod engine;
 mod fio;
+mod hosts;
 mod loops;
 mod nbd;
 mod nvme_tcp;
@@ -34,6 +35,8 @@ pub(crate) enum Bench {
     Nbd(Options),
     /// IOPS, latency and processor time over NVMe/TCP by our own initiator, memory-backed, beside nbdkit
     NvmeTcp(Options),
+    /// Whether 64 NVMe/TCP hosts on 16 volumes get equal shares, or their limits, and what memory they take
+    Hosts(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
     /// What a cache full of dirty data costs its clients, by cleaning policy, beside its backing device
@@ -81,11 +84,10 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
                 .and_then(|binary| nbd::run(&binary, options.quick))
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::NvmeTcp(options) => program(root, options)
-                .and_then(|binary| {
-                    let load =
-                        built_program(root, &["--package", "forebay-device", "--example", "load"])?;
-                    nvme_tcp::run(&binary, &load, options.quick)
-                })
+                .and_then(|binary| nvme_tcp::run(&binary, &initiator(root, "load")?, options.quick))
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Hosts(options) => program(root, options)
+                .and_then(|binary| hosts::run(&binary, &initiator(root, "hosts")?, options.quick))
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::Record(options) => program(root, options)
                 .and_then(|binary| record::run(&binary, options.quick))
@@ -151,6 +153,11 @@ fn program(root: &Path, options: &Options) -> Outcome<PathBuf> {
         return found.map_err(|error| format!("{}: {error}", binary.display()));
     }
     built_program(root, &["--package", "forebay"])
+}
+
+/// A load by our own initiators: built.
+fn initiator(root: &Path, name: &str) -> Outcome<PathBuf> {
+    built_program(root, &["--package", "forebay-device", "--example", name])
 }
 
 /// Builds for release what these arguments of cargo choose; where its program is.

@@ -5,7 +5,6 @@
 //! pinned to one processor and the load, one program for both protocols, to another. A round measures them one after
 //! the other, in the opposite order in the next round; ratios are of one round, and the claim is their median.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,7 +13,7 @@ use serde_json::Value;
 
 use super::fio::Load;
 use super::others::{Processors, used_s};
-use super::server::{Forebay, Scratch, Server, in_memory};
+use super::server::{Forebay, Scratch, Server, free_port, in_memory};
 use super::{Outcome, json_of, median, pin_self, require, run_for_output};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
@@ -185,12 +184,6 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
         claims,
         rows,
     })
-}
-
-fn free_port() -> Outcome<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
-    Ok(address.port())
 }
 
 fn measure(

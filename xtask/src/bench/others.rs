@@ -35,6 +35,12 @@ pub(super) fn used_s(pid: u32) -> f64 {
     sum(&words(&format!("/proc/{pid}/stat")), &[10, 11]) / TICKS_PER_S
 }
 
+/// Processor time of the children of this program that it waited for, seconds.
+pub(super) fn children_s() -> f64 {
+    // cutime and cstime are fields 16 and 17.
+    sum(&words("/proc/self/stat"), &[12, 13]) / TICKS_PER_S
+}
+
 impl Processors {
     /// Now: the machine's time, and that of `server`, this program and the children it waited for.
     pub(super) fn look(server: u32) -> Self {

@@ -1,7 +1,7 @@
 //! Servers under test, and directories for what they need. Both go when their value is dropped.
 
 use std::fs::File;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -155,7 +155,7 @@ impl Drop for Server {
     }
 }
 
-/// Our daemon, with one volume called `v`.
+/// Our daemon.
 pub(super) struct Forebay {
     binary: PathBuf,
     control: PathBuf,
@@ -163,8 +163,8 @@ pub(super) struct Forebay {
 }
 
 impl Forebay {
-    /// Starts `forebay serve` in `scratch`, with a configuration of which sockets and paths are
-    /// added here.
+    /// Starts `forebay serve` in `scratch`, with a configuration that has a volume called `v`, of which an export, sockets
+    /// and paths are added here.
     pub(super) fn start(
         binary: &Path,
         scratch: &Scratch,
@@ -172,14 +172,37 @@ impl Forebay {
         cpu: Option<&str>,
         arguments: &[&str],
     ) -> Outcome<Self> {
+        let export = "[[export]]\nvolume = \"v\"\nnbd = \"unix:forebay.sock\"";
+        let config = format!("{config}\n\n{export}\n\n[server]\n");
+        let command = Self::command(binary, scratch, &config, arguments)?;
+        let socket = scratch.path("forebay.sock");
+        let server = Server::start(&command, cpu, socket, &scratch.path("forebay.log"))?;
+        Ok(Self::of(binary, scratch, server))
+    }
+
+    /// The same with a configuration that has its exports, one of them on this port of loopback, and ends in the
+    /// section of the server.
+    pub(super) fn start_tcp(
+        binary: &Path,
+        scratch: &Scratch,
+        config: &str,
+        cpu: Option<&str>,
+        port: u16,
+    ) -> Outcome<Self> {
+        let command = Self::command(binary, scratch, config, &[])?;
+        let server = Server::start_tcp(&command, cpu, port, &scratch.path("forebay.log"))?;
+        Ok(Self::of(binary, scratch, server))
+    }
+
+    /// Writes a configuration that ends in the section of the server; what serves it.
+    fn command(
+        binary: &Path,
+        scratch: &Scratch,
+        config: &str,
+        arguments: &[&str],
+    ) -> Outcome<Command> {
         let whole = format!(
             r#"{config}
-
-[[export]]
-volume = "v"
-nbd = "unix:forebay.sock"
-
-[server]
 control = "control.sock"
 metrics = "127.0.0.1:0"
 state = "state"
@@ -190,13 +213,15 @@ state = "state"
         written.map_err(|error| format!("{}: {error}", path.display()))?;
         let mut command = Command::new(binary);
         command.arg("serve").args(arguments).arg(&path);
-        let socket = scratch.path("forebay.sock");
-        let server = Server::start(&command, cpu, socket, &scratch.path("forebay.log"))?;
-        Ok(Self {
+        Ok(command)
+    }
+
+    fn of(binary: &Path, scratch: &Scratch, server: Server) -> Self {
+        Self {
             binary: binary.to_owned(),
             control: scratch.path("control.sock"),
             server,
-        })
+        }
     }
 
     /// Runs `forebay COMMAND` on it.
@@ -209,6 +234,13 @@ state = "state"
     pub(super) fn status(&self) -> Outcome<Value> {
         json_of(&self.control(&["status", "--json"])?)
     }
+}
+
+/// A port of loopback that nobody has.
+pub(super) fn free_port() -> Outcome<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    Ok(address.port())
 }
 
 /// Devices and a volume of so many bytes, all in memory; mode `wb`, durability `flush`.
