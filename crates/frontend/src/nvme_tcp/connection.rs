@@ -33,8 +33,8 @@ use super::{
 
 /// Memory that the commands of one connection may hold at a time beside what came in capsules, bytes.
 const BUDGET_BYTES: u64 = 32 << 20;
-/// Commands that are started before those that wait for their turn get it: the first of many that came
-/// together is answered while the last is not looked at yet.
+/// Commands that a connection starts in one turn of its reactor: the first of many that came together is answered
+/// while the last is not looked at yet, and a host with many under way takes no more turns than one with few.
 const BURST: u32 = 8;
 /// How often a queue is looked at that is to settle.
 const SETTLE_POLL: Duration = Duration::from_millis(1);
@@ -261,7 +261,7 @@ impl Connection {
             done.map_err(|end| end.in_pdu(header))?;
             started = started.wrapping_add(1);
             if started.is_multiple_of(BURST) {
-                rt::yield_now().await;
+                rt::next_turn().await;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ mod hostile;
 mod initiator;
 mod life;
 mod prover;
+mod shares;
 mod target;
 
 use std::collections::HashSet;

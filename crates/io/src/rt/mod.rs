@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use meter::Meter;
@@ -53,6 +53,8 @@ pub struct Executor {
     order: Order,
     remote: Arc<wake::Shared>,
     turns: Cell<u64>,
+    /// Tasks that wait for the next turn.
+    later: RefCell<Vec<Waker>>,
     meter: Meter,
     /// Memory for the next work that other threads queue.
     spare: Cell<Vec<wake::Work>>,
@@ -130,6 +132,7 @@ impl Executor {
             order,
             remote,
             turns: Cell::new(0),
+            later: RefCell::default(),
             meter: Meter::default(),
             spare: Cell::default(),
         })
@@ -171,6 +174,11 @@ impl Executor {
     /// is ready to run after that.
     pub fn collect(&self) -> bool {
         self.turns.set(self.turns.get().wrapping_add(1));
+        if !self.later.borrow().is_empty() {
+            let mut later = self.later.take();
+            later.drain(..).for_each(Waker::wake);
+            self.later.replace(later);
+        }
         if self.remote.pending() {
             let mut work = self.remote.take(self.spare.take());
             for work in work.drain(..) {
@@ -237,10 +245,10 @@ impl Executor {
         self.timers.borrow().next()
     }
 
-    /// Whether a task is ready or another thread has queued work.
+    /// Whether a task is ready, or will be in the next turn, or another thread has queued work.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.ready.borrow().is_empty() || self.remote.pending()
+        !self.ready.borrow().is_empty() || !self.later.borrow().is_empty() || self.remote.pending()
     }
 
     /// Number of tasks that have not finished.
@@ -267,6 +275,7 @@ impl Executor {
             let futures = self.tasks.borrow_mut().take_all();
             self.ready.borrow_mut().clear();
             self.timers.borrow_mut().clear();
+            self.later.borrow_mut().clear();
             if futures.is_empty() {
                 return;
             }
@@ -354,6 +363,22 @@ pub async fn yield_now() {
         yielded = true;
         cx.waker().wake_by_ref();
         Poll::Pending
+    })
+    .await;
+}
+
+/// Waits for this thread's next turn: other tasks that are ready run, and the driver looks for what has come. Who has
+/// much to do at once leaves others their turns by it, where [`yield_now`] leaves them to those that are ready already.
+pub async fn next_turn() {
+    let here = turns();
+    std::future::poll_fn(|cx| {
+        with_current(|executor| {
+            if executor.turns.get() != here {
+                return Poll::Ready(());
+            }
+            executor.later.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
     })
     .await;
 }

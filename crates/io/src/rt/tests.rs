@@ -12,6 +12,42 @@ fn virtual_time_passes_when_all_wait() {
 }
 
 #[test]
+fn the_next_turn_comes_after_all_that_is_ready_and_without_a_reason() {
+    let executor = Executor::new(|| ());
+    let _entered = executor.enter();
+    let log = Rc::new(RefCell::new(Vec::new()));
+    for (name, later) in [("first", true), ("second", false), ("third", true)] {
+        let log = Rc::clone(&log);
+        executor.spawn(async move {
+            for part in 0..2 {
+                log.borrow_mut().push((name, part));
+                match later {
+                    true => next_turn().await,
+                    false => yield_now().await,
+                }
+            }
+        });
+    }
+    executor.collect();
+    executor.run_ready(100);
+    let ready = [("first", 0), ("second", 0), ("third", 0), ("second", 1)];
+    assert_eq!(*log.borrow(), ready);
+    assert!(executor.has_work(), "or the driver would sleep");
+    assert!(executor.collect());
+    executor.run_ready(100);
+    assert_eq!(log.borrow()[4..], [("first", 1), ("third", 1)]);
+    assert!(executor.has_work(), "both wait once more");
+    executor.collect();
+    executor.run_ready(100);
+    assert_eq!((executor.task_count(), executor.has_work()), (0, false));
+    // One that is dropped meanwhile wakes nobody.
+    executor.spawn(next_turn());
+    executor.run_ready(1);
+    executor.clear();
+    assert!(!executor.has_work());
+}
+
+#[test]
 fn one_seed_gives_one_order() {
     let order = |seed| {
         block_on_simulated(seed, async {
