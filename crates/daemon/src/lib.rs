@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 pub mod metrics;
 pub mod page;
+mod secrets;
 pub mod serve;
 pub mod stack;
 pub mod state;

@@ -6,8 +6,9 @@
 //!   in production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads where that is forbidden.
 //! - [`mod@file`], [`net`], [`event`], [`pmem`], [`shm`], [`process`], [`system`], [`tree`]: what tasks of a reactor use of the machine.
-//! - [`sync`]: what tasks of one reactor use to wait for each other.
+//! - [`sync`]: what tasks of one reactor use to wait for each other; [`answer`]: for another thread.
 
+pub mod answer;
 pub mod event;
 pub mod file;
 pub mod net;

@@ -8,26 +8,27 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 19] = [
+const FLOORS: [(&str, u8); 20] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
-    ("forebay-device", 2),
-    ("forebay-btt", 3),
-    ("forebay-transit", 3),
-    ("forebay-pagecache", 3),
-    ("forebay-policy", 3),
-    ("forebay-metadata", 3),
-    ("forebay-cache", 4),
-    ("forebay-cluster", 4),
-    ("forebay-volume", 5),
-    ("forebay-frontend", 6),
-    ("forebay-trace", 6),
-    ("forebay", 7),
-    ("forebay-testkit", 8),
-    ("forebay-benches", 8),
-    ("forebay-tests", 9),
-    ("xtask", 9),
+    ("forebay-auth", 2),
+    ("forebay-device", 3),
+    ("forebay-btt", 4),
+    ("forebay-transit", 4),
+    ("forebay-pagecache", 4),
+    ("forebay-policy", 4),
+    ("forebay-metadata", 4),
+    ("forebay-cache", 5),
+    ("forebay-cluster", 5),
+    ("forebay-volume", 6),
+    ("forebay-frontend", 7),
+    ("forebay-trace", 7),
+    ("forebay", 8),
+    ("forebay-testkit", 9),
+    ("forebay-benches", 9),
+    ("forebay-tests", 10),
+    ("xtask", 10),
 ];
 
 /// Crates that decide or translate and do no I/O: of ours they may use `forebay-block` alone, so

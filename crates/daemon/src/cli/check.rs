@@ -223,8 +223,10 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
         let leaf = config.stack(&volume.backing).pop();
         let (path, direct) = match leaf.map(|leaf| &leaf.kind) {
             Some(DeviceKind::File { path, direct }) => (path, direct),
-            Some(DeviceKind::NvmeTcp { uri }) => {
-                let device = connect(uri).await.context(|| config.place(volume.line))?;
+            Some(DeviceKind::NvmeTcp { uri, secrets }) => {
+                let device = connect(uri, secrets.as_deref())
+                    .await
+                    .context(|| config.place(volume.line))?;
                 let identity = device.info().identity.unwrap_or(0);
                 seen.identities.push((number, identity));
                 continue;

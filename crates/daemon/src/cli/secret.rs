@@ -1,8 +1,8 @@
 //! `forebay secret`: what NVMe hosts authenticate themselves by.
 
 use clap::{Args, Subcommand, ValueEnum};
+use forebay_auth::{Hash, Secret};
 use forebay_block::Result;
-use forebay_frontend::nvme_tcp::{Hash, Secret};
 
 use super::out;
 

@@ -38,6 +38,8 @@ pub enum DeviceKind {
     NvmeTcp {
         /// Where it is, and how to get there.
         uri: Box<Uri>,
+        /// The file with this host's secret, where the target asks for it; absolute.
+        secrets: Option<PathBuf>,
     },
     /// Memory of the process.
     Mem {
@@ -135,6 +137,7 @@ pub(super) struct RawDevice {
     kind: Spanned<Kind>,
     path: Option<Spanned<PathBuf>>,
     uri: Option<Spanned<String>>,
+    secrets: Option<Spanned<PathBuf>>,
     direct: Option<Spanned<bool>>,
     size: Option<Spanned<Size>>,
     volatile: Option<Spanned<bool>>,
@@ -199,6 +202,10 @@ impl RawDevice {
                 match uri.get_ref().parse() {
                     Ok(parsed) => DeviceKind::NvmeTcp {
                         uri: Box::new(parsed),
+                        secrets: self
+                            .secrets
+                            .as_ref()
+                            .map(|path| problems.base().join(path.get_ref())),
                     },
                     Err(error) => {
                         let error: forebay_block::Error = error;
@@ -377,9 +384,10 @@ impl RawDevice {
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 16] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 17] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp]),
+            ("secrets", span(self.secrets.as_ref()), &[Kind::NvmeTcp]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("size", span(self.size.as_ref()), &[Kind::Mem]),
             ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),

@@ -233,7 +233,7 @@ impl Config {
                     path.display().to_string(),
                     "give each device a file or block device of its own",
                 ),
-                DeviceKind::NvmeTcp { uri } => {
+                DeviceKind::NvmeTcp { uri, .. } => {
                     (uri.to_string(), "give each device a namespace of its own")
                 }
                 _ => continue,

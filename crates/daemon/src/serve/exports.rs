@@ -193,7 +193,7 @@ impl Running {
                 continue;
             };
             if !subsystems.contains_key(nqn.as_str()) {
-                let secrets = secrets.as_deref().map(super::secrets::read).transpose();
+                let secrets = secrets.as_deref().map(crate::secrets::read).transpose();
                 let secrets = secrets.context(|| config.place(export.line))?;
                 let hosts = allow_hosts.clone();
                 let subsystem = Subsystem::with_secrets(nqn, hosts, secrets, &origin)?;

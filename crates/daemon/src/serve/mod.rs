@@ -10,7 +10,6 @@ pub(crate) mod guard;
 mod handler;
 mod logging;
 mod record;
-mod secrets;
 mod shutdown;
 pub(crate) mod tls;
 mod watch;

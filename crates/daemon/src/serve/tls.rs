@@ -7,8 +7,8 @@ use std::path::Path;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_frontend::nbd::{self, Demand};
 
-use super::secrets::read_private;
 use crate::config::Tls;
+use crate::secrets::read_private;
 
 /// A file of certificates is no larger, bytes.
 const MAX_BYTES: u64 = 1 << 20;

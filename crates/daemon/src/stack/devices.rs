@@ -132,10 +132,10 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
     match config.stack(name).last() {
         Some(Device {
             name,
-            kind: DeviceKind::NvmeTcp { uri },
+            kind: DeviceKind::NvmeTcp { uri, secrets },
             line,
         }) => {
-            let connected = connect(uri).await;
+            let connected = connect(uri, secrets.as_deref()).await;
             Ok(Some(connected.context(|| {
                 format!("{}: device {name:?}", config.place(*line))
             })?))
@@ -144,9 +144,23 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
     }
 }
 
-/// A namespace that takes writes.
-pub(crate) async fn connect(uri: &Uri) -> Result<Rc<NvmeTcpDevice>> {
-    let device = NvmeTcpDevice::connect(uri).await?;
+/// A namespace that takes writes; with the file of the secrets by which this host proves itself, if there is one.
+pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
+    let mut uri = uri.clone();
+    if let Some(path) = secrets {
+        let found = crate::secrets::read(path)?.of(&uri.host).cloned();
+        let missing = || {
+            let what = format!(
+                "{} has no line for {}, the name under which {uri} knows this host: add one, or name the host by \
+                 ?host=NQN in the URI",
+                path.display(),
+                uri.host
+            );
+            Error::new(ErrorKind::NotFound, what)
+        };
+        uri.secrets = Some(found.ok_or_else(missing)?);
+    }
+    let device = NvmeTcpDevice::connect(&uri).await?;
     if device.read_only() {
         let what = format!(
             "{uri} is read-only: make it writable there; in every mode what is cached is written to"
@@ -164,7 +178,7 @@ fn open_stack(
 ) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
-        DeviceKind::NvmeTcp { uri } => {
+        DeviceKind::NvmeTcp { uri, .. } => {
             let device = remote.expect("what is another machine's was connected before");
             Ok(Opened::new(device, uri.to_string()))
         }

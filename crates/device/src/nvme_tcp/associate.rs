@@ -13,6 +13,7 @@ use forebay_wire::nvme::io::RANGE_BYTES;
 use forebay_wire::nvme::{Command, PAGE_BYTES, Status};
 
 use super::Uri;
+use super::authenticate::prove;
 use super::queue::{Queue, With, broken, refused};
 use super::uri::hash;
 
@@ -146,9 +147,12 @@ async fn make(
     let status = answer.status;
     if status == Status::SUCCESS {
         let (made, authenticate) = connection(answer.result);
+        let secrets = uri.secrets.as_ref();
         if authenticate {
-            let what = "the target asks its hosts to authenticate themselves, which this initiator \
-                        cannot: export the volume without `secrets`, over a network that is trusted";
+            prove(queue, uri).await?;
+        } else if secrets.is_some_and(|secrets| secrets.controller.is_some()) {
+            let what = "the target does not ask for authentication, and so does not prove itself either: export the \
+                        volume with `secrets`, or leave out the target's own secret here";
             return Err(Error::new(ErrorKind::Permission, what).into());
         }
         return Ok(made);

@@ -4,6 +4,8 @@
 //! as wait while the last send is under way; data of a write goes in its command's capsule where the target takes it
 //! there, else when the target asks for it; data of a read is received into the reader's buffer.
 //!
+//! Where the target asks for it, each queue proves that this is the host that it says ([`Uri::secrets`]).
+//!
 //! **An association that is lost is made again**, until the device is dropped. It is lost when a connection breaks, when the
 //! target breaks the protocol, or when it does not answer a command or a keep-alive within its time
 //! ([`Times`]). What was not answered is sent again; what is asked meanwhile waits.
@@ -23,6 +25,7 @@
 //! tasks of the lost connection have ended.
 
 mod associate;
+mod authenticate;
 mod life;
 mod queue;
 mod receive;
@@ -126,7 +129,7 @@ impl NvmeTcpDevice {
     ///
     /// # Errors
     /// `Disconnected` if nobody answers; `NotFound` if there is no such subsystem or namespace; `Permission` if this
-    /// host may not; `Unsupported` for a namespace or a target that this is none for; `TimedOut`.
+    /// host may not, or one of both has not proved to be who it says; `Unsupported` for a namespace or a target that this is none for; `TimedOut`.
     ///
     /// # Panics
     /// On a thread that runs no reactor.

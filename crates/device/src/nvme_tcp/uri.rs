@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use forebay_auth::HostSecrets;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_wire::nvme::fabrics::is_nqn;
 use forebay_wire::nvme_tcp::Digests;
@@ -31,6 +32,8 @@ pub struct Uri {
     pub queue_depth: u16,
     /// This host's name, by which a target knows whom it allows; made of the machine's identifier if none is given.
     pub host: String,
+    /// By what this host proves that it is that, where a target asks, and the target itself; never part of a text.
+    pub secrets: Option<HostSecrets>,
 }
 
 impl fmt::Display for Uri {
@@ -72,6 +75,7 @@ impl FromStr for Uri {
             digests: Digests::default(),
             queue_depth: DEPTH,
             host: host_name(),
+            secrets: None,
         };
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {

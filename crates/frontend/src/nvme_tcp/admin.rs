@@ -4,11 +4,11 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use forebay_block::ErrorKind;
+use forebay_io::answer::Answer;
 use forebay_io::rt;
 use forebay_wire::nvme::admin::opcode;
 use forebay_wire::nvme::{Command, Data, Status, fabrics};
 
-use super::answer::Answer;
 use super::connection::{self, Connection, Failure, Outcome, no_data};
 use super::events::MAX_REQUESTS;
 use super::memory::Memory;

@@ -17,7 +17,6 @@
 //! reason is logged, at most one line in ten seconds, with a count of the rest.
 
 mod admin;
-mod answer;
 mod auth;
 mod authenticate;
 mod command;
@@ -46,10 +45,9 @@ use forebay_io::rt;
 use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, Fault, Kind, Terminate};
 
 use crate::net::{self, Deadline, Protocol, Receiver, Spread};
-pub use auth::{Secret, Secrets};
 pub use export::Exports;
-pub use forebay_wire::nvme::auth::Hash;
-pub use subsystem::{Subsystem, check_nqn};
+pub use forebay_wire::nvme::fabrics::check_nqn;
+pub use subsystem::Subsystem;
 
 /// Time that a host has to make a queue: more than a new association waits for older ones.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {

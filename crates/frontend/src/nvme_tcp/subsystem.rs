@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use forebay_auth::Secrets;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_volume::VolumeHandle;
 use forebay_wire::nvme::Status;
-use forebay_wire::nvme::fabrics::{DISCOVERY_NQN, MAX_NQN_BYTES, is_nqn};
+use forebay_wire::nvme::fabrics::check_nqn;
 
-use super::auth::{Chap, Secrets};
+use super::auth::Chap;
 use super::connection;
 use super::controller::{Controller, Role};
 
@@ -328,20 +329,4 @@ impl Drop for Pending {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// Whether `name` can be that of a subsystem or host.
-///
-/// # Errors
-/// `InvalidInput` if it is no qualified name, or that of discovery.
-pub fn check_nqn(name: &str) -> Result<()> {
-    if !is_nqn(name) || name == DISCOVERY_NQN {
-        let what = format!(
-            "{name:?} is no NVMe qualified name of a subsystem or host: write \"nqn.\", a year and month, \
-             a domain reversed, a colon and a name, such as \"nqn.2026-11.io.forebay:db\", in at most \
-             {MAX_NQN_BYTES} bytes"
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, what));
-    }
-    Ok(())
 }

@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_block::{BlockDevice as _, BlockDeviceExt as _, Buf, Op};
+use forebay_auth::Secrets;
+use forebay_block::{BlockDevice as _, BlockDeviceExt as _, Buf, ErrorKind, Op};
 use forebay_device::nvme_tcp::{NvmeTcpDevice, Times, Uri};
 use forebay_io::{Engine, Reactor, rt};
 
 use crate::Draw;
-use crate::target::{NQN, SECRET_NQN, SIZE_BYTES, Target};
+use crate::target::{
+    CONTROLLER_SECRET, HOST_SECRET, NQN, SECRET_HOST, SECRET_NQN, SIZE_BYTES, Target,
+};
 
 const TIMES: Times = Times {
     keep_alive: Duration::from_millis(100),
@@ -169,18 +172,89 @@ fn an_idle_device_stays_connected() {
     });
 }
 
+/// A place that asks for authentication, for a host with these secrets; with none if there is no line.
+fn sealed(address: SocketAddr, nqn: &str, line: Option<&str>) -> Uri {
+    let uri = format!("nvme-tcp://{address}/{nqn}?host={SECRET_HOST}");
+    let mut uri: Uri = uri.parse().expect("a URI");
+    uri.secrets = line.map(|line| {
+        let secrets = Secrets::parse(&format!("{SECRET_HOST} {line}")).expect("a line");
+        secrets.of(SECRET_HOST).expect("it is there").clone()
+    });
+    uri
+}
+
 #[test]
-fn a_target_that_asks_for_authentication_is_named() {
+fn both_prove_themselves_again_on_each_new_connection() {
+    for line in [
+        HOST_SECRET.to_owned(),
+        format!("{HOST_SECRET} {CONTROLLER_SECRET}"),
+    ] {
+        let target = Target::start();
+        let weather = Arc::new(Weather::default());
+        let address = proxy(target.address, &weather);
+        let uri = sealed(address, SECRET_NQN, Some(&line));
+        run(Engine::Auto, async move {
+            let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
+            let device = device.expect("connected");
+            for round in 1..=3_u8 {
+                let data = Buf::copied(&[round; 8192]);
+                device.write(4096, data).await.expect("written");
+                let read = Buf::zeroed(8192);
+                device.read(4096, read.clone()).await.expect("read");
+                assert_eq!(read.to_vec(), [round; 8192]);
+                weather.cut();
+            }
+            device.read(0, Buf::zeroed(512)).await.expect("read");
+            assert_eq!(device.losses(), 3);
+        });
+    }
+}
+
+#[test]
+fn who_does_not_prove_to_be_the_one_is_refused_with_the_remedy() {
     let target = Target::start();
-    let uri = format!("nvme-tcp://{}/{SECRET_NQN}", target.address);
+    let other = CONTROLLER_SECRET;
+    // The host's secret, transformed: another key.
+    let wrong = HOST_SECRET.replace(":00:", ":01:");
+    let no_longer = format!("{HOST_SECRET} {wrong}");
+    let cases = [
+        (SECRET_NQN, None, "give the device `secrets`"),
+        (
+            SECRET_NQN,
+            Some(other),
+            "check that the target has the secret",
+        ),
+        (
+            SECRET_NQN,
+            Some(&*wrong),
+            "check that the target has the secret",
+        ),
+        (
+            SECRET_NQN,
+            Some(&*no_longer),
+            "the target has not authenticated itself",
+        ),
+        (
+            NQN,
+            Some(&*no_longer),
+            "does not ask for authentication, and so does not prove itself",
+        ),
+    ];
+    for (nqn, line, said) in cases {
+        let uri = sealed(target.address, nqn, line);
+        run(Engine::Auto, async move {
+            let error = NvmeTcpDevice::connect(&uri).await.expect_err(said);
+            let report = error.report();
+            assert_eq!(error.kind(), ErrorKind::Permission, "{report}");
+            assert!(report.contains(said), "{report}");
+            assert!(!report.contains("AAECAw"), "{report}");
+        });
+    }
+    // A secret of the host's alone is no reason to refuse a target that does not ask for it.
+    let uri = sealed(target.address, NQN, Some(HOST_SECRET));
     run(Engine::Auto, async move {
-        let uri: Uri = uri.parse().expect("a URI");
-        let error = NvmeTcpDevice::connect(&uri).await.expect_err("no secret");
-        let report = error.report();
-        assert!(
-            report.contains("does not allow host") || report.contains("authenticate"),
-            "{report}"
-        );
+        let device = NvmeTcpDevice::connect(&uri).await.expect("connected");
+        device.read(0, Buf::zeroed(512)).await.expect("read");
     });
 }
 

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_auth::Secrets;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Request};
 use forebay_device::mem::MemDevice;
 use forebay_frontend::Spread;
-use forebay_frontend::nvme_tcp::{Exports, Secrets, Subsystem, serve_on};
+use forebay_frontend::nvme_tcp::{Exports, Subsystem, serve_on};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::sync::Promise;

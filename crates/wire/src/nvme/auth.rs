@@ -116,6 +116,12 @@ impl Group {
         Self::Null,
     ];
 
+    /// The group of an identifier.
+    #[must_use]
+    pub fn of(id: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.id() == id)
+    }
+
     /// Its identifier.
     #[must_use]
     pub const fn id(self) -> u8 {
@@ -266,6 +272,19 @@ fn header(id: [u8; 2], transaction: u16) -> Vec<u8> {
     vec![id[0], id[1], 0, 0, low, high]
 }
 
+/// The transaction that a message is of, and what is made of a reason why it makes no sense.
+fn about(bytes: &[u8]) -> (u16, impl Fn(Reason) -> Malformed + use<>) {
+    let transaction = match bytes.get(4..6) {
+        Some(two) => u16::from_le_bytes([two[0], two[1]]),
+        None => 0,
+    };
+    let wrong = move |reason| Malformed {
+        transaction,
+        reason,
+    };
+    (transaction, wrong)
+}
+
 fn byte(length: usize) -> u8 {
     u8::try_from(length).expect("at most 64")
 }
@@ -276,14 +295,7 @@ impl<'a> HostMessage<'a> {
     /// # Errors
     /// What is wrong with it, as a controller has to say it.
     pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Malformed> {
-        let transaction = match bytes.get(4..6) {
-            Some(two) => u16::from_le_bytes([two[0], two[1]]),
-            None => 0,
-        };
-        let wrong = |reason| Malformed {
-            transaction,
-            reason,
-        };
+        let (transaction, wrong) = about(bytes);
         let message = match bytes {
             [kind, number, _, _, _, _, rest @ ..] => match [*kind, *number] {
                 id::NEGOTIATE => Self::negotiate(rest, bytes),
@@ -423,7 +435,67 @@ pub enum ControllerMessage<'a> {
     Failure1(Reason),
 }
 
-impl ControllerMessage<'_> {
+impl<'a> ControllerMessage<'a> {
+    /// Reads a controller's message, with its transaction identifier. What is behind it is room that it did not need.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a host has to say it.
+    pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Malformed> {
+        let (transaction, wrong) = about(bytes);
+        let message = match bytes.first_chunk::<6>() {
+            Some(&[kind, number, ..]) => match [kind, number] {
+                id::CHALLENGE => Self::challenge(bytes),
+                id::SUCCESS_1 => Self::success(bytes).ok_or(Reason::IncorrectPayload),
+                id::FAILURE_1 => match bytes.get(FAILURE_BYTES - 1) {
+                    // Of a reason that came later it is known that it is one.
+                    Some(code) => Ok(Self::Failure1(Reason::of(*code).unwrap_or(Reason::Failed))),
+                    None => Err(Reason::IncorrectPayload),
+                },
+                _ => Err(Reason::IncorrectMessage),
+            },
+            None => Err(Reason::IncorrectPayload),
+        };
+        Ok((transaction, message.map_err(wrong)?))
+    }
+
+    fn challenge(bytes: &'a [u8]) -> Result<Self, Reason> {
+        let (fixed, rest) =
+            (bytes.split_first_chunk::<FIXED_BYTES>()).ok_or(Reason::IncorrectPayload)?;
+        let hash = Hash::of(fixed[8]).ok_or(Reason::HashUnusable)?;
+        let group = Group::of(fixed[9]).ok_or(Reason::GroupUnusable)?;
+        let public_bytes = usize::from(u16::from_le_bytes([fixed[10], fixed[11]]));
+        let lengths = (usize::from(fixed[6]), public_bytes);
+        if lengths != (hash.bytes(), group.bytes()) || rest.len() < lengths.0 + lengths.1 {
+            return Err(Reason::IncorrectPayload);
+        }
+        let (value, rest) = rest.split_at(hash.bytes());
+        Ok(Self::Challenge {
+            hash,
+            group,
+            sequence: u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]),
+            value,
+            public: &rest[..group.bytes()],
+        })
+    }
+
+    fn success(bytes: &'a [u8]) -> Option<Self> {
+        let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
+        let length = usize::from(fixed[6]);
+        let hash = Hash::ALL.into_iter().find(|hash| hash.bytes() == length)?;
+        let response = rest.get(..length)?;
+        match fixed[8] {
+            0 => Some(Self::Success1 {
+                hash,
+                response: None,
+            }),
+            1 => Some(Self::Success1 {
+                hash,
+                response: Some(response),
+            }),
+            _ => None,
+        }
+    }
+
     /// The bytes.
     ///
     /// # Panics

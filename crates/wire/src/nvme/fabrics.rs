@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use forebay_block::{Error, ErrorKind, Result};
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -78,6 +79,22 @@ pub fn is_nqn(name: &str) -> bool {
         && name.len() > "nqn.".len()
         && name.len() <= MAX_NQN_BYTES
         && !name.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+/// Whether `name` can be that of a subsystem or host.
+///
+/// # Errors
+/// `InvalidInput` if it is no qualified name, or that of discovery.
+pub fn check_nqn(name: &str) -> Result<()> {
+    if !is_nqn(name) || name == DISCOVERY_NQN {
+        let what = format!(
+            "{name:?} is no NVMe qualified name of a subsystem or host: write \"nqn.\", a year and month, \
+             a domain reversed, a colon and a name, such as \"nqn.2026-11.io.forebay:db\", in at most \
+             {MAX_NQN_BYTES} bytes"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    Ok(())
 }
 
 /// The fields of Connect (Base 6.3).

@@ -6,6 +6,24 @@ use forebay_wire::nvme::auth::{
 use forebay_wire::nvme::fabrics;
 use proptest::prelude::*;
 
+/// A controller's messages, one of each.
+pub(crate) fn answers() -> Vec<Vec<u8>> {
+    let challenge = ControllerMessage::Challenge {
+        hash: Hash::Sha384,
+        group: Group::Ffdhe2048,
+        sequence: 9,
+        value: &[8; 48],
+        public: &[9; 256],
+    };
+    let success = ControllerMessage::Success1 {
+        hash: Hash::Sha256,
+        response: Some(&[5; 32]),
+    };
+    let failure = ControllerMessage::Failure1(Reason::Failed);
+    let all = [challenge, success, failure];
+    all.iter().map(|message| message.encode(7)).collect()
+}
+
 /// A host's messages, one of each.
 pub(crate) fn messages() -> Vec<Vec<u8>> {
     let reply = HostMessage::Reply {
@@ -138,7 +156,71 @@ fn what_makes_no_sense_is_refused_for_its_reason() {
     assert_eq!(HostMessage::decode(&unknown), Err(malformed));
 }
 
+#[test]
+fn controllers_are_refused_for_their_reasons() {
+    let [challenge, success, failure] = answers().try_into().expect("three");
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&[u8], Change, Reason); 17] = [
+        (&challenge, |b| b.truncate(5), Reason::IncorrectPayload),
+        (&challenge, |b| b.truncate(15), Reason::IncorrectPayload),
+        (
+            &challenge,
+            |b| b.truncate(16 + 48 + 255),
+            Reason::IncorrectPayload,
+        ),
+        (&challenge, |b| b[6] = 32, Reason::IncorrectPayload),
+        (&challenge, |b| b[8] = 1, Reason::IncorrectPayload),
+        (&challenge, |b| b[8] = 4, Reason::HashUnusable),
+        (&challenge, |b| b[8] = 0, Reason::HashUnusable),
+        (&challenge, |b| b[9] = 0, Reason::IncorrectPayload),
+        (&challenge, |b| b[9] = 2, Reason::IncorrectPayload),
+        (&challenge, |b| b[9] = 4, Reason::GroupUnusable),
+        (&challenge, |b| b[10] = 1, Reason::IncorrectPayload),
+        // A reply, which is the host's to say.
+        (&challenge, |b| b[1] = 2, Reason::IncorrectMessage),
+        (&success, |b| b[6] = 33, Reason::IncorrectPayload),
+        (&success, |b| b[6] = 48, Reason::IncorrectPayload),
+        (&success, |b| b[8] = 2, Reason::IncorrectPayload),
+        (&success, |b| b.truncate(47), Reason::IncorrectPayload),
+        (&failure, |b| b.truncate(7), Reason::IncorrectPayload),
+    ];
+    for (index, (bytes, change, reason)) in cases.into_iter().enumerate() {
+        let mut bytes = bytes.to_vec();
+        change(&mut bytes);
+        let refused = ControllerMessage::decode(&bytes).expect_err("it makes no sense");
+        assert_eq!(refused.reason, reason, "case {index}");
+        assert_eq!(refused.transaction, if bytes.len() < 6 { 0 } else { 7 });
+    }
+    let mut later = failure;
+    later[7] = 99;
+    let some = ControllerMessage::Failure1(Reason::Failed);
+    assert_eq!(ControllerMessage::decode(&later), Ok((7, some)));
+}
+
 proptest! {
+    #[test]
+    fn what_controllers_say_comes_back(
+        transaction: u16,
+        hash in prop::sample::select(Hash::ALL.to_vec()),
+        group in prop::sample::select(Group::ALL.to_vec()),
+        sequence: u32,
+        long in proptest::collection::vec(any::<u8>(), 64 + 512),
+        reason in 1u8..=7,
+        room in 0usize..100,
+    ) {
+        let (value, public) = (&long[..hash.bytes()], &long[64..][..group.bytes()]);
+        for message in [
+            ControllerMessage::Challenge { hash, group, sequence, value, public },
+            ControllerMessage::Success1 { hash, response: None },
+            ControllerMessage::Success1 { hash, response: Some(value) },
+            ControllerMessage::Failure1(Reason::of(reason).expect("one of seven")),
+        ] {
+            let mut bytes = message.encode(transaction);
+            bytes.resize(bytes.len() + room, 0x55);
+            prop_assert_eq!(ControllerMessage::decode(&bytes), Ok((transaction, message)));
+        }
+    }
+
     #[test]
     fn what_hosts_say_comes_back(
         transaction: u16,

@@ -2,7 +2,7 @@
 //! by the fuzz target `nvme_codec`.
 
 use forebay_wire::nvme::admin::LogRequest;
-use forebay_wire::nvme::auth::{Exchange, HostMessage, Reason};
+use forebay_wire::nvme::auth::{ControllerMessage, Exchange, HostMessage, Reason};
 use forebay_wire::nvme::fabrics::{
     CONNECT_DATA_BYTES, Connect, ConnectData, MAX_NQN_BYTES, Property, is_nqn,
 };
@@ -58,7 +58,27 @@ pub(crate) fn any_input(data: &[u8]) -> usize {
         let _ = uuid(page);
         taken += 1;
     }
-    taken + authentication(data)
+    taken + authentication(data) + challenge(data)
+}
+
+/// The same of a controller's message, whatever room is behind it.
+fn challenge(data: &[u8]) -> usize {
+    match ControllerMessage::decode(data) {
+        Ok((transaction, message)) => {
+            let mut bytes = message.encode(transaction);
+            assert!(bytes.len() <= data.len(), "of what is there");
+            bytes.resize(4096, 0xaa);
+            assert_eq!(
+                ControllerMessage::decode(&bytes),
+                Ok((transaction, message))
+            );
+            1
+        }
+        Err(malformed) => {
+            assert_eq!(Reason::of(malformed.reason.code()), Some(malformed.reason));
+            0
+        }
+    }
 }
 
 /// A host's message of authentication is refused for a reason, or is the same again once it was written and read.

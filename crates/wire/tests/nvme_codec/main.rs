@@ -58,6 +58,7 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds.push(write.encode().to_vec());
     seeds.push(connect_data().encode().to_vec());
     seeds.extend(auth::messages());
+    seeds.extend(auth::answers());
     seeds.push(Exchange::command(true, 72).encode().to_vec());
     seeds
 }

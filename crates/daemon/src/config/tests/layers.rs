@@ -108,11 +108,17 @@ export = [{ volume = "db", nbd = "127.0.0.1:0" }]
 #[test]
 fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
     let config = parse(REMOTE).expect("right");
-    let DeviceKind::NvmeTcp { uri } = &config.device("far").kind else {
+    let DeviceKind::NvmeTcp { uri, secrets } = &config.device("far").kind else {
         panic!("{config:?}");
     };
     assert_eq!(uri.to_string(), "nvme-tcp://127.0.0.1:4420/nqn.a:b");
-    assert_eq!(uri.queue_depth, 16);
+    assert_eq!((uri.queue_depth, secrets), (16, &None));
+    let with = REMOTE.replace("depth=16\"", "depth=16\", secrets = \"/etc/s\"");
+    let config = parse(&with).expect("right");
+    let DeviceKind::NvmeTcp { secrets, .. } = &config.device("far").kind else {
+        panic!("{config:?}");
+    };
+    assert_eq!(secrets.as_deref(), Some(std::path::Path::new("/etc/s")));
     let twin = "    { name = \"too\", kind = \"nvme-tcp\", uri = \"nvme-tcp://127.0.0.1:4420/nqn.a:b\" },\n]\ncache";
     for (from, to, said) in [
         ("nqn.a:b", "a:b", "no name of a subsystem"),
@@ -123,6 +129,11 @@ fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
             "another machine's",
         ),
         ("uri = ", "path = ", "`path` means nothing"),
+        (
+            "size = \"32M\"",
+            "size = \"32M\", secrets = \"s\"",
+            "`secrets` means nothing",
+        ),
         (
             "\n]\ncache",
             twin,

@@ -1,11 +1,14 @@
 //! A volume whose backing device is another machine's, which loses power.
 
+use std::cell::Cell;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
+use forebay_auth::{Secret, Secrets};
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 use forebay_frontend::nvme_tcp::{Exports, Subsystem, serve};
 use forebay_io::net::{Address, Listener};
@@ -97,13 +100,14 @@ fn proxy(to: SocketAddr, disk: &Arc<Disk>) -> SocketAddr {
     address
 }
 
-/// Serves the disk until the process ends; where.
-fn target(disk: &Arc<Disk>) -> SocketAddr {
+/// Serves the disk until the process ends, to those who have one of these secrets; where.
+fn target_with(disk: &Arc<Disk>, secrets: Option<Secrets>) -> SocketAddr {
     let (send, receive) = mpsc::channel();
     let media = Media(Arc::clone(disk));
     spawn_reactor("far", Engine::Threads, move || async move {
         let volume = Volume::new("far", Rc::new(media), false);
-        let subsystem = Subsystem::new(NQN, None, b"a test").expect("a name");
+        let subsystem = Subsystem::with_secrets(NQN, None, secrets, b"a test");
+        let subsystem = subsystem.expect("a name");
         subsystem.add(volume.handle()).expect("a free place");
         let exports = Arc::new(Exports::new());
         exports.add(subsystem).expect("a free name");
@@ -117,6 +121,10 @@ fn target(disk: &Arc<Disk>) -> SocketAddr {
     })
     .expect("a reactor");
     receive.recv().expect("the target starts")
+}
+
+fn target(disk: &Arc<Disk>) -> SocketAddr {
+    target_with(disk, None)
 }
 
 const REMOTE: &str = r#"
@@ -204,4 +212,54 @@ fn one_namespace_by_two_addresses_is_one_medium() {
         );
         assert!(report.contains("f.toml"), "{report}");
     });
+}
+
+#[test]
+fn a_device_proves_itself_by_a_file_that_is_its_own() {
+    let disk = Arc::new(Disk::default());
+    *disk.now.lock().expect("sound") = vec![0; SIZE_BYTES];
+    let host = "nqn.2026-11.io.forebay:cache";
+    let secret = Secret::generate(None).text();
+    let line = format!("{host} {}\n", *secret);
+    let address = target_with(&disk, Some(Secrets::parse(&line).expect("a line")));
+    let scratch = Scratch::new("sealed");
+    let file = scratch.0.join("far.secrets");
+    let uri = format!("nvme-tcp://{address}/{NQN}?host={host}");
+    let text = REMOTE.replace("\"URI\"", &format!("\"{uri}\", secrets = \"far.secrets\""));
+    let config = scratch.config(&text);
+    let bare = scratch.config(&REMOTE.replace("URI", &uri));
+    let open = |config: &Config| {
+        let (config, report) = (config.clone(), Rc::new(Cell::new(String::new())));
+        let told = Rc::clone(&report);
+        on_reactor(|| async move {
+            match Stack::open(&config, &Wishes::default()).await {
+                Ok(stack) => stack.close().await.expect("closed"),
+                Err(error) => told.set(error.report()),
+            }
+        });
+        report.take()
+    };
+    let mode = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, permissions).expect("its owner may");
+    };
+    let mut said = Vec::new();
+    said.push((open(&bare), "give the device `secrets`"));
+    said.push((open(&config), "cannot read the secrets in"));
+    std::fs::write(&file, &line).expect("room");
+    mode(0o640);
+    said.push((open(&config), "chmod 0600"));
+    mode(0o600);
+    said.push((open(&config), ""));
+    let another = line.replace(host, "nqn.2026-11.io.forebay:another");
+    std::fs::write(&file, another).expect("room");
+    said.push((open(&config), "has no line for"));
+    let wrong = format!("{host} {}\n", *Secret::generate(None).text());
+    std::fs::write(&file, wrong).expect("room");
+    said.push((open(&config), "check that the target has the secret"));
+    for (report, wanted) in said {
+        assert!(report.contains(wanted), "{wanted}: {report}");
+        assert_eq!(report.is_empty(), wanted.is_empty(), "{report}");
+        assert!(!report.contains(&secret[10..30]), "{report}");
+    }
 }

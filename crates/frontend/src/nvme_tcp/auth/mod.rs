@@ -4,25 +4,14 @@
 //!
 //! Of what is offered the strongest hash and the strongest group are chosen; no group only if the host offers none.
 
-mod group;
-mod respond;
-mod secret;
-mod secrets;
-
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use forebay_auth::{Private, Question, Secrets, Side, augment, next_sequence};
 use forebay_block::{ErrorKind, Result};
 use forebay_io::{rt, system};
 use forebay_wire::nvme::Status;
 use forebay_wire::nvme::auth::{ControllerMessage, Group, Hash, HostMessage, Malformed, Reason};
 use zeroize::Zeroizing;
-
-use group::Private;
-use respond::{Question, Side, augment};
-pub use secret::Secret;
-pub use secrets::Secrets;
 
 /// Time from a host's offer to the end of its transaction. On a new queue the time to make it is the shorter limit.
 const TRANSACTION_TIME: Duration = if cfg!(test) {
@@ -79,20 +68,6 @@ struct Challenge {
     public: Zeroizing<Vec<u8>>,
     value: Vec<u8>,
     sequence: u32,
-}
-
-/// A number that no other challenge of this process has had, but for those four billion ago; never zero.
-fn next_sequence() -> u32 {
-    static NEXT: OnceLock<AtomicU32> = OnceLock::new();
-    let next = NEXT.get_or_init(|| {
-        let mut first = [0; 4];
-        system::random(&mut first);
-        AtomicU32::new(u32::from_le_bytes(first))
-    });
-    match next.fetch_add(1, Ordering::Relaxed) {
-        0 => next.fetch_add(1, Ordering::Relaxed),
-        number => number,
-    }
 }
 
 impl Chap {

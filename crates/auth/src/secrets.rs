@@ -1,8 +1,8 @@
 //! The secrets of a subsystem's hosts, as a file has them.
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_wire::nvme::fabrics::check_nqn;
 
-use super::super::subsystem::check_nqn;
 use super::secret::Secret;
 
 /// Who may connect to a subsystem, and by what each proves itself.
@@ -10,12 +10,13 @@ use super::secret::Secret;
 pub struct Secrets(Vec<HostSecrets>);
 
 /// The secrets of one host.
-#[derive(Debug)]
-pub(super) struct HostSecrets {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSecrets {
     host: String,
-    pub(super) own: Secret,
+    /// By which it proves itself.
+    pub own: Secret,
     /// By which the controller proves itself to it, if it asks.
-    pub(super) controller: Option<Secret>,
+    pub controller: Option<Secret>,
 }
 
 impl Secrets {
@@ -47,11 +48,15 @@ impl Secrets {
         }
     }
 
-    pub(in super::super) fn knows(&self, host: &str) -> bool {
+    /// Whether a host has a line.
+    #[must_use]
+    pub fn knows(&self, host: &str) -> bool {
         self.of(host).is_some()
     }
 
-    pub(super) fn of(&self, host: &str) -> Option<&HostSecrets> {
+    /// The secrets of a host, if it has a line.
+    #[must_use]
+    pub fn of(&self, host: &str) -> Option<&HostSecrets> {
         self.0.iter().find(|known| known.host == host)
     }
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 /// One side gives it once, the other waits.
-pub(super) struct Answer<T>(Arc<Mutex<(Option<T>, Option<Waker>)>>);
+#[derive(Debug)]
+pub struct Answer<T>(Arc<Mutex<(Option<T>, Option<Waker>)>>);
 
 impl<T> Default for Answer<T> {
     fn default() -> Self {
@@ -19,7 +20,8 @@ impl<T> Clone for Answer<T> {
 }
 
 impl<T> Answer<T> {
-    pub(super) fn give(&self, value: T) {
+    /// Gives it, from any thread.
+    pub fn give(&self, value: T) {
         let waker = {
             let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             shared.0 = Some(value);
@@ -30,7 +32,8 @@ impl<T> Answer<T> {
         }
     }
 
-    pub(super) async fn get(&self) -> T {
+    /// Waits for it.
+    pub async fn get(&self) -> T {
         std::future::poll_fn(|cx| {
             let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match shared.0.take() {

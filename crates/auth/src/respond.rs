@@ -41,7 +41,8 @@ fn verify(hash: Hash, key: &[u8], parts: &[&[u8]], told: &[u8]) -> bool {
 }
 
 /// A challenge that binds what both sides made of each other's public values (`shared`), if there is a group.
-pub(super) fn augment(hash: Hash, challenge: &[u8], shared: Option<&[u8]>) -> Zeroizing<Vec<u8>> {
+#[must_use]
+pub fn augment(hash: Hash, challenge: &[u8], shared: Option<&[u8]>) -> Zeroizing<Vec<u8>> {
     let Some(shared) = shared else {
         return Zeroizing::new(challenge.to_vec());
     };
@@ -54,22 +55,31 @@ pub(super) fn augment(hash: Hash, challenge: &[u8], shared: Option<&[u8]>) -> Ze
 }
 
 /// Who proves itself.
-#[derive(Clone, Copy)]
-pub(super) enum Side {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The host.
     Host,
+    /// The controller.
     Controller,
 }
 
 /// What a response is made of, beside a key.
-pub(super) struct Question<'a> {
-    pub(super) side: Side,
-    pub(super) hash: Hash,
-    /// [`augment`]ed.
-    pub(super) challenge: &'a [u8],
-    pub(super) sequence: u32,
-    pub(super) transaction: u16,
-    pub(super) host: &'a str,
-    pub(super) subsystem: &'a str,
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Who proves itself.
+    pub side: Side,
+    /// The hash function.
+    pub hash: Hash,
+    /// The challenge, [`augment`]ed.
+    pub challenge: &'a [u8],
+    /// Its sequence number.
+    pub sequence: u32,
+    /// The transaction's identifier.
+    pub transaction: u16,
+    /// The host's name.
+    pub host: &'a str,
+    /// The subsystem's name.
+    pub subsystem: &'a str,
 }
 
 impl Question<'_> {
@@ -92,12 +102,14 @@ impl Question<'_> {
     }
 
     /// The right answer of whoever has `key`.
-    pub(super) fn answer(&self, key: &[u8]) -> Zeroizing<Vec<u8>> {
+    #[must_use]
+    pub fn answer(&self, key: &[u8]) -> Zeroizing<Vec<u8>> {
         self.with(|parts| hmac(self.hash, key, parts))
     }
 
-    /// Whether `told` is it.
-    pub(super) fn is_answer(&self, key: &[u8], told: &[u8]) -> bool {
+    /// Whether `told` is it; takes as long whatever it is.
+    #[must_use]
+    pub fn is_answer(&self, key: &[u8], told: &[u8]) -> bool {
         self.with(|parts| verify(self.hash, key, parts, told))
     }
 }

@@ -5,8 +5,8 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use forebay_auth::Secrets;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_frontend::nvme_tcp::Secrets;
 use zeroize::Zeroizing;
 
 /// Such a file is no larger, bytes: 1,000 hosts have two secrets each in a third of it.
@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// `Permission` if others can read or change it; `InvalidInput` if it is no such file, with the line that is wrong.
-pub(super) fn read(path: &Path) -> Result<Secrets> {
+pub(crate) fn read(path: &Path) -> Result<Secrets> {
     let text = read_private(path, "the secrets")?;
     Secrets::parse(&text).context(|| format!("the secrets in {}", path.display()))
 }
@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path) -> Result<Secrets> {
 ///
 /// # Errors
 /// `Permission` if others can read or change it; `InvalidInput` if it is no such file.
-pub(super) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>> {
+pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
     let mut file = File::open(path).context(unreadable)?;

@@ -9,10 +9,9 @@ use std::sync::{OnceLock, mpsc};
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::answer::Answer;
 use forebay_wire::nvme::auth::Group;
 use zeroize::Zeroizing;
-
-use super::super::answer::Answer;
 
 /// The primes (RFC 7919, appendix A), most significant digit first; 2 generates the group of each.
 const FFDHE_2048: &str = "\
@@ -72,25 +71,32 @@ fn modulus(group: Group) -> Option<&'static BoxedMontyParams> {
     }))
 }
 
-/// A private exponent.
-pub(super) struct Private {
+/// A private exponent. It is wiped when it is dropped.
+pub struct Private {
     group: Group,
     exponent: Zeroizing<Vec<u8>>,
 }
 
 impl Private {
-    pub(super) fn draw(group: Group) -> Self {
+    /// One that nobody else has.
+    #[must_use]
+    pub fn draw(group: Group) -> Self {
         let mut exponent = Zeroizing::new(vec![0; exponent_bytes(group)]);
         forebay_io::system::random(&mut exponent);
         Self { group, exponent }
     }
 
-    pub(super) const fn group(&self) -> Group {
+    /// The group that it is of.
+    #[must_use]
+    pub const fn group(&self) -> Group {
         self.group
     }
 
     /// The public value; empty without a group.
-    pub(super) async fn public(&self) -> Result<Zeroizing<Vec<u8>>> {
+    ///
+    /// # Errors
+    /// `Io` if there is no thread to compute it.
+    pub async fn public(&self) -> Result<Zeroizing<Vec<u8>>> {
         let mut generator = vec![0; self.group.bytes()];
         generator
             .last_mut()
@@ -99,11 +105,12 @@ impl Private {
         self.power(generator).await
     }
 
-    /// What the host's public value and this make together; none without a group.
+    /// What the other side's public value and this make together; none without a group.
     ///
     /// # Errors
-    /// `InvalidInput` if the value is none: of another length, or one whose powers anybody can tell.
-    pub(super) async fn shared(&self, public: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>> {
+    /// `InvalidInput` if the value is none: of another length, or one whose powers anybody can tell; `Io` if there is no
+    /// thread to compute it.
+    pub async fn shared(&self, public: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>> {
         let weak = || Error::new(ErrorKind::InvalidInput, "a public value that is none");
         if public.len() != self.group.bytes() {
             return Err(weak());
@@ -146,6 +153,14 @@ fn power(modulus: &BoxedMontyParams, base: &[u8], exponent: &[u8]) -> Zeroizing<
     Zeroizing::new(power.to_be_bytes().into_vec())
 }
 
+impl std::fmt::Debug for Private {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Private")
+            .field("group", &self.group)
+            .finish_non_exhaustive()
+    }
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Gives a job to the thread, which the first of them starts.
@@ -163,7 +178,7 @@ fn on_thread(job: Job) -> Result<()> {
     let dead = || {
         Error::new(
             ErrorKind::Io,
-            "the thread that authenticates hosts could not be started",
+            "the thread that computes for authentication could not be started",
         )
     };
     taken.then_some(()).ok_or_else(dead)

@@ -108,7 +108,8 @@ impl Secret {
     }
 
     /// What proves the host or controller that is called `nqn`: the secret, transformed if it says so.
-    pub(super) fn key(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
+    #[must_use]
+    pub fn key(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
         match self.transform {
             None => self.key.clone(),
             Some(hash) => hmac(hash, &self.key, &[nqn.as_bytes(), PURPOSE]),

@@ -1,0 +1,35 @@
+//! What both sides of DH-HMAC-CHAP (Base 8.13.5) need: secrets as people pass them on and as files have them, what they
+//! make of challenges, and Diffie-Hellman. The messages are in [`forebay_wire::nvme::auth`]; who says what when is the
+//! target's and the initiator's business.
+
+mod group;
+mod respond;
+mod secret;
+mod secrets;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use forebay_wire::nvme::auth::Hash;
+pub use group::Private;
+pub use respond::{Question, Side, augment};
+pub use secret::Secret;
+pub use secrets::{HostSecrets, Secrets};
+
+/// A number that no other challenge of this process has had, but for those four billion ago; never zero.
+#[must_use]
+pub fn next_sequence() -> u32 {
+    static NEXT: OnceLock<AtomicU32> = OnceLock::new();
+    let next = NEXT.get_or_init(|| {
+        let mut first = [0; 4];
+        forebay_io::system::random(&mut first);
+        AtomicU32::new(u32::from_le_bytes(first))
+    });
+    match next.fetch_add(1, Ordering::Relaxed) {
+        0 => next.fetch_add(1, Ordering::Relaxed),
+        number => number,
+    }
+}
+
+#[cfg(test)]
+mod tests;
