@@ -14,7 +14,7 @@ use forebay_wire::nvme::auth::{
 use zeroize::Zeroizing;
 
 use super::Uri;
-use super::queue::{Queue, With};
+use super::queue::{Queue, With, broken};
 
 /// Why it ends early.
 enum Stop {
@@ -69,6 +69,9 @@ pub(super) async fn prove(queue: &mut Queue, uri: &Uri) -> Result<()> {
                 &HostMessage::Failure2(reason.code()),
             )
             .await;
+            if reason != Reason::Failed {
+                return Err(broken(&format!("authentication: {reason}")));
+            }
             let what = format!(
                 "the target has not authenticated itself: {reason}; check its own secret, the second one in the \
                  line of {}",
@@ -150,8 +153,8 @@ impl Host<'_> {
         // What it refuses it may not have read so far.
         if let ControllerMessage::Failure1(reason) = message {
             let what = format!(
-                "the target refuses to authenticate host {}: {reason}; check that the target has the secret of \
-                 this host's line",
+                "the target refuses to authenticate host {}: {reason}; check that the target has the \
+                 same secrets for it",
                 self.name
             );
             return Err(refused(what).into());

@@ -1,5 +1,6 @@
 //! Against a target that threads play by a script.
 
+mod authenticate;
 mod damage;
 mod target;
 

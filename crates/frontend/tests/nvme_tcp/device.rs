@@ -222,12 +222,12 @@ fn who_does_not_prove_to_be_the_one_is_refused_with_the_remedy() {
         (
             SECRET_NQN,
             Some(other),
-            "check that the target has the secret",
+            "check that the target has the same secrets",
         ),
         (
             SECRET_NQN,
             Some(&*wrong),
-            "check that the target has the secret",
+            "check that the target has the same secrets",
         ),
         (
             SECRET_NQN,

@@ -256,7 +256,7 @@ fn a_device_proves_itself_by_a_file_that_is_its_own() {
     said.push((open(&config), "has no line for"));
     let wrong = format!("{host} {}\n", *Secret::generate(None).text());
     std::fs::write(&file, wrong).expect("room");
-    said.push((open(&config), "check that the target has the secret"));
+    said.push((open(&config), "check that the target has the same secrets"));
     for (report, wanted) in said {
         assert!(report.contains(wanted), "{wanted}: {report}");
         assert_eq!(report.is_empty(), wanted.is_empty(), "{report}");

@@ -32,6 +32,19 @@ pub(super) enum Act {
 
 type Script = dyn Fn(u32, u8) -> Act + Send + Sync;
 
+/// What is answered to a host that asks for a message of authentication.
+pub(super) enum Word {
+    Message(Vec<u8>),
+    /// As much of a page.
+    Short(Vec<u8>, usize),
+    Fail(Status),
+    Silence,
+    Cut,
+}
+
+/// Says what is answered on a connection, by its number (from 0) and the messages that its host has sent.
+type Speaker = dyn Fn(usize, &[Vec<u8>]) -> Word + Send + Sync;
+
 /// What is wrong with a target, the kind of the error, and a word of it.
 pub(super) const WRONG: [(Wrong, ErrorKind, &str); 10] = [
     (
@@ -77,6 +90,12 @@ struct Shared {
     /// I/O commands so far.
     count: AtomicU32,
     asked: Mutex<Vec<(u8, u64)>>,
+    /// What asks its hosts to authenticate themselves.
+    speaker: Mutex<Option<Box<Speaker>>>,
+    /// What hosts have sent of authentication.
+    heard: Mutex<Vec<Vec<u8>>>,
+    /// Commands so far, of all queues: the opcode, and the kind of one of Fabrics.
+    commands: Mutex<Vec<(u8, u8)>>,
     data: Mutex<Vec<u8>>,
     wrong: Mutex<Option<Wrong>>,
     /// Connections so far.
@@ -110,6 +129,9 @@ impl Target {
             script: Box::new(script),
             count: AtomicU32::new(0),
             asked: Mutex::default(),
+            speaker: Mutex::default(),
+            heard: Mutex::default(),
+            commands: Mutex::default(),
             data: Mutex::new(vec![0; size]),
             wrong: Mutex::default(),
             connections: AtomicUsize::new(0),
@@ -131,7 +153,8 @@ impl Target {
                     let mut peer = Peer {
                         stream,
                         shared,
-                        later: number > 1,
+                        number,
+                        heard: Vec::new(),
                     };
                     while peer.pdu().is_some() {}
                 });
@@ -162,6 +185,24 @@ impl Target {
         self.shared.changes.store(true, Ordering::SeqCst);
     }
 
+    /// Hosts have to authenticate themselves, and are told this.
+    pub(super) fn authenticate(
+        &self,
+        speaker: impl Fn(usize, &[Vec<u8>]) -> Word + Send + Sync + 'static,
+    ) {
+        *self.shared.speaker.lock().expect("sound") = Some(Box::new(speaker));
+    }
+
+    /// The messages of authentication so far.
+    pub(super) fn heard(&self) -> Vec<Vec<u8>> {
+        self.shared.heard.lock().expect("sound").clone()
+    }
+
+    /// The commands so far, of all queues: the opcode, and the kind of one of Fabrics.
+    pub(super) fn commands(&self) -> Vec<(u8, u8)> {
+        self.shared.commands.lock().expect("sound").clone()
+    }
+
     pub(super) fn wrong(&self, what: Wrong) {
         *self.shared.wrong.lock().expect("sound") = Some(what);
     }
@@ -171,7 +212,9 @@ impl Target {
 struct Peer {
     stream: TcpStream,
     shared: Arc<Shared>,
-    later: bool,
+    /// Of the connection, from 0.
+    number: usize,
+    heard: Vec<Vec<u8>>,
 }
 
 /// A PDU of this target, without digests.
@@ -270,14 +313,26 @@ impl Peer {
     fn command(&mut self, command: Command, with: Vec<u8>) -> Option<()> {
         let cid = command.cid;
         let status = |peer: &mut Self, result, status| peer.say(&ended(cid, result, status));
-        match (command.opcode, command.nsid.to_le_bytes()[0]) {
+        let kind = (command.opcode, command.nsid.to_le_bytes()[0]);
+        self.shared.commands.lock().expect("sound").push(kind);
+        match kind {
             (fabrics::OPCODE, fctype::CONNECT) => match () {
                 () if self.is(Wrong::Host) => status(self, 0, Status::CONNECT_INVALID_HOST),
                 () if self.is(Wrong::Subsystem) => {
                     status(self, 0x1_0100, Status::CONNECT_INVALID_PARAMETERS)
                 }
-                () => status(self, connected(1, self.is(Wrong::Secrets)), Status::SUCCESS),
+                () => {
+                    let speaks = self.shared.speaker.lock().expect("sound").is_some();
+                    let asks = speaks || self.is(Wrong::Secrets);
+                    status(self, connected(1, asks), Status::SUCCESS)
+                }
             },
+            (fabrics::OPCODE, fctype::AUTHENTICATION_SEND) => {
+                self.shared.heard.lock().expect("sound").push(with.clone());
+                self.heard.push(with);
+                status(self, 0, Status::SUCCESS)
+            }
+            (fabrics::OPCODE, fctype::AUTHENTICATION_RECEIVE) => self.speak(cid),
             (fabrics::OPCODE, fctype::PROPERTY_GET) => {
                 let value = match Property::of(&command).offset {
                     // 8 entries; ready within half a second.
@@ -300,6 +355,23 @@ impl Peer {
             },
             _ => self.io(command, with),
         }
+    }
+
+    /// The next message of authentication.
+    fn speak(&mut self, cid: u16) -> Option<()> {
+        let word = match &*self.shared.speaker.lock().expect("sound") {
+            Some(speaker) => speaker(self.number, &self.heard),
+            None => panic!("the host was not asked to authenticate itself"),
+        };
+        let (mut page, len) = match word {
+            Word::Message(message) => (message, identify::PAGE_BYTES),
+            Word::Short(message, len) => (message, len),
+            Word::Fail(status) => return self.say(&ended(cid, 0, status)),
+            Word::Silence => return Some(()),
+            Word::Cut => return None,
+        };
+        page.resize(len, 0);
+        self.say(&data(cid, flag::LAST | flag::SUCCESS, 0, &page))
     }
 
     fn page(&self, structure: u8) -> identify::Page {
@@ -328,7 +400,7 @@ impl Peer {
             }
             .encode(),
             _ => {
-                let changed = self.later && self.shared.changes.load(Ordering::SeqCst);
+                let changed = self.number > 1 && self.shared.changes.load(Ordering::SeqCst);
                 identify::descriptors(&[1 + u8::from(changed); 16])
             }
         }

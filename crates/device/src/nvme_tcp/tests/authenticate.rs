@@ -1,0 +1,408 @@
+//! A target that asks its hosts to authenticate themselves, and is asked to do so itself: an honest one, and ones that lie
+//! at each step. What is not proved is told nothing: no command but those of authentication comes after Connect.
+
+use forebay_auth::{HostSecrets, Question, Secrets, Side, augment};
+use forebay_block::{BlockDeviceExt as _, Buf, ErrorKind};
+use forebay_wire::nvme::Status;
+use forebay_wire::nvme::auth::{ControllerMessage, Group, Hash, HostMessage, Reason};
+use forebay_wire::nvme::fabrics::{self, fctype};
+use forebay_wire::nvme::io::opcode;
+
+use super::target::{Act, Target, Word};
+use super::{NvmeTcpDevice, TIMES, Times, Uri, run};
+
+const SUBSYSTEM: &str = "nqn.test";
+const HOST: &str = "nqn.a:host";
+/// The bytes 0, 1, 2, ... and 100, 101, ...
+const OWN: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+const THEIRS: &str = "DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
+const HASH: Hash = Hash::Sha256;
+const CHALLENGE: ControllerMessage<'_> = ControllerMessage::Challenge {
+    hash: HASH,
+    group: Group::Null,
+    sequence: 77,
+    value: &[3; 32],
+    public: &[],
+};
+
+fn secrets(line: &str) -> HostSecrets {
+    let secrets = Secrets::parse(&format!("{HOST} {line}")).expect("a line");
+    secrets.of(HOST).expect("it is there").clone()
+}
+
+fn both() -> HostSecrets {
+    secrets(&format!("{OWN} {THEIRS}"))
+}
+
+fn uri(target: &Target, secrets: HostSecrets) -> Uri {
+    let uri = format!("{}?host={HOST}", target.uri());
+    let mut uri: Uri = uri.parse().expect("a URI");
+    uri.secrets = Some(secrets);
+    uri
+}
+
+fn question<'a>(side: Side, challenge: &'a [u8], sequence: u32, transaction: u16) -> Question<'a> {
+    Question {
+        side,
+        hash: HASH,
+        challenge,
+        sequence,
+        transaction,
+        host: HOST,
+        subsystem: SUBSYSTEM,
+    }
+}
+
+fn transaction(heard: &[Vec<u8>]) -> u16 {
+    HostMessage::decode(&heard[0]).expect("an offer").0
+}
+
+/// The answer of a target that knows both secrets.
+fn honest(heard: &[Vec<u8>]) -> Vec<u8> {
+    let transaction = transaction(heard);
+    let [_, reply] = heard else {
+        return CHALLENGE.encode(transaction);
+    };
+    let (_, reply) = HostMessage::decode(reply).expect("a reply");
+    let HostMessage::Reply {
+        response,
+        challenge,
+        ..
+    } = reply
+    else {
+        panic!("{reply:?} is no reply");
+    };
+    let secrets = both();
+    let asked = augment(HASH, &[3; 32], None);
+    let asked = question(Side::Host, &asked, 77, transaction);
+    assert!(asked.is_answer(&secrets.own.key(HOST), response));
+    let key = secrets.controller.expect("it has one").key(SUBSYSTEM);
+    let answer = challenge.map(|(value, sequence)| {
+        let augmented = augment(HASH, value, None);
+        question(Side::Controller, &augmented, sequence, transaction).answer(&key)
+    });
+    let response = answer.as_ref().map(|answer| answer.as_slice());
+    success(transaction, response)
+}
+
+fn success(transaction: u16, response: Option<&[u8]>) -> Vec<u8> {
+    let hash = HASH;
+    ControllerMessage::Success1 { hash, response }.encode(transaction)
+}
+
+/// A host's own words, turned into the answer to its challenge.
+fn reflected(heard: &[Vec<u8>]) -> Vec<u8> {
+    match HostMessage::decode(&heard[1]).expect("a reply").1 {
+        HostMessage::Reply { response, .. } => success(transaction(heard), Some(response)),
+        other => panic!("{other:?} is no reply"),
+    }
+}
+
+fn changed(heard: &[Vec<u8>], at: usize, value: u8) -> Word {
+    let mut message = honest(heard);
+    assert_ne!(message[at], value, "it is a change");
+    message[at] = value;
+    Word::Message(message)
+}
+
+/// What a target makes of what its host has said.
+type Lie = fn(&[Vec<u8>]) -> Word;
+
+/// The message that is wrong (from 1), what of it, and what comes of that: the kind of the error, a word of it, and what
+/// the target is told.
+type Case = (
+    usize,
+    &'static str,
+    Lie,
+    ErrorKind,
+    &'static str,
+    Option<Reason>,
+);
+
+const REFUSED: ErrorKind = ErrorKind::Permission;
+const BROKEN: ErrorKind = ErrorKind::Disconnected;
+const PAYLOAD: (ErrorKind, &str, Option<Reason>) = (
+    BROKEN,
+    "in a field or its length",
+    Some(Reason::IncorrectPayload),
+);
+const MESSAGE: (ErrorKind, &str, Option<Reason>) = (
+    BROKEN,
+    "that was not expected",
+    Some(Reason::IncorrectMessage),
+);
+const UNPROVED: (ErrorKind, &str, Option<Reason>) = (
+    REFUSED,
+    "the target has not authenticated itself",
+    Some(Reason::Failed),
+);
+
+const fn case(
+    message: usize,
+    name: &'static str,
+    lie: Lie,
+    (kind, word, told): (ErrorKind, &'static str, Option<Reason>),
+) -> Case {
+    (message, name, lie, kind, word, told)
+}
+
+const LIES: [Case; 24] = [
+    case(
+        1,
+        "agreement unasked",
+        |it| Word::Message(success(transaction(it), None)),
+        MESSAGE,
+    ),
+    case(
+        1,
+        "agreement with an answer to nothing",
+        |it| Word::Message(success(transaction(it), Some(&[0; 32]))),
+        MESSAGE,
+    ),
+    case(
+        1,
+        "nothing but zeroes",
+        |_| Word::Message(Vec::new()),
+        MESSAGE,
+    ),
+    case(1, "all ones", |_| Word::Message(vec![0xff; 4096]), MESSAGE),
+    case(
+        1,
+        "the host's offer",
+        |it| Word::Message(it[0].clone()),
+        MESSAGE,
+    ),
+    case(
+        1,
+        "another transaction",
+        |it| changed(it, 4, !it[0][4]),
+        PAYLOAD,
+    ),
+    case(
+        1,
+        "a challenge of no length",
+        |it| changed(it, 6, 0),
+        PAYLOAD,
+    ),
+    case(
+        1,
+        "a public value without a group",
+        |it| changed(it, 10, 255),
+        PAYLOAD,
+    ),
+    case(
+        1,
+        "a group without a public value",
+        |it| changed(it, 9, 1),
+        PAYLOAD,
+    ),
+    case(
+        1,
+        "a hash function that was not offered",
+        |it| changed(it, 8, 4),
+        (BROKEN, "hash functions", Some(Reason::HashUnusable)),
+    ),
+    case(
+        1,
+        "a group that was not offered",
+        |it| changed(it, 9, 5),
+        (BROKEN, "groups", Some(Reason::GroupUnusable)),
+    ),
+    case(
+        1,
+        "a refusal",
+        |it| {
+            Word::Message(ControllerMessage::Failure1(Reason::HashUnusable).encode(transaction(it)))
+        },
+        (REFUSED, "refuses to authenticate host nqn.a:host", None),
+    ),
+    case(
+        1,
+        "half a page",
+        |it| Word::Short(honest(it), 2048),
+        (BROKEN, "missing", None),
+    ),
+    case(
+        1,
+        "a status",
+        |_| Word::Fail(Status::INVALID_FIELD),
+        (ErrorKind::InvalidInput, "Authentication Receive", None),
+    ),
+    case(
+        1,
+        "nothing",
+        |_| Word::Silence,
+        (ErrorKind::TimedOut, "was made within", None),
+    ),
+    case(1, "the end", |_| Word::Cut, (BROKEN, "", None)),
+    case(
+        2,
+        "no answer",
+        |it| Word::Message(success(transaction(it), None)),
+        UNPROVED,
+    ),
+    case(
+        2,
+        "another's answer",
+        |it| Word::Message(success(transaction(it), Some(&[7; 32]))),
+        UNPROVED,
+    ),
+    case(
+        2,
+        "the host's answer",
+        |it| Word::Message(reflected(it)),
+        UNPROVED,
+    ),
+    case(
+        2,
+        "an answer that is one bit off",
+        |it| changed(it, 16, honest(it)[16] ^ 1),
+        UNPROVED,
+    ),
+    case(
+        2,
+        "the challenge again",
+        |it| Word::Message(honest(&it[..1])),
+        MESSAGE,
+    ),
+    case(
+        2,
+        "another transaction",
+        |it| changed(it, 5, !it[0][5]),
+        PAYLOAD,
+    ),
+    case(
+        2,
+        "a refusal",
+        |it| Word::Message(ControllerMessage::Failure1(Reason::Failed).encode(transaction(it))),
+        (REFUSED, "the same secrets", None),
+    ),
+    case(2, "the end", |_| Word::Cut, (BROKEN, "", None)),
+];
+
+/// That a target was asked for nothing but authentication, and told no secret.
+fn nothing_is_told(target: &Target) {
+    let all = target.commands();
+    let rest = |&(opcode, kind): &(u8, u8)| {
+        const KINDS: [u8; 3] = [
+            fctype::CONNECT,
+            fctype::AUTHENTICATION_SEND,
+            fctype::AUTHENTICATION_RECEIVE,
+        ];
+        opcode != fabrics::OPCODE || !KINDS.contains(&kind)
+    };
+    assert!(!all.iter().any(rest), "{all:?}");
+    let secrets = both();
+    let controller = secrets.controller.expect("it has one");
+    let keys = [secrets.own.key(HOST), controller.key(SUBSYSTEM)];
+    for message in target.heard() {
+        for key in &keys {
+            let shown = message.windows(8).any(|part| part == &key[..8]);
+            assert!(!shown, "a secret in {message:?}");
+        }
+    }
+}
+
+#[test]
+fn both_queues_begin_with_the_proof_of_both_sides() {
+    for (line, messages) in [(OWN.to_owned(), 2), (format!("{OWN} {THEIRS}"), 3)] {
+        let target = Target::start(|_, _| Act::Answer);
+        target.authenticate(|_, heard| Word::Message(honest(heard)));
+        let uri = uri(&target, secrets(&line));
+        run(async move {
+            let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
+            let device = device.expect("both know each other");
+            device
+                .write(0, Buf::copied(&[1; 4096]))
+                .await
+                .expect("written");
+        });
+        let heard = target.heard();
+        assert_eq!(heard.len(), 2 * messages);
+        for queue in heard.chunks(messages) {
+            assert!(matches!(
+                HostMessage::decode(&queue[1]).expect("a message").1,
+                HostMessage::Reply { challenge, .. } if challenge.is_some() == (messages == 3)
+            ));
+            if let Some(last) = queue.get(2) {
+                assert_eq!(
+                    HostMessage::decode(last),
+                    Ok((transaction(queue), HostMessage::Success2))
+                );
+            }
+        }
+        assert_ne!(heard[0][4..6], heard[messages][4..6], "a number each");
+    }
+}
+
+#[test]
+fn a_target_that_lies_at_any_step_is_told_why_and_nothing_else() {
+    for (message, name, lie, kind, word, told) in LIES {
+        let target = Target::start(|_, _| Act::Answer);
+        target.authenticate(move |_, heard| match heard.len() == message {
+            true => lie(heard),
+            false => Word::Message(honest(heard)),
+        });
+        let uri = uri(&target, both());
+        let made = run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
+        let error = made.expect(name);
+        let report = error.report();
+        assert_eq!(error.kind(), kind, "{name}: {report}");
+        assert!(report.contains(word), "{name}: {report}");
+        assert!(
+            !report.contains("AAECAw") && !report.contains("ZGVmZ2"),
+            "{report}"
+        );
+        let heard = target.heard();
+        assert_eq!(heard.len(), message + usize::from(told.is_some()), "{name}");
+        if let Some(reason) = told {
+            let last = HostMessage::decode(&heard[message]);
+            let failure = HostMessage::Failure2(reason.code());
+            assert_eq!(last, Ok((transaction(&heard), failure)), "{name}");
+        }
+        nothing_is_told(&target);
+    }
+}
+
+#[test]
+fn one_that_proves_itself_on_the_first_queue_alone_is_not_used() {
+    let target = Target::start(|_, _| Act::Answer);
+    target.authenticate(|number, heard| match (number, heard.len()) {
+        (1, 2) => Word::Message(success(transaction(heard), None)),
+        _ => Word::Message(honest(heard)),
+    });
+    let uri = uri(&target, both());
+    let made = run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
+    assert_eq!(made.expect("an I/O queue of another").kind(), REFUSED);
+    assert_eq!(target.asked(), []);
+}
+
+#[test]
+fn another_in_the_place_of_one_that_was_lost_gets_no_write() {
+    let target = Target::start(|number, _| match number {
+        1 => Act::Cut,
+        _ => Act::Answer,
+    });
+    // Whoever answers after the loss knows no secret, and agrees to all.
+    target.authenticate(|number, heard| match (number, heard.len()) {
+        (2.., 2) => Word::Message(success(transaction(heard), None)),
+        _ => Word::Message(honest(heard)),
+    });
+    let patience = std::time::Duration::from_secs(1);
+    let times = Times { patience, ..TIMES };
+    let uri = uri(&target, both());
+    run(async move {
+        let device = NvmeTcpDevice::connect_within(&uri, times).await;
+        let device = device.expect("both know each other");
+        let write = device.write(0, Buf::copied(&[1; 4096])).await;
+        let error = write.expect_err("it is another one");
+        let report = error.report();
+        assert_eq!(error.kind(), ErrorKind::Disconnected, "{report}");
+        assert!(report.contains("has not authenticated itself"), "{report}");
+    });
+    assert_eq!(
+        target.asked(),
+        [(opcode::WRITE, 0)],
+        "and nothing after the loss"
+    );
+}
