@@ -20,4 +20,5 @@ pub mod nvme_tcp;
 mod place;
 pub mod pmem;
 mod receiver;
+mod remote;
 pub mod signature;

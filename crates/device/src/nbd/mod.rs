@@ -14,8 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request,
-    Result,
+    BlockDevice, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result,
 };
 use forebay_io::net::Stream;
 use forebay_io::rt;
@@ -23,22 +22,17 @@ use forebay_wire::nbd::MAX_PAYLOAD_BYTES;
 use forebay_wire::nbd::handshake::export;
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 
+use crate::remote::{LONGEST_BYTES, Takes};
 pub use uri::Uri;
 
 /// Requests in one send.
 const BATCH: usize = 64;
-/// Longest discard or write of zeroes, bytes; longer ones are several. A whole number of any blocks.
-const LONGEST_BYTES: u64 = 1 << 30;
-/// Piece of a write of zeroes, bytes, where the server has no such command.
-const ZEROES_BYTES: u64 = 1 << 20;
 
 /// An export, connected. It belongs to the reactor that it was connected on.
 pub struct NbdDevice {
     session: Rc<Open>,
     info: DeviceInfo,
-    read_only: bool,
-    write_zeroes: bool,
-    max_payload_bytes: u64,
+    takes: Takes,
 }
 
 /// A session that ends with its last device; the tasks that send and receive do not keep it.
@@ -148,16 +142,21 @@ impl NbdDevice {
         Ok(Rc::new(Self {
             session: Rc::new(Open(session)),
             info,
-            read_only: offers(export::READ_ONLY),
-            write_zeroes: offers(export::SEND_WRITE_ZEROES),
-            max_payload_bytes: u64::from(most.max(block)),
+            takes: Takes {
+                read_only: offers(export::READ_ONLY),
+                data_bytes: u64::from(most.max(block)),
+                zeroes_bytes: match offers(export::SEND_WRITE_ZEROES) {
+                    true => LONGEST_BYTES,
+                    false => 0,
+                },
+            },
         }))
     }
 
     /// Whether the server takes no writes.
     #[must_use]
     pub const fn read_only(&self) -> bool {
-        self.read_only
+        self.takes.read_only
     }
 
     /// The device for the tasks that its longer requests need.
@@ -165,73 +164,9 @@ impl NbdDevice {
         Self {
             session: Rc::clone(&self.session),
             info: self.info.clone(),
-            ..*self
+            takes: self.takes,
         }
     }
-
-    fn check(&self, request: &Request) -> Result<()> {
-        if let Some(broken) = &*self.session.broken.borrow() {
-            return Err(broken.clone());
-        }
-        self.info.check(request)?;
-        if self.read_only && !matches!(request.op, Op::Read | Op::Flush) {
-            return Err(ErrorKind::ReadOnly.into());
-        }
-        let fua = matches!(
-            request.op,
-            Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. }
-        );
-        if fua && !self.info.fua {
-            let what = format!("{} has no FUA: flush after the write", self.session.server);
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
-        Ok(())
-    }
-
-    /// Longest request of this kind, bytes.
-    fn longest(&self, op: Op) -> u64 {
-        match op {
-            Op::Read | Op::Write { .. } => self.max_payload_bytes,
-            Op::WriteZeroes { .. } if !self.write_zeroes => 0,
-            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => LONGEST_BYTES,
-        }
-    }
-
-    /// A request that is too long for one, or that the server has another way for.
-    async fn in_pieces(self, request: Request) -> Result<()> {
-        let longest = match self.longest(request.op) {
-            0 => ZEROES_BYTES.min(self.max_payload_bytes),
-            longest => longest,
-        };
-        let mut at = 0;
-        while at < request.len {
-            let len = longest.min(request.len - at);
-            let (from, to) = (usize_of(at), usize_of(at + len));
-            let op = match request.op {
-                Op::WriteZeroes { fua, .. } if !self.write_zeroes => Op::Write { fua },
-                op => op,
-            };
-            let buf = match (&request.buf, op) {
-                (Some(buf), _) => Some(buf.slice(from..to)),
-                (None, Op::Write { .. }) => Some(Buf::zeroed(usize_of(len))),
-                (None, _) => None,
-            };
-            let offset = request.offset + at;
-            self.start(Request {
-                op,
-                offset,
-                len,
-                buf,
-            })
-            .await?;
-            at += len;
-        }
-        Ok(())
-    }
-}
-
-fn usize_of(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("as long as a buffer")
 }
 
 impl BlockDevice for NbdDevice {
@@ -240,23 +175,14 @@ impl BlockDevice for NbdDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        if let Err(refused) = self.check(&request) {
-            return done.complete(Err(refused));
+        let broken = self.session.broken.borrow().clone();
+        if let Some(broken) = broken {
+            return done.complete(Err(broken));
         }
-        let nothing_to_do = match request.op {
-            Op::Flush => !self.info.volatile_cache,
-            Op::Discard => !self.info.discard,
-            _ => false,
-        };
-        if nothing_to_do {
-            return done.complete(Ok(()));
+        let whole = self.takes.whole(&self.info, request, done, || self.part());
+        if let Some((request, done)) = whole {
+            self.session.ask(request, done);
         }
-        if request.len > self.longest(request.op) {
-            let this = self.part();
-            rt::spawn(async move { done.complete(this.in_pieces(request).await) });
-            return;
-        }
-        self.session.ask(request, done);
     }
 }
 

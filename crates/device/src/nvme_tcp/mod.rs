@@ -39,20 +39,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request,
-    Result,
-};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
+use crate::remote::Takes;
 use associate::{Offer, associate};
 use send::Link;
 use slots::{Asked, Slots};
 pub use uri::Uri;
-
-/// Longest discard, bytes; longer ones are several. A whole number of any blocks.
-const LONGEST_DISCARD_BYTES: u64 = 1 << 30;
 
 /// How long a target may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,51 +193,17 @@ impl NvmeTcpDevice {
         self.shared.losses.get()
     }
 
-    /// Longest request of this kind, bytes; 0 for one that the target does not know.
-    fn longest(&self, op: Op) -> u64 {
+    fn takes(&self) -> Takes {
         let offer = &self.shared.offer;
-        match op {
-            Op::Read | Op::Write { .. } => offer.max_bytes.into(),
-            Op::WriteZeroes { .. } if !offer.write_zeroes => 0,
-            Op::WriteZeroes { .. } => offer.max_bytes.into(),
-            Op::Flush | Op::Discard => LONGEST_DISCARD_BYTES,
+        let data_bytes = offer.max_bytes.into();
+        Takes {
+            read_only: offer.read_only,
+            data_bytes,
+            zeroes_bytes: match offer.write_zeroes {
+                true => data_bytes,
+                false => 0,
+            },
         }
-    }
-
-    /// A request that is too long for one, or that the target has another way for.
-    async fn in_pieces(self, request: Request) -> Result<()> {
-        let longest = match self.longest(request.op) {
-            0 => self.shared.offer.max_bytes.into(),
-            longest => longest,
-        };
-        let op = match request.op {
-            Op::WriteZeroes { fua, .. } if !self.shared.offer.write_zeroes => Op::Write { fua },
-            op => op,
-        };
-        let usize_of = |bytes: u64| usize::try_from(bytes).expect("as long as a buffer");
-        let zeroes = match (&request.buf, op) {
-            (None, Op::Write { .. }) => Some(Buf::zeroed(usize_of(longest.min(request.len)))),
-            _ => None,
-        };
-        let mut at = 0;
-        while at < request.len {
-            let len = longest.min(request.len - at);
-            let buf = match (&request.buf, &zeroes) {
-                (Some(buf), _) => Some(buf.slice(usize_of(at)..usize_of(at + len))),
-                (None, Some(zeroes)) => Some(zeroes.slice(0..usize_of(len))),
-                (None, None) => None,
-            };
-            let offset = request.offset + at;
-            self.start(Request {
-                op,
-                offset,
-                len,
-                buf,
-            })
-            .await?;
-            at += len;
-        }
-        Ok(())
     }
 }
 
@@ -252,32 +213,14 @@ impl BlockDevice for NvmeTcpDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let refused = match self.info.check(&request) {
-            Ok(()) if self.read_only() && !matches!(request.op, Op::Read | Op::Flush) => {
-                Err(ErrorKind::ReadOnly.into())
-            }
-            checked => checked,
+        let again = || Self {
+            shared: Rc::clone(&self.shared),
+            info: self.info.clone(),
         };
-        if refused.is_err() {
-            return done.complete(refused);
+        let whole = self.takes().whole(&self.info, request, done, again);
+        if let Some((request, done)) = whole {
+            self.shared.ask(request, done);
         }
-        let nothing_to_do = match request.op {
-            Op::Flush => !self.info.volatile_cache,
-            Op::Discard => !self.info.discard,
-            _ => false,
-        };
-        if nothing_to_do {
-            return done.complete(Ok(()));
-        }
-        if request.len > self.longest(request.op) {
-            let this = Self {
-                shared: Rc::clone(&self.shared),
-                info: self.info.clone(),
-            };
-            rt::spawn(async move { done.complete(this.in_pieces(request).await) });
-            return;
-        }
-        self.shared.ask(request, done);
     }
 }
 
