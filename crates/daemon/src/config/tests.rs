@@ -276,6 +276,13 @@ fn an_nvme_export_says_who_it_is() {
     assert_eq!(target.allow_hosts.as_ref().map(Vec::len), Some(1));
     let open = good.replace("127.0.0.1", "0.0.0.0");
     assert!(with(&format!("{open}\ninsecure = true")).is_ok());
+    // A name that a host says of itself proves nothing.
+    for address in ["0.0.0.0", "192.0.2.7", "[::]", "[::ffff:127.0.0.1]"] {
+        let open = good.replace("127.0.0.1", address);
+        let named = format!("{open}\nallow_hosts = [\"nqn.2014-08.org.nvmexpress:uuid:1\"]");
+        let report = with(&named).expect_err("others reach it").report();
+        assert!(report.contains("or add insecure = true"), "{report}");
+    }
     // Who authenticates its hosts may be reached.
     let config = with(&format!("{open}\nsecrets = \"nvme.secrets\"")).expect("it is right");
     let Protocol::NvmeTcp(target) = &config.exports[0].protocol else {
