@@ -1,8 +1,7 @@
 //! Disks by vhost-user, seen by a guest whose monitor and driver are in this process.
 
-mod guest;
 mod hostile;
-mod target;
+mod rings;
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,8 @@ use forebay_io::Engine;
 use forebay_wire::virtio_blk::{Header, ID_BYTES, Segment, UNMAP, feature, request, status};
 use vhost::VhostBackend as _;
 use vhost::vhost_user::Frontend;
+
+use rings::{guest, target};
 
 use guest::{Guest, NO_EVENTS, PATIENCE};
 use target::{SIZE_BYTES, Target};
