@@ -138,14 +138,23 @@ impl File {
         end_of(size_bytes, &[])?;
         self.sized(|tree| {
             let before = tree.size_bytes(self.inode)?;
-            tree.resize(self.inode, size_bytes)?;
-            if size_bytes < before {
-                self.clear(size_bytes, before)?;
+            if size_bytes >= before {
+                return tree.resize(self.inode, size_bytes);
             }
-            Ok(())
+            tree.begin_cut(self.inode, before)?;
+            tree.resize(self.inode, size_bytes)?;
+            self.end_cut(tree, size_bytes, before)
         })?;
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The last steps of making the file shorter, for whoever made it so.
+    fn end_cut(&self, tree: &Tree, size_bytes: u64, before: u64) -> Result<()> {
+        if size_bytes < before {
+            self.clear(size_bytes, before)?;
+        }
+        tree.end_cut(self.inode)
     }
 
     /// Has zeroes in all copies from `start` to `end`, where the store has nothing any more.
@@ -222,7 +231,14 @@ impl File {
             exclusive: true,
         };
         let client = self.node.client();
-        client.locked(range, || body(client.store()))
+        client.locked(range, || {
+            let tree = client.store();
+            // A node may have ended while it made the file shorter.
+            if let Some(before) = tree.begun_cut(self.inode)? {
+                self.end_cut(tree, tree.size_bytes(self.inode)?, before)?;
+            }
+            body(tree)
+        })
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -262,3 +278,6 @@ fn end_of(offset: u64, bytes: &[u8]) -> Result<u64> {
         Error::new(ErrorKind::OutOfRange, context)
     })
 }
+
+#[cfg(test)]
+mod tests;

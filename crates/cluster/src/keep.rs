@@ -21,6 +21,8 @@ pub(crate) const NAME: &str = ".forebay";
 const OPEN: i64 = i64::MAX - 1;
 /// Who changes the file's size or times, or writes to it, has this byte alone.
 const CHANGE: i64 = i64::MAX - 2;
+/// The last byte that programs may lock.
+pub(crate) const PROGRAMS_LAST: i64 = i64::MAX - 3;
 
 /// Removals between two looks for what may go for good.
 const SWEEP_EVERY: u32 = 64;
@@ -75,10 +77,16 @@ impl Kept {
         self.files.join(inode.to_string())
     }
 
-    /// Gives an open file its second name, if it has none.
+    /// Gives an open file that is marked so its second name, if it has none. `ESTALE` if it was given up before it
+    /// was marked: it is empty, and its name leads elsewhere by now or nowhere.
     pub(crate) fn keep(&self, file: &File, inode: u64) -> io::Result<()> {
+        let stale = Err(io::Error::from_raw_os_error(libc::ESTALE));
+        if fs::symlink_metadata(self.removed.join(inode.to_string())).is_ok() {
+            return stale;
+        }
         match link_open(file, &self.of(inode)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => stale,
             other => other,
         }
     }
@@ -194,10 +202,13 @@ mod tests {
         mark_open(&file, false).expect("unlocked");
         kept.give_up(inode, BTreeSet::new).expect("looked");
         assert_eq!(size().expect("its inode is nobody's yet"), 0);
+        let stale = |file| kept.keep(file, inode).expect_err("given up").raw_os_error();
+        assert_eq!(stale(&file), Some(libc::ESTALE));
         kept.sweep(&BTreeSet::from([inode])).expect("swept");
         assert_eq!(size().expect("a frame holds a page"), 0);
         kept.sweep(&BTreeSet::new()).expect("swept");
         assert_eq!(size().expect_err("gone").kind(), io::ErrorKind::NotFound);
+        assert_eq!(stale(&file), Some(libc::ESTALE));
         fs::remove_dir_all(&source).expect("removed");
     }
 }

@@ -3,7 +3,7 @@
 //! - [`pool`]: what all share: frames in `/dev/shm`, the directory's sockets, and who is there.
 //! - [`server`]: the process of the directory: connections, leases, deaths, its own start anew.
 //! - [`node`]: the process of a node: joining, coming back, leaving. [`file`](mod@file): files for programs.
-//!   [`names`]: the same by directory and name, for a mount.
+//!   [`names`]: the same by directory and name, for a mount, with [`locks`].
 //! - [`tree`]: a directory tree as the store. [`status`]: what the directory says about all.
 //!
 //! The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
@@ -13,6 +13,7 @@
 pub mod file;
 mod keep;
 mod link;
+pub mod locks;
 pub mod names;
 pub mod node;
 pub mod pool;

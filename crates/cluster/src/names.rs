@@ -4,6 +4,8 @@
 //! that all nodes see them. A file or directory that somebody knows by its number stays open here (`O_PATH`) until it
 //! is forgotten, so that its number is nobody else's and renaming it or what is above it changes nothing.
 
+mod locks;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, FileTimes, FileType, Metadata, OpenOptions, Permissions};
@@ -20,6 +22,7 @@ use forebay_io::tree::{Room, link_open, raise_open_files, read_link, room};
 
 use crate::file::File;
 use crate::keep::{self, Kept};
+use crate::locks::Locks;
 use crate::node::Inner;
 
 /// The number of the top directory; all others have the inode's.
@@ -72,6 +75,7 @@ pub struct Names {
     device: u64,
     root: Arc<fs::File>,
     known: Mutex<BTreeMap<u64, Known>>,
+    locks: Locks,
 }
 
 #[derive(Debug)]
@@ -103,6 +107,7 @@ impl Names {
             device,
             root: Arc::new(root),
             known: Mutex::default(),
+            locks: Locks::default(),
         })
     }
 

@@ -27,7 +27,7 @@ const TIME_EXACT: Duration = Duration::from_millis(4);
 pub struct Tree {
     root: PathBuf,
     device: u64,
-    /// Symbolic links named by inodes, for a source that cannot be written to.
+    /// Symbolic links named by inodes: for a source that cannot be written to, and of files that are made shorter.
     links: PathBuf,
     kept: Option<Kept>,
     state: Mutex<State>,
@@ -90,11 +90,18 @@ impl Tree {
         }
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(create);
-        let file = options.open(self.root.join(path)).context(named)?;
-        self.adopt(file).context(named)
+        loop {
+            let file = options.open(self.root.join(path)).context(named)?;
+            match self.adopt(file).context(named) {
+                // Removed, or renamed over, and given up in between: the name says what is there now.
+                Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {}
+                adopted => return adopted,
+            }
+        }
     }
 
-    /// Takes a file of the tree that is open for reading and writing, as [`Tree::open`] does.
+    /// Takes a file of the tree that is open for reading and writing, as [`Tree::open`] does. `ESTALE` if it was given
+    /// up since.
     pub(crate) fn adopt(&self, file: fs::File) -> Result<u64> {
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.dev() != self.device {
@@ -110,7 +117,6 @@ impl Tree {
         }
         keep::mark_open(&file, true)?;
         match &self.kept {
-            // Not if it was removed for good before it was marked.
             Some(kept) => kept.keep(&file, inode)?,
             None => self.link(&file, inode)?,
         }
@@ -191,6 +197,38 @@ impl Tree {
         let file = self.file(inode)?;
         let resized = self.change(&file, || file.set_len(size_bytes));
         resized.context(|| self.named(inode))
+    }
+
+    /// Leaves word that frames may hold what is behind the file's end, up to `end`, until [`Tree::end_cut`]. It
+    /// outlives this process, as frames do. To be called by who has the file's size alone, as the next two are.
+    pub(crate) fn begin_cut(&self, inode: u64, end: u64) -> Result<()> {
+        let path = self.cut(inode);
+        let made = std::os::unix::fs::symlink(end.to_string(), &path);
+        made.context(|| format!("making {}", path.display()))
+    }
+
+    /// How far frames may hold something behind the file's end: who made it shorter has not come to an end.
+    pub(crate) fn begun_cut(&self, inode: u64) -> Result<Option<u64>> {
+        let path = self.cut(inode);
+        let end = match fs::read_link(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            end => end.context(|| format!("reading {}", path.display()))?,
+        };
+        let end = end.to_str().and_then(|end| end.parse().ok());
+        end.map(Some).ok_or_else(|| {
+            let context = format!("{}: it names no offset", path.display());
+            Error::new(ErrorKind::Corrupt, context)
+        })
+    }
+
+    /// Frames hold zeroes behind the end of the file.
+    pub(crate) fn end_cut(&self, inode: u64) -> Result<()> {
+        let path = self.cut(inode);
+        fs::remove_file(&path).context(|| format!("removing {}", path.display()))
+    }
+
+    fn cut(&self, inode: u64) -> PathBuf {
+        self.links.join(format!("{inode}.cut"))
     }
 
     /// The file has been written to, by its attributes after that: its time says so.

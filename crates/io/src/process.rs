@@ -129,6 +129,29 @@ fn start_time(pid: u32) -> Result<u64> {
     parsed.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{path} has no start time")))
 }
 
+/// Whether a thread that sleeps in the kernel, and is not woken there by signals, has been sent one that it would be
+/// woken by: one of its own, or for the first thread of a process one of the process. Others of a process may be any
+/// thread's to take, so a thread that is not the first is not said to have them.
+#[must_use]
+pub fn is_signalled(thread: u32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    text.is_ok_and(|text| has_signal(&text) == Some(true))
+}
+
+/// The same by its `status` in proc(5).
+fn has_signal(status: &str) -> Option<bool> {
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    };
+    let signals = |name| u64::from_str_radix(field(name)?, 16).ok();
+    let shared = match field("Pid")? == field("Tgid")? {
+        true => signals("ShdPnd")?,
+        false => 0,
+    };
+    Some((signals("SigPnd")? | shared) & !signals("SigBlk")? != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +166,24 @@ mod tests {
         child.wait().expect("a child");
         assert!(process.has_ended());
         process.kill().expect("nothing to do");
+    }
+
+    #[test]
+    fn a_signal_is_seen_unless_it_is_blocked_or_another_threads() {
+        let status = |pid: u32, own: &str, shared: &str, blocked: &str| {
+            format!(
+                "Name:\tShdPnd: ff\nTgid:\t7\nPid:\t{pid}\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n"
+            )
+        };
+        let (none, alarm) = ("0000000000000000", "0000000000002000");
+        assert_eq!(has_signal(&status(7, none, none, none)), Some(false));
+        assert_eq!(has_signal(&status(7, alarm, none, none)), Some(true));
+        assert_eq!(has_signal(&status(7, none, alarm, none)), Some(true));
+        assert_eq!(has_signal(&status(8, none, alarm, none)), Some(false));
+        assert_eq!(has_signal(&status(8, alarm, none, none)), Some(true));
+        assert_eq!(has_signal(&status(7, alarm, alarm, alarm)), Some(false));
+        assert_eq!(has_signal("Tgid:\t7\n"), None);
+        assert!(!is_signalled(std::process::id()));
     }
 
     #[test]

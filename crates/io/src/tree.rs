@@ -23,6 +23,24 @@ pub enum Lock {
     None,
 }
 
+/// Bytes of a file, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The first of them.
+    pub first: i64,
+    /// The last of them, below `i64::MAX`.
+    pub last: i64,
+}
+
+impl From<i64> for ByteRange {
+    fn from(byte: i64) -> Self {
+        Self {
+            first: byte,
+            last: byte,
+        }
+    }
+}
+
 /// Locks a byte of a file for this open file, in place of what it had locked there: against all other opens of the
 /// file, in this process too, and until this one is closed (`F_OFD_SETLKW` of fcntl(2)). Waits.
 ///
@@ -30,9 +48,9 @@ pub enum Lock {
 /// What the system says.
 pub fn lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<()> {
     loop {
-        match set_lock(file, byte, lock, libc::F_OFD_SETLKW) {
+        match lock_by(file, byte.into(), lock, libc::F_OFD_SETLKW) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
+            other => return other.map(drop),
         }
     }
 }
@@ -42,31 +60,68 @@ pub fn lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn try_lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<bool> {
-    match set_lock(file, byte, lock, libc::F_OFD_SETLK) {
+    try_lock_range(file, byte.into(), lock)
+}
+
+/// As [`try_lock_byte`], of many bytes: all of them or none.
+///
+/// # Errors
+/// What the system says.
+pub fn try_lock_range(file: &File, range: ByteRange, lock: Lock) -> io::Result<bool> {
+    match lock_by(file, range, lock, libc::F_OFD_SETLK) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
             Ok(false)
         }
-        other => other.map(|()| true),
+        other => other.map(|_| true),
     }
 }
 
-fn set_lock(file: &File, byte: i64, lock: Lock, command: libc::c_int) -> io::Result<()> {
+/// A lock of somebody else that keeps this open file from this one.
+///
+/// # Errors
+/// What the system says.
+pub fn conflicting_lock(
+    file: &File,
+    range: ByteRange,
+    lock: Lock,
+) -> io::Result<Option<(ByteRange, Lock)>> {
+    let found = lock_by(file, range, lock, libc::F_OFD_GETLK)?;
+    let lock = match libc::c_int::from(found.l_type) {
+        libc::F_RDLCK => Lock::Shared,
+        libc::F_WRLCK => Lock::Exclusive,
+        _ => return Ok(None),
+    };
+    let last = match found.l_len {
+        0 => i64::MAX,
+        len => found.l_start + len - 1,
+    };
+    let first = found.l_start;
+    Ok(Some((ByteRange { first, last }, lock)))
+}
+
+/// One fcntl(2); what it leaves in the description of the lock.
+fn lock_by(
+    file: &File,
+    range: ByteRange,
+    lock: Lock,
+    command: libc::c_int,
+) -> io::Result<libc::flock> {
     let kind = match lock {
         Lock::Shared => libc::F_RDLCK,
         Lock::Exclusive => libc::F_WRLCK,
         Lock::None => libc::F_UNLCK,
     };
-    let range = libc::flock {
+    let mut described = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: byte,
-        l_len: 1,
+        l_start: range.first,
+        l_len: range.last - range.first + 1,
         // Such locks have none.
         l_pid: 0,
     };
-    // SAFETY: the range lives through the call, which only reads it.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const range) } {
-        0 => Ok(()),
+    // SAFETY: the description lives through the call, which reads it and may write it.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut described) } {
+        0 => Ok(described),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -185,6 +240,14 @@ mod tests {
         assert!(!try_lock_byte(&other, 7, Lock::Exclusive).expect("answers"));
         lock_byte(&one, 7, Lock::None).expect("answers");
         assert!(try_lock_byte(&other, 7, Lock::Exclusive).expect("answers"));
+        let range = |first, last| ByteRange { first, last };
+        let found = conflicting_lock(&one, range(0, 100), Lock::Shared).expect("answers");
+        assert_eq!(found, Some((range(7, 8), Lock::Exclusive)));
+        let found = conflicting_lock(&one, range(0, 6), Lock::Shared).expect("answers");
+        assert_eq!(found, None);
+        assert!(!try_lock_range(&one, range(0, 7), Lock::Shared).expect("answers"));
+        assert!(try_lock_range(&one, range(0, 6), Lock::Exclusive).expect("answers"));
+        assert!(!try_lock_byte(&other, 3, Lock::Shared).expect("answers"));
         drop(other);
         assert!(try_lock_byte(&one, 8, Lock::Exclusive).expect("answers"));
         std::fs::remove_dir_all(&dir).expect("removed");

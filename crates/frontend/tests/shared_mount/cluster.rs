@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,17 @@ pub(crate) fn can_mount() -> bool {
     }
 }
 
+/// Whether a program can be run here; says so if not.
+pub(crate) fn can_run(program: &str) -> bool {
+    let mut command = Command::new(program);
+    let run = command.arg("--version").stdout(Stdio::null()).status();
+    let can = run.is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("SKIPPED: a test of shared mounts: there is no {program}");
+    }
+    can
+}
+
 fn variable(name: &str) -> PathBuf {
     PathBuf::from(
         std::env::var_os(name).unwrap_or_else(|| panic!("{name} is set by who starts this")),
@@ -46,6 +59,11 @@ pub(crate) fn role() {
             let server = Server::open(server::Options::new(&source, &pool, PAGES));
             let server = server.expect("it opens");
             println!("\n@ ready");
+            // It does not outlive the test.
+            std::thread::spawn(|| {
+                let ended = std::io::stdin().read_to_end(&mut Vec::new());
+                std::process::exit(i32::from(ended.is_err()));
+            });
             server.run().expect("it runs until it is killed");
         }
         Ok("node") => node(),
@@ -137,6 +155,7 @@ pub(crate) struct Cluster {
     pool: PathBuf,
     top: PathBuf,
     directory: Option<Worker>,
+    done: Arc<AtomicBool>,
 }
 
 impl Cluster {
@@ -147,22 +166,31 @@ impl Cluster {
             pool: PathBuf::from(format!("/dev/shm/forebay-shared-{name}-{id}")),
             top,
             directory: None,
+            done: Arc::default(),
         };
         std::fs::create_dir_all(cluster.source()).expect("made");
-        cluster.directory = Some(Worker::start(
-            "directory",
-            &[
-                ("FOREBAY_POOL", &cluster.pool),
-                ("FOREBAY_SOURCE", &cluster.source()),
-            ],
-        ));
+        cluster.start_directory();
         // A kernel that waits for a process of ours for ever would keep the test from ending.
-        std::thread::spawn(|| {
-            std::thread::sleep(3 * PATIENCE);
-            eprintln!("this test hangs");
-            std::process::exit(1);
+        let (done, name) = (Arc::clone(&cluster.done), name.to_owned());
+        std::thread::spawn(move || {
+            std::thread::sleep(5 * PATIENCE);
+            if !done.load(Ordering::Relaxed) {
+                eprintln!("test {name} hangs");
+                std::process::exit(1);
+            }
         });
         cluster
+    }
+
+    /// Starts the directory, anew if it was killed.
+    pub(crate) fn start_directory(&mut self) {
+        self.directory = Some(Worker::start(
+            "directory",
+            &[
+                ("FOREBAY_POOL", &self.pool),
+                ("FOREBAY_SOURCE", &self.source()),
+            ],
+        ));
     }
 
     pub(crate) fn source(&self) -> PathBuf {
@@ -204,6 +232,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
         self.directory = None;
         for number in 0..4 {
             let mountpoint = self.mountpoint(number);

@@ -2,6 +2,11 @@
 //! it is skipped.
 
 mod cluster;
+mod fsx;
+mod git;
+mod locks;
+mod readers;
+mod sqlite;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use forebay_block::{Error, ErrorKind};
 use forebay_cluster::File;
@@ -15,20 +14,21 @@ use forebay_cluster::names::{Attributes, Changes};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
 };
 
+use super::attributes::{described, instant};
 use super::handles::{Handle, Handles};
+use super::locking::{Locking, wanted};
 
 /// The kernel believes nothing for longer than an instant: another node may change it.
 const LIVE: Duration = Duration::ZERO;
 /// Largest read or write, bytes. An append up to this long is one step.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// How files are open: past the kernel's cache, and closing tells nobody anything.
-const OPENED: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
-    .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
-    .union(FopenFlags::FOPEN_NOFLUSH);
+/// How files are open: past the kernel's cache. Each close is told, as it ends locks.
+const OPENED: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 thread_local! {
     /// What a read of this thread is read into.
@@ -38,11 +38,12 @@ thread_local! {
 /// A mounted tree.
 pub(super) struct SharedFilesystem {
     handles: Arc<Handles>,
+    locking: Arc<Locking>,
 }
 
 impl SharedFilesystem {
-    pub(super) const fn new(handles: Arc<Handles>) -> Self {
-        Self { handles }
+    pub(super) const fn new(handles: Arc<Handles>, locking: Arc<Locking>) -> Self {
+        Self { handles, locking }
     }
 
     fn open_file(&self, number: u64) -> Result<Arc<File>, Error> {
@@ -103,7 +104,7 @@ impl SharedFilesystem {
     }
 }
 
-fn number_of(error: &io::Error) -> Errno {
+pub(super) fn number_of(error: &io::Error) -> Errno {
     Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
@@ -117,48 +118,15 @@ fn number_of_ours(error: &Error) -> Errno {
     })
 }
 
-fn described(attributes: &Attributes) -> FileAttr {
-    let metadata = &attributes.metadata;
-    let time = |seconds: i64, nanoseconds: i64| {
-        let part = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0));
-        let whole = Duration::from_secs(seconds.unsigned_abs());
-        match seconds {
-            0.. => UNIX_EPOCH + whole + part,
-            _ => UNIX_EPOCH - whole + part,
-        }
-    };
-    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    FileAttr {
-        ino: INodeNo(attributes.number),
-        size: metadata.size(),
-        blocks: metadata.blocks(),
-        atime: time(metadata.atime(), metadata.atime_nsec()),
-        mtime: time(metadata.mtime(), metadata.mtime_nsec()),
-        ctime: time(metadata.ctime(), metadata.ctime_nsec()),
-        crtime: UNIX_EPOCH,
-        kind: FileType::from_std(metadata.file_type()).unwrap_or(FileType::RegularFile),
-        perm: (metadata.mode() & 0o7777) as u16,
-        nlink: small(attributes.links),
-        uid: metadata.uid(),
-        gid: metadata.gid(),
-        rdev: small(metadata.rdev()),
-        blksize: small(metadata.blksize()),
-        flags: 0,
-    }
-}
-
-fn instant(time: TimeOrNow) -> SystemTime {
-    match time {
-        TimeOrNow::SpecificTime(time) => time,
-        TimeOrNow::Now => SystemTime::now(),
-    }
-}
-
 impl Filesystem for SharedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let refused = |nearest| io::Error::other(format!("FUSE allows {nearest} at most"));
         config.set_max_write(REQUEST_BYTES).map_err(refused)?;
-        // Kernels without them ask one by one, and correctly.
+        // Without them locks would hold here, and not on other nodes.
+        let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+        let unknown = |_| io::Error::other("this kernel has no FUSE locks: use another one");
+        config.add_capabilities(locks).map_err(unknown)?;
+        // Kernels without these ask one by one, and correctly.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         Ok(())
@@ -366,16 +334,69 @@ impl Filesystem for SharedFilesystem {
         }
     }
 
+    fn getlk(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        reply: ReplyLock,
+    ) {
+        let wanted = wanted((number, owner, handle), (start, end), kind);
+        match wanted.and_then(|wanted| self.locking.conflicting(&wanted)) {
+            Ok(Some((start, end, kind))) => reply.locked(start, end, kind, 0),
+            Ok(None) => reply.locked(start, end, libc::F_UNLCK, 0),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        match wanted((number, owner, handle), (start, end), kind) {
+            Ok(wanted) if sleep => self.locking.wait(wanted, request.pid(), reply),
+            Ok(wanted) => self.locking.set(&wanted, reply),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn flush(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.locking.owner_closed(number.0, owner.0);
+        reply.ok();
+    }
+
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
+        self.locking.handle_closed(number.0, handle.0);
         self.handles.remove(handle.0);
         reply.ok();
     }

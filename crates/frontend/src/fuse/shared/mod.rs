@@ -6,11 +6,14 @@
 //! (`MAP_PRIVATE`: programs and libraries are loaded like that) is a copy that the kernel makes when it is made; a
 //! shared one is refused (`ENODEV`), as its stores could not be seen by others.
 
+mod attributes;
 mod filesystem;
 mod handles;
+mod locking;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_cluster::Names;
@@ -18,6 +21,7 @@ use forebay_cluster::Names;
 use super::session::{self, Mount};
 use filesystem::SharedFilesystem;
 use handles::Handles;
+use locking::Locking;
 
 /// Threads that serve the kernel's requests. Each waits for what it serves: for the directory, another node or the
 /// source.
@@ -28,6 +32,8 @@ const THREADS: usize = 8;
 pub struct SharedMount {
     mount: Option<Mount>,
     handles: Arc<Handles>,
+    locking: Arc<Locking>,
+    trying: Option<JoinHandle<()>>,
 }
 
 /// Mounts the files of a node on the directory `mountpoint`, which is made if there is none.
@@ -48,12 +54,19 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
     let handles = Arc::new(Handles::new(names));
-    let filesystem = SharedFilesystem::new(Arc::clone(&handles));
+    let (locking, trying) = Locking::start(Arc::clone(&handles))?;
+    let mut shared = SharedMount {
+        mount: None,
+        handles: Arc::clone(&handles),
+        locking: Arc::clone(&locking),
+        trying: Some(trying),
+    };
+    let filesystem = SharedFilesystem::new(handles, locking);
     let called = format!("forebay:{}", source.display());
     let mount = session::mount(filesystem, mountpoint, &called, false, THREADS);
-    let mount = Some(mount.context(place)?);
+    shared.mount = Some(mount.context(place)?);
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
-    Ok(SharedMount { mount, handles })
+    Ok(shared)
 }
 
 impl SharedMount {
@@ -64,14 +77,23 @@ impl SharedMount {
     /// What the system says.
     pub fn unmount(mut self) -> Result<bool> {
         let unmounted = self.mount.take().map_or(Ok(true), Mount::unmount);
-        self.handles.close();
+        self.close();
         unmounted
+    }
+
+    fn close(&mut self) {
+        self.locking.end();
+        if let Some(trying) = self.trying.take() {
+            // What it had to say it has said.
+            let _ = trying.join();
+        }
+        self.handles.close();
     }
 }
 
 impl Drop for SharedMount {
     fn drop(&mut self) {
         self.mount = None;
-        self.handles.close();
+        self.close();
     }
 }

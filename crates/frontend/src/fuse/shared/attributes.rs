@@ -1,0 +1,46 @@
+//! Attributes and times, as the kernel has them.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay_cluster::names::Attributes;
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+
+/// What the kernel is told of a file or directory.
+pub(super) fn described(attributes: &Attributes) -> FileAttr {
+    let metadata = &attributes.metadata;
+    let time = |seconds: i64, nanoseconds: i64| {
+        let part = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0));
+        let whole = Duration::from_secs(seconds.unsigned_abs());
+        match seconds {
+            0.. => UNIX_EPOCH + whole + part,
+            _ => UNIX_EPOCH - whole + part,
+        }
+    };
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    FileAttr {
+        ino: INodeNo(attributes.number),
+        size: metadata.size(),
+        blocks: metadata.blocks(),
+        atime: time(metadata.atime(), metadata.atime_nsec()),
+        mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+        crtime: UNIX_EPOCH,
+        kind: FileType::from_std(metadata.file_type()).unwrap_or(FileType::RegularFile),
+        perm: (metadata.mode() & 0o7777) as u16,
+        nlink: small(attributes.links),
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        rdev: small(metadata.rdev()),
+        blksize: small(metadata.blksize()),
+        flags: 0,
+    }
+}
+
+/// The time that is meant.
+pub(super) fn instant(time: TimeOrNow) -> SystemTime {
+    match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    }
+}

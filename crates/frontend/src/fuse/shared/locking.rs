@@ -1,0 +1,229 @@
+//! Programs' locks: what can be had is had at once, and what cannot is waited for.
+//!
+//! A lock that another node's program has ends without a word to us, so one thread tries again for all who wait, in
+//! their order. It also looks whether they were sent signals: the kernel would tell, but the library that reads its
+//! requests does not pass that on.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_block::Result;
+use forebay_cluster::locks::{ByteRange, Holder, Lock};
+use forebay_io::process::is_signalled;
+use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty};
+
+use super::filesystem::number_of;
+use super::handles::Handles;
+
+/// Between two tries for a lock that another node's program may have.
+const TRY_AGAIN: Duration = Duration::from_millis(5);
+/// Between two looks for signals.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A lock that is asked for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    holder: Holder,
+    range: ByteRange,
+    lock: Lock,
+}
+
+/// What the kernel asks for. `flock` comes as a lock of the whole file.
+pub(super) fn wanted(
+    (number, owner, handle): (INodeNo, LockOwner, FileHandle),
+    (start, end): (u64, u64),
+    kind: i32,
+) -> io::Result<Wanted> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let first = i64::try_from(start).map_err(|_| invalid())?;
+    let last = i64::try_from(end).unwrap_or(i64::MAX);
+    let lock = match kind {
+        libc::F_RDLCK => Lock::Shared,
+        libc::F_WRLCK => Lock::Exclusive,
+        libc::F_UNLCK => Lock::None,
+        _ => return Err(invalid()),
+    };
+    let holder = Holder {
+        number: number.0,
+        owner: owner.0,
+        handle: handle.0,
+    };
+    let range = ByteRange { first, last };
+    Ok(Wanted {
+        holder,
+        range,
+        lock,
+    })
+}
+
+/// The locks of the programs on a mount.
+#[derive(Debug)]
+pub(super) struct Locking {
+    handles: Arc<Handles>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In order of arrival.
+    waiting: Vec<Waiter>,
+    /// Somebody waits or has unlocked since the last try.
+    news: bool,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    wanted: Wanted,
+    /// The thread that waits, if it can be seen from here; else 0.
+    thread: u32,
+    reply: ReplyEmpty,
+}
+
+impl Locking {
+    /// With the thread that tries again, which runs until [`Locking::end`].
+    pub(super) fn start(handles: Arc<Handles>) -> Result<(Arc<Self>, JoinHandle<()>)> {
+        let locking = Arc::new(Self {
+            handles,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let trying = Arc::clone(&locking);
+        let thread = std::thread::Builder::new().name("pagecache-locks".into());
+        let thread = thread.spawn(move || trying.run())?;
+        Ok((locking, thread))
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn end(&self) {
+        self.state().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Who keeps a program from a lock: from where to where, and how.
+    pub(super) fn conflicting(&self, wanted: &Wanted) -> io::Result<Option<(u64, u64, i32)>> {
+        let names = self.handles.names()?;
+        let found = names.conflicting_lock(wanted.holder, wanted.range, wanted.lock)?;
+        Ok(found.map(|(range, lock)| {
+            let kind = match lock {
+                Lock::Shared => libc::F_RDLCK,
+                Lock::Exclusive => libc::F_WRLCK,
+                Lock::None => libc::F_UNLCK,
+            };
+            (range.first.unsigned_abs(), range.last.unsigned_abs(), kind)
+        }))
+    }
+
+    /// Locks or unlocks now or not at all.
+    pub(super) fn set(&self, wanted: &Wanted, reply: ReplyEmpty) {
+        match self.try_set(wanted) {
+            Ok(true) => reply.ok(),
+            Ok(false) => reply.error(Errno::EAGAIN),
+            Err(error) => reply.error(number_of(&error)),
+        }
+        if wanted.lock != Lock::Exclusive {
+            self.unlocked();
+        }
+    }
+
+    /// Locks now or later.
+    pub(super) fn wait(&self, wanted: Wanted, thread: u32, reply: ReplyEmpty) {
+        if wanted.lock == Lock::None {
+            return self.set(&wanted, reply);
+        }
+        let mut state = self.state();
+        let same = |waiter: &Waiter| waiter.wanted.holder.number == wanted.holder.number;
+        // Not past those who wait.
+        if !state.waiting.iter().any(same) {
+            match self.try_set(&wanted) {
+                Ok(false) => {}
+                Ok(true) => return reply.ok(),
+                Err(error) => return reply.error(number_of(&error)),
+            }
+        }
+        state.waiting.push(Waiter {
+            wanted,
+            thread,
+            reply,
+        });
+        state.news = true;
+        self.changed.notify_all();
+    }
+
+    /// A process has closed a file.
+    pub(super) fn owner_closed(&self, number: u64, owner: u64) {
+        let names = self.handles.names();
+        if names.is_ok_and(|names| names.unlock_owner(number, owner)) {
+            self.unlocked();
+        }
+    }
+
+    /// Nobody has this open any more.
+    pub(super) fn handle_closed(&self, number: u64, handle: u64) {
+        let names = self.handles.names();
+        if names.is_ok_and(|names| names.unlock_handle(number, handle)) {
+            self.unlocked();
+        }
+    }
+
+    fn unlocked(&self) {
+        self.state().news = true;
+        self.changed.notify_all();
+    }
+
+    fn try_set(&self, wanted: &Wanted) -> io::Result<bool> {
+        let names = self.handles.names()?;
+        names.lock_range(wanted.holder, wanted.range, wanted.lock)
+    }
+
+    fn run(&self) {
+        let mut looked = Instant::now();
+        let mut state = self.state();
+        while !state.ended {
+            state = if state.waiting.is_empty() {
+                self.sleep(state, Duration::MAX)
+            } else {
+                self.sleep(state, TRY_AGAIN)
+            };
+            let look = looked.elapsed() >= LOOK;
+            if look {
+                looked = Instant::now();
+            }
+            for waiter in std::mem::take(&mut state.waiting) {
+                match self.try_set(&waiter.wanted) {
+                    Ok(true) => waiter.reply.ok(),
+                    Ok(false) if look && waiter.is_signalled() => {
+                        waiter.reply.error(Errno::EINTR);
+                    }
+                    Ok(false) => state.waiting.push(waiter),
+                    Err(error) => waiter.reply.error(number_of(&error)),
+                }
+            }
+        }
+        for waiter in state.waiting.drain(..) {
+            waiter.reply.error(Errno::ENOTCONN);
+        }
+    }
+
+    /// Until there are news, but not longer than so.
+    fn sleep<'a>(&self, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
+        let idle = |state: &mut State| !state.news && !state.ended;
+        let slept = self.changed.wait_timeout_while(state, longest, idle);
+        let mut state = slept.unwrap_or_else(PoisonError::into_inner).0;
+        state.news = false;
+        state
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiter {
+    fn is_signalled(&self) -> bool {
+        self.thread != 0 && is_signalled(self.thread)
+    }
+}
