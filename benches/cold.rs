@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use forebay_benches::Hollow;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, DeviceInfo, Error, ErrorKind, Result};
 use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, EarlyVolume, FormatOptions, Mode,
-    VolumeOptions,
+    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, EarlyMap, EarlyVolume, FormatOptions,
+    Mode, OpeningProgress, VolumeOptions,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::sync::Promise;
@@ -271,6 +271,7 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
     let found = Superblock::read(devices.data.as_ref()).await?;
     let (backing, how) = attached(blocks);
     let durability = CacheOptions::new([0; 16]).durability;
+    let (map, progress) = (EarlyMap::default(), OpeningProgress::default());
     let volume = EarlyVolume::new(
         &devices,
         &found,
@@ -278,6 +279,7 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
         VOLUME,
         Rc::clone(&backing),
         &how,
+        Some(&map),
     );
     let volume = volume.ok_or_else(|| {
         let what = "the cache does not know where it may be dirty: make the file anew";
@@ -286,9 +288,14 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
     let device: Rc<dyn BlockDevice> = Rc::clone(&volume) as Rc<dyn BlockDevice>;
     let opening = Promise::new();
     let (set, early) = (opening.clone(), Rc::clone(&volume));
+    let options = CacheOptions {
+        early: Some(map.clone()),
+        progress: Some(progress.clone()),
+        ..options()
+    };
     rt::spawn(async move {
         let opened = async {
-            let (cache, report) = Cache::open(devices, options()).await?;
+            let (cache, report) = Cache::open(devices, options).await?;
             let cpu_ns = proc_number("/proc/self/schedstat", "") - cpu_before;
             let opened = began.elapsed();
             let served = early.served();
@@ -323,11 +330,13 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
         "log_bytes": log_bytes,
         "log_used_bytes": stats.log_used_records * 64,
         "read_bytes": read_bytes,
+        "metadata_bytes": progress.bytes().1,
         "cpu_s": cpu_ns as f64 / 1e9,
         "bandwidth_bytes_per_s": bandwidth,
         "opened_s": opened.as_secs_f64(),
         "attached_s": attached.as_secs_f64(),
         "served_early": served,
+        "dirty_early": map.answered(),
         "first_clean_s": first_clean,
         "clean_p99_s": per_mille(&mut clean_waits, 990),
         "dirty_p50_s": per_mille(&mut dirty_waits, 500),

@@ -133,6 +133,8 @@ fn collect() -> Vec<Mutation> {
         Fault::SumBeforeData,
         Fault::TrustOpen,
         Fault::ClearDirtyTract,
+        Fault::SketchWithoutMarks,
+        Fault::SketchWithoutJournal,
     ];
     let sites = sites.into_iter().map(|site| {
         let (file, line, _, part) = site;

@@ -4,7 +4,7 @@ use std::cell::Cell as Counter;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::{Cache, CacheOptions, EarlyVolume, RecoveryReport, VolumeOptions};
+use forebay_cache::{Cache, CacheOptions, EarlyMap, EarlyVolume, RecoveryReport, VolumeOptions};
 use forebay_io::rt;
 use forebay_io::sim::SimDisk;
 use forebay_io::sync::Promise;
@@ -17,13 +17,20 @@ use super::setup::VOLUMES;
 use super::{CacheStack, OpenCache, name};
 
 thread_local! {
-    static EARLY_READS: Counter<u64> = const { Counter::new(0) };
+    static EARLY_READS: Counter<(u64, u64)> = const { Counter::new((0, 0)) };
 }
 
-/// Reads that this thread's stacks served before their caches were open.
+/// Reads that this thread's stacks served before their caches were open: of what was certainly clean, and of what might be
+/// dirty.
 #[allow(dead_code, reason = "not every test counts them")]
-pub(crate) fn early_reads() -> u64 {
+pub(crate) fn early_reads() -> (u64, u64) {
     EARLY_READS.get()
+}
+
+/// What is served before the cache is open.
+struct Early {
+    map: EarlyMap,
+    volumes: Vec<Rc<EarlyVolume>>,
 }
 
 pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCache> {
@@ -33,14 +40,15 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
     let has_rotted = (process.disks.iter()).any(|disk| disk.counters().rotted > 0);
     let early = match stack.details.early {
         Some(delay) if !is_poisoned && !has_rotted => {
-            early(stack, process).await?.map(|early| (delay, early))
+            let early = early(stack, process).await?;
+            early.map(|early| (delay, Rc::new(early)))
         }
         _ => None,
     };
     let opened = Promise::new();
     let (devices, lost) = match early {
         None => {
-            let (cache, report) = open_cache(stack, process).await?;
+            let (cache, report) = open_cache(stack, process, None).await?;
             let mut devices = Vec::new();
             for volume in 0..VOLUMES {
                 devices.push(attach(stack, process, &cache, volume).await?);
@@ -51,16 +59,17 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
         Some((delay, early)) => {
             // As the daemon does it.
             let (stack, process) = (CacheStack::new(stack.setup), process.clone());
-            let (set, of) = (opened.clone(), early.clone());
+            let (set, of) = (opened.clone(), Rc::clone(&early));
             rt::spawn(async move {
                 rt::sleep(delay).await;
                 let result = open_behind(&stack, &process, &of).await;
                 if let Err(error) = &result {
-                    (of.iter()).for_each(|volume| volume.hand_over(Err(error.clone())));
+                    (of.volumes.iter()).for_each(|volume| volume.hand_over(Err(error.clone())));
                 }
                 set.set(result);
             });
-            let devices = early.into_iter().map(|early| early as Rc<dyn BlockDevice>);
+            let volumes = early.volumes.iter().map(Rc::clone);
+            let devices = volumes.map(|volume| volume as Rc<dyn BlockDevice>);
             (devices.collect(), Vec::new())
         }
     };
@@ -79,7 +88,8 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
 }
 
 /// The volumes as they are before the cache is open; none if one of them must wait for that.
-async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Vec<Rc<EarlyVolume>>>> {
+async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Early>> {
+    let map = EarlyMap::default();
     let devices = stack.devices(process);
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(holder.as_ref()).await?;
@@ -91,21 +101,21 @@ async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Vec<Rc<Ea
             &name(number),
             backing(process, number),
             &options(stack, process),
+            Some(&map),
         )
     };
-    Ok((0..VOLUMES).map(volume).collect())
+    let volumes: Option<Vec<_>> = (0..VOLUMES).map(volume).collect();
+    Ok(volumes.map(|volumes| Early { map, volumes }))
 }
 
-async fn open_behind(
-    stack: &CacheStack,
-    process: &Process,
-    early: &[Rc<EarlyVolume>],
-) -> Result<Cache> {
-    let (cache, report) = open_cache(stack, process).await?;
+async fn open_behind(stack: &CacheStack, process: &Process, early: &Early) -> Result<Cache> {
+    let (cache, report) = open_cache(stack, process, Some(&early.map)).await?;
     assert!(report.lost.is_empty(), "{:?}", report.lost);
-    for (number, volume) in early.iter().enumerate() {
+    let (clean, dirty) = EARLY_READS.get();
+    let served: u64 = early.volumes.iter().map(|volume| volume.served()).sum();
+    EARLY_READS.set((clean + served, dirty + early.map.answered()));
+    for (number, volume) in early.volumes.iter().enumerate() {
         let device = attach(stack, process, &cache, number).await?;
-        EARLY_READS.set(EARLY_READS.get() + volume.served());
         volume.hand_over(Ok(device));
     }
     Ok(cache)
@@ -135,7 +145,11 @@ async fn attach(
     (cache.attach(&name(volume), backing(process, volume), options)).await
 }
 
-async fn open_cache(stack: &CacheStack, process: &Process) -> Result<(Cache, RecoveryReport)> {
+async fn open_cache(
+    stack: &CacheStack,
+    process: &Process,
+    early: Option<&EarlyMap>,
+) -> Result<(Cache, RecoveryReport)> {
     let details = &stack.details;
     let options = CacheOptions {
         durability: stack.setup.durability,
@@ -144,6 +158,7 @@ async fn open_cache(stack: &CacheStack, process: &Process) -> Result<(Cache, Rec
         cleaning: details.cleaning,
         commit_interval: details.commit_interval,
         patience: stack.timeout(),
+        early: early.cloned(),
         ..CacheOptions::new(process.boot_id)
     };
     // A start that is cut off may have left the damage behind already.

@@ -2,11 +2,16 @@
 //!
 //! Opening reads the log, which takes seconds where millions of blocks are cached. What the superblock says of
 //! [tracts](crate::tracts) is known before: where nothing can be dirty, a read is served from the backing device at once.
-//! Everything else waits, in its order, for the cache.
+//! Where something may be, it waits for what an [`EarlyMap`] tells, and if that does not for the cache. Everything else
+//! waits, in its order, for the cache.
 //!
 //! Why that is right: nothing but reads is done here, so what is on media is what the last process left, and opening
 //! changes none of it that these reads could tell. When the volume is handed over, changes begin; one that touches what is
-//! being read here waits for the read, as it would in the cache.
+//! being read here waits for the read, as it would in the cache. (What an early map tells counts only before that.)
+
+mod map;
+mod sketch;
+mod sums;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -20,12 +25,14 @@ use forebay_metadata::superblock::{Superblock, Tracts};
 use crate::geometry::Geometry;
 use crate::options::{Devices, Durability, VolumeOptions};
 use crate::serve::volume_info;
+pub use map::EarlyMap;
 
 /// A volume that serves reads of what is certainly clean, until it is handed over to its cache.
 pub struct EarlyVolume {
     info: DeviceInfo,
     volume: u16,
     tracts: Tracts,
+    map: Option<EarlyMap>,
     reads: Rc<Reads>,
 }
 
@@ -33,6 +40,8 @@ pub struct EarlyVolume {
 struct Reads {
     backing: Rc<dyn BlockDevice>,
     waiting: RefCell<Vec<(Request, Completion)>>,
+    /// Reads that the early map was asked for.
+    asking: Cell<usize>,
     /// The cache's own device for the volume, or why there is none.
     opened: OnceCell<Result<Rc<dyn BlockDevice>>>,
     under_way: RefCell<Vec<Range<u64>>>,
@@ -54,7 +63,8 @@ impl EarlyVolume {
     /// that must look at the map first: the cache does not know where the volume may be dirty, or the volume was
     /// written without the cache, or is another or of another size than before. Or what the last process left in the
     /// cache of the device itself must be flushed before anything is read, by who can note that this failed: with
-    /// [`Durability::Sync`], where what is read is durable, or after a flush that failed.
+    /// [`Durability::Sync`], where what is read is durable, or after a flush that failed. What may be dirty is asked of
+    /// `map`, which the opening has as well; without, it waits for the cache.
     #[must_use]
     pub fn new(
         devices: &Devices,
@@ -63,6 +73,7 @@ impl EarlyVolume {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: &VolumeOptions,
+        map: Option<&EarlyMap>,
     ) -> Option<Rc<Self>> {
         let tracts = superblock.tracts.clone()?;
         let mut volumes = superblock.volumes.iter();
@@ -88,9 +99,11 @@ impl EarlyVolume {
             info: volume_info(name, size_bytes, &info, &data, geometry, durability),
             volume: known.id,
             tracts,
+            map: map.cloned(),
             reads: Rc::new(Reads {
                 backing,
                 waiting: RefCell::default(),
+                asking: Cell::new(0),
                 opened: OnceCell::new(),
                 under_way: RefCell::default(),
                 ended: WaitList::new(),
@@ -102,6 +115,10 @@ impl EarlyVolume {
     /// Goes on with the cache's device for the volume, or with an error: what waits is given to it, in its order. A
     /// second call is ignored.
     pub fn hand_over(&self, opened: Result<Rc<dyn BlockDevice>>) {
+        // The opening has done so, if it came as far as reading the log.
+        if let Some(map) = &self.map {
+            map.close();
+        }
         if self.reads.opened.set(opened).is_ok() {
             for (request, done) in self.reads.waiting.take() {
                 self.submit(request, done);
@@ -109,7 +126,7 @@ impl EarlyVolume {
         }
     }
 
-    /// Reads that were served, or begun, before the cache was open.
+    /// Reads of what is certainly clean that were served, or begun, before the cache was open.
     #[must_use]
     pub fn served(&self) -> u64 {
         self.reads.count.get()
@@ -118,7 +135,7 @@ impl EarlyVolume {
     /// Requests that wait for the cache.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.reads.waiting.borrow().len()
+        self.reads.waiting.borrow().len() + self.reads.asking.get()
     }
 
     /// Whether the backing device has all of what a request reads, as far as is known without the map.
@@ -155,6 +172,25 @@ impl Reads {
                 // The cache may have a copy.
                 (Err(_), Some(buf)) => reads.ask_cache(Request::read(bytes.start, buf), done),
                 (result, _) => done.complete(result),
+            }
+        });
+    }
+
+    /// Asks the early map for a read, and then the cache.
+    fn ask(
+        self: &Rc<Self>,
+        (map, volume): (EarlyMap, u16),
+        request: Request,
+        done: Completion,
+    ) {
+        let reads = Rc::clone(self);
+        reads.asking.set(reads.asking.get() + 1);
+        rt::spawn(async move {
+            let answered = map.read(volume, &request, &reads.backing).await;
+            reads.asking.set(reads.asking.get() - 1);
+            match answered {
+                true => done.complete(Ok(())),
+                false => reads.ask_cache(request, done),
             }
         });
     }
@@ -197,6 +233,8 @@ impl BlockDevice for EarlyVolume {
                     done.complete(Err(error));
                 } else if self.is_clean_read(&request) {
                     self.reads.read(request, done);
+                } else if let Some(map) = self.map.as_ref().filter(|_| request.op == Op::Read) {
+                    self.reads.ask((map.clone(), self.volume), request, done);
                 } else {
                     self.reads.waiting.borrow_mut().push((request, done));
                 }

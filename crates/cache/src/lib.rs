@@ -47,7 +47,7 @@ mod tell;
 mod tracking;
 mod tracts;
 
-pub use early::EarlyVolume;
+pub use early::{EarlyMap, EarlyVolume};
 pub use forebay_metadata::replay::Progress as OpeningProgress;
 pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;

@@ -10,7 +10,7 @@ use forebay_metadata::superblock::TRACT_SHIFT;
 use forebay_policy::Promotion;
 use forebay_policy::cleaning::Cleaning;
 
-use crate::{DirtyTracking, OpeningProgress};
+use crate::{DirtyTracking, EarlyMap, OpeningProgress};
 
 /// What is done with reads and writes that hit or miss. docs/operations.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -181,6 +181,8 @@ pub struct CacheOptions {
     pub accept_journal_loss: bool,
     /// Is told how far the opening is.
     pub progress: Option<OpeningProgress>,
+    /// Answers reads of volumes that are served while the cache is being opened.
+    pub early: Option<EarlyMap>,
 }
 
 impl CacheOptions {
@@ -198,6 +200,7 @@ impl CacheOptions {
             patience: Duration::from_secs(60),
             accept_journal_loss: false,
             progress: None,
+            early: None,
         }
     }
 }

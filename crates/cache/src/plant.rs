@@ -37,6 +37,12 @@ pub enum Fault {
     ClearUnflushedTract,
     /// Tracts: a writer believes in a bit that is being cleared.
     ClearTractBehind,
+    /// Early reads: what marks say of a block is not minded.
+    SketchWithoutMarks,
+    /// Early reads: what the process journal has is not minded.
+    SketchWithoutJournal,
+    /// Early reads: an answer counts though the cache went into service meanwhile.
+    AnswerLate,
     /// Rule 6: a failed cache is written past before the epoch is raised, and nothing is logged.
     DivergeUnannounced,
     /// Rule 9: a flush past a failed cache succeeds though that took along what no flush covered.

@@ -29,6 +29,28 @@ const FORGOTTEN: u8 = 16;
 /// or it holds nothing.
 const EMPTY: u8 = 32;
 
+/// What counts after a crash of what a record calls valid and dirty (docs/format.md, "The order of things").
+pub(crate) const fn after_crash(state: MarkState, valid: u64, dirty: u64) -> (u64, u64) {
+    match state {
+        MarkState::MaybeDirty => (valid, valid),
+        MarkState::Intent => (dirty, dirty),
+        MarkState::None => (valid, dirty),
+    }
+}
+
+/// By number: whether there is such a volume.
+pub(crate) fn known_volumes(superblock: &Superblock) -> Vec<bool> {
+    let numbers = || {
+        superblock
+            .volumes
+            .iter()
+            .map(|volume| usize::from(volume.id))
+    };
+    let mut known = vec![false; numbers().max().map_or(0, |most| most + 1)];
+    numbers().for_each(|number| known[number] = true);
+    known
+}
+
 /// A map that is being put together.
 pub(crate) struct Rebuild {
     geometry: Geometry,
@@ -56,20 +78,11 @@ impl Rebuild {
         sums: Option<LoadedSums>,
     ) -> Self {
         let geometry = Geometry::of(superblock);
-        let numbers = superblock.volumes.iter().map(|volume| volume.id);
-        let mut volumes = vec![
-            false;
-            numbers
-                .clone()
-                .max()
-                .map_or(0, |most| usize::from(most) + 1)
-        ];
-        numbers.for_each(|number| volumes[usize::from(number)] = true);
         Self {
             geometry,
             log_records: superblock.log.records,
             map: Map::new(geometry, superblock.slots),
-            volumes,
+            volumes: known_volumes(superblock),
             forgotten,
             // With eight bits a slot, at most one look in eight finds the bit of another region.
             filter: vec![0; (superblock.slots as usize / 8).next_power_of_two()],
@@ -213,12 +226,7 @@ impl Rebuild {
                 0 => MarkState::None,
                 _ => MarkState::Intent,
             };
-            let (mut valid, mut dirty) = (was.valid, was.dirty);
-            match state {
-                MarkState::MaybeDirty => dirty = valid,
-                MarkState::Intent => valid = dirty,
-                MarkState::None => {}
-            }
+            let (mut valid, mut dirty) = after_crash(state, was.valid, was.dirty);
             if distrusts && was.valid != was.dirty {
                 // What was written in place stands nowhere else, and is kept. But behind what went round the cache, what is
                 // cached is older, unless that had ended: then it is what is lost.

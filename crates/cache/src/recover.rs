@@ -100,23 +100,36 @@ pub(crate) async fn recover(
         .journal
         .as_ref()
         .and_then(|buf| Journal::recover(buf, &superblock.uuid, &options.boot_id));
+    let journal_kept = Rc::new(journal);
+    let journal = (*journal_kept).as_ref();
     let usable = journal
-        .as_ref()
         .filter(|found| !found.poisoned)
         .map_or(&[][..], |found| &found.entries);
     let sums = LoadedSums::open(metadata.as_ref(), superblock).await?;
-    let mut rebuild = Rebuild::new(superblock, forgotten(journal.as_ref()), sums);
+    let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums);
+    let progress = options.progress.clone().unwrap_or_default();
+    let early = options.early.as_ref();
+    let paced = early.map(|early| {
+        let kept = Rc::clone(&journal_kept);
+        early.begin(devices, superblock, kept, options, &progress);
+        early.paced(&metadata)
+    });
     let replayed = replay_with(
-        metadata.as_ref(),
+        paced.as_ref().map_or(metadata.as_ref(), |paced| paced),
         superblock.log,
         superblock.seed(),
         superblock.slots,
         usable,
-        &options.progress.clone().unwrap_or_default(),
+        &progress,
         |found| rebuild.add(found),
     )
-    .await?;
-    check_journal(&replayed, journal.as_ref(), options)?;
+    .await;
+    // From here on things are written.
+    if let Some(early) = early {
+        early.close();
+    }
+    let replayed = replayed?;
+    check_journal(&replayed, journal, options)?;
     rewrite_last_batch(
         metadata.as_ref(),
         superblock.log,
@@ -141,7 +154,7 @@ pub(crate) async fn recover(
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,
         journal_entries: usable.len() as u64,
-        lost: lost_ranges(superblock, journal.as_ref()),
+        lost: lost_ranges(superblock, journal),
         ..RecoveryReport::default()
     };
     Ok(rebuild.settle(superblock, &replayed, tracking, report))

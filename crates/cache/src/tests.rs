@@ -19,6 +19,7 @@ mod failures;
 mod identity;
 mod integrity;
 mod limits;
+mod sketch;
 mod stalls;
 mod sums_cost;
 mod together;

@@ -90,6 +90,14 @@ unsafe fn cell_bytes(buf: &Buf) -> &[u8; CELL_BYTES] {
     bytes.try_into().expect("a cell")
 }
 
+/// The checksum of 4 KiB that belong to a request of ours.
+#[inline]
+pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
+    // SAFETY: the buffer belongs to a request whose I/O has completed, or has not begun, and which has not
+    // been answered: nobody writes to it.
+    hash.of(unsafe { cell_bytes(buf) })
+}
+
 impl Sums {
     /// The cell that a byte of what lies at `place` is in.
     #[inline]
@@ -107,12 +115,9 @@ impl Sums {
             .flat_map(move |granule| first + granule * each..first + (granule + 1) * each)
     }
 
-    /// The checksum of 4 KiB that belong to a request of ours.
     #[inline]
     fn sum_of(&self, buf: &Buf) -> u32 {
-        // SAFETY: the buffer belongs to a request whose I/O has completed, or has not begun, and which has not
-        // been answered: nobody writes to it.
-        self.hash.of(unsafe { cell_bytes(buf) })
+        sum_of(&self.hash, buf)
     }
 
     #[inline]

@@ -51,7 +51,15 @@ fn early_of(
     options: &VolumeOptions,
 ) -> Option<Rc<EarlyVolume>> {
     let (devices, backing) = (devices(disks), Rc::new(disks[1].clone()));
-    EarlyVolume::new(&devices, known, Durability::Flush, "v", backing, options)
+    EarlyVolume::new(
+        &devices,
+        known,
+        Durability::Flush,
+        "v",
+        backing,
+        options,
+        None,
+    )
 }
 
 /// How a request ended, and the data of a read.
@@ -168,6 +176,7 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
             "v",
             Rc::clone(&backing) as Rc<dyn BlockDevice>,
             &VolumeOptions::new(Mode::WriteBack),
+            None,
         )
         .expect("nothing has changed");
         let reading = read(&volume, 2 * TRACT);

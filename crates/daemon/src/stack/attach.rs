@@ -198,6 +198,7 @@ impl Stack {
                 &volume.name,
                 Rc::clone(&backing),
                 &options,
+                Some(&cache.early),
             ),
         };
         let record = plan.before;

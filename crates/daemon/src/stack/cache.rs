@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
-    BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, FormatOptions, LostRange,
+    BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, EarlyMap, FormatOptions, LostRange,
     OpeningProgress, RecoveryReport,
 };
 use forebay_io::rt;
@@ -39,6 +39,7 @@ pub(super) struct OpenCache {
     pub(super) config: config::Cache,
     pub(super) began: Instant,
     pub(super) progress: OpeningProgress,
+    pub(super) early: EarlyMap,
     opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
 }
@@ -111,7 +112,7 @@ pub(super) async fn open(
         Durability::Sync => forebay_cache::Durability::Sync,
         Durability::Flush => forebay_cache::Durability::Flush,
     };
-    let progress = OpeningProgress::default();
+    let (progress, early) = (OpeningProgress::default(), EarlyMap::default());
     let options = CacheOptions {
         durability,
         journal: Some(journal),
@@ -121,6 +122,7 @@ pub(super) async fn open(
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,
         progress: Some(progress.clone()),
+        early: Some(early.clone()),
         ..CacheOptions::new(boot_id)
     };
     let (opened, on) = (Promise::new(), devices.clone());
@@ -159,6 +161,7 @@ pub(super) async fn open(
         config: cache.clone(),
         began: begin,
         progress,
+        early,
         opened,
         journal: path,
     })
