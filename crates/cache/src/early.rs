@@ -177,12 +177,7 @@ impl Reads {
     }
 
     /// Asks the early map for a read, and then the cache.
-    fn ask(
-        self: &Rc<Self>,
-        (map, volume): (EarlyMap, u16),
-        request: Request,
-        done: Completion,
-    ) {
+    fn ask(self: &Rc<Self>, (map, volume): (EarlyMap, u16), request: Request, done: Completion) {
         let reads = Rc::clone(self);
         reads.asking.set(reads.asking.get() + 1);
         rt::spawn(async move {

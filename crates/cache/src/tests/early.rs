@@ -247,7 +247,15 @@ fn what_must_look_at_the_map_is_not_served_early() {
         other.volumes.clear();
         assert!(!is_early(&other, &plain), "it is new");
         let (devices, backing) = (devices(&disks), Rc::new(disks[1].clone()));
-        let early = EarlyVolume::new(&devices, &known, Durability::Sync, "v", backing, &plain);
+        let early = EarlyVolume::new(
+            &devices,
+            &known,
+            Durability::Sync,
+            "v",
+            backing,
+            &plain,
+            None,
+        );
         assert!(early.is_none(), "what was left there is flushed first");
     });
 }
