@@ -18,6 +18,8 @@ use crate::plant::{Fault, planted};
 
 /// What the opening takes for itself, and what it leaves to reads, in turns, while there are some.
 const TURN: Duration = Duration::from_millis(8);
+/// What it leaves to those who waited for the sketch, when that is there.
+const FIRST_TURN: Duration = Duration::from_millis(400);
 /// How often it looks whether there are.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -55,6 +57,8 @@ struct Turns {
     one: Semaphore,
     /// Until then it is the opening's; then that of reads, if there are some.
     own: Cell<Duration>,
+    /// And until then it stays theirs.
+    others: Cell<Duration>,
 }
 
 impl Default for Turns {
@@ -62,6 +66,7 @@ impl Default for Turns {
         Self {
             one: Semaphore::new(1),
             own: Cell::default(),
+            others: Cell::default(),
         }
     }
 }
@@ -164,6 +169,7 @@ impl EarlyMap {
             inner.drawing.set(false);
             // Those who waited go first.
             inner.turns.own.set(rt::now());
+            inner.turns.others.set(rt::now() + FIRST_TURN);
             let state = match sketch {
                 Some(sketch) if !early.is_closed() => State::There(Rc::new(sketch)),
                 _ => State::Closed,
@@ -186,12 +192,12 @@ impl EarlyMap {
         let turns = &inner.turns;
         turns.one.acquire(1).await;
         inner.changed.until(|| !inner.drawing.get()).await;
-        let own = turns.own.get();
-        if rt::now() >= own {
-            while inner.reading.get() > 0 && rt::now() < own + TURN {
+        if rt::now() >= turns.own.get() {
+            while inner.reading.get() > 0 && rt::now() < turns.others.get() {
                 rt::sleep(LOOK).await;
             }
             turns.own.set(rt::now() + TURN);
+            turns.others.set(rt::now() + 2 * TURN);
         }
         turns.one.release(1);
     }
