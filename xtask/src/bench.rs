@@ -178,12 +178,15 @@ pub(crate) fn built_program(root: &Path, chosen: &[&str]) -> Outcome<PathBuf> {
         .ok_or_else(|| format!("cargo built no program from {}", chosen.join(" ")))
 }
 
-/// The client's processor for this program and what it starts; servers are given their own.
-fn pin_self(cpu: &str) -> Outcome<()> {
+/// Gives this program, which is the client, and what it starts one processor. Returns that for servers, and its own: they
+/// are the same where there is but one.
+fn take_processors() -> Outcome<(&'static str, &'static str)> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let client = if processors > 1 { "1" } else { "0" };
     let mut taskset = Command::new("taskset");
-    taskset.args(["--all-tasks", "--cpu-list", "--pid", cpu]);
+    taskset.args(["--all-tasks", "--cpu-list", "--pid", client]);
     taskset.arg(std::process::id().to_string());
-    run_for_output(taskset).map(drop)
+    run_for_output(taskset).map(|_| ("0", client))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

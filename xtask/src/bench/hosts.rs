@@ -25,7 +25,7 @@ use self::drive::{Busy, Host, Ran, drive};
 use self::limit::{FIRST_S, Limit};
 use self::verdict::{Held, Phase, Row};
 use super::server::{Forebay, Scratch, counter, free_port};
-use super::{Outcome, pin_self, require};
+use super::{Outcome, require, take_processors};
 use crate::claims::{Report, Table, figure};
 
 const VOLUMES: usize = 16;
@@ -48,13 +48,7 @@ const QUICK_SECONDS: u32 = 2;
 pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row>> {
     require(&["taskset", "setpriv"])?;
     let seconds = if quick { QUICK_SECONDS } else { SECONDS };
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (server_cpu, client_cpu) = if processors > 1 {
-        ("0", "1")
-    } else {
-        ("0", "0")
-    };
-    pin_self(client_cpu)?;
+    let (server_cpu, client_cpu) = take_processors()?;
     println!(
         "{HOSTS} hosts on {VOLUMES} volumes of {SET_MIB} MiB, all of them cached in memory; {seconds} s a phase; \
          loopback.\nThe daemon (1 reactor, asleep when idle; mode wb, durability flush) on processor {server_cpu}, our \

@@ -14,7 +14,7 @@ use super::client::Flusher;
 use super::fio::{self, Figures, Load};
 use super::others::Processors;
 use super::server::{Forebay, Scratch, Server, counter, in_memory};
-use super::{Outcome, median, pin_self, require};
+use super::{Outcome, median, require, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const LOADS: [Load; 4] = [
@@ -107,13 +107,7 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
         true => (QUICK_ROUNDS, QUICK_SECONDS, QUICK_SET_BYTES),
         false => (ROUNDS, SECONDS, SET_BYTES),
     };
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (server_cpu, client_cpu) = if processors > 1 {
-        ("0", "1")
-    } else {
-        ("0", "0")
-    };
-    pin_self(client_cpu)?;
+    let (server_cpu, client_cpu) = take_processors()?;
     println!(
         "4 KiB at random on {} MiB, all of it cached; {rounds} rounds of {seconds} s; Unix sockets, \
          one connection for the load and one that flushes once a second.\n\

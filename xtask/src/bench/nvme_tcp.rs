@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::fio::Load;
 use super::others::{Processors, used_s};
 use super::server::{Forebay, Scratch, Server, free_port, in_memory};
-use super::{Outcome, json_of, median, pin_self, require, run_for_output};
+use super::{Outcome, json_of, median, require, run_for_output, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const DEPTHS: [u32; 3] = [1, 32, 127];
@@ -80,13 +80,7 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
         true => (QUICK_ROUNDS, QUICK_SECONDS),
         false => (ROUNDS, SECONDS),
     };
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (server_cpu, client_cpu) = if processors > 1 {
-        ("0", "1")
-    } else {
-        ("0", "0")
-    };
-    pin_self(client_cpu)?;
+    let (server_cpu, client_cpu) = take_processors()?;
     println!(
         "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s; loopback, one connection.\n\
          Servers on processor {server_cpu}, our initiator on processor {client_cpu}. Ours: 1 reactor, asleep when idle; \

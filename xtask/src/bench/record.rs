@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::fio::{self, Load};
 use super::server::{Forebay, Scratch, counter, in_memory};
-use super::{Outcome, median, pin_self, require};
+use super::{Outcome, median, require, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const LOADS: [Load; 3] = [
@@ -55,15 +55,20 @@ pub(super) struct Row {
 pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     require(&["fio", "taskset", "setpriv"])?;
     let pairs = if quick { QUICK_PAIRS } else { PAIRS };
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    pin_self(if processors > 1 { "1" } else { "0" })?;
+    let (server_cpu, _) = take_processors()?;
     println!(
         "4 KiB at random on {} MiB, all of it cached, memory under both; {pairs} pairs of moments, with a \
          recording and without.",
         SET_BYTES >> 20
     );
     let scratch = Scratch::new("bench-record")?;
-    let forebay = Forebay::start(binary, &scratch, &in_memory(SET_BYTES), Some("0"), &[])?;
+    let forebay = Forebay::start(
+        binary,
+        &scratch,
+        &in_memory(SET_BYTES),
+        Some(server_cpu),
+        &[],
+    )?;
     let socket = forebay.server.socket().to_owned();
     fio::fill(&socket, "v", SET_BYTES)?;
     let mut rows = Vec::new();

@@ -249,6 +249,8 @@ fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
                 }
                 rt::sleep(Duration::from_secs(1)).await;
                 assert_eq!(outcomes.borrow().len(), 2, "{dirty_tracking}");
+                let failure = cache.stats().failure;
+                assert!(failure.is_some(), "no flush failed: the test tries nothing");
                 if !outcomes.borrow().contains(&true) {
                     return;
                 }
