@@ -20,6 +20,26 @@ impl Load {
     }
 }
 
+/// Reads and writes, one at a time and many.
+pub(super) const LOADS: [Load; 4] = [
+    Load {
+        write: false,
+        depth: 1,
+    },
+    Load {
+        write: false,
+        depth: 32,
+    },
+    Load {
+        write: true,
+        depth: 1,
+    },
+    Load {
+        write: true,
+        depth: 32,
+    },
+];
+
 /// What fio measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
@@ -43,6 +63,14 @@ fn base(socket: &Path, name: &str, size_bytes: u64) -> Command {
 pub(super) fn fill(socket: &Path, name: &str, size_bytes: u64) -> Outcome<()> {
     let mut fio = base(socket, name, size_bytes);
     fio.args(["--rw=write", "--bs=256k", "--iodepth=8", "--end_fsync=1"]);
+    run_for_output(fio).map(drop)
+}
+
+/// Writes so many bytes of it, 4 KiB at random, no block twice.
+pub(super) fn scatter(socket: &Path, name: &str, size_bytes: u64, bytes: u64) -> Outcome<()> {
+    let mut fio = base(socket, name, size_bytes);
+    fio.args(["--rw=randwrite", "--bs=4k", "--iodepth=32"]);
+    fio.arg("--randrepeat=0").arg(format!("--io_size={bytes}"));
     run_for_output(fio).map(drop)
 }
 

@@ -11,30 +11,12 @@ use std::process::Command;
 use serde::Serialize;
 
 use super::client::Flusher;
-use super::fio::{self, Figures, Load};
+use super::fio::{self, Figures, LOADS, Load};
 use super::others::Processors;
 use super::server::{Forebay, Scratch, Server, counter, in_memory};
 use super::{Outcome, median, require, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
-const LOADS: [Load; 4] = [
-    Load {
-        write: false,
-        depth: 1,
-    },
-    Load {
-        write: false,
-        depth: 32,
-    },
-    Load {
-        write: true,
-        depth: 1,
-    },
-    Load {
-        write: true,
-        depth: 32,
-    },
-];
 /// Pairs below this are no result.
 const ROUNDS: usize = 5;
 const SECONDS: u32 = 10;

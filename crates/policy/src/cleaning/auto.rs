@@ -4,7 +4,8 @@
 //! latter, the cleaner rests now and then for about three times as long as an I/O takes. If clients wait
 //! longer beside it than it may cost them, it halves what it has under way, and below one it pauses between
 //! batches, twice as long each time; else it takes one more. Both devices count, each beside itself: the
-//! backing device has clients when they miss, the cache device always.
+//! backing device has clients when they miss, the cache device always. So it takes no more as long as some wait at
+//! one of them, and too few were seen to tell what that costs.
 //!
 //! How much it may cost depends on the marks. Below the low one nothing is in a hurry: a small batch every
 //! half second. From there to the high mark it may cost a tenth, and pauses become shorter. From the high mark
@@ -26,6 +27,8 @@ const PERCENT_BELOW_HIGH: u64 = 110;
 const PERCENT_ABOVE_HIGH: u64 = 140;
 /// I/Os from which an average says something.
 const ENOUGH: u64 = 16;
+/// How often the pace is not raised because too little was seen of one device's clients.
+const HOLD: u32 = 16;
 /// Pauses are at most so many times twice as long as a batch takes.
 const LOWEST: i32 = -6;
 /// How long it looks at the clients alone: at least, at most, and what part of the time that may take.
@@ -41,13 +44,19 @@ struct Latency {
     /// Beside the cleaner, since its pace changed last: the sum, and of how many.
     beside_ns: u64,
     beside: u64,
+    /// The least that one took, beside it or not; 0 before the first.
+    least_ns: u64,
 }
 
 impl Latency {
-    /// What it takes beside the cleaner, in percent of what it takes alone.
+    /// What it takes beside the cleaner, in percent of what it takes alone. Where clients come only beside it, since
+    /// what it makes room for keeps them away when it rests, the least that one took stands for that.
     fn percent(&self) -> Option<u64> {
-        (self.alone >= ENOUGH && self.beside >= ENOUGH)
-            .then(|| self.beside_ns / self.beside * 100 / self.alone_ns.max(1))
+        let alone_ns = match self.alone {
+            ENOUGH.. => self.alone_ns,
+            _ => self.least_ns,
+        };
+        (self.beside >= ENOUGH).then(|| self.beside_ns / self.beside * 100 / alone_ns.max(1))
     }
 
     fn longest_ns(&self) -> u64 {
@@ -69,6 +78,8 @@ pub struct Auto {
     pause: Duration,
     /// I/Os beside it when it was asked last.
     seen: u64,
+    /// How often it was not raised for what is not known of one device.
+    held: u32,
 }
 
 impl Default for Auto {
@@ -80,6 +91,7 @@ impl Default for Auto {
             idle: true,
             pause: Duration::ZERO,
             seen: 0,
+            held: 0,
         }
     }
 }
@@ -88,6 +100,10 @@ impl Auto {
     pub(super) fn note(&mut self, whose: Whose, took: Duration, beside: bool) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let latency = &mut self.latency[whose as usize];
+        latency.least_ns = match latency.least_ns {
+            0 => took,
+            least => least.min(took),
+        };
         if beside {
             latency.beside_ns = latency.beside_ns.saturating_add(took);
             latency.beside += 1;
@@ -151,6 +167,11 @@ impl Auto {
                     few => (few - 1).max(LOWEST),
                 }
             }
+            // Somebody waits on the other device, of whom too little was seen.
+            Some(_) if self.unheard() && self.held < HOLD => {
+                self.held += 1;
+                return;
+            }
             Some(_) => self.level = (self.level + 1).min(WIDEST as i32),
             None => {
                 // Clients of whom little is seen are not gone; of whom nothing is seen, nothing waits.
@@ -161,10 +182,16 @@ impl Auto {
                 return;
             }
         }
-        self.seen = 0;
+        (self.seen, self.held) = (0, 0);
         for latency in &mut self.latency {
             (latency.beside, latency.beside_ns) = (0, 0);
         }
+    }
+
+    /// Whether a device has clients beside the cleaner, but too few yet to say what it costs them.
+    fn unheard(&self) -> bool {
+        let mut devices = self.latency.iter();
+        devices.any(|latency| latency.beside > 0 && latency.percent().is_none())
     }
 
     /// How many times as long as a batch a pause takes, at a level that has some.

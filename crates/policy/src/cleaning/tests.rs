@@ -2,6 +2,8 @@ use super::*;
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
+/// I/Os from which `auto` knows what they take alone.
+const ENOUGH_ALONE: u32 = 16;
 
 fn look(dirty_percent: u64) -> Look {
     Look {
@@ -82,6 +84,59 @@ fn alru_makes_a_pass_every_half_minute() {
     };
     let turn = alru.turn(&full).expect("it is urgent");
     assert!(!turn.spare && turn.width == WIDEST);
+}
+
+/// The widest that `auto` gets while its client writes to the cache mostly, which costs nothing, and once a turn round it,
+/// which takes `slow` beside the cleaner and a millisecond alone.
+fn widest_beside(slow: Duration) -> usize {
+    let mut auto = Cleaner::new(Cleaning::Auto);
+    let mut turn = |turn: u32| {
+        for whose in [Whose::Cache, Whose::Backing] {
+            (0..ENOUGH_ALONE).for_each(|_| auto.note(whose, MS, false));
+        }
+        (0..40).for_each(|_| auto.note(Whose::Cache, MS, true));
+        auto.note(Whose::Backing, slow, true);
+        let now = turn * 10 * MS;
+        let width = auto.turn(&Look { now, ..look(50) }).expect("auto").width;
+        auto.ended(&Ended {
+            now,
+            took: MS,
+            empty: false,
+        });
+        width
+    };
+    (0..200).map(&mut turn).max().expect("some")
+}
+
+#[test]
+fn who_is_only_there_beside_it_is_compared_with_the_least_that_one_took() {
+    let mut auto = Cleaner::new(Cleaning::Auto);
+    let mut turn = |turn: u32| {
+        let now = turn * 10 * MS;
+        let width = auto.turn(&look(50)).expect("auto").width;
+        // What it has under way goes first.
+        let slow = MS + width as u32 * MS / 3;
+        auto.note(Whose::Backing, slow, true);
+        for beside in [true, false] {
+            (0..ENOUGH_ALONE).for_each(|_| auto.note(Whose::Cache, MS / 10, beside));
+        }
+        auto.ended(&Ended {
+            now,
+            took: MS,
+            empty: false,
+        });
+        width
+    };
+    let widths: Vec<usize> = (0..1000).map(&mut turn).collect();
+    let widest = widths[500..].iter().max().expect("some");
+    assert!(*widest <= 2, "{widest}");
+}
+
+#[test]
+fn the_few_who_wait_at_one_device_are_heard_beside_the_many_at_the_other() {
+    assert!(widest_beside(MS) > 12, "nobody waits longer");
+    assert!(widest_beside(2 * MS) <= 6, "a little longer");
+    assert!(widest_beside(20 * MS) <= 6, "much longer");
 }
 
 /// A device that serves `iops` requests a second, for which `clients` wait at any time.
