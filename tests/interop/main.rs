@@ -4,6 +4,7 @@
 //! the `forebay` program with its cache. Tests of programs that are not installed skip, and say so.
 
 mod authority;
+mod chained;
 mod clients;
 mod daemon;
 mod hostile;

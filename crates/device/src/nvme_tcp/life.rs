@@ -23,7 +23,9 @@ const MOST_LOSSES: u8 = 5;
 
 /// An association, made in the time that a target has.
 pub(super) async fn in_time(uri: &Uri, times: &Times) -> Result<Association> {
-    let made = rt::at_most(times.answer, associate(uri, times.keep_alive)).await;
+    // Boxed, since it is a part of others' futures, and has pages in it: a task has no more room than 64 KiB.
+    let making = Box::pin(associate(uri, times.keep_alive));
+    let made = rt::at_most(times.answer, making).await;
     made.unwrap_or_else(|| {
         let what = format!("no association was made within {:?}", times.answer);
         Err(Error::new(ErrorKind::TimedOut, what))

@@ -1,0 +1,112 @@
+//! What holds for the initiator whatever its target answers: all that is asked ends, in time, nothing panics, and no
+//! memory is touched once its request has ended. Run by the seeded test beside this file and by the fuzz target
+//! `nvme_device`.
+
+#[path = "liar.rs"]
+pub(crate) mod liar;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_auth::Secrets;
+use forebay_block::{BlockDevice as _, BlockDeviceExt as _, Buf, Request};
+use forebay_device::nvme_tcp::{NvmeTcpDevice, Times, Uri};
+use forebay_io::{Reactor, rt};
+
+use liar::{Liar, SIZE_BYTES};
+
+/// What takes longer is stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+const HOST: &str = "nqn.a:host";
+const SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+/// What memory holds that nobody writes to.
+const LEFT: u8 = 0x5a;
+/// What the first of the requests write.
+const WRITTEN: u8 = 7;
+
+/// What has come of a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) lies: usize,
+    pub(crate) connected: bool,
+    /// Requests that have succeeded, of [`REQUESTS`].
+    pub(crate) succeeded: usize,
+}
+
+pub(crate) const REQUESTS: usize = 8;
+
+/// Asks a target that lies as `input` says; whether it asks for authentication is the first byte's business. With one
+/// reactor for all conversations, what one leaves behind meets the next. Lies that are silent take all of `times`.
+///
+/// # Panics
+/// If something does not end, or memory is touched that is not given any more.
+pub(crate) fn any_target(reactor: &Rc<Reactor>, times: Times, input: &[u8]) -> Outcome {
+    let (first, script) = input.split_first().unwrap_or((&0, &[]));
+    let target = Rc::new(Liar::start(script, first & 1 != 0));
+    let uri = format!("nvme-tcp://127.0.0.1:{}/nqn.a:b?host={HOST}", target.port);
+    let mut uri: Uri = uri.parse().expect("a URI");
+    let secrets = Secrets::parse(&format!("{HOST} {SECRET}")).expect("a line");
+    uri.secrets = secrets.of(HOST).cloned();
+    reactor.run(async move {
+        let outcome = rt::at_most(PATIENCE, converse(&target, &uri, times)).await;
+        outcome.expect("all that is asked ends")
+    })
+}
+
+async fn converse(target: &Liar, uri: &Uri, times: Times) -> Outcome {
+    let mut outcome = Outcome::default();
+    // Boxed, since a task has no room for pages in several futures of futures.
+    let connecting = Box::pin(NvmeTcpDevice::connect_within(uri, times));
+    if let Ok(device) = connecting.await {
+        outcome.connected = true;
+        // What a target says of itself may be a lie, too: requests are for what it says.
+        let info = device.info();
+        let block = u64::from(info.logical_block_bytes);
+        let most = info.size_bytes.min(SIZE_BYTES as u64) / block * block;
+        let (short, long) = (block, (100_u64 << 10).next_multiple_of(block).min(most));
+        let pattern = |len: u64, byte: u8| {
+            let buf = Buf::zeroed(usize::try_from(len).expect("small"));
+            buf.fill(byte);
+            buf
+        };
+        let (into, beside) = (pattern(short, LEFT), pattern(long, LEFT));
+        let written = [pattern(short, WRITTEN), pattern(long, WRITTEN)];
+        // Some beside each other, since answers may be taken for another's: they are under way from here on.
+        let first = [
+            device.start(Request::write(0, written[0].clone(), true)),
+            device.start(Request::read(0, into.clone())),
+            device.start(Request::read(0, beside.clone())),
+        ];
+        let mut done = Vec::with_capacity(REQUESTS);
+        for request in first {
+            done.push(request.await);
+        }
+        let memory = [into, beside];
+        // They are ours again: what lands in them now was not asked for.
+        memory.iter().for_each(|buf| buf.fill(LEFT));
+        let again = Buf::zeroed(usize::try_from(short).expect("small"));
+        done.extend([
+            device.write(0, written[1].clone()).await,
+            device.discard(0, short).await,
+            device.write_zeroes(0, long).await,
+            device.flush().await,
+            device.read(0, again).await,
+        ]);
+        outcome.succeeded = done.iter().filter(|done| done.is_ok()).count();
+        target.repent();
+        let _ = device
+            .read(0, Buf::zeroed(usize::try_from(short).expect("small")))
+            .await;
+        drop(device);
+        let kept = memory
+            .iter()
+            .all(|buf| buf.to_vec().iter().all(|byte| *byte == LEFT));
+        assert!(kept, "memory of a read was written to after its answer");
+        let kept = written
+            .iter()
+            .all(|buf| buf.to_vec().iter().all(|byte| *byte == WRITTEN));
+        assert!(kept, "memory of a write was written to");
+    }
+    outcome.lies = target.lies();
+    outcome
+}
