@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay_io::tree::{Lock, link_open, lock_byte, try_lock_byte};
+use forebay_io::tree::{Lock, conflicting_lock, link_open, lock_byte, try_lock_byte};
 
 /// What is hidden at the top of the source.
 pub(crate) const NAME: &str = ".forebay";
@@ -21,8 +21,10 @@ pub(crate) const NAME: &str = ".forebay";
 const OPEN: i64 = i64::MAX - 1;
 /// Who changes the file's size or times, or writes to it, has this byte alone.
 const CHANGE: i64 = i64::MAX - 2;
+/// Who has it open as one of a mapped directory shares this byte.
+const MAPPED: i64 = i64::MAX - 3;
 /// The last byte that programs may lock.
-pub(crate) const PROGRAMS_LAST: i64 = i64::MAX - 3;
+pub(crate) const PROGRAMS_LAST: i64 = i64::MAX - 4;
 
 /// Removals between two looks for what may go for good.
 const SWEEP_EVERY: u32 = 64;
@@ -51,6 +53,17 @@ pub(crate) fn make(source: &Path, anew: bool) -> io::Result<()> {
 pub(crate) fn mark_open(file: &File, open: bool) -> io::Result<()> {
     let lock = if open { Lock::Shared } else { Lock::None };
     lock_byte(file, OPEN, lock)
+}
+
+/// Says that this open file is in use as one of a mapped directory, until it is closed.
+pub(crate) fn mark_mapped(file: &File) -> io::Result<()> {
+    lock_byte(file, MAPPED, Lock::Shared)
+}
+
+/// Whether nobody has the file open as one of a mapped directory.
+pub(crate) fn is_unmapped(file: &File) -> io::Result<bool> {
+    let found = conflicting_lock(file, MAPPED.into(), Lock::Exclusive)?;
+    Ok(found.is_none())
 }
 
 /// Changes a file while no other process does. Of one process one thread calls this at a time.
@@ -89,6 +102,21 @@ impl Kept {
             Err(error) if error.kind() == io::ErrorKind::NotFound => stale,
             other => other,
         }
+    }
+
+    /// Whether a file has such a name.
+    pub(crate) fn has(&self, inode: u64) -> bool {
+        let there = |path: PathBuf| fs::symlink_metadata(path).is_ok();
+        there(self.of(inode)) || there(self.removed.join(inode.to_string()))
+    }
+
+    /// A file of the source's own file system that has no name.
+    pub(crate) fn nameless(&self) -> io::Result<File> {
+        let path = self.files.join(format!("new-{}", std::process::id()));
+        let file = File::create(&path)?;
+        // Another thread may do the same.
+        fs::remove_file(&path).or_else(gone)?;
+        Ok(file)
     }
 
     /// Opens a file by its inode.

@@ -14,6 +14,7 @@ pub mod file;
 mod keep;
 mod link;
 pub mod locks;
+mod mapped;
 pub mod names;
 pub mod node;
 pub mod pool;

@@ -4,12 +4,17 @@
 //! what is locked through that (`F_OFD_SETLK` of fcntl(2)) excludes all other programs of all nodes. So the kernel
 //! cuts and joins ranges; a node that ends, however it ends, has no lock any more; and a directory that is killed
 //! changes nothing.
+//!
+//! In a mapped directory the programs of a mount can go on reading, writing and storing when its node has ended. There
+//! the mount itself holds the open files with locks, so that these end when the mount is gone and none of its files is
+//! open or mapped any more.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forebay_io::fuse::Held;
 pub use forebay_io::tree::{ByteRange, Lock};
 use forebay_io::tree::{conflicting_lock, try_lock_range};
 
@@ -37,18 +42,20 @@ pub(crate) struct Locks {
 struct Owner {
     /// Its locks end when this is closed.
     file: fs::File,
+    /// If the mount has it open too, they outlive this process.
+    _held: Option<Held>,
     handle: u64,
 }
 
 impl Locks {
     /// Locks a range in place of what the holder had locked there, or unlocks it; all of it or none, without waiting.
-    /// Whether it did.
+    /// Whether it did. `open` gives the holder its own open file.
     pub(crate) fn set(
         &self,
         holder: Holder,
         range: ByteRange,
         lock: Lock,
-        open: impl FnOnce() -> io::Result<fs::File>,
+        open: impl FnOnce() -> io::Result<(fs::File, Option<Held>)>,
     ) -> io::Result<bool> {
         let Some(range) = ours(range) else {
             return match lock {
@@ -64,11 +71,15 @@ impl Locks {
         if lock == Lock::None {
             return Ok(true);
         }
-        let file = open()?;
+        let (file, held) = open()?;
         let locked = try_lock_range(&file, range, lock)?;
         if locked {
-            let handle = holder.handle;
-            owners.insert(key, Owner { file, handle });
+            let owner = Owner {
+                file,
+                _held: held,
+                handle: holder.handle,
+            };
+            owners.insert(key, owner);
         }
         Ok(locked)
     }
@@ -150,6 +161,7 @@ mod tests {
             handle: owner + 100,
         };
         let set = |node: usize, owner, range, lock| {
+            let open = || Ok((open()?, None));
             let set = nodes[node].set(holder(owner), range, lock, open);
             set.expect("answers")
         };
@@ -180,6 +192,7 @@ mod tests {
         drop(nodes);
         let free = conflicting_lock(&opened, range(0, PROGRAMS_LAST), Lock::Exclusive);
         assert_eq!(free.expect("answers"), None);
+        let open = || Ok((open()?, None));
         let refused = Locks::default().set(holder(1), i64::MAX.into(), Lock::Shared, open);
         let refused = refused.expect_err("ours").raw_os_error();
         assert_eq!(refused, Some(libc::EINVAL));

@@ -5,6 +5,7 @@
 //! is forgotten, so that its number is nobody else's and renaming it or what is above it changes nothing.
 
 mod locks;
+mod mapped;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,16 +15,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, DirEntryExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::fuse::Connection;
 use forebay_io::tree::{Room, link_open, raise_open_files, read_link, room};
 
 use crate::file::File;
 use crate::keep::{self, Kept};
 use crate::locks::Locks;
 use crate::node::Inner;
+pub use mapped::Opened;
 
 /// The number of the top directory; all others have the inode's.
 pub const ROOT: u64 = 1;
@@ -76,12 +79,15 @@ pub struct Names {
     root: Arc<fs::File>,
     known: Mutex<BTreeMap<u64, Known>>,
     locks: Locks,
+    mount: OnceLock<Arc<Connection>>,
 }
 
 #[derive(Debug)]
 struct Known {
     file: Arc<fs::File>,
     lookups: u64,
+    /// It is a mapped directory, or in one.
+    mapped: bool,
 }
 
 impl Names {
@@ -108,6 +114,7 @@ impl Names {
             root: Arc::new(root),
             known: Mutex::default(),
             locks: Locks::default(),
+            mount: OnceLock::new(),
         })
     }
 
@@ -128,11 +135,13 @@ impl Names {
         if metadata.dev() != self.device || metadata.ino() == ROOT {
             return Err(io::Error::from_raw_os_error(libc::EXDEV));
         }
+        let mapped = self.is_mapped_in(parent, metadata.ino())?;
         let mut known = self.lock();
         let entry = known.entry(metadata.ino());
         let entry = entry.or_insert_with(|| Known {
             file: Arc::new(file),
             lookups: 0,
+            mapped,
         });
         entry.lookups += 1;
         drop(known);
@@ -226,9 +235,9 @@ impl Names {
     ///
     /// # Errors
     /// What the system says, or the cache.
-    pub fn open(&self, number: u64) -> Result<File> {
+    pub fn open(&self, number: u64) -> Result<Opened> {
         let here = self.file(number)?;
-        self.adopt(self.reopen(&here)?)
+        self.opened(self.reopen(&here)?, self.is_mapped(number)?)
     }
 
     /// Makes a file, or opens the one that is there unless it is to be `new`. It is found as if by
@@ -242,7 +251,7 @@ impl Names {
         name: &OsStr,
         mode: u32,
         new: bool,
-    ) -> Result<(Attributes, File)> {
+    ) -> Result<(Attributes, Opened)> {
         let (_parent, path) = self.child_to_make(parent, name)?;
         let mut options = OpenOptions::new();
         let options = options
@@ -260,10 +269,11 @@ impl Names {
                 file
             }
         };
-        let file = self.adopt(file)?;
+        let inode = file.metadata()?.ino();
+        let opened = self.opened(file, self.is_mapped(parent)?)?;
         let attributes = self.look_up(parent, name)?;
-        if attributes.number == file.inode() {
-            return Ok((attributes, file));
+        if attributes.number == inode {
+            return Ok((attributes, opened));
         }
         // Somebody has put another file there meanwhile.
         self.forget(attributes.number, 1);
@@ -310,6 +320,7 @@ impl Names {
     /// What the system says.
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> io::Result<Attributes> {
         let here = self.file(number)?;
+        self.same_class(number, parent)?;
         let (_parent, path) = self.child_to_make(parent, name)?;
         link_open(&here, &path)?;
         self.look_up(parent, name)
@@ -333,6 +344,7 @@ impl Names {
     /// What the system says.
     pub fn remove_directory(&self, parent: u64, name: &OsStr) -> io::Result<()> {
         let (_parent, path) = self.child(parent, name)?;
+        self.keeps_name(inode(&path))?;
         fs::remove_dir(path)
     }
 
@@ -347,6 +359,9 @@ impl Names {
     ) -> io::Result<()> {
         let (_parent, from) = self.child(parent, name)?;
         let (_new_parent, to) = self.child_to_make(new_parent, new_name)?;
+        self.same_class(parent, new_parent)?;
+        self.keeps_name(inode(&from))?;
+        self.keeps_name(inode(&to))?;
         let lost = regular(&to).unwrap_or_default();
         fs::rename(from, to)?;
         self.lost_name(lost);
@@ -452,6 +467,12 @@ fn open_path(path: &Path) -> io::Result<fs::File> {
 
 fn path_of(file: &fs::File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The inode of what a path names, if there is anything.
+fn inode(path: &Path) -> Option<u64> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    Some(metadata.ino())
 }
 
 /// The inode of a regular file.

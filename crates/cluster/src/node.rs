@@ -106,10 +106,9 @@ impl Node {
             }
         };
         // After the directory was heard: it has made them.
+        let settled = settled(&pool)?;
         let segment = Arc::new(pool.join_frames()?);
-        let source = pool.load()?.map(|nodes| nodes.source);
-        let source = source.ok_or_else(|| Error::from(ErrorKind::NotFound))?;
-        let tree = Tree::new(Path::new(&source), &pool)?;
+        let tree = Tree::new(Path::new(&settled.source), &pool)?;
         let way = Way::default();
         way.open(outgoing);
         let config = node::Config {
@@ -144,6 +143,13 @@ impl Node {
             session,
         });
         let frames = inner.client.wait_joined(patience)?;
+        // It cannot change from now on. Before, another directory may have come, which knew of no node.
+        if self::settled(&inner.pool)? != settled {
+            let context = format!(
+                "{id}: the directory was started anew with another source, capacity or mapped directories as the node joined: join again"
+            );
+            return Err(Error::new(ErrorKind::Busy, context));
+        }
         if frames == 0 && options.pages > 0 {
             let context = format!(
                 "{id}: the capacity of the pool {} is taken: run the directory with more, or the other nodes with less memory",
@@ -238,6 +244,9 @@ impl Drop for Inner {
             Some(error) => Err(error),
             None => self.client.leave(FAREWELL),
         };
+        // A directory that is killed before it sees the connection end would leave us to the next one as a node that
+        // lives, and that one would have this process ended: so there is word of it by then.
+        let said = left.is_ok().then(|| self.pool.say_left(self.session));
         self.stop.set();
         self.client.link().close();
         for thread in self.threads.drain(..) {
@@ -249,10 +258,11 @@ impl Drop for Inner {
                 "page cache: a node goes with what is in its memory: {}",
                 error.report()
             );
-            // Without this word a directory would have this process ended.
-            if let Err(error) = self.pool.say_left(self.session) {
-                tracing::error!("page cache: {}", error.report());
-            }
+        }
+        // If not all was written, it is left now that nothing goes on.
+        let said = said.unwrap_or_else(|| self.pool.say_left(self.session));
+        if let Err(error) = said {
+            tracing::error!("page cache: {}", error.report());
         }
     }
 }
@@ -295,6 +305,24 @@ impl Stop {
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
     Ok(thread)
+}
+
+/// What directory processes do not change as long as they know of nodes.
+#[derive(PartialEq, Eq)]
+struct Settled {
+    source: String,
+    pages: u32,
+    mapped: Vec<u8>,
+}
+
+fn settled(pool: &Pool) -> Result<Settled> {
+    let nodes = pool.load()?;
+    let nodes = nodes.ok_or_else(|| Error::from(ErrorKind::NotFound))?;
+    Ok(Settled {
+        source: nodes.source,
+        pages: nodes.pages,
+        mapped: pool.load_mapped()?,
+    })
 }
 
 /// A thread of its own, so that a slow store is no death.
@@ -412,3 +440,6 @@ impl Listener {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 //!
 //! `frames` is the memory. `nodes` says who has which part of it and which process that is; it is written anew, and
 //! renamed into place, before a node hears that it is in, so that a directory that is started anew knows whom to wait
-//! for. A node that could not say that it leaves makes a file of its session, `left-...`. `files` holds a symbolic link for each file that was opened, named by its inode: the way from a page to its
-//! file.
+//! for. A node that leaves makes a file of its session, `left-...`, until a directory has seen it go. `files` holds a
+//! symbolic link for each file that was opened, named by its inode: the way from a page to its file.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -16,6 +16,8 @@ use forebay_pagecache::message::NodeId;
 use forebay_pagecache::segment::Segment;
 
 use crate::PAGE_BYTES;
+
+const MAPPED: &str = "mapped";
 
 const FIRST_LINE: &str = "forebay pagecache 1";
 
@@ -130,7 +132,7 @@ impl Pool {
         len / Segment::size_bytes(1, PAGE_BYTES) as u64
     }
 
-    /// A node leaves word that it has gone, though its process goes on and no directory has heard of it.
+    /// A node leaves word that it has gone, though its process goes on: the directory may be killed before it hears.
     pub(crate) fn say_left(&self, session: u64) -> Result<()> {
         let path = self.left(session);
         fs::write(&path, []).context(|| format!("writing {}", path.display()))
@@ -149,6 +151,23 @@ impl Pool {
 
     fn left(&self, session: u64) -> PathBuf {
         self.path.join(format!("left-{session:016x}"))
+    }
+
+    /// The mapped directories of the source, a path a line; none if nothing was said of them.
+    pub(crate) fn load_mapped(&self) -> Result<Vec<u8>> {
+        let path = self.path.join(MAPPED);
+        match fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            text => text.context(|| format!("reading {}", path.display())),
+        }
+    }
+
+    /// Remembers them.
+    pub(crate) fn save_mapped(&self, text: &[u8]) -> Result<()> {
+        let path = self.path.join(MAPPED);
+        let new = path.with_extension("new");
+        let saved = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
+        saved.context(|| format!("writing {}", path.display()))
     }
 
     /// What was remembered, if anything was.

@@ -14,6 +14,7 @@ use forebay_pagecache::store::Store;
 
 use crate::PAGE_BYTES;
 use crate::keep::{self, Kept};
+use crate::mapped::Mapped;
 use crate::pool::Pool;
 
 /// Most files that are kept open at a time, beside those that programs have open.
@@ -30,6 +31,7 @@ pub struct Tree {
     /// Symbolic links named by inodes: for a source that cannot be written to, and of files that are made shorter.
     links: PathBuf,
     kept: Option<Kept>,
+    mapped: Mapped,
     state: Mutex<State>,
     /// Held while a file is changed: by one thread of this process, and then by one process.
     changing: Mutex<()>,
@@ -61,6 +63,7 @@ impl Tree {
             device: metadata.dev(),
             links: pool.files(),
             kept: Kept::open(root),
+            mapped: Mapped::load(pool, root)?,
             state: Mutex::default(),
             changing: Mutex::default(),
         })
@@ -73,6 +76,20 @@ impl Tree {
     /// Second names of files, if the source can have them.
     pub(crate) const fn kept(&self) -> Option<&Kept> {
         self.kept.as_ref()
+    }
+
+    /// Its mapped directories.
+    pub(crate) const fn mapped(&self) -> &Mapped {
+        &self.mapped
+    }
+
+    /// Takes a file of a mapped directory, until it is closed. False if frames may hold pages of it, as it has another
+    /// name or had one.
+    pub(crate) fn map(&self, file: &fs::File) -> Result<bool> {
+        // In this order: who adopts it does the same two steps the other way round.
+        keep::mark_mapped(file)?;
+        let inode = file.metadata()?.ino();
+        Ok(!self.kept.as_ref().is_some_and(|kept| kept.has(inode)))
     }
 
     /// Opens a file below the root, or makes it, and returns its inode; to be closed again with [`Tree::close`]. Any
@@ -88,10 +105,14 @@ impl Tree {
             let context = format!("{}: not a path below the source", named());
             return Err(Error::new(ErrorKind::InvalidInput, context));
         }
+        let whole = self.root.join(path);
+        if create && self.mapped.holds_new(&whole) {
+            return Err(for_mounts()).context(named);
+        }
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(create);
         loop {
-            let file = options.open(self.root.join(path)).context(named)?;
+            let file = options.open(&whole).context(named)?;
             match self.adopt(file).context(named) {
                 // Removed, or renamed over, and given up in between: the name says what is there now.
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {}
@@ -108,6 +129,9 @@ impl Tree {
             let context = "not a regular file of the source's own file system";
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
+        if self.mapped.holds(&file) {
+            return Err(for_mounts());
+        }
         let inode = metadata.ino();
         let mut state = self.lock();
         state.failed.remove(&inode);
@@ -115,11 +139,14 @@ impl Tree {
             *count += 1;
             return Ok(inode);
         }
+        unmapped(&file)?;
         keep::mark_open(&file, true)?;
         match &self.kept {
             Some(kept) => kept.keep(&file, inode)?,
             None => self.link(&file, inode)?,
         }
+        // Again, as one or the other is to see it of two who begin at once.
+        unmapped(&file)?;
         state.used.remove(&inode);
         state.opened.insert(inode, (Arc::new(file), 1));
         Ok(inode)
@@ -293,6 +320,20 @@ impl Tree {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn for_mounts() -> Error {
+    let context = "a file of a mapped directory: use it on a mount, where it can be mapped";
+    Error::new(ErrorKind::Unsupported, context)
+}
+
+/// Refuses a file that is in use as one of a mapped directory; of one that was mapped when earlier nodes ran, too.
+fn unmapped(file: &fs::File) -> Result<()> {
+    if keep::is_unmapped(file)? {
+        return Ok(());
+    }
+    let context = "programs have the file open or mapped as one of a mapped directory, by another name or on a mount of a node that has ended: have them close it, and clear that mountpoint";
+    Err(Error::new(ErrorKind::Busy, context))
 }
 
 impl State {

@@ -1,8 +1,16 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use std::ffi::OsStr;
 
 use super::*;
+use crate::keep;
+use crate::names::{Names, Opened, ROOT};
 use crate::server::{self, Server};
 use crate::{Node, NodeId, Options};
+
+/// The mapped directory, in another one.
+const ABOVE: &str = "above";
+const MAPPED: &str = "above/mapped";
 
 /// A source and a pool in this process, with nodes that need no mount.
 struct Bed {
@@ -12,13 +20,18 @@ struct Bed {
 
 impl Bed {
     fn new(name: &str) -> Self {
+        Self::with(name, &[MAPPED])
+    }
+
+    fn with(name: &str, mapped: &[&str]) -> Self {
         let id = std::process::id();
         let bed = Self {
             source: std::env::temp_dir().join(format!("forebay-file-{name}-{id}")),
             pool: PathBuf::from(format!("/dev/shm/forebay-file-{name}-{id}")),
         };
-        std::fs::create_dir_all(&bed.source).expect("made");
-        let options = server::Options::new(&bed.source, &bed.pool, 256);
+        std::fs::create_dir_all(bed.source.join(MAPPED)).expect("made");
+        let mut options = server::Options::new(&bed.source, &bed.pool, 256);
+        options.mapped = mapped.iter().map(Into::into).collect();
         let directory = Server::open(options).expect("it opens");
         // It serves until this process ends.
         std::thread::spawn(move || directory.run());
@@ -91,4 +104,106 @@ fn what_a_killed_node_began_to_cut_off_is_zeroes() {
     // It is done once.
     let left = at_two.sized(|tree| tree.begun_cut(at_two.inode));
     assert_eq!(left.expect("answers"), None);
+}
+
+/// What a node's programs find by a path.
+fn find(names: &Names, path: &str) -> u64 {
+    path.split('/').fold(ROOT, |parent, name| {
+        let found = names.look_up(parent, OsStr::new(name));
+        found.expect("there").number
+    })
+}
+
+fn refused<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn a_file_of_a_mapped_directory_is_for_mounts() {
+    let bed = Bed::new("mapped");
+    std::fs::write(bed.source.join(MAPPED).join("file"), "file").expect("written");
+    let node = bed.node(1);
+    let refused = |result: Result<File>| result.expect_err("it is not cached").kind();
+    let there = Path::new(MAPPED);
+    assert_eq!(
+        refused(node.open(there.join("file"))),
+        ErrorKind::Unsupported
+    );
+    assert_eq!(
+        refused(node.create(there.join("file"))),
+        ErrorKind::Unsupported
+    );
+    assert_eq!(
+        refused(node.create(there.join("new"))),
+        ErrorKind::Unsupported
+    );
+    assert!(
+        !bed.source.join(MAPPED).join("new").exists(),
+        "it is refused, and made"
+    );
+    node.create("file").expect("made");
+}
+
+#[test]
+fn what_a_mapped_directory_is_in_keeps_its_name_too() {
+    let bed = Bed::new("above");
+    let node = bed.node(1);
+    let names = node.names().expect("it can be mounted");
+    let (above, other) = (OsStr::new(ABOVE), OsStr::new("other"));
+    names.make_directory(ROOT, other, 0o700).expect("made");
+    let rename = |from, to| refused(names.rename((ROOT, from), (ROOT, to)));
+    assert_eq!(rename(above, OsStr::new("new")), Some(libc::EBUSY));
+    assert_eq!(rename(other, above), Some(libc::EBUSY));
+    assert_eq!(
+        refused(names.remove_directory(ROOT, above)),
+        Some(libc::EBUSY)
+    );
+    assert_eq!(rename(other, OsStr::new("new")), None);
+    // A directory that is started anew, and nodes that join, find it where it was.
+    bed.node(2).names().expect("it can be mounted");
+}
+
+#[test]
+fn a_file_that_is_used_as_a_mapped_one_is_not_cached_until_it_is_closed() {
+    let bed = Bed::new("either");
+    let (cached, mapped) = (
+        bed.source.join("file"),
+        bed.source.join(MAPPED).join("file"),
+    );
+    std::fs::write(&cached, "file").expect("written");
+    std::fs::hard_link(&cached, &mapped).expect("linked");
+    let (one, two) = (bed.node(1), bed.node(2));
+    let names = one.names().expect("it can be mounted");
+    let number = find(&names, &format!("{MAPPED}/file"));
+    for _ in 0..2 {
+        let opened = names.open(number).expect("nobody has cached it");
+        assert!(matches!(opened, Opened::Mapped(_)));
+        assert_eq!(
+            two.open("file").expect_err("it is mapped").kind(),
+            ErrorKind::Busy
+        );
+    }
+    two.open("file").expect("nobody has it mapped");
+    assert_eq!(
+        names.open(number).expect_err("it is cached").kind(),
+        ErrorKind::Busy
+    );
+}
+
+#[test]
+fn a_file_that_is_still_used_as_a_mapped_one_is_not_cached_when_nothing_is_mapped_any_more() {
+    let bed = Bed::with("before", &[]);
+    let path = bed.source.join("file");
+    std::fs::write(&path, "file").expect("written");
+    // By the mount of a node that was killed, which holds it for its programs.
+    let held = std::fs::File::options().read(true).write(true).open(path);
+    let held = held.expect("there");
+    keep::mark_mapped(&held).expect("locked");
+    let node = bed.node(1);
+    assert_eq!(
+        node.open("file").expect_err("it is mapped").kind(),
+        ErrorKind::Busy
+    );
+    drop(held);
+    node.open("file").expect("nobody has it mapped");
 }

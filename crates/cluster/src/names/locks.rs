@@ -12,7 +12,14 @@ impl Names {
     /// # Errors
     /// What the system says; `EINVAL` for the last bytes that a file could have.
     pub fn lock_range(&self, holder: Holder, range: ByteRange, lock: Lock) -> io::Result<bool> {
-        let open = || self.reopen(&*self.file(holder.number)?);
+        let open = || {
+            let file = self.reopen(&*self.file(holder.number)?)?;
+            let held = match self.is_mapped(holder.number)? {
+                true => Some(self.hold(&file)?),
+                false => None,
+            };
+            Ok((file, held))
+        };
         self.locks.set(holder, range, lock, open)
     }
 

@@ -23,8 +23,8 @@ use forebay_pagecache::protocol::{Packet, encode};
 use forebay_pagecache::segment::Segment;
 
 use crate::PAGE_BYTES;
-use crate::keep;
 use crate::pool::{Known, Nodes, Pool};
+use crate::{keep, mapped};
 use connection::{Input, Newcomer};
 use peers::Peer;
 
@@ -47,6 +47,9 @@ pub struct Options {
     pub lease: Duration,
     /// How long a node may keep a page that it was asked to let go: longer than any view lives.
     pub acknowledge: Duration,
+    /// Directories of the source, by their paths from there, whose files may be mapped shared: they are not cached in
+    /// the pool. The same as long as nodes run.
+    pub mapped: Vec<PathBuf>,
 }
 
 impl Options {
@@ -59,6 +62,7 @@ impl Options {
             pages,
             lease: Duration::from_secs(5),
             acknowledge: Duration::from_secs(60),
+            mapped: Vec::new(),
         }
     }
 }
@@ -98,6 +102,7 @@ impl Server {
         let (segment, _) = pool.open_frames(options.pages)?;
         let before = check_same(&pool, &options, &source)?;
         let anew = !before.known.iter().any(|known| known.share.alive);
+        mapped::settle(&pool, &source, &options.mapped, anew)?;
         if let Err(error) = keep::make(&source, anew) {
             tracing::warn!(
                 "source {}: it can be read and written but not mounted, since nothing can be made in it: {error}",
@@ -122,6 +127,7 @@ impl Server {
                 peers.insert(known.share.node, Peer::awaited(known, patience)?);
             } else {
                 segment.end_stores(known.share.node);
+                pool.forget_left(known.session);
             }
         }
         let (sender, inputs) = sync_channel(INPUTS_MAX);

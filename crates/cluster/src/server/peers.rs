@@ -243,14 +243,19 @@ impl Server {
 
     /// A node is dead, and all that it did is over.
     fn declare(&mut self, node: NodeId) -> Result<()> {
-        if let Some(mut peer) = self.peers.remove(&node) {
+        let session = self.peers.remove(&node).map(|mut peer| {
             peer.close();
-            self.pool.forget_left(peer.session);
-        }
+            peer.session
+        });
         self.segment.end_stores(node);
         let mut out = Outbox::default();
         self.directory.died(node, &mut out);
-        self.deliver(out)
+        self.deliver(out)?;
+        // Now that the pool says so itself: a directory that is killed before that leaves the word to the next one.
+        if let Some(session) = session {
+            self.pool.forget_left(session);
+        }
+        Ok(())
     }
 }
 

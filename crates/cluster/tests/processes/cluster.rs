@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use forebay_cluster::pool::Pool;
@@ -151,6 +151,13 @@ impl Cluster {
 
     pub(crate) fn kill_directory(&mut self) {
         self.directory.take().expect("it runs").kill();
+    }
+
+    /// It ends by itself.
+    pub(crate) fn wait_for_the_directorys_end(&mut self) {
+        let worker = self.directory.take().expect("it ran");
+        let ended = worker.lines.recv_timeout(PATIENCE);
+        assert_eq!(ended, Err(RecvTimeoutError::Disconnected));
     }
 
     /// A node in this process.

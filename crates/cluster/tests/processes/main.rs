@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cluster::{Cluster, node_id};
 use forebay_block::ErrorKind;
+use forebay_cluster::server::{self, Server};
 use forebay_cluster::{Node, Options, PAGE_BYTES};
 use forebay_pagecache::message::{ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
@@ -158,6 +159,21 @@ fn strangers_harm_nobody() {
     file.write_at(0, &[1; 100]).expect("written");
     file.fsync().expect("durable");
     assert_eq!(cluster.status().nodes.len(), 1);
+}
+
+#[test]
+fn a_directory_that_ends_before_it_remembers_who_left_leaves_the_word_to_the_next() {
+    let mut cluster = Cluster::new("word", 256, Duration::from_secs(5));
+    let node = cluster.join(1, 64);
+    // Where the new list of nodes would be written.
+    let blocked = cluster.pool().join("nodes.new");
+    std::fs::create_dir(&blocked).expect("made");
+    drop(node);
+    cluster.wait_for_the_directorys_end();
+    std::fs::remove_dir(&blocked).expect("removed");
+    // This process runs on, but it has no node any more that would need the old capacity.
+    let options = server::Options::new(cluster.source(), cluster.pool(), 300);
+    Server::open(options).expect("nobody is there");
 }
 
 #[test]

@@ -61,6 +61,10 @@ struct Directory {
     /// How long a node may keep a page in use that is to go, before its process is ended
     #[arg(long, value_name = "TIME", default_value = "60s")]
     acknowledge: Interval,
+    /// A directory of the source, by its path from there, whose files programs may map shared on the mounts; they are
+    /// in the kernel's cache and not in the pool. May be given several times, the same as long as nodes run
+    #[arg(long, value_name = "DIR")]
+    map: Vec<PathBuf>,
 }
 
 /// Give memory to the cluster, in the foreground
@@ -130,6 +134,7 @@ fn run_directory(arguments: &Directory) -> Result<()> {
     let mut options = server::Options::new(&arguments.source, &arguments.pool, pages);
     options.lease = arguments.lease.0;
     options.acknowledge = arguments.acknowledge.0;
+    options.mapped.clone_from(&arguments.map);
     let server = Server::open(options)?;
     let pool = arguments.pool.display();
     out::print(&match server.awaited() {

@@ -8,6 +8,7 @@ mod ranges;
 mod session;
 pub mod shared;
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
@@ -45,7 +46,8 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
     }
     let (source, read_only) = (format!("forebay:{name}"), volume.read_only());
     let filesystem = VolumeFilesystem::new(volume, mountpoint::owner());
-    let mount = session::mount(filesystem, mountpoint, &source, read_only, THREADS);
+    let mounted = |_: BorrowedFd<'_>| Ok(());
+    let mount = session::mount(filesystem, mountpoint, &source, read_only, THREADS, mounted);
     let mount = mount.context(place)?;
     let file = mount.mountpoint().join(&name);
     tracing::info!(volume = name, file = %file.display(), "mounted");

@@ -10,11 +10,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
 /// The type that the mount table shows.
 const FS_TYPE: &str = "fuse.forebay";
+/// What is in use for longer is taken away from its mountpoint alone.
+const BUSY_MAX: Duration = Duration::from_millis(400);
 
 /// Makes `mountpoint` fit to mount on, and returns it as the mount table would show it: it is made
 /// if there is none, and a dead mount of ours is cleared.
@@ -181,7 +184,19 @@ pub(super) fn owner() -> (u32, u32) {
 /// # Errors
 /// What the system says. That nothing is mounted there is not an error.
 pub(super) fn unmount(path: &Path) -> Result<bool> {
-    match umount(path, 0) {
+    let begin = Instant::now();
+    let unmounted = loop {
+        match umount(path, 0) {
+            // Who only looks at it, or a program that is being started by one that has it open, is gone soon.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < BUSY_MAX =>
+            {
+                std::thread::sleep(BUSY_MAX / 20);
+            }
+            unmounted => break unmounted,
+        }
+    };
+    match unmounted {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             tracing::warn!(

@@ -1,5 +1,6 @@
 //! A file system on its mountpoint, with the threads that serve it.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use forebay_block::Result;
@@ -15,13 +16,15 @@ pub(super) struct Mount {
     mounted: bool,
 }
 
-/// Mounts a file system that the mount table calls `source`, and serves it with so many threads.
+/// Mounts a file system that the mount table calls `source`, and serves it with so many threads. `mounted` is called
+/// with the device of the mount when the kernel and we have agreed on what both can do, before anything is asked.
 pub(super) fn mount(
     filesystem: impl Filesystem + 'static,
     place: &Path,
     source: &str,
     read_only: bool,
     threads: usize,
+    mounted: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
 ) -> Result<Mount> {
     let mountpoint = mountpoint::prepare(place)?;
     let device = mountpoint::mount(&mountpoint, source, read_only)?;
@@ -31,10 +34,13 @@ pub(super) fn mount(
         session: None,
         mounted: true,
     };
+    let ours = device.try_clone()?;
     let mut config = Config::default();
     config.n_threads = Some(threads);
     config.clone_fd = true;
     let session = Session::from_fd(filesystem, device, SessionACL::Owner, config)?;
+    mounted(ours.as_fd())?;
+    drop(ours);
     mount.session = Some(session.spawn()?);
     Ok(mount)
 }

@@ -288,8 +288,15 @@ fn a_file_in_use_is_unmounted_lazily_and_served_on() {
     file.read_exact_at(&mut back, 5000).expect("served");
     assert_eq!(&back, b"still here");
     drop(file);
+    // One that is in use for a moment is waited for.
     let again = super::mount(served.handle.clone(), &dir.0).expect("the place is free");
-    assert!(again.unmount().expect("unmounted"));
+    let file = open(again.file(), 0);
+    let closing = std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(file);
+    });
+    assert!(again.unmount().expect("unmounted"), "nobody uses it");
+    closing.join().expect("closed");
 }
 
 #[test]

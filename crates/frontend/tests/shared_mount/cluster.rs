@@ -1,8 +1,8 @@
 //! A source, a pool, and processes: this program started again as a directory or as a node with a mount.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -18,6 +18,8 @@ use forebay_frontend::fuse::shared;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a node waits for a directory.
 pub(crate) const WITHOUT_DIRECTORY: Duration = Duration::from_secs(2);
+/// The directory whose files programs may map shared.
+pub(crate) const MAPPED: &str = "mapped";
 /// Pages of the cluster, and of each node.
 const PAGES: u32 = 512;
 const NODE_PAGES: u32 = 96;
@@ -28,19 +30,32 @@ pub(crate) fn can_mount() -> bool {
     match forebay_frontend::fuse::may_mount(&place) {
         Ok(()) => true,
         Err(error) => {
-            eprintln!("SKIPPED: a test of shared mounts: {}", error.report());
+            skipped(&error.report());
             false
         }
     }
 }
 
+/// Says why a test tries nothing, also where what tests that pass print is not shown.
+pub(crate) fn skipped(why: &str) {
+    let said = writeln!(std::io::stderr(), "SKIPPED: a test of shared mounts: {why}");
+    said.expect("there is a standard error");
+}
+
 /// Whether a program can be run here; says so if not.
 pub(crate) fn can_run(program: &str) -> bool {
+    can_run_with(program, "--version")
+}
+
+/// The same, of a program that this argument makes say what it is.
+pub(crate) fn can_run_with(program: &str, version: &str) -> bool {
     let mut command = Command::new(program);
-    let run = command.arg("--version").stdout(Stdio::null()).status();
+    let run = command.arg(version).stdout(Stdio::null()).status();
     let can = run.is_ok_and(|status| status.success());
     if !can {
-        eprintln!("SKIPPED: a test of shared mounts: there is no {program}");
+        skipped(&format!(
+            "there is no {program} (scripts/setup.sh installs it)"
+        ));
     }
     can
 }
@@ -56,7 +71,12 @@ pub(crate) fn role() {
     match std::env::var("FOREBAY_ROLE").as_deref() {
         Ok("directory") => {
             let (source, pool) = (variable("FOREBAY_SOURCE"), variable("FOREBAY_POOL"));
-            let server = Server::open(server::Options::new(&source, &pool, PAGES));
+            let mut options = server::Options::new(&source, &pool, PAGES);
+            options.mapped = std::env::var_os("FOREBAY_MAPPED")
+                .into_iter()
+                .map(PathBuf::from)
+                .collect();
+            let server = Server::open(options);
             let server = server.expect("it opens");
             println!("\n@ ready");
             // It does not outlive the test.
@@ -89,6 +109,23 @@ fn node() {
     println!("\n@ left");
 }
 
+/// This program in a role, started by another one if that is named.
+fn in_role(by: &[&str], role: &str, variables: &[(&str, &Path)]) -> Command {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = match by {
+        [] => Command::new(program),
+        [by, arguments @ ..] => {
+            let mut command = Command::new(by);
+            command.args(arguments).arg(program);
+            command
+        }
+    };
+    command.args(["role", "--exact", "--nocapture", "--test-threads=1"]);
+    command.env("FOREBAY_ROLE", role);
+    command.envs(variables.iter().copied());
+    command
+}
+
 /// A process that this test started; killed when it is dropped.
 pub(crate) struct Worker {
     child: Child,
@@ -98,10 +135,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     fn start(role: &str, variables: &[(&str, &Path)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["role", "--exact", "--nocapture", "--test-threads=1"]);
-        command.env("FOREBAY_ROLE", role);
-        command.envs(variables.iter().copied());
+        let mut command = in_role(&[], role, variables);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this program can be run");
         let stdout = child.stdout.take().expect("piped");
@@ -126,6 +160,12 @@ impl Worker {
     fn hear(&self) -> String {
         let line = self.lines.recv_timeout(PATIENCE);
         line.expect("it says something")
+    }
+
+    /// Files that it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        open.expect("it runs").count()
     }
 
     /// SIGKILL.
@@ -155,20 +195,33 @@ pub(crate) struct Cluster {
     pool: PathBuf,
     top: PathBuf,
     directory: Option<Worker>,
+    /// Whether a directory that starts maps [`MAPPED`].
+    maps: bool,
+    /// What was mounted for it.
+    mounted: Vec<PathBuf>,
     done: Arc<AtomicBool>,
 }
 
 impl Cluster {
     pub(crate) fn new(name: &str) -> Self {
+        Self::on(name, |_| Vec::new())
+    }
+
+    /// One with a source that was mounted, at the end of what was.
+    pub(crate) fn on(name: &str, mount: impl FnOnce(&Path) -> Vec<PathBuf>) -> Self {
         let id = std::process::id();
         let top = std::env::temp_dir().join(format!("forebay-shared-{name}-{id}"));
         let mut cluster = Self {
             pool: PathBuf::from(format!("/dev/shm/forebay-shared-{name}-{id}")),
             top,
             directory: None,
+            maps: true,
+            mounted: Vec::new(),
             done: Arc::default(),
         };
         std::fs::create_dir_all(cluster.source()).expect("made");
+        cluster.mounted = mount(&cluster.source());
+        std::fs::create_dir_all(cluster.source().join(MAPPED)).expect("made");
         cluster.start_directory();
         // A kernel that waits for a process of ours for ever would keep the test from ending.
         let (done, name) = (Arc::clone(&cluster.done), name.to_owned());
@@ -184,13 +237,20 @@ impl Cluster {
 
     /// Starts the directory, anew if it was killed.
     pub(crate) fn start_directory(&mut self) {
-        self.directory = Some(Worker::start(
-            "directory",
-            &[
-                ("FOREBAY_POOL", &self.pool),
-                ("FOREBAY_SOURCE", &self.source()),
-            ],
-        ));
+        let source = self.source();
+        let mut variables = vec![
+            ("FOREBAY_POOL", self.pool.as_path()),
+            ("FOREBAY_SOURCE", &source),
+        ];
+        if self.maps {
+            variables.push(("FOREBAY_MAPPED", Path::new(MAPPED)));
+        }
+        self.directory = Some(Worker::start("directory", &variables));
+    }
+
+    /// From the next start of the directory on.
+    pub(crate) const fn map_nothing(&mut self) {
+        self.maps = false;
     }
 
     pub(crate) fn source(&self) -> PathBuf {
@@ -203,14 +263,30 @@ impl Cluster {
 
     /// A node with a mount.
     pub(crate) fn node(&self, number: u8) -> Worker {
-        Worker::start(
-            "node",
-            &[
-                ("FOREBAY_POOL", &self.pool),
-                ("FOREBAY_MOUNT", &self.mountpoint(number)),
-                ("FOREBAY_NODE", Path::new(&number.to_string())),
-            ],
-        )
+        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
+        Worker::start("node", &self.of_node(&id, &mountpoint))
+    }
+
+    /// A node that another program starts and that has no input: it ends as soon as it is mounted, or says why it is
+    /// not.
+    pub(crate) fn node_by(&self, by: &[&str], number: u8) -> Output {
+        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
+        let mut command = in_role(by, "node", &self.of_node(&id, &mountpoint));
+        command.stdin(Stdio::null()).output().expect("it runs")
+    }
+
+    fn of_node<'a>(&'a self, id: &'a str, mountpoint: &'a Path) -> [(&'a str, &'a Path); 3] {
+        [
+            ("FOREBAY_NODE", Path::new(id)),
+            ("FOREBAY_POOL", &self.pool),
+            ("FOREBAY_MOUNT", mountpoint),
+        ]
+    }
+
+    /// A node in this process, without a mount.
+    pub(crate) fn node_here(&self, number: u8) -> Node {
+        let id = NodeId::new(number).expect("a node");
+        Node::join(Options::new(&self.pool, id, NODE_PAGES)).expect("it joins")
     }
 
     pub(crate) fn kill_directory(&mut self) {
@@ -230,6 +306,12 @@ impl Cluster {
     }
 }
 
+/// Takes the name of what is mounted away.
+pub(crate) fn clear(mountpoint: &Path) {
+    // There may be nothing.
+    let _ = Command::new("umount").arg("-l").arg(mountpoint).status();
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
@@ -241,8 +323,11 @@ impl Drop for Cluster {
                 .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
             {
                 // Of a node that was killed.
-                let _ = Command::new("umount").arg("-l").arg(&mountpoint).status();
+                clear(&mountpoint);
             }
+        }
+        for path in self.mounted.iter().rev() {
+            clear(path);
         }
         let _ = std::fs::remove_dir_all(&self.pool);
         let _ = std::fs::remove_dir_all(&self.top);

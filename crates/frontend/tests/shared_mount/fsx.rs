@@ -5,11 +5,11 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use super::cluster::{Cluster, can_mount};
+use super::cluster::{Cluster, MAPPED, can_mount};
+use super::mapped::Map;
 use super::open;
 
 /// Longest file, bytes: more than the cluster's memory.
@@ -25,6 +25,7 @@ enum Operation {
     Append { len: u64 },
     Read { offset: u64, len: u64 },
     MapRead { offset: u64, len: u64 },
+    MapWrite { offset: u64, len: u64 },
     Truncate { size: u64 },
     Sync,
     Reopen,
@@ -55,6 +56,8 @@ impl Random {
 }
 
 struct Run {
+    /// Whether the file can be mapped shared.
+    mapped: bool,
     random: Random,
     mounts: [PathBuf; 2],
     name: String,
@@ -67,10 +70,12 @@ struct Run {
 }
 
 impl Run {
-    fn new(cluster: &Cluster, name: &str, seed: u64, fault: Fault) -> Self {
-        let mounts = [cluster.mountpoint(1), cluster.mountpoint(2)];
+    fn new(cluster: &Cluster, name: &str, seed: u64, fault: Fault, mapped: bool) -> Self {
+        let below = if mapped { MAPPED } else { "" };
+        let mounts = [1, 2].map(|number| cluster.mountpoint(number).join(below));
         fs::write(mounts[0].join(name), "").expect("made");
         Self {
+            mapped,
             random: Random(seed.wrapping_mul(2) + 1),
             files: [open(&mounts[0].join(name)), open(&mounts[1].join(name))],
             mounts,
@@ -117,6 +122,7 @@ impl Run {
             30..38 if end + len < LEN_MAX => Operation::Append { len },
             30..70 => Operation::Read { offset, len },
             70..78 => Operation::MapRead { offset, len },
+            78..82 if self.mapped => Operation::MapWrite { offset, len },
             78..86 => Operation::Truncate { size: offset },
             86..90 => Operation::Sync,
             90..93 => Operation::Reopen,
@@ -153,8 +159,19 @@ impl Run {
                 self.files[here].metadata().map_err(said)?;
                 let end = (offset + len).min(self.model.len() as u64);
                 if offset < end {
-                    let out = map_read(&self.files[here], offset, end).map_err(said)?;
+                    let file = &self.files[here];
+                    let map = Map::new(file, end, !self.mapped).map_err(said)?;
+                    let out = map.load(offset as usize..end as usize);
                     self.check(offset, &out, len)?;
+                }
+            }
+            Operation::MapWrite { offset, len } => {
+                let end = (offset + len).min(self.model.len() as u64);
+                if offset < end {
+                    let bytes = self.bytes(end - offset);
+                    let map = Map::new(&self.files[here], end, false).map_err(said)?;
+                    map.store(offset as usize, &bytes);
+                    self.put(offset, &bytes);
                 }
             }
             Operation::Truncate { size } => {
@@ -241,34 +258,6 @@ impl Run {
     }
 }
 
-/// What a private mapping shows that is made now.
-fn map_read(file: &File, offset: u64, end: u64) -> std::io::Result<Vec<u8>> {
-    let first = offset / 4096 * 4096;
-    let len = (end - first) as usize;
-    // SAFETY: a new mapping where the system likes it; nobody has an address there.
-    let mapped = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE,
-            file.as_raw_fd(),
-            first as libc::off_t,
-        )
-    };
-    if mapped == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the mapping is as long, and of a file that is at least as long; nobody changes the file meanwhile.
-    let bytes = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) };
-    let out = bytes[(offset - first) as usize..].to_vec();
-    // SAFETY: the mapping from above; nobody has an address in it any more.
-    match unsafe { libc::munmap(mapped, len) } {
-        0 => Ok(out),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
 fn number_from(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -284,16 +273,20 @@ fn a_file_on_two_mounts_is_the_file_of_the_model() {
     let seeds = number_from("FOREBAY_SEED").map_or(1..4, |seed| seed..seed + 1);
     let mut files = Vec::new();
     for seed in seeds {
-        let mut run = Run::new(&cluster, &format!("f{seed}x"), seed, Fault::None);
-        let done = run.operations(count);
-        done.unwrap_or_else(|error| panic!("FOREBAY_SEED={seed}: {error}"));
-        files.push((run.name, run.model));
+        for mapped in [false, true] {
+            let mut run = Run::new(&cluster, &format!("f{seed}x"), seed, Fault::None, mapped);
+            let done = run.operations(count);
+            done.unwrap_or_else(|error| panic!("FOREBAY_SEED={seed}, mapped {mapped}: {error}"));
+            let below = if mapped { MAPPED } else { "" };
+            files.push((cluster.source().join(below).join(run.name), run.model));
+        }
     }
     one.end();
     two.end();
-    for (name, model) in files {
-        let stored = fs::read(cluster.source().join(&name)).expect("there");
-        assert!(stored == model, "{name}: the store has something else");
+    for (path, model) in files {
+        let stored = fs::read(&path).expect("there");
+        let path = path.display();
+        assert!(stored == model, "{path}: the store has something else");
     }
 }
 
@@ -305,7 +298,7 @@ fn errors_in_the_model_are_found() {
     let cluster = Cluster::new("fsx-faults");
     let _nodes = [cluster.node(1), cluster.node(2)];
     for fault in [Fault::LostByte, Fault::NotCut] {
-        let mut run = Run::new(&cluster, &format!("{fault:?}x"), 9, fault);
+        let mut run = Run::new(&cluster, &format!("{fault:?}x"), 9, fault, false);
         let found = run.operations(1000);
         let found = found.expect_err("the file is not as this model has it");
         assert!(found.contains("in place of"), "{fault:?}: {found}");

@@ -32,7 +32,7 @@ fn control(file: &File, command: i32, lock: &mut libc::flock) -> io::Result<()> 
 }
 
 /// A lock of the open file.
-fn lock(file: &File, kind: i32, start: i64, len: i64) -> io::Result<()> {
+pub(crate) fn lock(file: &File, kind: i32, start: i64, len: i64) -> io::Result<()> {
     control(file, libc::F_OFD_SETLK, &mut described(kind, start, len))
 }
 
@@ -41,7 +41,7 @@ fn lock_ours(file: &File, kind: i32, start: i64, len: i64) -> io::Result<()> {
     control(file, libc::F_SETLK, &mut described(kind, start, len))
 }
 
-fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < SOON, "never: {what}");

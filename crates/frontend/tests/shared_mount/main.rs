@@ -5,17 +5,21 @@ mod cluster;
 mod fsx;
 mod git;
 mod locks;
+mod mapped;
+mod outlive;
+mod programs;
 mod readers;
+mod sources;
 mod sqlite;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use cluster::{Cluster, WITHOUT_DIRECTORY, can_mount};
+use cluster::{Cluster, MAPPED, WITHOUT_DIRECTORY, can_mount};
 
 #[test]
 fn role() {
@@ -52,7 +56,7 @@ fn what_one_node_writes_the_other_reads_at_once() {
     fs::write(cluster.source().join("old"), "from before").expect("written");
     let (one, two) = (cluster.node(1), cluster.node(2));
     let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
-    assert_eq!(names(&a), ["old"]);
+    assert_eq!(names(&a), [MAPPED, "old"]);
     assert_eq!(text(&b.join("old")), "from before");
     fs::write(a.join("data"), vec![1; 10_000]).expect("written");
     let (at_a, at_b) = (open(&a.join("data")), open(&b.join("data")));
@@ -109,13 +113,17 @@ fn appends_of_two_nodes_all_get_a_place() {
     if !can_mount() {
         return;
     }
-    const EACH: usize = 300;
     let cluster = Cluster::new("append");
     let _nodes = [cluster.node(1), cluster.node(2)];
-    fs::write(cluster.mountpoint(1).join("log"), "").expect("made");
+    append_from_all(&[1, 2].map(|number| cluster.mountpoint(number).join("log")));
+}
+
+/// Programs append to one file by each of its paths.
+fn append_from_all(paths: &[PathBuf]) {
+    const EACH: usize = 300;
+    fs::write(&paths[0], "").expect("made");
     std::thread::scope(|scope| {
-        for number in 1..3 {
-            let path = cluster.mountpoint(number).join("log");
+        for (number, path) in paths.iter().enumerate() {
             scope.spawn(move || {
                 let log = OpenOptions::new().append(true).open(path);
                 let mut log = log.expect("there");
@@ -126,11 +134,12 @@ fn appends_of_two_nodes_all_get_a_place() {
             });
         }
     });
-    for number in 1..3 {
-        let log = text(&cluster.mountpoint(number).join("log"));
-        assert_eq!(log.lines().count(), 2 * EACH);
-        for writer in ["1", "2"] {
-            let lines = log.lines().filter(|line| line.starts_with(writer));
+    for path in paths {
+        let log = text(path);
+        assert_eq!(log.lines().count(), paths.len() * EACH);
+        for writer in 0..paths.len() {
+            let start = writer.to_string();
+            let lines = log.lines().filter(|line| line.starts_with(&start));
             for (index, line) in lines.enumerate() {
                 assert_eq!(line, format!("{writer} {index} {}", "x".repeat(index)));
             }
@@ -231,7 +240,7 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     );
     fs::remove_file(a.join("moved/other")).expect("removed");
     fs::remove_dir(b.join("moved")).expect("removed");
-    assert_eq!(names(&b), ["link", "two"]);
+    assert_eq!(names(&b), ["link", MAPPED, "two"]);
 }
 
 #[test]
@@ -317,7 +326,7 @@ fn without_a_directory_answers_come_in_time() {
 }
 
 #[test]
-fn a_shared_mapping_is_refused_and_a_private_one_is_a_copy() {
+fn a_shared_mapping_of_a_cached_file_is_refused_and_a_private_one_is_a_copy() {
     if !can_mount() {
         return;
     }

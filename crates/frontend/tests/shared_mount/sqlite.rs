@@ -1,10 +1,11 @@
-//! One SQLite database with programs of two nodes as its clients, with a rollback journal.
+//! One SQLite database with programs of two nodes as its clients, with a rollback journal, and with a write-ahead log
+//! in a mapped directory.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::cluster::{Cluster, can_mount, can_run};
+use super::cluster::{Cluster, MAPPED, can_mount, can_run};
 
 /// Adds rows, each numbered by how many there are. Says each one that is committed; tries again what was not.
 const WRITER: &str = r#"
@@ -55,6 +56,7 @@ for who, n, text in db.execute("select who, n, text from log order by id"):
 const MAKE: &str = r#"
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1])
+assert db.execute(f"pragma journal_mode = {sys.argv[2]}").fetchone()[0] == sys.argv[2]
 db.executescript("create table log (id integer primary key, who, n, text); create index whose on log (who, n); create table total (n); insert into total values (0)")
 "#;
 
@@ -65,8 +67,9 @@ fn python(script: &str, database: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn made(database: &Path) {
-    let made = python(MAKE, database, &[]).status().expect("it runs");
+fn made(database: &Path, journal: &str) {
+    let made = python(MAKE, database, &[journal]).status();
+    let made = made.expect("it runs");
     assert!(made.success());
 }
 
@@ -105,14 +108,23 @@ fn sound(database: &Path) -> Result<Vec<String>, String> {
 
 #[test]
 fn a_database_has_clients_on_two_nodes() {
+    clients_on_two_nodes("sqlite", "db", "delete");
+}
+
+#[test]
+fn a_database_with_a_log_has_clients_on_two_nodes() {
+    clients_on_two_nodes("sqlite-wal", &format!("{MAPPED}/db"), "wal");
+}
+
+fn clients_on_two_nodes(name: &str, database: &str, journal: &str) {
     if !can_mount() || !can_run("python3") {
         return;
     }
     const EACH: usize = 40;
-    let cluster = Cluster::new("sqlite");
+    let cluster = Cluster::new(name);
     let (one, two) = (cluster.node(1), cluster.node(2));
-    let databases = [1, 2].map(|number| cluster.mountpoint(number).join("db"));
-    made(&databases[0]);
+    let databases = [1, 2].map(|number| cluster.mountpoint(number).join(database));
+    made(&databases[0], journal);
     // In turns, by programs that come and go.
     for (round, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let mut one = writer(&databases[round % 2], name, 2);
@@ -131,19 +143,28 @@ fn a_database_has_clients_on_two_nodes() {
     assert_eq!(all, rows(&databases[1]));
     one.end();
     two.end();
-    assert_eq!(all, rows(&cluster.source().join("db")));
+    assert_eq!(all, rows(&cluster.source().join(database)));
 }
 
 #[test]
 fn a_database_outlives_a_node_that_is_killed() {
+    outlives_a_node("sqlite-kill", "db", "delete");
+}
+
+#[test]
+fn a_database_with_a_log_outlives_a_node_that_is_killed() {
+    outlives_a_node("sqlite-wal-kill", &format!("{MAPPED}/db"), "wal");
+}
+
+fn outlives_a_node(name: &str, database: &str, journal: &str) {
     if !can_mount() || !can_run("python3") {
         return;
     }
     const EACH: usize = 25;
-    let cluster = Cluster::new("sqlite-kill");
+    let cluster = Cluster::new(name);
     let (mut one, _two) = (cluster.node(1), cluster.node(2));
-    let databases = [1, 2].map(|number| cluster.mountpoint(number).join("db"));
-    made(&databases[0]);
+    let databases = [1, 2].map(|number| cluster.mountpoint(number).join(database));
+    made(&databases[0], journal);
     let mut survivor = writer(&databases[1], "s", 2 * EACH);
     let mut acknowledged = Vec::new();
     for who in ["k", "l", "m"] {
@@ -184,7 +205,7 @@ fn a_database_without_locks_is_found_damaged() {
         // Of the attempt before.
         let _ = std::fs::remove_file(&databases[0]);
         let _ = std::fs::remove_file(cluster.mountpoint(1).join("db-journal"));
-        made(&databases[0]);
+        made(&databases[0], "delete");
         let writers = [("e", 0), ("f", 1)];
         let mut writers =
             writers.map(|(who, at)| writer_with(&databases[at], who, EACH, "unix-none"));

@@ -8,17 +8,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay_block::{Error, ErrorKind};
-use forebay_cluster::File;
+use forebay_block::Error;
 use forebay_cluster::names::{Attributes, Changes};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
 
 use super::attributes::{described, instant};
+use super::errors::{number_of, number_of_ours};
 use super::handles::{Handle, Handles};
 use super::locking::{Locking, wanted};
 
@@ -37,52 +37,13 @@ thread_local! {
 
 /// A mounted tree.
 pub(super) struct SharedFilesystem {
-    handles: Arc<Handles>,
+    pub(super) handles: Arc<Handles>,
     locking: Arc<Locking>,
 }
 
 impl SharedFilesystem {
     pub(super) const fn new(handles: Arc<Handles>, locking: Arc<Locking>) -> Self {
         Self { handles, locking }
-    }
-
-    fn open_file(&self, number: u64) -> Result<Arc<File>, Error> {
-        Ok(Arc::new(self.handles.names()?.open(number)?))
-    }
-
-    fn create_file(
-        &self,
-        (parent, name): (INodeNo, &OsStr),
-        mode: u32,
-        flags: i32,
-    ) -> Result<(FileAttr, u64), Error> {
-        let names = self.handles.names()?;
-        let (mut attributes, file) =
-            names.create(parent.0, name, mode, flags & libc::O_EXCL != 0)?;
-        if flags & libc::O_TRUNC != 0 && attributes.metadata.len() > 0 {
-            file.truncate(0)?;
-            attributes = names.attributes(attributes.number)?;
-        }
-        let handle = self.handles.add(Handle::File(Arc::new(file)))?;
-        Ok((described(&attributes), handle))
-    }
-
-    fn set(
-        &self,
-        number: u64,
-        changes: &Changes,
-        size: Option<u64>,
-        handle: Option<FileHandle>,
-    ) -> Result<FileAttr, Error> {
-        let names = self.handles.names()?;
-        if let Some(size) = size {
-            let file = match handle {
-                Some(handle) => self.handles.file(handle.0)?,
-                None => self.open_file(number)?,
-            };
-            file.truncate(size)?;
-        }
-        Ok(described(&names.change(number, changes)?))
     }
 
     fn read_link(&self, number: u64) -> io::Result<OsString> {
@@ -104,20 +65,6 @@ impl SharedFilesystem {
     }
 }
 
-pub(super) fn number_of(error: &io::Error) -> Errno {
-    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
-/// The number that the system had for it; of a cluster that is out of reach `EIO`.
-fn number_of_ours(error: &Error) -> Errno {
-    Errno::from_i32(match (error.kind(), error.raw_os_error()) {
-        (ErrorKind::Disconnected | ErrorKind::ShuttingDown, _) => libc::EIO,
-        (_, Some(number)) => number,
-        (ErrorKind::OutOfRange, None) => libc::EFBIG,
-        (kind, None) => kind.errno(),
-    })
-}
-
 impl Filesystem for SharedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let refused = |nearest| io::Error::other(format!("FUSE allows {nearest} at most"));
@@ -126,6 +73,17 @@ impl Filesystem for SharedFilesystem {
         let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         let unknown = |_| io::Error::other("this kernel has no FUSE locks: use another one");
         config.add_capabilities(locks).map_err(unknown)?;
+        if self.handles.names()?.any_mapped() {
+            let unknown = |_| {
+                io::Error::other(
+                    "this kernel has no FUSE passthrough, without which no directory can be mapped: use Linux 6.9 or later, or run the directory process without --map",
+                )
+            };
+            config
+                .add_capabilities(InitFlags::FUSE_PASSTHROUGH)
+                .map_err(unknown)?;
+            config.set_max_stack_depth(1).map_err(refused)?;
+        }
         // Kernels without these ask one by one, and correctly.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
@@ -252,10 +210,17 @@ impl Filesystem for SharedFilesystem {
     }
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let opened = self.open_file(number.0);
-        let opened = opened.and_then(|file| Ok(self.handles.add(Handle::File(file))?));
-        match opened {
-            Ok(handle) => reply.opened(FileHandle(handle), OPENED),
+        let names = self.handles.names().map_err(Error::from);
+        let opened = names.and_then(|names| names.open(number.0));
+        match opened.and_then(|opened| self.handle(number.0, opened)) {
+            Ok((handle, None)) => reply.opened(handle, OPENED),
+            Ok((handle, Some(backing))) => {
+                // SAFETY: of this mount, which holds it until after the answer.
+                let id = unsafe { reply.wrap_backing(backing.number()) };
+                reply.opened_passthrough(handle, FopenFlags::empty(), &id);
+                // Ours to close.
+                id.into_raw();
+            }
             Err(error) => reply.error(number_of_ours(&error)),
         }
     }
@@ -270,10 +235,22 @@ impl Filesystem for SharedFilesystem {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.create_file((parent, name), mode, flags) {
-            Ok((attributes, handle)) => {
-                let handle = FileHandle(handle);
-                reply.created(&LIVE, &attributes, Generation(0), handle, OPENED);
+        let created = self.create_file((parent, name), mode, flags);
+        let handle = created.and_then(|(attributes, opened)| {
+            Ok((attributes, self.handle(attributes.ino.0, opened)?))
+        });
+        let new = Generation(0);
+        match handle {
+            Ok((attributes, (handle, None))) => {
+                reply.created(&LIVE, &attributes, new, handle, OPENED);
+            }
+            Ok((attributes, (handle, Some(backing)))) => {
+                let flags = FopenFlags::empty();
+                // SAFETY: of this mount, which holds it until after the answer.
+                let id = unsafe { reply.wrap_backing(backing.number()) };
+                reply.created_passthrough(&LIVE, &attributes, new, handle, flags, &id);
+                // Ours to close.
+                id.into_raw();
             }
             Err(error) => reply.error(number_of_ours(&error)),
         }
@@ -402,8 +379,14 @@ impl Filesystem for SharedFilesystem {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let file = self.handles.file(handle.0).map_err(Error::from);
-        match file.and_then(|file| file.fsync()) {
+        let synced = match self.handles.find(handle.0) {
+            Ok(Handle::Mapped(mapped)) => mapped.file.sync_all().map_err(Error::from),
+            _ => {
+                let file = self.handles.file(handle.0).map_err(Error::from);
+                file.and_then(|file| file.fsync())
+            }
+        };
+        match synced {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(number_of_ours(&error)),
         }

@@ -14,7 +14,7 @@ use forebay_cluster::locks::{ByteRange, Holder, Lock};
 use forebay_io::process::is_signalled;
 use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty};
 
-use super::filesystem::number_of;
+use super::errors::number_of;
 use super::handles::Handles;
 
 /// Between two tries for a lock that another node's program may have.

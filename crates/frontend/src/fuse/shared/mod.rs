@@ -5,18 +5,25 @@
 //! all at once. The price is one way into this process and back for each operation. A private mapping of a file
 //! (`MAP_PRIVATE`: programs and libraries are loaded like that) is a copy that the kernel makes when it is made; a
 //! shared one is refused (`ENODEV`), as its stores could not be seen by others.
+//!
+//! In a mapped directory the kernel reads, writes and maps the source's own file in place of ours (passthrough), so
+//! that shared mappings are what they are on one machine.
 
 mod attributes;
+mod errors;
 mod filesystem;
 mod handles;
 mod locking;
+mod opening;
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_cluster::Names;
+use forebay_io::fuse::Connection;
 
 use super::session::{self, Mount};
 use filesystem::SharedFilesystem;
@@ -40,7 +47,8 @@ pub struct SharedMount {
 ///
 /// # Errors
 /// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if something is mounted there, `InvalidInput` if
-/// the mountpoint is not an empty directory, or is in the tree or holds it.
+/// the mountpoint is not an empty directory, or is in the tree or holds it; `Unsupported` if a directory is mapped and
+/// the source's files cannot be mapped on a mount.
 pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     let source = names.source().to_owned();
     let place = || format!("mount of {} on {}", source.display(), mountpoint.display());
@@ -61,9 +69,13 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
         locking: Arc::clone(&locking),
         trying: Some(trying),
     };
-    let filesystem = SharedFilesystem::new(handles, locking);
+    let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking);
     let called = format!("forebay:{}", source.display());
-    let mount = session::mount(filesystem, mountpoint, &called, false, THREADS);
+    let mounted = |device: BorrowedFd<'_>| {
+        let connection = Connection::new(device)?;
+        handles.names()?.mounted_by(connection)
+    };
+    let mount = session::mount(filesystem, mountpoint, &called, false, THREADS, mounted);
     shared.mount = Some(mount.context(place)?);
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     Ok(shared)

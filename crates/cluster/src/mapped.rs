@@ -1,0 +1,165 @@
+//! Mapped directories: those whose files programs may map shared.
+//!
+//! Nobody hears of a store into a mapping, so a file that is mapped has its one copy where the mapping is: in the
+//! kernel's cache of the source's own file system, and none in frames. All nodes read, write and map it there. Which
+//! files those are is settled when the directory process starts, by where they are, and does not change while nodes
+//! run; a file cannot be moved or linked in or out.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+
+use crate::keep;
+use crate::pool::Pool;
+
+/// The mapped directories of a source.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    tops: Vec<PathBuf>,
+    inodes: BTreeSet<u64>,
+    /// Of directories that one of them is in.
+    above: BTreeSet<u64>,
+}
+
+impl Mapped {
+    /// Those that the directory process has settled.
+    pub(crate) fn load(pool: &Pool, source: &Path) -> Result<Self> {
+        let mut mapped = Self::default();
+        for path in parse(&pool.load_mapped()?) {
+            let top = source.join(path);
+            let inode = |path: &Path| {
+                let metadata = fs::metadata(path).context(|| named(&top))?;
+                Ok::<_, Error>(metadata.ino())
+            };
+            mapped.inodes.insert(inode(&top)?);
+            let above = top.ancestors().skip(1);
+            for path in above.take_while(|path| *path != source) {
+                mapped.above.insert(inode(path)?);
+            }
+            mapped.tops.push(top);
+        }
+        Ok(mapped)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tops.is_empty()
+    }
+
+    /// Whether this is one of the directories themselves.
+    pub(crate) fn is_top(&self, inode: u64) -> bool {
+        self.inodes.contains(&inode)
+    }
+
+    /// Whether this directory is to be found by its name as long as nodes run: it is mapped, or a mapped one is in it.
+    pub(crate) fn keeps_name(&self, inode: u64) -> bool {
+        self.is_top(inode) || self.above.contains(&inode)
+    }
+
+    /// Whether a file is in one of them, by the name that it was opened with.
+    pub(crate) fn holds(&self, file: &fs::File) -> bool {
+        let path = || fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        !self.is_empty() && path().is_ok_and(|path| self.holds_path(&path))
+    }
+
+    /// Whether a path leads into one of them; not if there is no such directory.
+    pub(crate) fn holds_new(&self, path: &Path) -> bool {
+        let directory = || path.parent()?.canonicalize().ok();
+        !self.is_empty() && directory().is_some_and(|path| self.holds_path(&path))
+    }
+
+    fn holds_path(&self, path: &Path) -> bool {
+        self.tops.iter().any(|top| path.starts_with(top))
+    }
+}
+
+/// Settles which directories of a source are mapped; `anew` says that no node runs.
+pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool) -> Result<()> {
+    let mut tops = BTreeSet::new();
+    for path in wanted {
+        let top = source.join(path).canonicalize();
+        let top = top.context(|| named(&source.join(path)))?;
+        let below = top.strip_prefix(source).unwrap_or(Path::new(""));
+        let mut parts = below.components();
+        let ours = matches!(parts.next(), None | Some(Component::Normal(_)))
+            && below.as_os_str().as_bytes() != b""
+            && !below.starts_with(keep::NAME)
+            && !below.as_os_str().as_bytes().contains(&b'\n')
+            && top.is_dir();
+        if !ours {
+            let context = format!(
+                "{}: name a directory below the source {}",
+                named(path),
+                source.display()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, context));
+        }
+        tops.insert(below.to_owned());
+    }
+    let text: Vec<u8> = tops
+        .iter()
+        .flat_map(|top| [top.as_os_str().as_bytes(), b"\n"].concat())
+        .collect();
+    if !anew && pool.load_mapped()? != text {
+        let context = format!(
+            "pool {}: nodes run there with other mapped directories: give the same, or stop the nodes first",
+            pool.path().display()
+        );
+        return Err(Error::new(ErrorKind::Busy, context));
+    }
+    pool.save_mapped(&text)
+}
+
+fn parse(text: &[u8]) -> impl Iterator<Item = &Path> {
+    let lines = text.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.is_empty());
+    lines.map(|line| Path::new(OsStr::from_bytes(line)))
+}
+
+fn named(path: &Path) -> String {
+    format!("mapped directory {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_is_settled_while_nodes_run() {
+        let name = format!("forebay-mapped-{}", std::process::id());
+        let top = std::env::temp_dir()
+            .canonicalize()
+            .expect("there")
+            .join(name);
+        let source = top.join("source");
+        fs::create_dir_all(source.join("a/b")).expect("made");
+        fs::create_dir_all(source.join(".forebay")).expect("made");
+        fs::write(source.join("a/b/file"), "x").expect("written");
+        fs::write(source.join("a/file"), "x").expect("written");
+        let pool = Pool::new(&top.join("pool")).expect("short");
+        pool.make().expect("made");
+        assert!(Mapped::load(&pool, &source).expect("none").is_empty());
+        let path = PathBuf::from;
+        for wrong in ["", ".", "..", "none", ".forebay", "a/file", "/"] {
+            let refused = settle(&pool, &source, &[path(wrong)], true);
+            assert!(refused.is_err(), "{wrong}");
+        }
+        let wanted = [path("a/b"), source.join("a/b")];
+        settle(&pool, &source, &wanted, true).expect("settled");
+        settle(&pool, &source, &wanted[..1], false).expect("the same");
+        let other = settle(&pool, &source, &[], false).expect_err("nodes run");
+        assert_eq!(other.kind(), ErrorKind::Busy);
+        let mapped = Mapped::load(&pool, &source).expect("settled");
+        let inode = |name: &str| fs::metadata(source.join(name)).expect("there").ino();
+        assert!(mapped.is_top(inode("a/b")) && !mapped.is_top(inode("a")));
+        assert!(mapped.keeps_name(inode("a")) && !mapped.keeps_name(inode("")));
+        let open = |name: &str| fs::File::open(source.join(name)).expect("there");
+        assert!(mapped.holds(&open("a/b/file")) && !mapped.holds(&open("a/file")));
+        fs::remove_dir_all(&top).expect("removed");
+    }
+}

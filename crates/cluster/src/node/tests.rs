@@ -1,0 +1,162 @@
+//! A node, with a directory that says just what a test wants.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use super::*;
+use crate::pool::Nodes;
+
+const NONCE: u64 = 7;
+const PAGES: u32 = 16;
+
+/// A pool with such a directory.
+struct Bed {
+    top: PathBuf,
+    pool: PathBuf,
+    listener: UnixListener,
+}
+
+impl Bed {
+    fn new(name: &str) -> Self {
+        let id = std::process::id();
+        let top = std::env::temp_dir().join(format!("forebay-node-{name}-{id}"));
+        let path = PathBuf::from(format!("/dev/shm/forebay-node-{name}-{id}"));
+        std::fs::create_dir_all(top.join("mapped")).expect("made");
+        let pool = Pool::new(&path).expect("short");
+        pool.make().expect("made");
+        drop(pool.open_frames(PAGES).expect("there is memory"));
+        let nodes = Nodes {
+            epoch: 1,
+            boot: "0".repeat(32),
+            pages: PAGES,
+            source: top.display().to_string(),
+            known: Vec::new(),
+        };
+        pool.save(&nodes).expect("saved");
+        let listener = UnixListener::bind(pool.socket()).expect("it listens");
+        Self {
+            top,
+            pool: path,
+            listener,
+        }
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::new(&self.pool).expect("short")
+    }
+
+    fn node(&self) -> JoinHandle<Result<()>> {
+        let options = Options::new(&self.pool, id(), PAGES);
+        std::thread::spawn(|| Node::join(options).map(drop))
+    }
+
+    /// A node's connection, when it has said that it joins.
+    fn accept(&self) -> Ear {
+        let (stream, _) = self.listener.accept().expect("a node");
+        let incoming = Incoming::new(stream.try_clone().expect("there is room"));
+        let mut ear = Ear { stream, incoming };
+        ear.say(ToNode::Hello { nonce: NONCE });
+        ear.hear(|message| matches!(message, ToDirectory::Join { .. }));
+        ear
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for path in [&self.top, &self.pool] {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+struct Ear {
+    stream: UnixStream,
+    incoming: Incoming,
+}
+
+impl Ear {
+    fn say(&mut self, message: ToNode) {
+        let mut bytes = Vec::new();
+        encode(id(), &[message], &mut bytes);
+        self.stream.write_all(&bytes).expect("it listens");
+    }
+
+    fn admit(&mut self) {
+        self.say(ToNode::Joined {
+            first_frame: 0,
+            frames: PAGES,
+            unpublished_pages: 0,
+        });
+    }
+
+    /// Waits for a message, or for the end. Whether it came.
+    fn heard(&mut self, is_it: impl Fn(&ToDirectory) -> bool) -> bool {
+        let mut found = false;
+        while !found {
+            let mut bytes = Vec::new();
+            let take = |packets: &[u8]| bytes.extend_from_slice(packets);
+            if !self.incoming.packets::<ToDirectory>(take).expect("packets") {
+                return false;
+            }
+            let mut rest = &bytes[..];
+            while let Some(packet) = Packet::<ToDirectory>::decode(rest).expect("a packet") {
+                found |= packet
+                    .messages()
+                    .any(|said| said.is_ok_and(|said| is_it(&said)));
+                rest = &rest[packet.size_bytes..];
+            }
+        }
+        true
+    }
+
+    fn hear(&mut self, is_it: impl Fn(&ToDirectory) -> bool) {
+        assert!(self.heard(is_it), "it has gone");
+    }
+
+    fn hear_leave(&mut self) {
+        self.hear(|message| matches!(message, ToDirectory::Leave {}));
+    }
+
+    fn let_go(&mut self) {
+        self.hear_leave();
+        self.say(ToNode::Left {});
+    }
+
+    fn end(mut self) {
+        assert!(!self.heard(|_| false));
+    }
+}
+
+fn id() -> NodeId {
+    NodeId::new(1).expect("a node")
+}
+
+#[test]
+fn there_is_word_of_who_leaves_before_its_connection_ends() {
+    let bed = Bed::new("leaves");
+    let node = bed.node();
+    let mut ear = bed.accept();
+    ear.admit();
+    ear.hear_leave();
+    // Once it has been let go it may leave word at any moment.
+    assert!(!bed.pool().has_left(NONCE));
+    ear.say(ToNode::Left {});
+    ear.end();
+    assert!(bed.pool().has_left(NONCE));
+    node.join().expect("it ended").expect("it joined");
+}
+
+#[test]
+fn a_node_does_not_join_with_what_an_earlier_directory_had_settled() {
+    let bed = Bed::new("settled");
+    let node = bed.node();
+    // It has looked, and another directory comes.
+    drop(bed.accept());
+    bed.pool().save_mapped(b"mapped\n").expect("saved");
+    let mut ear = bed.accept();
+    ear.admit();
+    ear.let_go();
+    ear.end();
+    let refused = node.join().expect("it ended").expect_err("it has another");
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+}

@@ -1,0 +1,133 @@
+//! Mapped directories of sources that fail, or that cannot have any.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay_frontend::fuse::shared;
+
+use super::cluster::{Cluster, MAPPED, can_mount, skipped};
+use super::{names, number, open, text};
+
+/// Runs a program of the system's that makes what a test stands on.
+fn made(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    let status = status.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(status.success(), "{program} {arguments:?}");
+}
+
+fn beside(source: &Path, name: &str) -> PathBuf {
+    let path = source.with_file_name(name);
+    fs::create_dir_all(&path).expect("made");
+    path
+}
+
+fn plain(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// A file system of 64 MiB on a disk that has room for 8.
+fn on_a_small_disk(source: &Path) -> Vec<PathBuf> {
+    let disk = beside(source, "disk");
+    made(
+        "mount",
+        &["-t", "tmpfs", "-o", "size=8M", "tmpfs", plain(&disk)],
+    );
+    let image = disk.join("image");
+    let file = File::create(&image).expect("made");
+    file.set_len(64 << 20).expect("there is nothing in it");
+    made(
+        "mkfs.ext4",
+        &["-q", "-F", "-O", "^has_journal", plain(&image)],
+    );
+    made("mount", &["-o", "loop", plain(&image), plain(source)]);
+    vec![disk, source.to_owned()]
+}
+
+#[test]
+fn a_write_that_fails_later_is_said_to_all_who_have_the_file_open() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::on("small-disk", on_a_small_disk);
+    let _nodes = [cluster.node(1), cluster.node(2)];
+    let paths = [1, 2].map(|number| cluster.mountpoint(number).join(MAPPED).join("data"));
+    fs::write(&paths[0], "data").expect("written");
+    let sync = |file: &File| number(file.sync_all());
+    let files = [open(&paths[0]), open(&paths[0]), open(&paths[1])];
+    fs::write(&paths[0], vec![7; 24 << 20]).expect("the disk says later that it is full");
+    for file in &files {
+        assert!(matches!(sync(file), Some(libc::EIO | libc::ENOSPC)));
+    }
+}
+
+/// A tree that is laid over another one.
+fn stacked(source: &Path) -> Vec<PathBuf> {
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| beside(source, name));
+    let (lower, upper, work) = (plain(&lower), plain(&upper), plain(&work));
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    made(
+        "mount",
+        &["-t", "overlay", "-o", &options, "overlay", plain(source)],
+    );
+    vec![source.to_owned()]
+}
+
+#[test]
+fn a_source_that_cannot_be_mapped_is_refused_when_it_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let mut cluster = Cluster::on("stacked", stacked);
+    let a = cluster.mountpoint(1);
+    let node = cluster.node_here(1);
+    let refused = shared::mount(node.names().expect("it can be written to"), &a);
+    let said = refused.expect_err("nothing there can be mapped").report();
+    assert!(
+        said.contains("overlayfs") && said.contains("--map"),
+        "{said}"
+    );
+    assert_eq!(names(&a), [] as [&str; 0]);
+    assert_eq!(
+        names(&cluster.source().join(".forebay")),
+        ["files", "removed"]
+    );
+    drop(node);
+    cluster.kill_directory();
+    cluster.map_nothing();
+    cluster.start_directory();
+    let _one = cluster.node(1);
+    fs::write(a.join("data"), "data").expect("written");
+    assert_eq!(text(&a.join("data")), "data");
+}
+
+#[test]
+fn who_may_mount_but_not_map_is_told_so() {
+    const ELSEWHERE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--mount"];
+    if !can_mount() {
+        return;
+    }
+    let mut tried = Command::new(ELSEWHERE[0]);
+    let tried = tried.args(&ELSEWHERE[1..]).arg("true").status();
+    if !tried.is_ok_and(|status| status.success()) {
+        skipped("no user namespace can be made");
+        return;
+    }
+    let mut cluster = Cluster::new("namespace");
+    let node = |cluster: &Cluster| {
+        let output = cluster.node_by(&ELSEWHERE, 1);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), said)
+    };
+    let (mounted, said) = node(&cluster);
+    assert!(
+        !mounted && said.contains("CAP_SYS_ADMIN") && said.contains("--map"),
+        "{said}"
+    );
+    cluster.wait(|status| status.nodes.is_empty());
+    cluster.kill_directory();
+    cluster.map_nothing();
+    cluster.start_directory();
+    let (mounted, said) = node(&cluster);
+    assert!(mounted, "{said}");
+}

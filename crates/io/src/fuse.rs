@@ -1,0 +1,93 @@
+//! Open files that a FUSE mount holds.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `struct fuse_backing_map` of linux/fuse.h.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+/// `FUSE_DEV_IOC_BACKING_OPEN`: what to write, 16 bytes, type 229, number 1.
+const OPEN: libc::c_ulong = 1 << 30 | 16 << 16 | 229 << 8 | 1;
+/// `FUSE_DEV_IOC_BACKING_CLOSE`: what to write, 4 bytes, type 229, number 2.
+const CLOSE: libc::c_ulong = 1 << 30 | 4 << 16 | 229 << 8 | 2;
+
+/// A mount, by its device.
+#[derive(Debug)]
+pub struct Connection {
+    device: OwnedFd,
+    left: AtomicBool,
+}
+
+/// An open file that a mount holds until this is dropped. If this process ends before, or leaves the mount
+/// ([`Connection::leave`]), the mount holds it for as long as it is there: until it is unmounted and no program has a
+/// file of it open or mapped.
+#[derive(Debug)]
+pub struct Held {
+    connection: Arc<Connection>,
+    number: u32,
+}
+
+impl Connection {
+    /// The mount of a device, `/dev/fuse`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self {
+            device: device.try_clone_to_owned()?,
+            left: AtomicBool::new(false),
+        })
+    }
+
+    /// What the mount holds now it holds to its own end.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the mount hold an open file.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN` or if the mount was not made with passthrough; `ELOOP` if the file's own file
+    /// system lies on another one; what else the system says.
+    pub fn hold(self: &Arc<Self>, file: &File) -> io::Result<Held> {
+        let map = BackingMap {
+            fd: file.as_raw_fd(),
+            flags: 0,
+            padding: 0,
+        };
+        // SAFETY: the description lives through the call, which only reads it.
+        let number = unsafe { libc::ioctl(self.device.as_raw_fd(), OPEN, &raw const map) };
+        let number = u32::try_from(number).map_err(|_| io::Error::last_os_error())?;
+        Ok(Held {
+            connection: Arc::clone(self),
+            number,
+        })
+    }
+}
+
+impl Held {
+    /// By which the mount knows it, until this is dropped.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.connection.left.load(Ordering::Relaxed) {
+            return;
+        }
+        let device = self.connection.device.as_raw_fd();
+        // SAFETY: the number lives through the call, which only reads it. Of a mount that is gone nothing is held.
+        unsafe { libc::ioctl(device, CLOSE, &raw const self.number) };
+    }
+}
