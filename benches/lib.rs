@@ -25,16 +25,27 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Makes it: write-back, `flush` durability with a process journal in memory, blocks of 32 KiB.
+    /// Makes it: write-back, `flush` durability with a process journal in memory, blocks of 32 KiB, without checksums.
     ///
     /// # Errors
     /// The engine's own.
     pub async fn new() -> Result<Self> {
+        Self::with(false).await
+    }
+
+    /// The same, with checksums or without.
+    ///
+    /// # Errors
+    /// The engine's own.
+    pub async fn with(checksums: bool) -> Result<Self> {
         let devices = Devices {
             data: MemDevice::new("cache", 2 * VOLUME_BYTES),
             metadata: None,
         };
-        let format = FormatOptions::new(32 << 10, [7; 16]);
+        let format = FormatOptions {
+            checksums,
+            ..FormatOptions::new(32 << 10, [7; 16])
+        };
         forebay_cache::format(&devices, &format).await?;
         let options = CacheOptions {
             journal: Some(Buf::zeroed(4 << 20)),

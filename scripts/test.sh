@@ -11,6 +11,12 @@ step() {
 step cargo xtask tidy
 step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
+# The fuzzers are no members of the workspace: they are to build at least.
+if command -v c++ >/dev/null; then
+    step cargo check --manifest-path fuzz/Cargo.toml --locked --target-dir target
+else
+    printf '\n== SKIPPED the fuzzers: their library needs a C++ compiler (apt-get install g++)\n'
+fi
 if cargo deny --version >/dev/null 2>&1; then
     step cargo deny --all-features check
 else

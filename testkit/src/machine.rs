@@ -118,6 +118,8 @@ impl<S: Stack> Machine<S> {
         boot_id[..8].copy_from_slice(&self.boot.to_le_bytes());
         Process {
             disks: self.world.disks().to_vec(),
+            memories: self.world.memories().to_vec(),
+            stopper: self.world.stopper(),
             journal: self.journal.clone(),
             boot_id,
         }

@@ -10,7 +10,7 @@ use crate::stack::Stack;
 pub(crate) fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -> Vec<Crash> {
     let rng = Rng::labelled(seed, 3);
     let unflushed = machine.world.unflushed();
-    let disks = machine.world.disks().len();
+    let disks = machine.world.disks().len() + machine.world.memories().len();
     let mut keeps = vec![Keep::None];
     if unflushed > 0 {
         keeps.push(Keep::All);
@@ -69,10 +69,11 @@ pub(crate) fn draw_crash<S: Stack>(machine: &Machine<S>, rng: &Rng) -> Crash {
         return Crash::Process(rng.draw());
     }
     let unflushed = machine.world.unflushed();
+    let disks = machine.world.disks().len() + machine.world.memories().len();
     Crash::Power(match rng.below(8) {
         0 | 1 => Keep::None,
         2 => Keep::All,
-        3 => Keep::Disk(rng.index(machine.world.disks().len())),
+        3 => Keep::Disk(rng.index(disks)),
         4 if unflushed > 0 => Keep::Only(rng.index(unflushed)),
         5 if unflushed > 0 => Keep::AllBut(rng.index(unflushed)),
         _ => Keep::Random(rng.draw()),

@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Buf, Result};
-use forebay_io::sim::{SimDisk, World};
+use forebay_io::sim::{SimDisk, SimPmem, Stopper, World};
 
 use crate::model::Promise;
 
@@ -13,6 +14,10 @@ use crate::model::Promise;
 pub struct Process {
     /// The devices, in the order in which [`Stack::world`] added them.
     pub disks: Vec<SimDisk>,
+    /// Byte-addressable media, likewise.
+    pub memories: Vec<Arc<SimPmem>>,
+    /// Ends the process.
+    pub stopper: Stopper,
     /// Memory that outlives the process but not power loss.
     pub journal: Buf,
     /// Changes with power loss.

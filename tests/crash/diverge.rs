@@ -487,7 +487,7 @@ fn what_keeps_a_volume_without_its_cache_right_is_found_missing() {
         let _ = live(seed);
         sites.extend(reached());
     }
-    // No life finds the locks missing yet, nor the flush, which `mode::flush` has made before.
+    // The flush `mode::flush` has made before.
     sites.retain(|(file, _, _, part)| {
         file.ends_with("cache/src/diverge.rs") && matches!(part, Part::Wait | Part::Fua)
     });

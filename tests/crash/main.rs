@@ -4,6 +4,7 @@
 //! `FOREBAY_SEEDS=n` runs n random seeds in place of 5000; `FOREBAY_SEED=n` starts them at n.
 
 mod diverge;
+mod lines;
 mod repair;
 mod rot;
 #[path = "../stack/mod.rs"]
@@ -12,7 +13,7 @@ mod stack;
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
 use forebay_testkit::crash::{Depth, Target};
-use stack::{CHANGING, CLEANED, CacheStack, EARLY, SUMS, Setup, TREE, UNTRACKED};
+use stack::{CHANGING, CLEANED, CacheStack, EARLY, LINES, SUMS, Setup, TREE, UNTRACKED};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -53,6 +54,9 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
         TREE | CLEANED,
         EARLY,
         EARLY | CHANGING | CLEANED,
+        LINES,
+        LINES | SUMS | CHANGING,
+        LINES | TREE | CHANGING,
     ] {
         let target = target(Setup {
             mode,
@@ -207,6 +211,7 @@ fn failures(mode: Mode) {
             (true, TREE),
             (true, CLEANED),
             (false, TREE | CHANGING),
+            (false, LINES | SUMS | CHANGING),
         ] {
             let target = target(Setup {
                 mode,

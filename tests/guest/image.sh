@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # image.sh OUT.gz [PROGRAM]...: an initramfs with busybox, the clients' programs, the kernel modules they need, and the
-# programs given, with the libraries that these ask for. Takes three seconds.
+# programs given, with the libraries that these ask for. Takes three seconds. FOREBAY_GUEST_MODULES are the modules, in
+# place of those that most tests need.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 # shellcheck source=tests/guest/kernel.sh
@@ -17,14 +18,14 @@ for applet in $("$root/bin/busybox" --list); do
 done
 
 # The modules and what they need, by modprobe's own answer.
-modules="virtio_pci virtio_blk virtio_net crc32c_generic nbd nvme-tcp dm-mod dm-log-writes ext4 xfs nfit nd_pmem nd_btt"
+modules=${FOREBAY_GUEST_MODULES:-virtio_pci virtio_blk virtio_net crc32c_generic nbd nvme-tcp dm-mod dm-log-writes ext4 xfs nfit nd_pmem nd_btt}
 for module in $modules; do
-    modprobe -C "$root/empty" -S "$kernel" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
+    modprobe -C "$root/empty" -d "$guest_root/" -S "$kernel" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
 done | sort -u | while read -r file; do
-    install -D -m 644 "$file" "$root/$file"
+    install -D -m 644 "$file" "$root/${file#"$guest_root"}"
 done
 for file in modules.builtin modules.builtin.bin modules.builtin.modinfo modules.order; do
-    install -D -m 644 "/lib/modules/$kernel/$file" "$root/lib/modules/$kernel/$file"
+    install -D -m 644 "$guest_root/lib/modules/$kernel/$file" "$root/lib/modules/$kernel/$file"
 done
 depmod -b "$root" "$kernel"
 

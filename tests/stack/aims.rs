@@ -5,6 +5,7 @@ use std::time::Duration;
 use forebay_cache::{DirtyTracking, Durability, Mode};
 use forebay_testkit::workload::Step::{self, Control, Flush, Pause, Read, Write, Zero};
 
+use super::metadata::Metadata;
 use super::setup::{Details, VOLUME_BYTES};
 
 /// Draws of `OpenCache::control`.
@@ -147,7 +148,7 @@ pub(crate) const AIMS: [Aim; 12] = [
             Write(32, 4),
         ],
         change: |small| Details {
-            metadata_device: true,
+            metadata: Metadata::Disk,
             commit_interval: Duration::from_secs(10),
             latency_us: [(20, 200), (4000, 5000), (100, 1000)],
             ..small
@@ -173,7 +174,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         ],
         change: |small| Details {
             block_sizes: &[16 << 10],
-            metadata_device: true,
+            metadata: Metadata::Disk,
             commit_interval: Duration::from_secs(10),
             latency_us: [(20, 200), (4000, 5000), (20, 200)],
             ..small
@@ -187,7 +188,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         durability: Durability::Flush,
         script: &[Write(0, ALL * 3 / 4), Flush],
         change: |small| Details {
-            metadata_device: true,
+            metadata: Metadata::Disk,
             fua: false,
             latency_us: [(1, 2), (10, 5000), (20, 200)],
             ..small
@@ -213,7 +214,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         durability: Durability::Flush,
         script: &[Write(0, 4)],
         change: |small| Details {
-            metadata_device: true,
+            metadata: Metadata::Disk,
             commit_interval: Duration::from_secs(10),
             latency_us: [(1, 2), (10, 5000), (1, 2)],
             ..small
@@ -228,7 +229,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         durability: Durability::Flush,
         script: &[Write(0, 4), Write(0, 4), Write(0, 4), Write(0, 4), Flush],
         change: |small| Details {
-            metadata_device: true,
+            metadata: Metadata::Disk,
             latency_us: [(1, 3_000_000), (1, 2), (1, 2)],
             modes: vec![Mode::PassThrough, Mode::WriteBack],
             ..small
@@ -252,7 +253,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         ],
         change: |small| Details {
             dirty_tracking: DirtyTracking::Abt,
-            metadata_device: true,
+            metadata: Metadata::Disk,
             latency_us: [(1, 2), (4000, 5000), (20, 200)],
             modes: vec![Mode::PassThrough, Mode::WriteBack],
             ..small
@@ -276,7 +277,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         ],
         change: |small| Details {
             dirty_tracking: DirtyTracking::None,
-            metadata_device: true,
+            metadata: Metadata::Disk,
             commit_interval: Duration::from_secs(10),
             latency_us: [(1, 2), (4000, 5000), (1, 2)],
             ..small

@@ -1,6 +1,7 @@
 //! The cache as the stack under test, in every configuration that the tests ask for.
 
 mod aims;
+mod metadata;
 mod opening;
 mod rot;
 mod setup;
@@ -13,16 +14,19 @@ use forebay_block::{BlockDevice, Result};
 use forebay_cache::{Cache, Cleaning, Devices, Durability, FormatOptions, Mode, RepairOptions};
 use forebay_io::sim::{DiskConfig, World};
 use forebay_io::sync::Promise;
-use forebay_metadata::superblock::{PlanInput, Superblock};
+use forebay_metadata::superblock::{LINE_BYTES, PlanInput, Superblock};
 use forebay_testkit::model::Promise as Promised;
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
 
+use metadata::Metadata;
+#[allow(unused_imports, reason = "not every test plants one")]
+pub(crate) use metadata::{StoreFault, plant_store_fault};
 #[allow(unused_imports, reason = "not every test counts them")]
 pub(crate) use opening::early_reads;
 pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
-pub(crate) use setup::{CHANGING, CLEANED, EARLY, SUMS, TREE, UNTRACKED};
+pub(crate) use setup::{CHANGING, CLEANED, EARLY, LINES, SUMS, TREE, UNTRACKED};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
@@ -51,8 +55,7 @@ impl CacheStack {
     pub(crate) fn devices(&self, process: &Process) -> Devices {
         Devices {
             data: Rc::new(process.disks[0].clone()),
-            metadata: (self.details.metadata_device)
-                .then(|| Rc::new(process.disks[1].clone()) as Rc<dyn BlockDevice>),
+            metadata: self.details.metadata.device(process),
         }
     }
 }
@@ -68,8 +71,11 @@ impl Details {
                 .map(|size| 1 << (size / block).ilog2());
             let plan = Superblock::plan(PlanInput {
                 data_bytes: *data_bytes,
-                metadata_bytes: self.metadata_device.then_some(metadata_bytes),
-                unit_bytes: self.unit_bytes,
+                metadata_bytes: (self.metadata != Metadata::Beside).then_some(metadata_bytes),
+                unit_bytes: match self.metadata {
+                    Metadata::Memory => LINE_BYTES,
+                    Metadata::Beside | Metadata::Disk => self.unit_bytes,
+                },
                 block_size_bytes: block as u32,
                 classes: classes.sum(),
                 region_shift: self
@@ -143,15 +149,22 @@ impl Stack for CacheStack {
             latency_us: details.latency_us[0],
             ..DiskConfig::new("cache", data_bytes)
         });
-        if details.metadata_device {
-            world.add_disk(&DiskConfig {
-                logical_block_bytes: details.unit_bytes,
-                physical_block_bytes: details.unit_bytes,
-                volatile_cache: details.volatile[1],
-                fua: details.fua,
-                latency_us: details.latency_us[1],
-                ..DiskConfig::new("metadata", overhead_bytes + blocks * 192)
-            });
+        let metadata_bytes = overhead_bytes + blocks * 192;
+        match details.metadata {
+            Metadata::Beside => {}
+            Metadata::Disk => {
+                world.add_disk(&DiskConfig {
+                    logical_block_bytes: details.unit_bytes,
+                    physical_block_bytes: details.unit_bytes,
+                    volatile_cache: details.volatile[1],
+                    fua: details.fua,
+                    latency_us: details.latency_us[1],
+                    ..DiskConfig::new("metadata", metadata_bytes)
+                });
+            }
+            Metadata::Memory => {
+                world.add_memory(metadata_bytes.next_multiple_of(4096));
+            }
         }
         for volume in 0..VOLUMES {
             world.add_disk(&DiskConfig {

@@ -37,7 +37,11 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
     // What is lost is told by the opening, and the model must know before it reads.
     let is_poisoned = Journal::recover(&process.journal, &[7; 16], &process.boot_id)
         .is_some_and(|found| found.poisoned);
-    let has_rotted = (process.disks.iter()).any(|disk| disk.counters().rotted > 0);
+    let has_rotted = (process.disks.iter()).any(|disk| disk.counters().rotted > 0)
+        || process
+            .memories
+            .iter()
+            .any(|memory| memory.counts().rotted > 0);
     let early = match stack.details.early {
         Some(delay) if !is_poisoned && !has_rotted => {
             let early = early(stack, process).await?;
@@ -170,7 +174,11 @@ async fn open_cache(
         assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
     }
     let count = |disk: &SimDisk| disk.counters().failed + disk.counters().rotted;
-    let devices_are_well = process.disks.iter().all(|disk| count(disk) == 0);
+    let devices_are_well = process.disks.iter().all(|disk| count(disk) == 0)
+        && process
+            .memories
+            .iter()
+            .all(|memory| memory.counts().rotted == 0);
     if damaged && report.damaged_records == 0 {
         let what = format!("damage is not told: {report:?}");
         return Err(Error::new(ErrorKind::Corrupt, what));

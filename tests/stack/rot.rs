@@ -4,8 +4,9 @@
 //! metadata, with what its records speak of.
 
 use std::ops::Range;
+use std::rc::Rc;
 
-use forebay_block::Result;
+use forebay_block::{BlockDevice, Result};
 use forebay_cache::{DirtyTracking, Mode};
 use forebay_io::sim::{Rng, SimDisk};
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
@@ -14,6 +15,7 @@ use forebay_metadata::sums::{self, CELL_BYTES, UNKNOWN};
 use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process};
 
+use super::metadata::Medium;
 use super::{CacheStack, name};
 use crate::stack::setup::VOLUMES;
 
@@ -21,7 +23,9 @@ use crate::stack::setup::VOLUMES;
 struct Survey<'a> {
     stack: &'a CacheStack,
     data: &'a SimDisk,
-    metadata: &'a SimDisk,
+    metadata: Medium,
+    /// What the metadata lies on, to read.
+    device: Rc<dyn BlockDevice>,
     superblock: Superblock,
     blocks: Vec<FoundBlock>,
     replayed: Replayed,
@@ -31,11 +35,12 @@ impl CacheStack {
     /// Lets something rot that `draw` names.
     pub(super) async fn decay(&self, process: &Process, decay: Decay, draw: u64) -> Result<Damage> {
         let rng = Rng::new(draw);
-        let metadata = &process.disks[usize::from(self.details.metadata_device)];
-        let superblock = Superblock::read(metadata).await?;
+        let metadata = self.details.metadata.medium(process);
+        let device = metadata.device(process);
+        let superblock = Superblock::read(device.as_ref()).await?;
         let mut blocks = Vec::new();
         let replayed = replay(
-            metadata,
+            device.as_ref(),
             superblock.log,
             superblock.seed(),
             superblock.slots,
@@ -47,6 +52,7 @@ impl CacheStack {
             stack: self,
             data: &process.disks[0],
             metadata,
+            device,
             superblock,
             blocks,
             replayed,
@@ -104,7 +110,7 @@ impl Survey<'_> {
         if !self.replayed.clean {
             return Ok(Damage::default());
         }
-        let (table, _) = sums::read(self.metadata, place).await?;
+        let (table, _) = sums::read(self.device.as_ref(), place).await?;
         // What is clean is not read in such a mode, and would be found too late.
         let reads_clean = !self.stack.details.modes.contains(&Mode::PassThrough);
         let mut cells = Vec::new();
@@ -173,11 +179,19 @@ impl Survey<'_> {
 
     /// One of the two copies, on one of the devices, while the other one is sound.
     async fn rot_superblock(&self, rng: &Rng) -> Damage {
-        let disk = [self.data, self.metadata][rng.index(2)];
-        if Superblock::sound_copies(disk).await < 2 {
+        let of_metadata = rng.index(2) == 1;
+        let device = match of_metadata {
+            true => self.device.as_ref(),
+            false => self.data as &dyn BlockDevice,
+        };
+        if Superblock::sound_copies(device).await < 2 {
             return Damage::default();
         }
-        disk.rot(rng.below(2) * COPY_STRIDE_BYTES, COPY_BYTES as u64, 1);
+        let (at, len) = (rng.below(2) * COPY_STRIDE_BYTES, COPY_BYTES as u64);
+        match of_metadata {
+            true => self.metadata.rot(rng, at, len, 1),
+            false => self.data.rot(at, len, 1),
+        }
         rotted()
     }
 
@@ -187,7 +201,7 @@ impl Survey<'_> {
         };
         let unit = u64::from(place.unit_bytes);
         let at = place.offset + rng.below(place.bytes() / unit) * unit;
-        self.metadata.rot(at, unit, 1);
+        self.metadata.rot(rng, at, unit, 1);
         rotted()
     }
 
@@ -197,7 +211,7 @@ impl Survey<'_> {
         };
         let unit = u64::from(place.unit_bytes);
         let at = place.offset + rng.below(place.units()) * unit;
-        self.metadata.rot(at, unit, 1 + rng.below(8) as u32);
+        self.metadata.rot(rng, at, unit, 1 + rng.below(8) as u32);
         rotted()
     }
 
@@ -234,7 +248,7 @@ impl Survey<'_> {
             false => lsns,
         };
         for lsn in rotten.clone() {
-            self.metadata.rot(self.at(lsn), RECORD_BYTES as u64, 1);
+            self.metadata.rot(rng, self.at(lsn), RECORD_BYTES as u64, 1);
         }
         if std::env::var_os("FOREBAY_SIM_TRACE").is_some() {
             for lsn in self.replayed.tail..self.replayed.next {

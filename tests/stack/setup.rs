@@ -11,6 +11,7 @@ use forebay_testkit::workload::{Mix, Plan};
 
 use super::CacheStack;
 use super::aims::{AIMS, Aim};
+use super::metadata::Metadata;
 
 /// Volumes of every stack, and their size.
 pub(crate) const VOLUMES: usize = 2;
@@ -36,6 +37,8 @@ const LARGE: u64 = 1 << 36;
 pub(crate) const SUMS: u64 = 1 << 38;
 /// Set in a variant of the plain configuration that serves while it is being opened.
 pub(crate) const EARLY: u64 = 1 << 40;
+/// Set in a variant of the plain configuration whose metadata lies on byte-addressable media.
+pub(crate) const LINES: u64 = 1 << 41;
 /// Set in a variant of [`Setup::tiny`].
 const TINY: u64 = 1 << 37;
 
@@ -228,7 +231,7 @@ impl Setup {
     }
 
     const fn is_plain(&self) -> bool {
-        self.variant & !(TREE | UNTRACKED | SUMS | CLEANED | EARLY) <= CHANGING
+        self.variant & !(TREE | UNTRACKED | SUMS | CLEANED | EARLY | LINES) <= CHANGING
     }
 
     const fn changes(&self) -> bool {
@@ -350,7 +353,10 @@ impl Setup {
                 _ => DirtyTracking::Exact,
             },
             checksums: self.variant & SUMS != 0,
-            metadata_device: false,
+            metadata: match self.variant & LINES {
+                0 => Metadata::Beside,
+                _ => Metadata::Memory,
+            },
             unit_bytes: 512,
             volatile: [true; 3],
             fua: true,
@@ -391,7 +397,11 @@ impl Setup {
                 _ => DirtyTracking::None,
             },
             checksums: Rng::labelled(self.variant, 26).chance(1, 2),
-            metadata_device: rng.chance(1, 2),
+            metadata: match rng.chance(1, 2) {
+                true if Rng::labelled(self.variant, 28).chance(1, 3) => Metadata::Memory,
+                true => Metadata::Disk,
+                false => Metadata::Beside,
+            },
             unit_bytes: if rng.chance(1, 3) { 4096 } else { 512 },
             volatile: [(); 3].map(|()| rng.chance(3, 4)),
             fua: rng.chance(2, 3),
@@ -477,7 +487,7 @@ pub(super) struct Details {
     pub(super) region_shift: u8,
     pub(super) dirty_tracking: DirtyTracking,
     pub(super) checksums: bool,
-    pub(super) metadata_device: bool,
+    pub(super) metadata: Metadata,
     /// Logical block of the metadata device, or physical block of the one that holds everything.
     pub(super) unit_bytes: u32,
     /// Whether data, metadata and backing devices have volatile caches.

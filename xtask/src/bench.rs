@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: Forebay beside its peers and on kernel counters, on this machine.
 
 mod amplification;
+mod checksums;
 mod cleaning;
 mod client;
 mod cold;
@@ -52,6 +53,8 @@ pub(crate) enum Bench {
     },
     /// What a recording costs the clients that are recorded, over NBD
     Record(Options),
+    /// What checksums of cached data cost a hit, in process and over NBD
+    Checksums(Options),
     /// Time to the first I/O after a power cut, with ten million cached blocks (needs root to drop caches)
     Cold(cold::Options),
     /// What a hit costs in process: instructions under callgrind, and time
@@ -97,6 +100,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::Cleaning(options) => program(root, options)
                 .and_then(|binary| cleaning::run(&binary, options.quick))
+                .and_then(|report| conclude(&report, options.json.as_deref())),
+            Bench::Checksums(options) => program(root, options)
+                .and_then(|binary| checksums::run(root, &binary, options.quick))
                 .and_then(|report| conclude(&report, options.json.as_deref())),
             Bench::Cold(options) => cold::run(root, options)
                 .and_then(|report| conclude(&report, options.json.as_deref())),

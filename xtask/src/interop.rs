@@ -6,9 +6,10 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 /// The tests of exports in a guest, and whether there is a short form of each.
-const TESTS: [(&str, bool); 3] = [
+const TESTS: [(&str, bool); 4] = [
     ("nvme-tcp.sh", true),
     ("vhost-user.sh", true),
+    ("ublk.sh", false),
     ("nbd.sh", false),
 ];
 

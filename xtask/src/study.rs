@@ -5,6 +5,7 @@ mod claims;
 mod dpc;
 mod jobs;
 mod mapperx;
+mod opencas;
 pub(crate) mod page;
 mod sections;
 mod simulation;
@@ -33,6 +34,9 @@ pub(crate) enum Study {
     Dpc(dpc::Options),
     /// The bit-tree: what a crash has written back, and what knowing it costs; writes docs/results/mapperx.md
     Mapperx(mapperx::Options),
+    /// Open CAS's rule for metadata beside ours: bytes, and bandwidth by the devices' time alone; writes
+    /// docs/results/opencas.md
+    Opencas(opencas::Options),
 }
 
 /// What a study takes.
@@ -63,6 +67,7 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
         Study::Caiti(options) => caiti::study(root, options),
         Study::Dpc(options) => dpc::run(root, options),
         Study::Mapperx(options) => mapperx::run(root, options),
+        Study::Opencas(options) => opencas::study(root, options),
     };
     match held {
         Ok(true) => ExitCode::SUCCESS,

@@ -17,6 +17,7 @@ use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
 use crate::engine::{Attached, Engine};
+use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::open::Cache;
 use crate::options::VolumeOptions;
@@ -80,6 +81,7 @@ impl Cache {
                 ),
             );
         }
+        check_whole(&info)?;
         engine.check_tearing(&info)?;
         if engine.volume_by_name(name).is_ok() {
             return refuse(

@@ -346,7 +346,7 @@ impl Engine {
     }
 
     /// What a failed write left of clean granules was to be dropped, and the cache failed before a record said so: an older
-    /// one may have the next process take them for dirty. What is on the backing device is not read meanwhile as if it were theirs.
+    /// one may have the next process take them for dirty. Until then they are neither old nor new.
     pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
         self.commit.unknown.set(true);
         let mut map = self.map.borrow_mut();

@@ -15,7 +15,6 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Op, Request, Result};
 use forebay_io::sync::Semaphore;
-use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine, Job};
@@ -230,14 +229,17 @@ impl Engine {
     }
 }
 
-/// A part of a write, past the cache.
+/// A part of a write that the cache did not take, for this error: past it, if it has failed. The part's lock is held.
 pub(crate) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     job: Job<Stretch>,
+    error: Error,
 ) -> Result<()> {
+    if !engine.diverges_after_all(volume).await {
+        return Err(error);
+    }
     volume.begin_to_diverge(engine).await?;
-    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
             let mut durable = job.durable;
@@ -260,22 +262,23 @@ pub(crate) async fn write(
         .await
 }
 
-/// Zeroes what lies in these parts, past the cache. A discard may leave what was there, and does.
+/// Zeroes what lies in these parts, which the cache did not do, for this error: past it, if it has failed. A discard may leave
+/// what was there, and does. The parts' locks are held.
 pub(crate) async fn zero(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     parts: &[Stretch],
     request: Request,
     mut durable: bool,
+    error: Error,
 ) -> Result<()> {
+    if !engine.diverges_after_all(volume).await {
+        return Err(error);
+    }
     if request.op == Op::Discard {
         return Ok(());
     }
     volume.begin_to_diverge(engine).await?;
-    let mut locks = Vec::with_capacity(parts.len());
-    for part in parts {
-        locks.push(engine.lock_blocks(Site::here(), volume, part).await);
-    }
     let mut given_way = Vec::new();
     for part in parts {
         let units = engine.geometry.units(part);

@@ -10,13 +10,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request};
+use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, BlockKey};
 
+use crate::engine::{Attached, Engine, Job};
 use crate::map::REWRITTEN;
+use crate::mode;
 use crate::options::Mode;
 use crate::serve::CachedVolume;
 
@@ -80,17 +82,17 @@ impl CachedVolume {
             }
             let agrees = engine.short_ended(cells, slot, &request, result.is_ok());
             drop(open);
+            let failed = result.is_err() || !agrees;
+            // Both are boxed, since they are seldom: each hit's future would have room for them.
+            if write && (failed || !engine.commit.is_alive()) {
+                result = Box::pin(engine.write_short_again(&volume, &request)).await;
+            }
             if locked {
                 engine.locks.release(region, granules, write);
             }
             // A read meanwhile may have seen what a failed flush or write left.
-            if result.is_err() || !agrees || !write && engine.commit.has_doubts() {
-                result = engine.serve(&volume, request).await;
-            } else if write {
-                result = engine.check_alive();
-                if result.is_err() && engine.diverges(&volume) {
-                    result = engine.serve(&volume, request).await;
-                }
+            if !write && (failed || engine.commit.has_doubts()) {
+                result = Box::pin(engine.serve(&volume, request)).await;
             }
             volume.leave();
             done.complete(result);
@@ -169,5 +171,27 @@ impl CachedVolume {
             io,
             cells,
         })
+    }
+}
+
+impl Engine {
+    /// A write that failed on the short way takes the long one, before anybody else has its lock.
+    async fn write_short_again(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        request: &Request,
+    ) -> Result<()> {
+        let part = self.geometry.single_part(request.offset, request.len);
+        let job = Job {
+            part: part.expect("it was issued as one"),
+            buf: request.buf.clone().expect("a write has one"),
+            durable: false,
+            sequential: false,
+        };
+        let result = mode::write_again(self, volume, job).await;
+        if let Err(error) = &result {
+            volume.told.failure(&volume.name, error);
+        }
+        result
     }
 }

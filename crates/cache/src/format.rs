@@ -1,11 +1,12 @@
 //! Making a cache, and looking at what a device holds.
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{FoundBlock, Replayed, replay};
 use forebay_metadata::superblock::{
-    COPY_STRIDE_BYTES, DirtyTracking, PlanInput, Role, Superblock, TRACT_SHIFT, Tracts,
+    COPY_STRIDE_BYTES, DirtyTracking, LINE_BYTES, PlanInput, Role, SECTOR_BYTES, Superblock,
+    TRACT_SHIFT, Tracts,
 };
 use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
@@ -18,9 +19,15 @@ use crate::tracking::places;
 /// Bytes zeroed at a time while formatting.
 const WIPE_BYTES: u64 = 1 << 20;
 
+/// What a log on this device is written in at least, bytes.
 fn unit_of(device: &dyn BlockDevice) -> u32 {
     let info = device.info();
-    info.logical_block_bytes.max(info.physical_block_bytes)
+    let least = match info.byte_addressable {
+        true => LINE_BYTES,
+        false => SECTOR_BYTES,
+    };
+    let block = info.logical_block_bytes.max(info.physical_block_bytes);
+    block.max(least)
 }
 
 /// Makes an empty cache on the devices, over whatever they hold. The caller has asked whoever must be
@@ -28,7 +35,7 @@ fn unit_of(device: &dyn BlockDevice) -> u32 {
 ///
 /// # Errors
 /// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace` for
-/// devices that are too small, or the device's own error.
+/// devices that are too small, `Unsupported` for a data device that tears blocks, or the device's own error.
 pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     check_block(devices.data.as_ref())?;
@@ -350,9 +357,24 @@ pub async fn spare_damage(devices: &Devices) -> Vec<String> {
     damage
 }
 
+/// A block that power loss may tear is nobody's (rule 8): byte-addressable media with nothing between are that.
+pub(crate) fn check_whole(info: &DeviceInfo) -> Result<()> {
+    if info.atomic_write_bytes >= info.logical_block_bytes {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{}: atomic by {} bytes, so that a power loss tears blocks: put a block translation table over it (kind = \"btt\"); metadata alone may lie there as it is",
+            info.name, info.atomic_write_bytes
+        ),
+    ))
+}
+
 /// Granules are 4 KiB at least, and a granule is written without its neighbours.
 fn check_block(data: &dyn BlockDevice) -> Result<()> {
     let info = data.info();
+    check_whole(&info)?;
     if info.logical_block_bytes <= 4096 {
         return Ok(());
     }
@@ -400,8 +422,17 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
         ));
     }
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let info = metadata.info();
+    if superblock.has_lines() && !info.byte_addressable {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{}: its log is written in lines of {LINE_BYTES} bytes, which needs byte-addressable media with nothing between: name it as a device of kind \"pmem\"",
+                info.name
+            ),
+        ));
+    }
     if unit_of(metadata.as_ref()) > superblock.log.unit_bytes {
-        let info = metadata.info();
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(

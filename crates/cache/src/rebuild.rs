@@ -209,6 +209,9 @@ impl Rebuild {
         let doubts = is_damaged && self.sums.is_some();
         // And that of *intent*, whether a clean record stands before or behind it.
         let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
+        // Blocks that are kept, and will be written back, though a record that let them go may have been damaged; or that
+        // are let go, though one that kept them may have been.
+        let mut doubted = Vec::new();
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
             if note == 0 && !ask && !doubts && !distrusts || !self.map.has(slot, LIVE) {
@@ -231,9 +234,7 @@ impl Rebuild {
                 // What was written in place stands nowhere else, and is kept. But behind what went round the cache, what is
                 // cached is older, unless that had ended: then it is what is lost.
                 if state == MarkState::MaybeDirty || in_tree {
-                    let kept = state == MarkState::MaybeDirty;
-                    let doubted = tell_of_doubt(superblock, &self.geometry, &was, kept);
-                    report.doubted.extend(doubted);
+                    doubted.extend(range_of(superblock, &self.geometry, &was));
                 }
                 if state != MarkState::MaybeDirty {
                     valid = dirty;
@@ -279,6 +280,7 @@ impl Rebuild {
         report.doubtful_blocks = unrecorded.len() as u64;
         let unknown = self.sums.as_ref().map_or(0, |sums| sums.unknown);
         report.unverified_bytes = unknown * u64::from(CELL);
+        report.doubted = LostRange::joined(doubted);
         RecoveredMap {
             map: self.map,
             regions,
@@ -340,32 +342,14 @@ fn ring_place(lsn: u64, records: u64) -> u32 {
     u32::try_from(lsn % records).expect("a ring place")
 }
 
-/// A block is kept, and will be written back, though a record that let it go may have been damaged; or let go, though one
-/// that kept it may have been.
-fn tell_of_doubt(
-    superblock: &Superblock,
-    geometry: &Geometry,
-    slot: &Slot,
-    kept: bool,
-) -> Option<LostRange> {
+fn range_of(superblock: &Superblock, geometry: &Geometry, slot: &Slot) -> Option<LostRange> {
     let mut volumes = superblock.volumes.iter();
     let volume = volumes.find(|volume| volume.id == slot.key.volume())?;
-    let range = LostRange {
+    Some(LostRange {
         volume: volume.name.clone(),
         offset: slot.key.block() * geometry.unit_bytes(),
         len: geometry.block_bytes(slot.class),
-    };
-    let done = match kept {
-        true => "kept as dirty",
-        false => "dropped, since newer data went round the cache",
-    };
-    tracing::warn!(
-        volume = range.volume,
-        offset = range.offset,
-        len = range.len,
-        "{done}; newer records are damaged, and one of them may have said otherwise: check what was stored there"
-    );
-    Some(range)
+    })
 }
 
 #[cfg(test)]

@@ -31,6 +31,21 @@ pub struct LostRange {
     pub len: u64,
 }
 
+impl LostRange {
+    /// The same bytes in as few ranges as may be, in order.
+    pub(crate) fn joined(mut ranges: Vec<Self>) -> Vec<Self> {
+        ranges.sort_by(|a, b| (&a.volume, a.offset).cmp(&(&b.volume, b.offset)));
+        ranges.dedup_by(|next, kept| {
+            let touches = next.volume == kept.volume && next.offset <= kept.offset + kept.len;
+            if touches {
+                kept.len = kept.len.max(next.offset + next.len - kept.offset);
+            }
+            touches
+        });
+        ranges
+    }
+}
+
 /// What opening a cache found.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
@@ -178,8 +193,13 @@ pub(crate) fn journal_trouble(
     }
     let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
     (!replayed.clean && kept && journal.is_none()).then(|| {
+        // The mark of a clean end is a record, too.
+        let unless = match replayed.damaged_records + replayed.unreadable_units {
+            0 => "",
+            _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
+        };
         format!(
-            "the process that served this cache died in this boot of the machine, and its process journal is gone, or was cut: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
+            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
         )
     })
 }
@@ -211,14 +231,14 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
             )
     };
     let dirty = poisoned.entries.iter();
-    dirty
+    let lost = dirty
         .filter(|(_, record)| record.dirty != 0)
         .map(|(_, record)| LostRange {
             volume: name(record),
             offset: record.block * geometry.unit_bytes(),
             len: geometry.block_bytes(record.class),
-        })
-        .collect()
+        });
+    LostRange::joined(lost.collect())
 }
 
 /// A block at its place: volume, first unit, place.
@@ -232,4 +252,29 @@ fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
         .filter(|(_, record)| record.dirty == 0)
         .map(|(_, record)| (record.volume, record.block, record.slot))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let range = |volume: &str, offset, len| LostRange {
+            volume: volume.to_owned(),
+            offset,
+            len,
+        };
+        let found = LostRange::joined(vec![
+            range("b", 4, 4),
+            range("a", 8, 4),
+            range("a", 0, 4),
+            range("a", 4, 8),
+            range("b", 0, 3),
+        ]);
+        assert_eq!(
+            found,
+            [range("a", 0, 12), range("b", 0, 3), range("b", 4, 4)]
+        );
+    }
 }

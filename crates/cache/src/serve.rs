@@ -173,23 +173,9 @@ impl Engine {
         wide: Stretch,
         write: bool,
     ) -> Result<()> {
-        if write && volume.divergence.get().is_some() {
-            // Whatever keeps the cache from taking it, if that has failed it is no reason to refuse it.
-            let tried = match self.check_alive() {
-                Ok(()) => mode::write(self, volume, job.clone()).await,
-                Err(error) => Err(error),
-            };
-            match tried {
-                Err(_) if self.diverges_after_all(volume).await => {
-                    diverge::write(self, volume, job).await
-                }
-                result => result,
-            }
-        } else if write {
-            self.check_alive()?;
-            mode::write(self, volume, job).await
-        } else {
-            mode::read(self, volume, job, wide).await
+        match write {
+            true => mode::write(self, volume, job).await,
+            false => mode::read(self, volume, job, wide).await,
         }
     }
 
@@ -343,17 +329,39 @@ impl Engine {
         }
     }
 
-    /// Locks what a write touches, in a cache that takes writes. Whoever held the lock may have failed with the cache:
-    /// what they meant to have on media, say that a block is dead, is in the map and nowhere else.
-    pub(crate) async fn lock_to_write(
-        &self,
+    /// Locks what a write touches, and runs it if the cache takes writes. Whoever held the lock may have failed with the
+    /// cache: what they meant to have on media, say that a block is dead, is in the map and nowhere else.
+    ///
+    /// Where a volume goes on without a cache that has failed, what that did not take goes past it under the same lock: nobody
+    /// sees a part of it, then what somebody else wrote there, and then that part again.
+    pub(crate) async fn write_locked(
+        self: &Rc<Self>,
         site: Site,
-        volume: &Attached,
-        part: &Stretch,
-    ) -> Result<Guard<'_>> {
-        let guard = self.lock_blocks(site, volume, part).await;
-        self.check_alive()?;
-        Ok(guard)
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        write: impl AsyncFnOnce(Job<Stretch>) -> Result<()>,
+    ) -> Result<()> {
+        let _lock = self.lock_blocks(site, volume, &job.part).await;
+        self.write_alone(volume, job, write).await
+    }
+
+    /// [`Engine::write_locked`] for who has the lock.
+    pub(crate) async fn write_alone(
+        self: &Rc<Self>,
+        volume: &Rc<Attached>,
+        job: Job<Stretch>,
+        write: impl AsyncFnOnce(Job<Stretch>) -> Result<()>,
+    ) -> Result<()> {
+        let past = volume.divergence.get().map(|_| job.clone());
+        let written = match self.check_alive() {
+            Ok(()) => write(job).await,
+            Err(error) => Err(error),
+        };
+        match (written, past) {
+            // Boxed, since it is seldom: every write's future would have room for it.
+            (Err(error), Some(job)) => Box::pin(diverge::write(self, volume, job, error)).await,
+            (written, _) => written,
+        }
     }
 
     /// What [`Engine::lock_blocks`] locks, as things are.

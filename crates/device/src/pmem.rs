@@ -2,9 +2,10 @@
 //!
 //! - A write goes round the processor's caches and is fenced before it completes, so that a completed write
 //!   is durable where the medium is: there is no volatile cache, FUA costs nothing and a flush does nothing.
-//! - The medium is atomic by 8 bytes, so that power loss tears blocks ([`DeviceInfo::atomic_write_bytes`]).
-//!   What needs whole blocks puts a block translation table over it; what is made for such media reaches the
-//!   memory itself ([`PmemDevice::memory`]).
+//! - It is written in lines of 64 bytes. The medium is atomic by 8, so that power loss tears what is written
+//!   ([`DeviceInfo::atomic_write_bytes`]). What needs whole blocks puts a block translation table over it; what is
+//!   made for such media writes lines that validate themselves, or reaches the memory itself
+//!   ([`PmemDevice::memory`]).
 //! - On an ordinary file the page cache stands in for the medium, *not persistent, for test*: the process
 //!   may die, the machine may not ([`Persistence::Machine`]).
 //!
@@ -17,12 +18,12 @@ use std::sync::Arc;
 use forebay_block::{
     BlockDevice, Buf, Completion, Context, DeviceInfo, ErrorKind, Op, Persistence, Request, Result,
 };
-use forebay_io::pmem::{Backing, Pmem, PmemMapping};
+use forebay_io::pmem::{Backing, LINE_BYTES, Pmem, PmemMapping};
 
 /// The unit in which ranges are zeroed, bytes.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// Byte-addressable media as a device with blocks of 512 bytes.
+/// Byte-addressable media as a device whose blocks are lines.
 #[derive(Debug)]
 pub struct PmemDevice<P: Pmem> {
     memory: Arc<P>,
@@ -70,7 +71,10 @@ impl<P: Pmem> PmemDevice<P> {
     /// A device on this memory, whose contents outlive what `persistence` says.
     #[must_use]
     pub fn new(memory: Arc<P>, name: impl Into<String>, persistence: Persistence) -> Self {
+        let line = u32::try_from(LINE_BYTES).expect("64");
         let info = DeviceInfo {
+            logical_block_bytes: line,
+            physical_block_bytes: line,
             atomic_write_bytes: 8,
             volatile_cache: false,
             byte_addressable: true,
@@ -167,12 +171,15 @@ mod tests {
             block.fill(7);
             device.write(512, block.clone()).await.expect("in range");
             device.write_zeroes(1024, 512).await.expect("in range");
+            device.write(64, block.slice(0..64)).await.expect("a line");
             let after = memory.crash(Survival::None);
             let back = Buf::zeroed(2560);
             after.read(0, &back).expect("sound");
             let bytes = back.to_vec();
             for (index, byte) in bytes.iter().enumerate() {
-                let written = (512..1024).contains(&index) || (1536..2048).contains(&index);
+                let written = (512..1024).contains(&index)
+                    || (1536..2048).contains(&index)
+                    || (64..128).contains(&index);
                 assert_eq!(*byte, if written { 7 } else { 0 }, "byte {index}");
             }
             let read = Buf::zeroed(2560);

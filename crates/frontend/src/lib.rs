@@ -1,9 +1,10 @@
-//! Protocols to block requests, nothing else: NBD, NVMe/TCP, vhost-user-blk and FUSE.
+//! Protocols to block requests, nothing else: NBD, NVMe/TCP, vhost-user-blk, ublk and FUSE.
 
 pub mod fuse;
 pub mod nbd;
 mod net;
 pub mod nvme_tcp;
+pub mod ublk;
 pub mod vhost_user;
 
 pub use net::Spread;

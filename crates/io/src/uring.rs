@@ -179,6 +179,13 @@ impl Ring {
             SocketStep::Connect { fd, address, len } => {
                 opcode::Connect::new(Fd(fd), address, len).build()
             }
+            SocketStep::Command {
+                fd,
+                number,
+                argument,
+            } => opcode::UringCmd16::new(Fd(fd), number)
+                .cmd(argument)
+                .build(),
         };
         self.push(&entry.user_data(token));
     }

@@ -18,7 +18,7 @@ pub struct LogGeometry {
     pub offset: u64,
     /// Number of records in the ring; fills whole units.
     pub records: u64,
-    /// Commit unit, bytes: the larger of the device's logical and physical block.
+    /// Commit unit, bytes: a record on byte-addressable media, else the larger of the device's logical and physical block.
     pub unit_bytes: u32,
 }
 
@@ -254,6 +254,26 @@ mod tests {
         extents[0].buf.copy_to(0, &mut record);
         let (position, _) = decode(&record, seed).expect("verifies");
         assert_eq!((position.lsn, position.tail), (32, 8));
+    }
+
+    #[test]
+    fn in_lines_nothing_is_padded() {
+        let lines = LogGeometry {
+            unit_bytes: 64,
+            ..GEOMETRY
+        };
+        let mut log = Log::new(lines, Seed::new(&[1; 16]), 0, 0);
+        for (records, offset) in [(1, 4096), (3, 4096 + 64), (1, 4096 + 4 * 64)] {
+            for _ in 0..records {
+                log.push(&Body::Close);
+                assert_eq!(log.unit_room(), 0);
+            }
+            let extents = log.seal();
+            assert_eq!(extents.len(), 1);
+            let found = (extents[0].offset, extents[0].buf.len());
+            assert_eq!(found, (offset, records * RECORD_BYTES));
+            log.committed();
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! so that a part of a cache is always recognised as such.
 
 mod checksums;
+mod lines;
 mod mend;
 mod tracking;
 mod tracts;
@@ -19,6 +20,7 @@ use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64}
 use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
 
+pub use lines::{LINE_BYTES, SECTOR_BYTES};
 pub use tracking::DirtyTracking;
 pub use tracts::{TRACT_BITS, TRACT_SHIFT, Tracts};
 
@@ -47,8 +49,11 @@ pub const INCOMPAT_SIZES: u64 = 1;
 pub const INCOMPAT_TRACKING: u64 = 2;
 /// Incompatible feature: cached data has checksums, which who does not know them would not keep.
 pub const INCOMPAT_CHECKSUMS: u64 = 4;
+/// Incompatible feature: the log's unit is a line of byte-addressable media, less than a disk writes whole.
+pub const INCOMPAT_LINES: u64 = 8;
 /// Features that a reader must know to open the cache at all.
-pub const KNOWN_INCOMPAT: u64 = INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS;
+pub const KNOWN_INCOMPAT: u64 =
+    INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS | INCOMPAT_LINES;
 /// Features that a writer must know. None are defined yet.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 
@@ -130,7 +135,8 @@ pub struct PlanInput {
     pub data_bytes: u64,
     /// Size of the metadata device if there is one, bytes.
     pub metadata_bytes: Option<u64>,
-    /// Largest logical or physical block of the device that holds the metadata, bytes.
+    /// What the log is written in, bytes: [`LINE_BYTES`] on a metadata device that is byte-addressable, else the largest
+    /// logical or physical block of the device that holds it, at least [`SECTOR_BYTES`].
     pub unit_bytes: u32,
     /// The smallest cache block size, bytes.
     pub block_size_bytes: u32,
@@ -154,11 +160,12 @@ const RECORDS_MIN: u64 = 256;
 /// Units that even the smallest ring has.
 const UNITS_MIN: u64 = 16;
 
+/// What lies behind the log begins at a sector's border, whatever the unit.
 fn log_bytes(slots: u64, unit_bytes: u32) -> u64 {
     let unit = u64::from(unit_bytes);
     let records = slots * RECORDS_PER_SLOT + RECORDS_MIN;
     (records * RECORD_BYTES as u64)
-        .next_multiple_of(unit)
+        .next_multiple_of(unit.max(u64::from(SECTOR_BYTES)))
         .max(unit * UNITS_MIN)
 }
 
@@ -186,7 +193,10 @@ impl Superblock {
                 ),
             ));
         }
-        let unit = input.unit_bytes.max(512);
+        let unit = match input.metadata_bytes {
+            Some(_) => input.unit_bytes.max(LINE_BYTES),
+            None => input.unit_bytes.max(SECTOR_BYTES),
+        };
         let aligned = (block << top).max(u64::from(unit));
         // The log ends at a unit's border, and the tree goes behind it.
         let tree_bytes = input.dirty_tracking.bytes(unit);
@@ -214,7 +224,7 @@ impl Superblock {
                 };
                 if input.checksums && end(slots) > metadata_bytes {
                     let each = RECORDS_PER_SLOT * RECORD_BYTES as u64 + checksums::of_slot(block);
-                    let over = end(slots) - metadata_bytes + u64::from(unit);
+                    let over = end(slots) - metadata_bytes + u64::from(unit.max(SECTOR_BYTES));
                     slots = slots.saturating_sub(over.div_ceil(each));
                 }
                 (slots, data_offset)
@@ -280,6 +290,9 @@ impl Superblock {
                 DirtyTracking::Abt | DirtyTracking::None => INCOMPAT_TRACKING,
             } | match input.checksums {
                 true => INCOMPAT_CHECKSUMS,
+                false => 0,
+            } | match unit < SECTOR_BYTES {
+                true => INCOMPAT_LINES,
                 false => 0,
             },
             uuid: input.uuid,
@@ -503,11 +516,10 @@ impl Superblock {
     /// Numbers that the rest of the code divides by and allocates from.
     fn sound(&self, name: &str) -> Result<()> {
         let block = u64::from(self.block_size_bytes);
-        let unit = u64::from(self.log.unit_bytes);
+        let unit = u64::from(self.log.unit_bytes.max(1));
         let sound = block.is_power_of_two()
             && (4096..=1 << 20).contains(&block)
-            && unit.is_power_of_two()
-            && (512..=65536).contains(&unit)
+            && self.unit_is_sound()
             && self.slots > 0
             && self.slots <= 1 << 31
             && self.log.records >= u64::from(self.slots)
@@ -520,7 +532,7 @@ impl Superblock {
                 == (self.dirty_tracking == DirtyTracking::Exact)
             && self.tree().is_none_or(|tree| {
                 tree.offset >= self.log.offset + self.log.records * RECORD_BYTES as u64
-                    && tree.offset.is_multiple_of(unit)
+                    && tree.offset.is_multiple_of(u64::from(tree.unit_bytes))
             })
             && self.sums_are_sound();
         if sound {
@@ -532,8 +544,8 @@ impl Superblock {
         ))
     }
 
-    /// Writes this superblock over the older copy on `device`, as `role`, and makes it durable. The
-    /// caller has raised `sequence`.
+    /// Writes this superblock over the older copy on `device`, as `role`, and makes it durable; on byte-addressable media,
+    /// the lines in which that differs. The caller has raised `sequence`.
     ///
     /// # Errors
     /// The device's own.
@@ -543,7 +555,12 @@ impl Superblock {
             ..self.clone()
         };
         let at = (self.sequence % 2) * COPY_STRIDE_BYTES;
-        order::write_durably(device, [(at, Buf::copied(&copy.encode()))]).await
+        let bytes = copy.encode();
+        let parts = match device.info().byte_addressable {
+            true => lines::changed(device, at, &bytes).await,
+            false => vec![(at, Buf::copied(&bytes))],
+        };
+        order::write_durably(device, parts).await
     }
 }
 

@@ -3,9 +3,10 @@
 //!
 //! - [`nbd`]: the Network Block Device protocol.
 //! - [`nvme`]: commands and pages of NVM Express; [`nvme_tcp`]: their way over TCP.
-//! - [`virtio_blk`]: the block device of virtio.
+//! - [`virtio_blk`]: the block device of virtio; [`ublk`]: the kernel's driver of block devices that processes serve.
 
 pub mod nbd;
 pub mod nvme;
 pub mod nvme_tcp;
+pub mod ublk;
 pub mod virtio_blk;

@@ -15,6 +15,7 @@ use forebay_metadata::journal::Recovered;
 use forebay_metadata::log::LogGeometry;
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
 use forebay_metadata::replay::{FoundBlock, Replayed, replay};
+use forebay_metadata::sums::BAD;
 use forebay_metadata::superblock::{DirtyTracking, Superblock, Tracts};
 use forebay_metadata::tree::{self, Tree};
 use forebay_policy::{BlockKey, Span};
@@ -374,13 +375,23 @@ impl Sketch {
         );
         let touched = piece.start / bytes..=(piece.end - 1) / bytes;
         let is_dirty = |granule: &u32| granules >> granule & 1 == 1;
-        // What may have been overwritten since its record has no checksum that is known (docs/format.md).
         let sums = match &self.table {
-            Some(table) if state == MarkState::None && touched.clone().any(|it| is_dirty(&it)) => {
-                if (piece.start | piece.end) % CELL != 0 {
+            Some(table) if touched.clone().any(|it| is_dirty(&it)) => {
+                let known = table.read(record).await?;
+                let cells = |granule: u32| {
+                    (granule * bytes / CELL) as usize..((granule + 1) * bytes / CELL) as usize
+                };
+                // What is known to be bad stays so, whatever came after its record.
+                let mut asked = touched.clone().filter(is_dirty);
+                if asked.any(|it| known[cells(it)].contains(&BAD)) {
                     return None;
                 }
-                Some(table.read(record).await?)
+                match state {
+                    MarkState::None if (piece.start | piece.end) % CELL != 0 => return None,
+                    MarkState::None => Some(known),
+                    // What may have been overwritten since its record has no checksum that is known (docs/format.md).
+                    _ => None,
+                }
             }
             _ => None,
         };

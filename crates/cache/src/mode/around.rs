@@ -38,14 +38,12 @@ pub(super) async fn write_beside(
     job: Job<Stretch>,
     copy: Copy,
 ) -> Result<()> {
-    let _lock = engine
-        .lock_to_write(Site::here(), volume, &job.part)
-        .await?;
     let present = move |engine, volume: Rc<Attached>, slot, job| async move {
         volume.counters.write_hits.add(1);
         write_present(&engine, &volume, slot, &job, copy).await
     };
-    engine.each_block(volume, job, present, write_missed).await
+    let write = async |job| engine.each_block(volume, job, present, write_missed).await;
+    engine.write_locked(Site::here(), volume, job, write).await
 }
 
 /// Writes what lies in no block, and stays out of the cache.

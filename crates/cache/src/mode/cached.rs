@@ -122,6 +122,8 @@ async fn write_data(
     if mark.is_some() {
         engine.announce(slot).await?;
     }
+    // From here on the slot holds old and new, if this fails.
+    engine.check_alive()?;
     let writing = engine.write_slot(volume, slot, start, buf);
     let written = volume.timed(Whose::Cache, writing).await;
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {

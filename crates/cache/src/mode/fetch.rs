@@ -163,7 +163,7 @@ pub(super) async fn from_slot(
         false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Io,
-            "a flush of the cache device failed since this was written: whether it is there nobody knows; restart to recover what was flushed",
+            "the cache device failed a flush, or a write, since this was written: whether it is there nobody knows; restart to recover what was flushed",
         )),
     };
     let Err(error) = read.and_then(|()| doubt()) else {

@@ -23,6 +23,7 @@ use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Stretch;
 use crate::options::Mode;
 
+pub(crate) use write_back::write_again;
 pub(crate) use zero::zero;
 
 /// Dispatches a piece of a write.

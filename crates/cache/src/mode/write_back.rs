@@ -80,9 +80,26 @@ async fn write_part(
     job: Job<Stretch>,
     using: Use,
 ) -> Result<()> {
-    let _lock = engine
-        .lock_to_write(Site::here(), volume, &job.part)
-        .await?;
+    let write = async |job| write_pieces(engine, volume, job, using).await;
+    engine.write_locked(Site::here(), volume, job, write).await
+}
+
+/// What went the short way and failed, again, under the lock that it has: nobody comes in between.
+pub(crate) async fn write_again(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+) -> Result<()> {
+    let write = async |job| write_pieces(engine, volume, job, Use::Noted).await;
+    engine.write_alone(volume, job, write).await
+}
+
+async fn write_pieces(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    job: Job<Stretch>,
+    using: Use,
+) -> Result<()> {
     if job.sequential || engine.above_dirty_limit() {
         let present = move |engine, volume, slot, job| async move {
             write_present(&engine, &volume, slot, &job, using).await

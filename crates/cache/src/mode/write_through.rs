@@ -19,14 +19,14 @@ pub(super) async fn write(
     if job.sequential {
         return around::write_beside(engine, volume, job, around::Copy::Extend).await;
     }
-    let _lock = engine
-        .lock_to_write(Site::here(), volume, &job.part)
-        .await?;
-    engine
-        .each_piece(volume, job, |engine, volume, found, job| async move {
-            write_piece(&engine, &volume, found, &job).await
-        })
-        .await
+    let write = async |job| {
+        engine
+            .each_piece(volume, job, |engine, volume, found, job| async move {
+                write_piece(&engine, &volume, found, &job).await
+            })
+            .await
+    };
+    engine.write_locked(Site::here(), volume, job, write).await
 }
 
 async fn write_piece(

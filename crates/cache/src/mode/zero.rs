@@ -55,11 +55,13 @@ async fn zero_stretch(
     request: Request,
     durable: bool,
 ) -> Result<()> {
+    let mut locks = Vec::with_capacity(parts.len());
+    for part in parts {
+        locks.push(engine.lock_blocks(Site::here(), volume, part).await);
+    }
     match zero_cached(engine, volume, parts, request.clone(), durable).await {
-        Err(_) if engine.diverges_after_all(volume).await => {
-            diverge::zero(engine, volume, parts, request, durable).await
-        }
-        result => result,
+        Err(error) => diverge::zero(engine, volume, parts, request, durable, error).await,
+        Ok(()) => Ok(()),
     }
 }
 
@@ -70,10 +72,8 @@ async fn zero_cached(
     request: Request,
     durable: bool,
 ) -> Result<()> {
-    let mut locks = Vec::with_capacity(parts.len());
-    for part in parts {
-        locks.push(engine.lock_to_write(Site::here(), volume, part).await?);
-    }
+    // As in `write_locked`.
+    engine.check_alive()?;
     let mut dropped = false;
     let mut zeroed = false;
     let mut result = Ok(());

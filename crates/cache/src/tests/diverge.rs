@@ -246,6 +246,33 @@ fn a_flush_minds_what_is_clean_over_something_older() {
     );
 }
 
+/// A part of a write may be there, read, and written over when the cache fails under another part: it does not come again.
+#[test]
+fn what_the_cache_took_of_a_write_does_not_go_past_it_again() {
+    run(&world(1, 4 << 20, 512), async move |disks| {
+        make(&disks, 8 * BLOCK as u32).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let (written, _) = agree(&cache);
+        cache.set_cleaning(Cleaning::Nop);
+        volume.write(BLOCK, page(1)).await.expect("writes");
+        disks[1].set_faults(FaultPlan {
+            from_nth: Some((1, Trouble::Stalls(100_000))),
+            ..FaultPlan::default()
+        });
+        // Its first block must be completed from the backing device, the second need not wait.
+        let long = Buf::copied(&[2; 2 * BLOCK as usize - 512]);
+        let long = volume.start(Request::write(512, long, false));
+        while first_byte(&volume, 1).await.expect("there") == 1 {}
+        volume.write(BLOCK, page(3)).await.expect("writes");
+        vanishes(&disks[0], 1);
+        long.await.expect("goes past");
+        assert_eq!(*written.borrow(), std::slice::from_ref(&(512..BLOCK)));
+        let error = first_byte(&volume, 1).await.expect_err("dirty");
+        assert!(error.report().contains("4096 bytes at 4096"), "{error:?}");
+    });
+}
+
 /// What a vanished cache is asked first need not be a write.
 #[test]
 fn zeroes_and_discards_go_past_a_vanished_cache_from_the_first_on() {

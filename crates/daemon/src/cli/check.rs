@@ -20,8 +20,8 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, connect, odd_end, open_path,
-    unreadable,
+    check_block_sizes, check_checksums, check_dirty_tracking, connect, odd_end, open_metadata,
+    open_path, unreadable,
 };
 use crate::state::hex;
 use crate::table::Table;
@@ -126,6 +126,9 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
             ));
         }
         (Err(error), _) if error.kind() == ErrorKind::Corrupt => {
+            if arguments.json {
+                out::print(&super::error_as_json(&error))?;
+            }
             out::note(&format!("forebay: {}", error.report()));
             return Ok(ExitCode::from(DAMAGED));
         }
@@ -260,7 +263,7 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<(Inspection, 
     let devices = Devices {
         data: open(&place.data).context(failed)?,
         metadata: match &place.metadata {
-            Some(path) => Some(open(path).context(failed)?),
+            Some(path) => Some(open_metadata(path, options.clone()).context(failed)?),
             None => None,
         },
     };
@@ -346,9 +349,10 @@ fn render(what: &str, found: &Inspection, work: Option<&Work>) -> String {
         text.push_str(&format!("DAMAGE: {damage}\n"));
     }
     if !found.problems.is_empty() {
-        text.push_str(
-            "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
-        );
+        text.push_str(match work.is_some_and(Work::is_repair) {
+            true => "NOT IN ORDER, see above: no repair mends that.\n",
+            false => "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
+        });
     } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
         text.push_str("In order.\n");
     } else {

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, DirtyTracking, FormatOptions, Inspection};
 use forebay_device::file::FileDeviceOptions;
+use forebay_device::pmem::PmemDevice;
 use forebay_device::signature::{self, Found};
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
@@ -33,6 +34,11 @@ pub(super) struct Arguments {
     /// A device or file of its own for metadata
     #[arg(long, value_name = "PATH")]
     pub(super) metadata: Option<PathBuf>,
+    /// The metadata's device is byte-addressable: a DAX device, a file on a DAX mount, or for tests any file, each of
+    /// which is mapped. Metadata is then written in lines of 64 bytes, not in blocks; the configuration says so with
+    /// kind = "pmem"
+    #[arg(long, requires = "metadata")]
+    pub(super) pmem: bool,
     /// Make a block translation table on this DAX device or file, in place of a cache: blocks that a power
     /// loss does not tear, in the layout that Linux calls sector mode
     #[arg(long, value_name = "PATH", conflicts_with_all = ["cache", "metadata"])]
@@ -81,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         .map_err(|what| Error::new(ErrorKind::InvalidInput, format!("--block-size: {what}")))?;
     let reactor = Reactor::new(Engine::Auto)?;
     let what = cache.display().to_string();
-    let metadata = arguments.metadata.clone();
+    let (metadata, in_lines) = (arguments.metadata.clone(), arguments.pmem);
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let create = arguments.create.map(|size| size.0);
     let (dirty_tracking, checksums) = (arguments.dirty_tracking, arguments.checksums);
@@ -95,10 +101,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let made = reactor.run(async move {
         let devices = Devices {
             data: open(&cache, create)?,
-            metadata: metadata
-                .as_deref()
-                .map(|path| open(path, None))
-                .transpose()?,
+            metadata: match metadata.as_deref() {
+                Some(path) if in_lines => Some(PmemDevice::open(path, "")?),
+                Some(path) => Some(open(path, None)?),
+                None => None,
+            },
         };
         let (lost, replaced) = look(&devices, force, discard).await?;
         let options = FormatOptions {
@@ -254,7 +261,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
             format!(
-                "{} does not exist: name a device, or make a file with --create SIZE",
+                "{} does not exist: name a device, or make a file (--create SIZE makes that of --cache)",
                 path.display()
             ),
         ),

@@ -10,6 +10,7 @@ mod secret;
 mod serve;
 mod status;
 mod trace;
+mod ublk;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -54,6 +55,7 @@ enum Command {
     Mrc(trace::mrc::Arguments),
     Replay(trace::replay::Arguments),
     Secret(secret::Arguments),
+    RemoveUblk(ublk::Remove),
 }
 
 /// Runs the command line of this process.
@@ -129,6 +131,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Mrc(arguments) => trace::mrc::run(&arguments),
         Command::Replay(arguments) => return trace::replay::run(&arguments),
         Command::Secret(arguments) => secret::run(&arguments),
+        Command::RemoveUblk(arguments) => arguments.run(),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -23,6 +23,7 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay format --cache /dev/x",
         "forebay format --cache c --metadata m --block-size 64K --create 1G",
         "forebay format --cache c --force --discard-dirty",
+        "forebay format --cache c --metadata /dev/dax0.0 --pmem",
         "forebay format --btt /dev/dax0.0",
         "forebay format --btt f --btt-version 1.1 --block-size 512 --create 1G --force",
         "forebay serve forebay.toml",

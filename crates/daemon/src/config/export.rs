@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use forebay_frontend::nvme_tcp::check_nqn;
+use forebay_frontend::ublk::NUMBERS;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -34,6 +35,8 @@ pub enum Protocol {
     NvmeTcp(NvmeTcp),
     /// The disk of a virtual machine, whose monitor connects to this Unix socket.
     VhostUserBlk(PathBuf),
+    /// The block device of this machine with this number.
+    Ublk(u32),
 }
 
 /// A server at an address, with TLS or without.
@@ -60,14 +63,26 @@ pub struct NvmeTcp {
 }
 
 impl Protocol {
-    /// Where it listens; none of a mount.
+    /// Where it listens; none of a mount or a block device.
     pub(super) fn listen(&self) -> Option<Listen> {
         match self {
             Self::Nbd(nbd) => Some(nbd.listen.clone()),
             Self::NvmeTcp(target) => Some(Listen::Tcp(target.listen)),
             Self::VhostUserBlk(path) => Some(Listen::Unix(path.clone())),
-            Self::Fuse(_) => None,
+            Self::Fuse(_) | Self::Ublk(_) => None,
         }
+    }
+
+    /// Whether reactors serve it: connections, or the queues of a block device.
+    #[must_use]
+    pub const fn has_connections(&self) -> bool {
+        !matches!(self, Self::Fuse(_))
+    }
+
+    /// Whether the kernel of this machine may need it to find memory: a file system on it may have dirty pages.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Fuse(_) | Self::Ublk(_))
     }
 }
 
@@ -120,6 +135,7 @@ pub(super) struct RawExport {
     nvme_tcp: Option<Spanned<String>>,
     #[serde(rename = "vhost-user-blk")]
     vhost_user_blk: Option<Spanned<PathBuf>>,
+    ublk: Option<Spanned<u32>>,
     nqn: Option<Spanned<String>>,
     allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     secrets: Option<Spanned<PathBuf>>,
@@ -157,12 +173,13 @@ impl RawExport {
             self.fuse.is_some(),
             self.nvme_tcp.is_some(),
             self.vhost_user_blk.is_some(),
+            self.ublk.is_some(),
         ];
         if named.iter().filter(|named| **named).count() > 1 {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names two protocols"),
-                "write an [[export]] table for each, with `nbd`, `nvme-tcp`, `vhost-user-blk` or `fuse`",
+                "write an [[export]] table for each, with `nbd`, `nvme-tcp`, `vhost-user-blk`, `ublk` or `fuse`",
             );
             return None;
         }
@@ -176,16 +193,26 @@ impl RawExport {
             let socket = problems.base().join(path.get_ref());
             check_socket(problems, &path.span(), &socket);
             Protocol::VhostUserBlk(socket)
+        } else if let Some(number) = &self.ublk {
+            if *number.get_ref() >= NUMBERS {
+                problems.add(
+                    &number.span(),
+                    format!("{} is no number of a ublk device", number.get_ref()),
+                    format!("write one below {NUMBERS}: 0 is /dev/ublkb0"),
+                );
+                return None;
+            }
+            Protocol::Ublk(*number.get_ref())
         } else {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names no protocol"),
                 "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \"127.0.0.1:4420\" \
-                 with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", or fuse = \"/run/forebay/db\"",
+                 with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", ublk = 0, or fuse = \"/run/forebay/db\"",
             );
             return None;
         };
-        if let (Some(insecure), Protocol::Fuse(_) | Protocol::VhostUserBlk(_)) =
+        if let (Some(insecure), Protocol::Fuse(_) | Protocol::VhostUserBlk(_) | Protocol::Ublk(_)) =
             (&self.insecure, &protocol)
         {
             problems.add(

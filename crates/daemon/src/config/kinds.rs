@@ -36,7 +36,8 @@ impl File {
     }
 
     /// A block translation table needs byte-addressable media, and whatever is used for data needs a table
-    /// over them: without it a power loss tears blocks. Names that lead nowhere are told of elsewhere.
+    /// over them: without it a power loss tears blocks. A cache's metadata may lie there as it is, with nothing
+    /// between. Names that lead nowhere are told of elsewhere.
     pub(super) fn check_kinds(&self, problems: &mut Problems<'_>) {
         self.check_memory_profiles(problems);
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Btt) {
@@ -130,7 +131,8 @@ impl File {
         let mut uses: Vec<(&Spanned<String>, String)> = Vec::new();
         if let Some(cache) = &self.cache {
             uses.push((&cache.data, "the cache's data".into()));
-            let metadata = cache.metadata.as_ref();
+            let in_lines = |name: &str| self.raw(name).is_some_and(RawDevice::is_memory);
+            let metadata = (cache.metadata.as_ref()).filter(|name| !in_lines(name.get_ref()));
             uses.extend(metadata.map(|name| (name, "the cache's metadata".into())));
         }
         for volume in &self.volume {

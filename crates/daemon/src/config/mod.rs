@@ -198,6 +198,7 @@ impl Config {
                 match (&other.protocol, &export.protocol) {
                     (Protocol::Fuse(a), Protocol::Fuse(b))
                     | (Protocol::VhostUserBlk(a), Protocol::VhostUserBlk(b)) => a == b,
+                    (Protocol::Ublk(a), Protocol::Ublk(b)) => a == b,
                     (a, b) => a == b && other.volume == export.volume,
                 }
             });

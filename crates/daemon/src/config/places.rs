@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_frontend::fuse;
+use forebay_frontend::{fuse, ublk};
 use forebay_io::file::RELEASE_TIME;
 use forebay_io::net::{Address, may_listen};
 use forebay_io::system::may_write;
@@ -35,6 +35,9 @@ pub(crate) fn nvme_uri(address: &SocketAddr, nqn: &str) -> String {
 
 /// Before the socket of a virtual machine's disk, in status lines.
 pub(crate) const VHOST_USER_AT: &str = "vhost-user-blk: ";
+
+/// Before a block device of this machine, in status lines.
+pub(crate) const UBLK_AT: &str = "ublk: ";
 
 /// The address as an NBD URI, which every NBD client takes; with TLS where that is required.
 pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
@@ -206,6 +209,17 @@ impl Places<'_> {
             Protocol::VhostUserBlk(path) => {
                 let (before, after) = (VHOST_USER_AT, path.display().to_string());
                 self.look_at_socket(volume, &Listen::Unix(path.clone()), before, &after)
+            }
+            Protocol::Ublk(number) => {
+                let own = format!("is {}", ublk::path(*number).display());
+                if self.is_held(|place| place.starts_with(UBLK_AT) && place.ends_with(&own)) {
+                    return Ok(());
+                }
+                ublk::may_attach().map_err(|error| {
+                    let what = format!("the export of volume {volume:?}: {}", error.report());
+                    let help = "load the module, or export the volume over NBD instead";
+                    (what, help.into())
+                })
             }
             Protocol::Fuse(directory) => {
                 let own = format!("is the file {}/", as_mounted(directory).display());

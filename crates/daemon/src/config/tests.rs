@@ -5,6 +5,7 @@ use super::*;
 mod cleaning;
 mod layers;
 mod tls;
+mod ublk;
 
 const GOOD: &str = r#"
 [[device]]
@@ -386,6 +387,22 @@ fn blocks_on_byte_addressable_media_need_a_table() {
     assert!(bare.starts_with("/etc/forebay.toml:23: "), "{bare}");
     assert!(bare.contains("a power loss tears blocks"), "{bare}");
     assert!(bare.contains("forebay format --btt"), "{bare}");
+    // Metadata may lie there with nothing between, as it is or slowed down.
+    let apart = |metadata: &str, kind: &str| {
+        let data = format!("data = \"ssd\"\nmetadata = \"{metadata}\"");
+        let text = GOOD.replacen("data = \"ssd\"", &data, 1);
+        parse(&format!(
+            "{text}\n[[device]]\nname = \"pm\"\nkind = \"pmem\"\npath = \"pm\"\n{kind}"
+        ))
+    };
+    apart("pm", "").expect("lines");
+    let slowed = "[[device]]\nname = \"e\"\nkind = \"emulate\"\non = \"pm\"\n";
+    apart("e", &format!("{slowed}profile = \"optane-dimm\"\n")).expect("lines");
+    let between = apart("e", &format!("{slowed}latency = \"1ms\"\n")).expect_err("a layer");
+    assert!(
+        between.report().contains("the cache's metadata"),
+        "{between:?}"
+    );
     let slower = said(&ON_TABLE.replace("\"btt\"", "\"emulate\""));
     assert!(slower.contains("device \"pm\" of kind pmem"), "{slower}");
     let on_file = said(&ON_TABLE.replace("\"pmem\"", "\"file\""));

@@ -1,4 +1,4 @@
-//! Puts the volumes on their protocols: NBD, NVMe/TCP and vhost-user-blk on reactors, FUSE mounts on threads.
+//! Puts the volumes on their protocols: NBD, NVMe/TCP, vhost-user-blk and ublk on reactors, FUSE mounts on threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use forebay_frontend::Spread;
 use forebay_frontend::fuse::{self, FuseMount};
 use forebay_frontend::nbd::{self, Exports};
 use forebay_frontend::nvme_tcp::{self, Subsystem};
+use forebay_frontend::ublk::{self, Left, UblkDevice};
 use forebay_frontend::vhost_user;
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
@@ -18,9 +19,10 @@ use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
 use super::engine::Handle;
-use crate::config::places::{VHOST_USER_AT, nbd_uri, nvme_uri};
+use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
+use crate::stack::Wishes;
 
 /// What other threads need to take a volume out of service.
 #[derive(Default)]
@@ -31,6 +33,8 @@ pub(super) struct Shared {
     nvme: Mutex<Vec<Arc<Subsystem>>>,
     /// Volume and mount.
     mounts: Mutex<Vec<(String, FuseMount)>>,
+    /// Volume and block device.
+    disks: Mutex<Vec<(String, UblkDevice)>>,
 }
 
 /// Subsystems with their volumes, by names.
@@ -94,7 +98,7 @@ impl Running {
 
     /// Starts everything that `config` exports. On an error, what runs is ended by
     /// [`Running::stop`].
-    pub(super) async fn start(&mut self, config: &Config) -> Result<()> {
+    pub(super) async fn start(&mut self, config: &Config, wishes: &Wishes) -> Result<()> {
         let mut names = Vec::new();
         for number in 1..config.server.reactors {
             let (tell, told) = oneshot::channel();
@@ -113,14 +117,15 @@ impl Running {
         names.push("engine".into());
         let remotes = self.reactors.iter().map(|(remote, ..)| remote.clone());
         let spread = Arc::new(Spread::new(remotes.chain([self.engine.remote().clone()])));
-        let sockets = |export: &Export| !matches!(export.protocol, Protocol::Fuse(_));
-        if config.exports.iter().any(sockets) {
+        let connections = |export: &Export| export.protocol.has_connections();
+        if config.exports.iter().any(connections) {
             let spread = Arc::clone(&spread);
             self.serving = Some(Reactors { names, spread });
         }
         self.start_nbd(config, &spread).await?;
         self.start_nvme(config, &spread).await?;
         self.start_vhost_user(config, &spread).await?;
+        self.start_ublk(config, wishes, &spread).await?;
         for export in &config.exports {
             if let Protocol::Fuse(directory) = &export.protocol {
                 let volume = self.handle(&export.volume)?;
@@ -251,6 +256,33 @@ impl Running {
         Ok(())
     }
 
+    /// Makes volumes block devices of this machine, or goes on with those that wait for them.
+    async fn start_ublk(
+        &mut self,
+        config: &Config,
+        wishes: &Wishes,
+        spread: &Arc<Spread>,
+    ) -> Result<()> {
+        // What tells these volumes from others of the same names: two daemons do not share it.
+        let origin = config.server.state.as_os_str().as_encoded_bytes();
+        for export in &config.exports {
+            let Protocol::Ublk(number) = export.protocol else {
+                continue;
+            };
+            let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
+            let gap = wishes.gap(&export.volume);
+            let origin = origin.to_vec();
+            let attach = move || ublk::attach(volume, number, &origin, gap, &spread);
+            let attached = super::shutdown::blocking(attach).await;
+            let disk = attached.context(|| config.place(export.line))?;
+            let (volume, path) = (&export.volume, disk.path().display().to_string());
+            let line = format!("{UBLK_AT}volume {volume:?} is {path}");
+            self.listening.push(line);
+            lock(&self.shared.disks).push((volume.clone(), disk));
+        }
+        Ok(())
+    }
+
     fn handle(&self, name: &str) -> Result<VolumeHandle> {
         let found = self
             .engine
@@ -315,9 +347,35 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes out what belongs to a volume, or to all.
+fn take<T>(list: &Mutex<Vec<(String, T)>>, volume: Option<&str>) -> Vec<(String, T)> {
+    let mut list = lock(list);
+    let (taken, stay) = list
+        .drain(..)
+        .partition(|(name, _)| volume.is_none_or(|volume| volume == name));
+    *list = stay;
+    taken
+}
+
 impl Shared {
+    /// Whether a volume may be taken out of service for good: not while a file system lies on its block device.
+    ///
+    /// # Errors
+    /// `Busy` with the device.
+    pub(super) fn check_withdraw(&self, volume: &str) -> Result<()> {
+        for (name, disk) in lock(&self.disks).iter() {
+            if name == volume && disk.in_use()? {
+                let disk = disk.path().display().to_string();
+                let what = format!("{disk} is in use: unmount what lies on it first");
+                return Err(Error::new(ErrorKind::Busy, what));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a volume, or all, out of service: no new NBD connection finds it, NVMe hosts are told that
-    /// it is gone, and its file is unmounted. Blocks while the kernel writes back what it has of the file.
+    /// it is gone, its file is unmounted, and its block device is removed, or waits for the next process if it is in use.
+    /// Blocks while the kernel writes back what it has of the file.
     pub(super) fn withdraw(&self, volume: Option<&str>) {
         for exports in lock(&self.nbd).iter() {
             if let Some(volume) = volume {
@@ -329,15 +387,17 @@ impl Shared {
                 subsystem.remove(volume);
             }
         }
-        let mounts: Vec<_> = {
-            let mut mounts = lock(&self.mounts);
-            let (gone, stay) = mounts
-                .drain(..)
-                .partition(|(name, _)| volume.is_none_or(|volume| volume == name));
-            *mounts = stay;
-            gone
-        };
-        for (name, mount) in mounts {
+        for (name, disk) in take(&self.disks, volume) {
+            let path = disk.path().display().to_string();
+            match disk.detach() {
+                Ok(Left::Removed) => tracing::info!("volume {name:?}: {path} is removed"),
+                Ok(Left::Waiting) => tracing::warn!(
+                    "volume {name:?}: {path} is in use: its users wait until this volume is served again"
+                ),
+                Err(error) => tracing::warn!("volume {name:?}: {}", error.report()),
+            }
+        }
+        for (name, mount) in take(&self.mounts, volume) {
             let file = mount.file().display().to_string();
             match mount.unmount() {
                 Ok(true) => tracing::info!("volume {name:?}: {file} is unmounted"),

@@ -3,7 +3,7 @@
 //!
 //! What can be seen is checked: paths under a FUSE export, and file systems whose block device is, down
 //! through partitions and device-mapper, a loop device on a file of an export, or an NBD device whose
-//! client is connected to one of our addresses.
+//! client is connected to one of our addresses, or a ublk device of ours.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_frontend::ublk;
 
+use crate::config::places::UBLK_AT;
 use crate::config::{Config, DeviceKind, Listen, Nbd, Protocol};
 
 /// Checks all paths that the daemon writes to.
@@ -50,6 +52,14 @@ struct Served {
     addresses: Vec<String>,
     /// TCP ports of NVMe subsystems.
     nvme_ports: Vec<u16>,
+    /// Names of block devices.
+    disks: Vec<String>,
+}
+
+/// The last part of a block device's path.
+fn disk(number: u32) -> String {
+    let path = ublk::path(number);
+    path.file_name().unwrap_or_default().display().to_string()
 }
 
 impl Served {
@@ -58,6 +68,7 @@ impl Served {
             directories: Vec::new(),
             addresses: Vec::new(),
             nvme_ports: Vec::new(),
+            disks: Vec::new(),
         };
         for export in &config.exports {
             match &export.protocol {
@@ -77,6 +88,7 @@ impl Served {
                 Protocol::NvmeTcp(target) if target.listen.port() != 0 => {
                     served.nvme_ports.push(target.listen.port());
                 }
+                Protocol::Ublk(number) => served.disks.push(disk(*number)),
                 // A virtual machine's disk is none of this machine's.
                 Protocol::Nbd(_) | Protocol::NvmeTcp(_) | Protocol::VhostUserBlk(_) => {}
             }
@@ -90,12 +102,17 @@ impl Served {
             directories: Vec::new(),
             addresses: Vec::new(),
             nvme_ports: Vec::new(),
+            disks: Vec::new(),
         };
         for place in listening {
             if let Some((_, file)) = place.split_once(" is the file ") {
                 served
                     .directories
                     .extend(Path::new(file).parent().map(Path::to_path_buf));
+            } else if let Some(disk) = place.strip_prefix(UBLK_AT) {
+                served
+                    .disks
+                    .extend(disk.rsplit('/').next().map(str::to_owned));
             } else if let Some((_, socket)) = place.split_once("?socket=") {
                 served.addresses.push(socket.to_owned());
             } else if let Some(address) = place
@@ -163,6 +180,10 @@ impl Served {
                 let device = node.file_name().unwrap_or_default().display();
                 format!("the NBD export {address}, through {device}")
             });
+        }
+        let name = node.file_name().unwrap_or_default();
+        if self.disks.iter().any(|disk| **disk == *name) {
+            return Some(format!("the ublk export /dev/{}", name.display()));
         }
         if let Some(export) = self.nvme_path(&node.join("device")) {
             return Some(export);
@@ -256,6 +277,7 @@ mod tests {
             directories: vec!["/run/forebay/db".into()],
             addresses: vec!["/run/forebay/db.sock".into(), "10809".into()],
             nvme_ports: vec![4420],
+            disks: vec!["ublkb3".into()],
         }
     }
 
@@ -275,12 +297,14 @@ mod tests {
             "NBD: nbds://[::1]:10809/db",
             "NVMe/TCP: nvme-tcp://127.0.0.1:4420/nqn.2026-11.io.forebay:db is volume \"db\", namespace 1",
             "FUSE: volume \"db\" is the file /run/forebay/db/db",
+            "ublk: volume \"db\" is /dev/ublkb3",
             "control on /run/forebay/control.sock",
         ];
         let at = Served::at(&listening.map(str::to_owned));
         assert_eq!(at.directories, served().directories);
         assert_eq!(at.addresses, served().addresses);
         assert_eq!(at.nvme_ports, served().nvme_ports);
+        assert_eq!(at.disks, served().disks);
     }
 
     #[test]
@@ -308,6 +332,9 @@ mod tests {
         .expect("written");
         let path = make("nvme2n1/device/nvme2");
         std::fs::write(path.join("address"), "traddr=::1,trsvcid=4420\n").expect("written");
+        let part = make("ublkb3/ublkb3p1");
+        std::fs::write(part.join("partition"), "1\n").expect("written");
+        make("ublkb4");
         let foreign = make("nvme3n1/device");
         std::fs::write(foreign.join("address"), "traddr=10.0.0.1,trsvcid=4421\n").expect("written");
         let found = |name: &str| served().holds_node(&sys.join(name), &sys, 0);
@@ -318,6 +345,8 @@ mod tests {
         assert!(found("nvme1n1").is_some_and(|what| what.contains("NVMe/TCP")));
         assert!(found("nvme2n1").is_some());
         assert_eq!(found("nvme3n1"), None);
+        assert!(found("ublkb3/ublkb3p1").is_some_and(|what| what.contains("ublk")));
+        assert_eq!(found("ublkb4"), None);
         std::fs::remove_dir_all(&sys).expect("it was there");
     }
 

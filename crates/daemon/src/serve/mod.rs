@@ -1,6 +1,6 @@
 //! `forebay serve`: the process around a stack.
 //!
-//! Threads: the *engine* reactor runs the stack; NBD and NVMe/TCP connections are spread over it and the other
+//! Threads: the *engine* reactor runs the stack; NBD and NVMe/TCP connections and the queues of disks are spread over it and the other
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
@@ -24,14 +24,14 @@ use forebay_io::system;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, Export, Io, Protocol};
+use crate::config::{Config, Export, Io};
 use crate::control;
 use crate::stack::Wishes;
 use engine::Engine;
 use exports::{Reactors, Running};
 use record::Recordings;
 
-/// Memory that is taken for requests in flight where a volume is a file of this machine's: what FUSE
+/// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
 /// admits (32 MiB), rounded up to powers of two, and as much again on free lists.
 const RESERVE_BYTES: usize = 128 << 20;
 
@@ -55,10 +55,10 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     }
     guard::check(&config)?;
     config.check_machine(!wishes.all_without_cache(&config), None)?;
-    let fuse = |export: &Export| matches!(export.protocol, Protocol::Fuse(_));
-    let fuse = config.exports.iter().any(fuse);
+    let local = |export: &Export| export.protocol.is_local();
+    let local = config.exports.iter().any(local);
     if let Err(error) = system::io_flusher() {
-        match fuse {
+        match local {
             // A file system on the volume may be what the kernel empties to find memory.
             true => tracing::info!("{}", error.report()),
             false => tracing::debug!("{}", error.report()),
@@ -86,7 +86,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let mut running = Running::new(engine.clone());
         let mut watch = watch::Watch::default();
         let recordings = Arc::new(Recordings::default());
-        let started = running.start(&config).await;
+        let started = running.start(&config, wishes).await;
         let result = match started {
             Ok(()) => {
                 let mut listening = running.listening();
@@ -94,7 +94,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
-                if fuse {
+                if local {
                     system::reserve_memory(RESERVE_BYTES);
                 }
                 announce(&engine, listening, running.reactors()).await?;

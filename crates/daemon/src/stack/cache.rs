@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
-    BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, EarlyMap, FormatOptions, LostRange,
+    BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, EarlyMap, FormatOptions,
     OpeningProgress, RecoveryReport,
 };
 use forebay_io::rt;
@@ -275,7 +275,10 @@ pub(crate) fn unreadable(
     match error.kind() {
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
-            format!("there is no cache on {what}: make one with `forebay format{devices}`"),
+            format!(
+                "there is no cache on {what}: make one with `forebay format{devices}`, unless there was one: then put its \
+                 device back, or a copy of it, since what was acknowledged and not yet written back IS LOST with it"
+            ),
         ),
         ErrorKind::Corrupt => error.context(format!(
             "the cache on {what} cannot be opened, and what it holds cannot be told. If there is a copy of \
@@ -385,7 +388,21 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             "units of the bit-tree could not be believed: all blocks under them count as dirty and are written back; nothing is lost"
         );
     }
-    for lost in coalesced(&recovery.lost) {
+    if recovery.unverified_bytes > 0 {
+        tracing::warn!(
+            bytes = recovery.unverified_bytes,
+            "cached data that may have been overwritten shortly before the crash, or never had a checksum, is believed as it is, and written back where it counts as dirty: of rot in it nothing could tell"
+        );
+    }
+    for range in &recovery.doubted {
+        tracing::warn!(
+            volume = range.volume,
+            offset = range.offset,
+            len = range.len,
+            "kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise: check what was stored there"
+        );
+    }
+    for lost in &recovery.lost {
         tracing::error!(
             volume = lost.volume,
             offset = lost.offset,
@@ -393,20 +410,4 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             "acknowledged and not flushed, and lost: a flush of the cache failed"
         );
     }
-}
-
-/// Neighbouring ranges as one.
-fn coalesced(lost: &[LostRange]) -> Vec<LostRange> {
-    let mut sorted = lost.to_vec();
-    sorted.sort_unstable_by(|a, b| (&a.volume, a.offset).cmp(&(&b.volume, b.offset)));
-    let mut ranges: Vec<LostRange> = Vec::new();
-    for next in sorted {
-        match ranges.last_mut() {
-            Some(last) if last.volume == next.volume && next.offset <= last.offset + last.len => {
-                last.len = last.len.max(next.offset + next.len - last.offset);
-            }
-            _ => ranges.push(next),
-        }
-    }
-    ranges
 }

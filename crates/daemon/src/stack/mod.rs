@@ -8,6 +8,7 @@ mod control;
 mod devices;
 mod diverge;
 pub(crate) mod journal;
+mod lines;
 mod offload;
 mod scrub;
 mod status;
@@ -25,6 +26,7 @@ use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use cache::{check_block_sizes, check_checksums, check_dirty_tracking, unreadable};
 pub(crate) use devices::{connect, odd_end, open_path};
+pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 
 /// What is asked of one start, beyond the configuration.
@@ -55,6 +57,22 @@ impl Wishes {
             }
         }
         Ok(())
+    }
+
+    /// Why a volume, as it is served now, may lack writes that an earlier process acknowledged, if that was asked for.
+    #[must_use]
+    pub fn gap(&self, volume: &str) -> Option<String> {
+        let named = |list: &[String]| list.iter().any(|name| name == volume);
+        let asked = if named(&self.without_cache) {
+            "--without-cache"
+        } else if named(&self.discard_stale_dirty) {
+            "--discard-stale-dirty"
+        } else if self.accept_journal_loss {
+            "--accept-journal-loss"
+        } else {
+            return None;
+        };
+        Some(format!("this start was asked for with {asked}"))
     }
 
     /// Whether no volume is to be served from the cache: then it is not opened, since it may be the

@@ -12,6 +12,7 @@ use super::*;
 
 mod checksums;
 mod early;
+mod lines;
 mod remote;
 
 struct Scratch(PathBuf);

@@ -83,7 +83,7 @@ fn a_place_in_the_configuration_is_named_once() {
     let config = place.path("forebay.toml");
     std::fs::write(place.path("cache"), vec![0; 1 << 20]).expect("written");
     let expected = format!(
-        "forebay: {}:13: there is no cache on device \"ssd\": make one with `forebay format --cache {}` \
+        "forebay: {}:13: there is no cache on device \"ssd\": make one with `forebay format --cache {}`, unless there was one: then put its device back, or a copy of it, since what was acknowledged and not yet written back IS LOST with it \
          (not found)\n",
         config.display(),
         place.path("cache").display()
@@ -149,6 +149,9 @@ fn one_damaged_superblock_is_told_of_and_mended_and_two_are_the_end() {
     damage(&cache, 1);
     let checked = place.run(&check);
     assert_eq!(checked.status.code(), Some(3), "{checked:?}");
+    let asked = place.run(&["check", text(&config), "--json"]).stdout;
+    let object: serde_json::Value = serde_json::from_slice(&asked).expect("an object");
+    assert_eq!(object["error"]["kind"], "corrupt", "{object}");
     let serve = place.refused(&["serve", text(&config)]);
     for said in [String::from_utf8_lossy(&checked.stderr).into_owned(), serve] {
         for part in [

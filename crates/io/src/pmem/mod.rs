@@ -14,7 +14,9 @@
 //!   survived.
 //! - **Publication.** Hence nothing may need more than 8 bytes to change at once: make the rest durable,
 //!   then publish it with one [`Pmem::store_u64`] or [`Pmem::store_u32`], aligned.
-//! - **Process death** loses nothing that was stored; a copy of many bytes may have got as far as it got.
+//! - **Process death** loses nothing that was stored; a copy of many bytes may have got as far as it got. What was
+//!   flushed or streamed is durable by then: the kernel, which ends a thread, fences on the way (an interrupt drains
+//!   the processor's buffers).
 //! - **Media errors.** [`Pmem::read`] may fail. Loads of single words cannot tell: on real media a load from
 //!   a line that cannot be corrected raises SIGBUS, which ends the process.
 //!

@@ -184,6 +184,7 @@ impl Driver {
                 socket: Rc::clone(socket),
                 _hold: hold,
                 accepts: matches!(step, SocketStep::Accept { .. }),
+                left_behind: step.is_left_behind(),
                 state,
             }));
         if !closed {
@@ -359,7 +360,8 @@ impl Driver {
         }
     }
 
-    /// Refuses new operations, cancels those on sockets and waits for the end of those in flight.
+    /// Refuses new operations, cancels those on sockets and waits for the end of those in flight, but for those that
+    /// only a driver ends: the kernel gives these up with the ring.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         loop {

@@ -85,6 +85,12 @@ pub(crate) enum SocketStep {
         address: *const libc::sockaddr,
         len: libc::socklen_t,
     },
+    /// A command that io_uring passes through to the driver behind the descriptor.
+    Command {
+        fd: RawFd,
+        number: u32,
+        argument: [u8; 16],
+    },
 }
 
 fn outcome(returned: i64) -> i32 {
@@ -165,8 +171,15 @@ impl SocketStep {
             | Self::SendMessage { fd, .. }
             | Self::Accept { fd }
             | Self::Poll { fd }
-            | Self::Connect { fd, .. } => fd,
+            | Self::Connect { fd, .. }
+            | Self::Command { fd, .. } => fd,
         }
+    }
+
+    /// Whether the step ends when the driver behind the descriptor says so, and not before, and touches no memory
+    /// of this process: it is left behind when the ring is closed.
+    pub(crate) const fn is_left_behind(&self) -> bool {
+        matches!(self, Self::Command { .. })
     }
 
     /// Whether the step waits for the socket to become readable (else: writable).
@@ -222,6 +235,8 @@ impl SocketStep {
                 // SAFETY: the operation keeps the address alive.
                 i64::from(unsafe { libc::connect(fd, address, len) })
             }
+            // There is no other way to a driver than io_uring.
+            Self::Command { .. } => return Some(-libc::EOPNOTSUPP),
         };
         match (self, -outcome(returned)) {
             // A unix socket whose listener's queue is full never becomes ready: the caller retries.

@@ -38,15 +38,19 @@
 //! wait goes nowhere; see [`Stopper::is_stopped`].
 //!
 //! A [`SimPmem`] keeps what [`Pmem`](crate::pmem::Pmem) promises, and nothing more: its contract stands at the
-//! top of [`crate::pmem`]. It is apart from [`World`]: loads and stores take no time and no task waits for
-//! them.
+//! top of [`crate::pmem`]. Loads and stores take no time and no task waits for them. One of a world
+//! ([`World::add_memory`]) is cut off with it, between any two of its steps: what was stored and not both flushed and
+//! fenced is lost with the power, or not, in pieces of 8 bytes. A process that dies within a call leaves what
+//! it was storing there in such pieces, too.
 //!
 //! What is *not* simulated: misdirected and lost writes that are reported as done, and reads that return
 //! old data once.
 //!
 //! `FOREBAY_SIM_TRACE=1` prints every operation to standard error.
 
+mod cut;
 mod disk;
+mod inline;
 mod media;
 mod pmem;
 mod rng;

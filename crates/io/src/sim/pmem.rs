@@ -10,6 +10,8 @@
 //! ([`SimPmem::crash`]): one run explores as many crashes as it has steps. Flushes and fences are known by
 //! their places in the source, so that a test can leave each out and must find it missing.
 
+mod word;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::Location;
@@ -17,11 +19,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 
+use super::cut::Cut;
 use super::rng::Rng;
+use super::world::tracing_enabled;
 use crate::pmem::{LINE_BYTES, Pmem};
+use word::Word;
 
 const WORD_BYTES: u64 = 8;
 const PAGE_BYTES: u64 = 4096;
+/// What is counted as a medium's own unit.
+const UNIT_BYTES: u64 = 256;
 const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
 
 type Page = [u64; PAGE_WORDS];
@@ -65,10 +72,15 @@ pub struct PmemCounts {
     pub stores: u64,
     /// Bytes stored round the caches.
     pub streamed_bytes: u64,
+    /// Units of 256 bytes that were stored into so, each stream by itself: what a medium with such units writes inside if
+    /// it combines nothing.
+    pub streamed_units: u64,
     /// Lines flushed.
     pub flushed_lines: u64,
     /// Fences.
     pub fences: u64,
+    /// Bits that rotted.
+    pub rotted: u64,
 }
 
 type Observer = Arc<dyn Fn(&SimPmem, PmemStep) + Send + Sync>;
@@ -76,10 +88,12 @@ type Observer = Arc<dyn Fn(&SimPmem, PmemStep) + Send + Sync>;
 /// Simulated byte-addressable memory; all zeroes when it is new.
 pub struct SimPmem {
     size_bytes: u64,
+    /// When the process that uses it is cut off, in a world.
+    cut: Option<Arc<Cut>>,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     /// What loads see. Pages of zeroes are not there.
     seen: Vec<Option<Arc<Page>>>,
@@ -94,40 +108,6 @@ struct State {
     observer: Option<Observer>,
     sites: BTreeSet<PmemSite>,
     left_out: Option<PmemSite>,
-}
-
-/// A word's life since it was durable.
-#[derive(Default)]
-struct Word {
-    /// The values that it had, oldest first.
-    values: Vec<u64>,
-    /// How many of them strands have flushed.
-    flushed: Vec<(u32, usize)>,
-}
-
-impl Word {
-    fn flush(&mut self, strand: u32) {
-        let reach = self.values.len();
-        match self.flushed.iter_mut().find(|(other, _)| *other == strand) {
-            Some((_, old)) => *old = reach,
-            None => self.flushed.push((strand, reach)),
-        }
-    }
-
-    /// The strand has fenced: the value that is durable now, if any more is.
-    fn fence(&mut self, strand: u32) -> Option<u64> {
-        let index = self
-            .flushed
-            .iter()
-            .position(|(other, _)| *other == strand)?;
-        let (_, reach) = self.flushed.swap_remove(index);
-        let durable = *self.values.get(reach.checked_sub(1)?)?;
-        self.values.drain(..reach);
-        for (_, other) in &mut self.flushed {
-            *other = other.saturating_sub(reach);
-        }
-        Some(durable)
-    }
 }
 
 fn load(pages: &[Option<Arc<Page>>], word: u64) -> u64 {
@@ -145,6 +125,40 @@ fn store(pages: &mut [Option<Arc<Page>>], word: u64, value: u64) {
 }
 
 impl State {
+    fn holding(pages: Vec<Option<Arc<Page>>>) -> Self {
+        Self {
+            seen: pages.clone(),
+            durable: pages,
+            ..Self::default()
+        }
+    }
+
+    /// What power loss would leave.
+    fn surviving(&self, survival: Survival) -> Vec<Option<Arc<Page>>> {
+        let mut pages = self.durable.clone();
+        let rng = match survival {
+            Survival::Random(seed) => Rng::new(seed),
+            _ => Rng::new(0),
+        };
+        // Words of few or of most lines survive, as it happens.
+        let eighths = rng.below(9);
+        for (index, (&number, word)) in self.undurable.iter().enumerate() {
+            let newest = word.values.len();
+            let kept = match survival {
+                Survival::None => 0,
+                Survival::All => newest,
+                Survival::Only(one) => newest * usize::from(one == index),
+                Survival::AllBut(one) => newest * usize::from(one != index),
+                Survival::Random(_) if rng.chance(eighths, 8) => 1 + rng.index(newest),
+                Survival::Random(_) => 0,
+            };
+            if let Some(value) = kept.checked_sub(1).map(|last| word.values[last]) {
+                store(&mut pages, number, value);
+            }
+        }
+        pages
+    }
+
     fn put(&mut self, word: u64, value: u64) {
         // What never differed from the durable value need not be remembered.
         if value == load(&self.seen, word) && !self.undurable.contains_key(&word) {
@@ -206,19 +220,31 @@ impl SimPmem {
             size_bytes > 0 && size_bytes.is_multiple_of(PAGE_BYTES),
             "whole pages"
         );
-        Self::holding(size_bytes, vec![None; (size_bytes / PAGE_BYTES) as usize])
+        let pages = vec![None; (size_bytes / PAGE_BYTES) as usize];
+        Self::with(size_bytes, None, State::holding(pages))
     }
 
-    fn holding(size_bytes: u64, pages: Vec<Option<Arc<Page>>>) -> Arc<Self> {
-        let state = State {
-            seen: pages.clone(),
-            durable: pages,
-            ..State::default()
-        };
+    /// A memory of zeroes in a world.
+    pub(super) fn in_world(size_bytes: u64, cut: Arc<Cut>) -> Arc<Self> {
+        let state = Self::new(size_bytes).state().clone();
+        Self::with(size_bytes, Some(cut), state)
+    }
+
+    fn with(size_bytes: u64, cut: Option<Arc<Cut>>, state: State) -> Arc<Self> {
         Arc::new(Self {
             size_bytes,
+            cut,
             state: Mutex::new(state),
         })
+    }
+
+    /// A copy in another world, with what is not durable. Nobody observes it.
+    pub(super) fn fork(&self, cut: Arc<Cut>) -> Arc<Self> {
+        let state = State {
+            observer: None,
+            ..self.state().clone()
+        };
+        Self::with(self.size_bytes, Some(cut), state)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -229,31 +255,24 @@ impl SimPmem {
     /// durable. What is spoiled stays so.
     #[must_use]
     pub fn crash(&self, survival: Survival) -> Arc<Self> {
-        let state = self.state();
-        let mut pages = state.durable.clone();
-        let rng = match survival {
-            Survival::Random(seed) => Rng::new(seed),
-            _ => Rng::new(0),
+        let (pages, spoiled) = {
+            let state = self.state();
+            (state.surviving(survival), state.spoiled.clone())
         };
-        // Words of few or of most lines survive, as it happens.
-        let eighths = rng.below(9);
-        for (index, (&number, word)) in state.undurable.iter().enumerate() {
-            let newest = word.values.len();
-            let kept = match survival {
-                Survival::None => 0,
-                Survival::All => newest,
-                Survival::Only(one) => newest * usize::from(one == index),
-                Survival::AllBut(one) => newest * usize::from(one != index),
-                Survival::Random(_) if rng.chance(eighths, 8) => 1 + rng.index(newest),
-                Survival::Random(_) => 0,
-            };
-            if let Some(value) = kept.checked_sub(1).map(|last| word.values[last]) {
-                store(&mut pages, number, value);
-            }
-        }
-        let after = Self::holding(self.size_bytes, pages);
-        after.state().spoiled.clone_from(&state.spoiled);
-        after
+        let state = State {
+            spoiled,
+            ..State::holding(pages)
+        };
+        Self::with(self.size_bytes, None, state)
+    }
+
+    /// Leaves in this memory what survives, all of it durable.
+    pub(super) fn lose(&self, survival: Survival) {
+        let state = &mut *self.state();
+        let pages = state.surviving(survival);
+        (state.seen, state.durable) = (pages.clone(), pages);
+        state.undurable.clear();
+        state.covered.clear();
     }
 
     /// How many words would not all survive power loss now.
@@ -308,20 +327,38 @@ impl SimPmem {
             1 << (byte % WORD_BYTES * 8 + u64::from(bit)),
         );
         let state = &mut *self.state();
+        state.counts.rotted += 1;
         for pages in [&mut state.seen, &mut state.durable] {
             let value = load(pages, word) ^ flip;
             store(pages, word, value);
         }
     }
 
-    /// Panics outside the memory. The observer sees the step before it is taken.
-    fn step(&self, step: PmemStep, offset: u64, len: u64, align: u64) -> MutexGuard<'_, State> {
+    /// Panics outside the memory. The observer sees the step before it is taken. None if the process is over.
+    fn step(
+        &self,
+        step: PmemStep,
+        offset: u64,
+        len: u64,
+        align: u64,
+    ) -> Option<MutexGuard<'_, State>> {
         self.check(offset, len, align);
         let observer = self.state().observer.clone();
         if let Some(observer) = observer {
             observer(self, step);
         }
-        self.state()
+        if let Some(cut) = &self.cut {
+            if cut.is_stopped() || cut.stops_before_io() {
+                return None;
+            }
+            if tracing_enabled() {
+                let (nth, step) = (cut.io_count(), format!("{step:?}"));
+                eprintln!("           io {nth:>5} {step:<11} memory     {offset:>19} +{len}");
+            }
+            // It has its effect, and nothing comes after it.
+            let _ = cut.stops_after_io();
+        }
+        Some(self.state())
     }
 
     fn check(&self, offset: u64, len: u64, align: u64) {
@@ -376,7 +413,9 @@ impl Pmem for SimPmem {
     }
 
     fn store_u32(&self, offset: u64, value: u32) {
-        let mut state = self.step(PmemStep::Store, offset, 4, 4);
+        let Some(mut state) = self.step(PmemStep::Store, offset, 4, 4) else {
+            return;
+        };
         let (word, shift) = (offset / WORD_BYTES, offset % WORD_BYTES * 8);
         let other = load(&state.seen, word) & !(0xffff_ffff << shift);
         state.put(word, other | u64::from(value) << shift);
@@ -384,7 +423,9 @@ impl Pmem for SimPmem {
     }
 
     fn store_u64(&self, offset: u64, value: u64) {
-        let mut state = self.step(PmemStep::Store, offset, 8, 8);
+        let Some(mut state) = self.step(PmemStep::Store, offset, 8, 8) else {
+            return;
+        };
         state.put(offset / WORD_BYTES, value);
         state.counts.stores += 1;
     }
@@ -392,7 +433,9 @@ impl Pmem for SimPmem {
     fn stream(&self, offset: u64, source: &Buf) {
         let len = source.len() as u64;
         assert!(len.is_multiple_of(LINE_BYTES), "a stream of {len} bytes");
-        let mut state = self.step(PmemStep::Stream, offset, len, LINE_BYTES);
+        let Some(mut state) = self.step(PmemStep::Stream, offset, len, LINE_BYTES) else {
+            return;
+        };
         let first = offset / WORD_BYTES;
         for (word, bytes) in (first..).zip(source.to_vec().chunks_exact(WORD_BYTES as usize)) {
             let bytes = bytes.try_into().expect("chunks of a word");
@@ -403,11 +446,14 @@ impl Pmem for SimPmem {
             state.spoiled.remove(&line);
         }
         state.counts.streamed_bytes += len;
+        state.counts.streamed_units += (offset + len).div_ceil(UNIT_BYTES) - offset / UNIT_BYTES;
     }
 
     fn flush(&self, offset: u64, len: u64) {
         let at = Location::caller();
-        let mut state = self.step(PmemStep::Flush, offset, len, 1);
+        let Some(mut state) = self.step(PmemStep::Flush, offset, len, 1) else {
+            return;
+        };
         let lines = offset / LINE_BYTES..(offset + len).div_ceil(LINE_BYTES);
         state.counts.flushed_lines += lines.end - lines.start;
         if !state.reach(PmemStep::Flush, at) {
@@ -418,7 +464,9 @@ impl Pmem for SimPmem {
 
     fn fence(&self) {
         let at = Location::caller();
-        let mut state = self.step(PmemStep::Fence, 0, 0, 1);
+        let Some(mut state) = self.step(PmemStep::Fence, 0, 0, 1) else {
+            return;
+        };
         state.counts.fences += 1;
         if !state.reach(PmemStep::Fence, at) {
             state.fence();

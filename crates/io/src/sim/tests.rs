@@ -4,6 +4,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDeviceExt, Buf};
 
 use super::*;
+use crate::pmem::Pmem;
 use crate::rt;
 use crate::sync::Promise;
 
@@ -134,6 +135,59 @@ fn the_stop_falls_before_or_after_the_effect() {
         world.crash_power(Keep::None);
         assert_eq!(world.disks()[0].peek(0, 1), [expected], "{stop:?}");
     }
+}
+
+#[test]
+fn a_memory_is_cut_off_between_its_steps_and_its_copy_is_apart() {
+    let life = |stop| {
+        let mut world = World::new(3);
+        let memory = world.add_memory(4096);
+        world.set_stop(stop);
+        let outcome = world.run(1, async move {
+            memory.stream(0, &filled(1, 64));
+            memory.fence();
+            memory.stream(0, &filled(2, 64));
+        });
+        (world, outcome)
+    };
+    let word = |byte: u8| u64::from_le_bytes([byte; 8]);
+    for (stop, visible, durable) in [
+        (Stop::BeforeIo(1), 0, 0),
+        (Stop::AfterIo(1), 1, 0),
+        (Stop::BeforeIo(2), 1, 0),
+        (Stop::AfterIo(2), 1, 1),
+        (Stop::AfterIo(3), 2, 1),
+    ] {
+        let (world, outcome) = life(Some(stop));
+        assert_eq!(outcome, Outcome::Crashed, "{stop:?}");
+        let found = |world: &World| world.memories()[0].load_u64(56);
+        assert_eq!(found(&world), word(visible), "{stop:?}");
+        let words = if visible == durable { 0 } else { 8 };
+        assert_eq!(world.unflushed(), words, "{stop:?}");
+        for (keep, expected) in [
+            (Keep::None, durable),
+            (Keep::All, visible),
+            (Keep::Disk(0), visible),
+            (Keep::Disk(1), durable),
+        ] {
+            let copy = world.fork();
+            copy.crash_power(keep);
+            assert_eq!(found(&copy), word(expected), "{stop:?}, {keep:?}");
+            assert_eq!(copy.unflushed(), 0);
+        }
+        if words > 0 {
+            for (keep, expected) in [(Keep::Only(7), visible), (Keep::AllBut(7), durable)] {
+                let copy = world.fork();
+                copy.crash_power(keep);
+                assert_eq!(found(&copy), word(expected), "{stop:?}, {keep:?}");
+            }
+        }
+        world.crash_process(1);
+        assert_eq!(world.unflushed(), 0, "the kernel has fenced");
+    }
+    let (world, outcome) = life(None);
+    assert_eq!(outcome, Outcome::Finished(()));
+    assert_eq!(world.unflushed(), 0);
 }
 
 #[test]

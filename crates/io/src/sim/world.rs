@@ -3,18 +3,21 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forebay_block::{Completion, ErrorKind, Request};
+use forebay_block::{BlockDevice, Completion, ErrorKind, Request};
 
+use super::cut::Cut;
 use super::disk::{DiskConfig, SimDisk};
+use super::inline::Inline;
 use super::media::Part;
+use super::pmem::{SimPmem, Survival};
 use super::rng::Rng;
 use crate::rt::{self, Executor};
 
-/// Where a run is cut off. I/Os are writes, write-zeroes, discards and flushes on any device, in the
-/// order of their submission, counted from one since the stop was set.
+/// Where a run is cut off. I/Os are writes, write-zeroes, discards and flushes on any device, and stores, flushes
+/// and fences on any memory, in the order of their submission, counted from one since the stop was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// When the n-th I/O is submitted; it never arrives at its device.
@@ -26,7 +29,8 @@ pub enum Stop {
 }
 
 /// What of the unflushed writes survives power loss. Writes are counted from zero over all devices
-/// in the order of their submission; [`World::unflushed`] says how many there are.
+/// in the order of their submission, and after them the words of memories that are not durable;
+/// [`World::unflushed`] says how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Nothing.
@@ -37,11 +41,11 @@ pub enum Keep {
     Only(usize),
     /// All but the i-th.
     AllBut(usize),
-    /// All on one device (in the order in which devices were added), nothing on the others.
+    /// All on one device (in the order in which devices were added, memories behind them), nothing on the others.
     Disk(usize),
-    /// A seeded subset, each write wholly, not at all, or torn between logical blocks.
+    /// A seeded subset, each write wholly, not at all, or torn between logical blocks; of memories, word by word.
     Random(u64),
-    /// Of each write a seeded half of its logical blocks.
+    /// Of each write a seeded half of its logical blocks; of memories, word by word.
     Torn(u64),
 }
 
@@ -63,9 +67,7 @@ const POLL_LIMIT: u64 = 5_000_000;
 
 /// What a world's devices share.
 pub(super) struct Shared {
-    stop: Cell<Option<Stop>>,
-    stopped: Cell<bool>,
-    io_count: Cell<u64>,
+    cut: Arc<Cut>,
     next_id: Cell<u64>,
     abandoned: RefCell<Vec<Completion>>,
     digest: Cell<u64>,
@@ -73,7 +75,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.get()
+        self.cut.is_stopped()
     }
 
     /// Keeps a completion that nobody will hear until the process is gone.
@@ -83,20 +85,11 @@ impl Shared {
 
     /// Counts an I/O. Whether the world stops before it.
     pub(super) fn stops_before_io(&self) -> bool {
-        self.io_count.set(self.io_count.get() + 1);
-        self.stop_if(Stop::BeforeIo(self.io_count.get()))
+        self.cut.stops_before_io()
     }
 
     pub(super) fn stops_after_io(&self) -> bool {
-        self.stop_if(Stop::AfterIo(self.io_count.get()))
-    }
-
-    fn stop_if(&self, here: Stop) -> bool {
-        let stop = self.stop.get() == Some(here);
-        if stop {
-            self.stopped.set(true);
-        }
-        stop
+        self.cut.stops_after_io()
     }
 
     pub(super) fn next_id(&self) -> u64 {
@@ -123,7 +116,7 @@ impl Shared {
             eprintln!(
                 "{:>10.6} io {:>5} {what:<11} {disk:<10} {:<9} {:>9} +{}{}",
                 rt::now().as_secs_f64(),
-                self.io_count.get(),
+                self.cut.io_count(),
                 op.1,
                 request.offset,
                 request.len,
@@ -146,7 +139,7 @@ fn format_op(request: &Request) -> (u64, &'static str) {
     }
 }
 
-fn tracing_enabled() -> bool {
+pub(super) fn tracing_enabled() -> bool {
     static ENABLED: OnceLock<bool> = OnceLock::new();
     *ENABLED.get_or_init(|| std::env::var_os("FOREBAY_SIM_TRACE").is_some_and(|value| value == "1"))
 }
@@ -156,6 +149,7 @@ pub struct World {
     seed: u64,
     shared: Rc<Shared>,
     disks: Vec<SimDisk>,
+    memories: Vec<Arc<SimPmem>>,
 }
 
 impl std::fmt::Debug for World {
@@ -174,14 +168,13 @@ impl World {
         Self {
             seed,
             shared: Rc::new(Shared {
-                stop: Cell::new(None),
-                stopped: Cell::new(false),
-                io_count: Cell::new(0),
+                cut: Arc::default(),
                 next_id: Cell::new(0),
                 abandoned: RefCell::default(),
                 digest: Cell::new(0),
             }),
             disks: Vec::new(),
+            memories: Vec::new(),
         }
     }
 
@@ -199,6 +192,22 @@ impl World {
         &self.disks
     }
 
+    /// Adds byte-addressable memory, of zeroes.
+    ///
+    /// # Panics
+    /// As [`SimPmem::new`].
+    pub fn add_memory(&mut self, size_bytes: u64) -> Arc<SimPmem> {
+        let memory = SimPmem::in_world(size_bytes, Arc::clone(&self.shared.cut));
+        self.memories.push(Arc::clone(&memory));
+        memory
+    }
+
+    /// The memories in the order in which they were added.
+    #[must_use]
+    pub fn memories(&self) -> &[Arc<SimPmem>] {
+        &self.memories
+    }
+
     /// A copy of the world as it is, with its unflushed writes, to try another end on. Faults and
     /// stops are not copied.
     ///
@@ -207,9 +216,7 @@ impl World {
     #[must_use]
     pub fn fork(&self) -> Self {
         let shared = Rc::new(Shared {
-            stop: Cell::new(None),
-            stopped: Cell::new(self.shared.stopped.get()),
-            io_count: Cell::new(self.shared.io_count.get()),
+            cut: Arc::new(self.shared.cut.fork()),
             next_id: Cell::new(self.shared.next_id.get()),
             abandoned: RefCell::default(),
             digest: Cell::new(self.shared.digest.get()),
@@ -219,14 +226,16 @@ impl World {
             disks: (self.disks.iter())
                 .map(|disk| disk.fork(Rc::clone(&shared)))
                 .collect(),
+            memories: (self.memories.iter())
+                .map(|memory| memory.fork(Arc::clone(&shared.cut)))
+                .collect(),
             shared,
         }
     }
 
     /// Sets where the next run is cut off, and counts I/Os from zero.
     pub fn set_stop(&self, stop: Option<Stop>) {
-        self.shared.stop.set(stop);
-        self.shared.io_count.set(0);
+        self.shared.cut.set(stop);
     }
 
     /// A handle by which something inside a run can see or cause its end.
@@ -238,7 +247,7 @@ impl World {
     /// Write-like I/Os submitted since the stop was set.
     #[must_use]
     pub fn io_count(&self) -> u64 {
-        self.shared.io_count.get()
+        self.shared.cut.io_count()
     }
 
     /// A number that is the same for two runs if and, nearly, only if they did the same I/O at the
@@ -291,7 +300,7 @@ impl World {
         loop {
             while executor.collect() {
                 polls += 1;
-                if self.shared.stop_if(Stop::BeforePoll(polls)) {
+                if self.shared.cut.stop_if(Stop::BeforePoll(polls)) {
                     return Outcome::Crashed;
                 }
                 executor.run_ready(1);
@@ -318,7 +327,8 @@ impl World {
     /// The number of writes that power loss may take.
     #[must_use]
     pub fn unflushed(&self) -> usize {
-        self.unflushed_ids().len()
+        let words = self.memories.iter().map(|memory| memory.undurable_words());
+        self.unflushed_ids().len() + words.sum::<usize>()
     }
 
     fn unflushed_ids(&self) -> Vec<u64> {
@@ -352,8 +362,9 @@ impl World {
             disk.media().borrow_mut().lose_power(&rng, |id| match keep {
                 Keep::None => None,
                 Keep::All => Some(Part::All),
-                Keep::Only(one) => (id == ids[one]).then_some(Part::All),
-                Keep::AllBut(one) => (id != ids[one]).then_some(Part::All),
+                // Behind the writes come the words of memories.
+                Keep::Only(one) => (ids.get(one) == Some(&id)).then_some(Part::All),
+                Keep::AllBut(one) => (ids.get(one) != Some(&id)).then_some(Part::All),
                 Keep::Disk(one) => (index == one).then_some(Part::All),
                 Keep::Random(_) => match rng.below(3) {
                     0 => Some(Part::Some(rng.below(9))),
@@ -362,10 +373,26 @@ impl World {
                 Keep::Torn(_) => Some(Part::Some(4)),
             });
         }
+        let mut words_before = ids.len();
+        for (index, memory) in self.memories.iter().enumerate() {
+            let words = memory.undurable_words();
+            let here = |one: usize| one.checked_sub(words_before).filter(|word| *word < words);
+            memory.lose(match keep {
+                Keep::None => Survival::None,
+                Keep::All => Survival::All,
+                Keep::Only(one) => here(one).map_or(Survival::None, Survival::Only),
+                Keep::AllBut(one) => here(one).map_or(Survival::All, Survival::AllBut),
+                Keep::Disk(one) if one == self.disks.len() + index => Survival::All,
+                Keep::Disk(_) => Survival::None,
+                Keep::Random(_) | Keep::Torn(_) => Survival::Random(rng.draw()),
+            });
+            words_before += words;
+        }
         self.restart();
     }
 
-    /// The process dies; its devices live on and finish what was in flight, or not, as `seed` says.
+    /// The process dies; its devices live on and finish what was in flight, or not, as `seed` says. So it is with
+    /// what it was storing into memories; what it had stored there before the kernel makes durable when it ends it.
     pub fn crash_process(&self, seed: u64) {
         if tracing_enabled() {
             eprintln!("the process ends");
@@ -374,12 +401,15 @@ impl World {
             let rng = Rng::labelled(self.seed ^ seed, index as u64);
             disk.media().borrow_mut().lose_process(&rng);
         }
+        for (index, memory) in (self.disks.len()..).zip(&self.memories) {
+            let rng = Rng::labelled(self.seed ^ seed, index as u64);
+            memory.lose(Survival::Random(rng.draw()));
+        }
         self.restart();
     }
 
     fn restart(&self) {
-        self.shared.stopped.set(false);
-        self.shared.stop.set(None);
+        self.shared.cut.restart();
     }
 }
 
@@ -390,7 +420,7 @@ pub struct Stopper(Rc<Shared>);
 impl std::fmt::Debug for Stopper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Stopper")
-            .field(&self.0.stopped.get())
+            .field(&self.0.is_stopped())
             .finish()
     }
 }
@@ -399,11 +429,17 @@ impl Stopper {
     /// Whether the run is over: what a task still does before it next waits never happened.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.0.stopped.get()
+        self.0.is_stopped()
     }
 
     /// Ends the run when the current task next waits.
     pub fn stop(&self) {
-        self.0.stopped.set(true);
+        self.0.cut.stop();
+    }
+
+    /// A device that completes inline, of whose work nobody hears after the end.
+    #[must_use]
+    pub fn silences(&self, device: Rc<dyn BlockDevice>) -> Rc<dyn BlockDevice> {
+        Rc::new(Inline::new(Rc::clone(&self.0), device))
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use super::Superblock;
+use super::{SECTOR_BYTES, Superblock};
 use crate::tree::{DEFAULT_DEGREE, DEFAULT_LEVELS, Plane, Shape, TreePlace};
 
 /// How a cache knows after a crash which blocks are dirty though their records call them clean. Chosen when
@@ -79,7 +79,8 @@ fn tree_place(slots: u32, offset: u64, unit_bytes: u32) -> TreePlace {
     let shape = Shape::for_volume(u64::from(slots), DEFAULT_DEGREE, DEFAULT_LEVELS);
     TreePlace {
         offset,
-        unit_bytes,
+        // Its sectors are written and verified whole, on any media.
+        unit_bytes: unit_bytes.max(SECTOR_BYTES),
         // Of no volume: it covers the places of all.
         volume: 0,
         plane: Plane::Dirty,

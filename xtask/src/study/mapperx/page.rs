@@ -43,7 +43,7 @@ those with a tree run the `metadata` crate's own code, with one tree a volume, d
 - **exact**: a write of metadata for each client write that turns a block dirty. **none**: everything that is cached is written back, 100% of cached, for no metadata.
 - A trace that tells no operations is taken for writes altogether, which no cache sees; one that tells no times either is given so many requests a second as its publisher's words come to. Reads that bring in clean blocks are missing there.
 
-Nothing here is timed. What writes wait for on an emulated SSD (the paper's micro-benchmarks) is in [mapperx-timing.md](mapperx-timing.md); the time to the first I/O is not measured.";
+Nothing here is timed. What writes wait for on an emulated SSD (the paper's micro-benchmarks) is in [mapperx-timing.md](mapperx-timing.md); the time to the first I/O in [cold.md](cold.md).";
 
 /// The page as Markdown.
 pub(super) fn render(header: &Header, report: &Report<Trace>) -> String {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_block::{Context as _, Result};
+use forebay_block::{Context as _, ErrorKind, Result};
 use forebay_cache::{DataReport, Devices, LostRange, RepairOptions, RepairReport};
 use forebay_io::system;
 use serde_json::json;
@@ -46,9 +46,14 @@ pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> 
 pub(super) async fn repair(devices: &Devices, place: Place<'_>, data: bool) -> Result<Work> {
     let report = forebay_cache::repair(devices, &options(place, data)?)
         .await
-        .context(
-            || "the repair did not come to its end: nothing is worse than before, repair again",
-        )?;
+        .map_err(|error| {
+            let what = match error.kind() {
+                // Of the process journal: who decides is asked before anything is written.
+                ErrorKind::Lost => "the log was not repaired, since this is to be decided first, by how the daemon is started",
+                _ => "the repair did not come to its end: nothing is worse than before, repair again",
+            };
+            error.context(what)
+        })?;
     journal::remove(place.0, place.1);
     Ok(Work {
         repaired: true,
@@ -64,6 +69,11 @@ fn named(range: &LostRange) -> String {
 }
 
 impl Work {
+    /// Whether something was to be mended.
+    pub(super) const fn is_repair(&self) -> bool {
+        self.repaired
+    }
+
     /// Whether something is lost, or damaged still.
     pub(super) fn is_damaged(&self) -> bool {
         let forgotten = |data: &DataReport| data.forgotten_bytes > 0 && !self.repaired;

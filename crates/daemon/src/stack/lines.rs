@@ -1,0 +1,53 @@
+//! Metadata on byte-addressable media that is named by a path: no configuration says what lies there.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
+use std::path::Path;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Buf, Result};
+use forebay_device::file::FileDeviceOptions;
+use forebay_device::pmem::PmemDevice;
+use forebay_io::pmem::{Pmem as _, PmemMapping};
+use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
+
+use super::devices::open_path;
+
+/// Opens what holds a cache's metadata at `path`: a log in lines as the byte-addressable medium that it needs, which is
+/// opened for writing, and anything else as [`open_path`].
+///
+/// # Errors
+/// As [`open_path`], and as [`PmemDevice::open`].
+pub(crate) fn open_metadata(
+    path: &Path,
+    options: FileDeviceOptions,
+) -> Result<Rc<dyn BlockDevice>> {
+    match has_lines(path) {
+        true => Ok(PmemDevice::open(path, &options.name)?),
+        false => open_path(path, options),
+    }
+}
+
+/// Whether a superblock there says that the log is written in lines.
+fn has_lines(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    let kind = file.metadata().map(|found| found.file_type());
+    let copies = [0, COPY_STRIDE_BYTES];
+    if kind.is_ok_and(|kind| kind.is_char_device()) {
+        // It cannot be read, only mapped.
+        let Ok(memory) = PmemMapping::open(path, None) else {
+            return false;
+        };
+        let copy = Buf::zeroed(COPY_BYTES);
+        return memory.size_bytes() >= 2 * COPY_STRIDE_BYTES
+            && copies.into_iter().any(|at| {
+                memory.read(at, &copy).is_ok() && Superblock::tells_of_lines(&copy.to_vec())
+            });
+    }
+    let mut copy = vec![0; COPY_BYTES];
+    copies
+        .into_iter()
+        .any(|at| file.read_exact_at(&mut copy, at).is_ok() && Superblock::tells_of_lines(&copy))
+}

@@ -1,0 +1,80 @@
+//! Requests of the kernel, on the volume.
+
+use forebay_block::{BlockDeviceExt as _, Buf, ErrorKind, Request, Result};
+use forebay_wire::ublk::{Descriptor, FUA, NOUNMAP, SECTOR_BYTES, op};
+
+use super::driver::Port;
+use super::queue::{BUDGET_BYTES, Queue};
+
+/// Memory of a queue that is given back when it is dropped.
+struct Cost<'a, P: Port>(&'a Queue<P>, u64);
+
+impl<P: Port> Drop for Cost<'_, P> {
+    fn drop(&mut self) {
+        self.0.budget.release(self.1);
+    }
+}
+
+/// Does what a tag's request asks for; returns what the driver is told.
+pub(super) async fn run<P: Port>(queue: &Queue<P>, tag: u16, request: Descriptor) -> Result<i32> {
+    if request.op == op::FLUSH {
+        // It has no place: its first sector is the last number there is.
+        return queue.device.flush().await.map(|()| 0);
+    }
+    let offset = request.start_sector.checked_mul(SECTOR_BYTES);
+    let offset = offset.ok_or(ErrorKind::InvalidInput)?;
+    let len = u64::from(request.sectors) * SECTOR_BYTES;
+    let fua = request.flags & FUA != 0;
+    match request.op {
+        op::READ => {
+            let (buf, _cost) = buffer(queue, len).await?;
+            let read = Request::read(offset, buf.clone());
+            queue.device.start(read).await?;
+            queue.port.give(tag, &buf)?;
+            moved(len)
+        }
+        op::WRITE => {
+            let (buf, _cost) = buffer(queue, len).await?;
+            queue.port.take(tag, &buf)?;
+            let write = Request::write(offset, buf, fua);
+            queue.device.start(write).await?;
+            moved(len)
+        }
+        op::DISCARD => {
+            let discard = Request::discard(offset, len);
+            queue.device.start(discard).await.map(|()| 0)
+        }
+        op::WRITE_ZEROES => {
+            let unmap = request.flags & NOUNMAP == 0;
+            let zeroes = Request::write_zeroes(offset, len, fua, unmap);
+            queue.device.start(zeroes).await.map(|()| 0)
+        }
+        _ => Err(ErrorKind::Unsupported.into()),
+    }
+}
+
+/// How many bytes were moved, as the driver wants to know it.
+fn moved(len: u64) -> Result<i32> {
+    Ok(i32::try_from(len).map_err(|_| ErrorKind::InvalidInput)?)
+}
+
+/// A buffer, once there is memory for it.
+async fn buffer<P: Port>(queue: &Queue<P>, len: u64) -> Result<(Buf, Cost<'_, P>)> {
+    if len == 0 || len > BUDGET_BYTES {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    // Buffers come in powers of two.
+    let cost = len.next_power_of_two().max(4096);
+    queue.budget.acquire(cost).await;
+    let cost = Cost(queue, cost);
+    let buf = Buf::scratch(usize::try_from(len).map_err(|_| ErrorKind::InvalidInput)?);
+    Ok((buf, cost))
+}
+
+/// An error as the kernel's block layer knows it; what it does not know is an I/O error.
+pub(super) const fn errno(kind: ErrorKind) -> i32 {
+    match kind {
+        ErrorKind::NoSpace | ErrorKind::Unsupported | ErrorKind::TimedOut => kind.errno(),
+        _ => ErrorKind::Io.errno(),
+    }
+}

@@ -1,0 +1,216 @@
+//! The kernel's driver as a server sees it, and as this machine has it. The tests have another.
+
+use std::fs::{File, OpenOptions};
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
+use forebay_io::passthrough::{CommandDevice, Controller, View};
+use forebay_wire::ublk::{self, Control, DESCRIPTOR_BYTES, IO_BYTES};
+
+/// A driver.
+pub(super) trait Driver: Clone + Send + Sync + 'static {
+    type Node: Node;
+    /// What keeps others from using a block device alone.
+    type Claim;
+
+    /// Gives a control command with `data` for the driver to read and write; returns the result, which may be an error
+    /// number, negated, and the data. Blocks, at most for `patience`.
+    fn control(
+        &self,
+        number: u32,
+        device: u32,
+        argument: u64,
+        data: Vec<u8>,
+        patience: Duration,
+    ) -> Result<(i32, Vec<u8>)>;
+
+    /// Whether queues can be served on the calling reactor.
+    fn check_reactor() -> Result<()>;
+
+    /// Opens a device to serve it.
+    fn open(&self, device: u32) -> Result<Self::Node>;
+
+    /// Has all that was written to the block device without flush written, and keeps others from claiming it; none if
+    /// somebody has: a mounted file system, a mapping, swap space.
+    fn claim(&self, device: u32) -> Result<Option<Self::Claim>>;
+
+    /// Whether a process is there and has not ended.
+    fn is_running(&self, process: i32) -> bool;
+}
+
+/// A device that is served.
+pub(super) trait Node: Send + Sized + 'static {
+    type Port: Port;
+
+    /// Another one, for another queue.
+    fn duplicate(&self) -> Result<Self>;
+
+    /// One of its queues, on the calling reactor.
+    fn port(self, queue: u16, depth: u16) -> Result<Self::Port>;
+}
+
+/// A queue that is served.
+pub(super) trait Port: 'static {
+    /// Gives the driver a command and resolves to its result.
+    fn command(&self, number: u32, argument: [u8; IO_BYTES]) -> impl Future<Output = i32>;
+
+    /// The request of a tag.
+    fn descriptor(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES];
+
+    /// Copies the data of a tag's write out.
+    fn take(&self, tag: u16, buf: &Buf) -> Result<()>;
+
+    /// Copies the data of a tag's read in.
+    fn give(&self, tag: u16, buf: &Buf) -> Result<()>;
+}
+
+/// The driver of this machine. Control commands are given one at a time.
+#[derive(Clone)]
+pub(super) struct Machine(Arc<Mutex<Controller>>);
+
+/// Where the driver takes control commands.
+const CONTROL: &str = "/dev/ublk-control";
+
+impl Machine {
+    /// # Errors
+    /// `NotFound` without the driver, `Permission` without the right to use it.
+    pub(super) fn new() -> Result<Self> {
+        let controller = Controller::open(Path::new(CONTROL)).context(|| {
+            format!(
+                "{CONTROL} (a kernel of Linux 6.5 or later with the module ublk_drv is needed: `modprobe ublk_drv`; and \
+                 root, since devices are made)"
+            )
+        })?;
+        Ok(Self(Arc::new(Mutex::new(controller))))
+    }
+}
+
+fn block_path(device: u32) -> String {
+    super::path(device).display().to_string()
+}
+
+impl Driver for Machine {
+    type Node = MachineNode;
+    type Claim = File;
+
+    fn control(
+        &self,
+        number: u32,
+        device: u32,
+        argument: u64,
+        data: Vec<u8>,
+        patience: Duration,
+    ) -> Result<(i32, Vec<u8>)> {
+        let mut controller = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = u16::try_from(data.len()).map_err(io::Error::other)?;
+        let asked = controller.command(number, data, patience, |address| {
+            let command = Control {
+                device,
+                address,
+                len,
+                data: argument,
+            };
+            command.encode()
+        });
+        asked.context(|| CONTROL.to_owned())
+    }
+
+    fn check_reactor() -> Result<()> {
+        CommandDevice::check_reactor()
+    }
+
+    fn open(&self, device: u32) -> Result<MachineNode> {
+        let path = format!("/dev/ublkc{device}");
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.context(|| path)?;
+        Ok(MachineNode(file.into()))
+    }
+
+    fn claim(&self, device: u32) -> Result<Option<File>> {
+        let path = block_path(device);
+        let mut options = OpenOptions::new();
+        let file = match options.read(true).custom_flags(libc::O_EXCL).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(None),
+            Err(error) => return Err(error).context(|| path),
+        };
+        file.sync_all().context(|| path)?;
+        Ok(Some(file))
+    }
+
+    fn is_running(&self, process: i32) -> bool {
+        // What has ended and was not waited for is there, too, as a zombie.
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+        let state = stat.ok().and_then(|stat| {
+            let (_, behind) = stat.rsplit_once(')')?;
+            behind.trim_start().chars().next()
+        });
+        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    }
+}
+
+pub(super) struct MachineNode(OwnedFd);
+
+impl Node for MachineNode {
+    type Port = MachinePort;
+
+    fn duplicate(&self) -> Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
+    fn port(self, queue: u16, depth: u16) -> Result<MachinePort> {
+        let device = CommandDevice::adopt(self.0)?;
+        let len = usize::from(depth) * DESCRIPTOR_BYTES;
+        let descriptors = device.map(ublk::descriptors_offset(queue), len)?;
+        Ok(MachinePort {
+            queue,
+            device,
+            descriptors,
+        })
+    }
+}
+
+pub(super) struct MachinePort {
+    queue: u16,
+    device: CommandDevice,
+    descriptors: View,
+}
+
+impl Port for MachinePort {
+    fn command(&self, number: u32, argument: [u8; IO_BYTES]) -> impl Future<Output = i32> {
+        self.device.command(number, argument)
+    }
+
+    fn descriptor(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES] {
+        self.descriptors.read(usize::from(tag) * DESCRIPTOR_BYTES)
+    }
+
+    fn take(&self, tag: u16, buf: &Buf) -> Result<()> {
+        self.device.read_at(ublk::data_offset(self.queue, tag), buf)
+    }
+
+    fn give(&self, tag: u16, buf: &Buf) -> Result<()> {
+        self.device
+            .write_at(ublk::data_offset(self.queue, tag), buf)
+    }
+}
+
+/// What a control command that failed says, as an error.
+pub(super) fn refusal(result: i32, doing: &str) -> Error {
+    let error = io::Error::from_raw_os_error(-result);
+    let kind = match -result {
+        libc::EPERM | libc::EACCES => ErrorKind::Permission,
+        libc::EEXIST | libc::EBUSY => ErrorKind::Busy,
+        libc::ENODEV => ErrorKind::NotFound,
+        libc::EOPNOTSUPP => ErrorKind::Unsupported,
+        libc::EINVAL => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    };
+    Error::with_source(kind, format!("the driver refused {doing}"), error)
+}

@@ -1,0 +1,127 @@
+//! What a block device offers: its parameters, and by what the next process knows it again.
+
+use forebay_block::{Error, ErrorKind, Persistence, Result};
+use forebay_volume::VolumeHandle;
+use forebay_wire::ublk::{Info, Params, SECTOR_BYTES, attribute, feature, state};
+
+use super::queue::BUDGET_BYTES;
+
+/// Most queues of a device.
+const MAX_QUEUES: usize = 16;
+/// Requests of a queue at a time.
+const DEPTH: u16 = 128;
+/// Most bytes of a read or write.
+const MAX_BYTES: u32 = 512 << 10;
+/// Most sectors of a discard or of write-zeroes: 2 GiB.
+const MAX_RANGE_SECTORS: u32 = 4 << 20;
+/// What a driver needs to have: those of Linux 6.5.
+pub(super) const NEEDED: u64 =
+    feature::USER_COPY | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
+const RECOVERY: u64 = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
+
+/// A volume as a block device of this machine.
+pub(super) struct Export {
+    pub(super) volume: VolumeHandle,
+    /// What the device is told apart by from one of another volume, or of another program.
+    pub(super) note: u64,
+    /// Why this process may lack writes that the one before it acknowledged, if it may.
+    pub(super) gap: Option<String>,
+}
+
+impl Export {
+    pub(super) fn new(volume: VolumeHandle, origin: &[u8], gap: Option<String>) -> Self {
+        let note = note(origin, volume.name());
+        let volatile = volume.info().persistence == Persistence::Process;
+        let volatile = volatile.then(|| "its contents end with the process".to_owned());
+        Self {
+            volume,
+            note,
+            gap: volatile.or(gap),
+        }
+    }
+
+    /// Whether the device outlives this process: only where no acknowledged write is lost with it, since the kernel
+    /// goes on as if nothing had happened.
+    pub(super) fn recovers(&self) -> bool {
+        self.volume.info().persistence != Persistence::Process
+    }
+
+    /// The device to ask the driver for.
+    pub(super) fn info(&self, device: u32, reactors: usize) -> Info {
+        let recovery = if self.recovers() { RECOVERY } else { 0 };
+        Info {
+            queues: u16::try_from(reactors.clamp(1, MAX_QUEUES)).unwrap_or(1),
+            depth: DEPTH,
+            state: state::DEAD,
+            max_bytes: MAX_BYTES,
+            device,
+            server: 0,
+            features: feature::USER_COPY | feature::IOCTL_ENCODE | recovery,
+            note: self.note,
+        }
+    }
+
+    pub(super) fn params(&self) -> Params {
+        let info = self.volume.info();
+        let mut attributes = 0;
+        if self.volume.read_only() {
+            attributes |= attribute::READ_ONLY;
+        }
+        if info.volatile_cache {
+            attributes |= attribute::VOLATILE_CACHE;
+            if info.fua {
+                attributes |= attribute::FUA;
+            }
+        }
+        let shift = |bytes: u32| u8::try_from(bytes.ilog2()).unwrap_or(u8::MAX);
+        Params {
+            attributes,
+            logical_shift: shift(info.logical_block_bytes),
+            physical_shift: shift(info.physical_block_bytes.max(info.logical_block_bytes)),
+            max_sectors: MAX_BYTES / SECTOR_BYTES as u32,
+            sectors: info.size_bytes / SECTOR_BYTES,
+            discard_unit_bytes: info.logical_block_bytes,
+            max_discard_sectors: if info.discard { MAX_RANGE_SECTORS } else { 0 },
+            max_zeroes_sectors: MAX_RANGE_SECTORS,
+        }
+    }
+
+    /// Whether this volume can go on as the device that a process before this one made of it.
+    ///
+    /// # Errors
+    /// `InvalidInput` with what is different.
+    pub(super) fn check_resume(&self, info: &Info, made: &Params) -> Result<()> {
+        let own = self.params();
+        let volatile = |params: &Params| params.attributes & attribute::VOLATILE_CACHE != 0;
+        let read_only = |params: &Params| params.attributes & attribute::READ_ONLY != 0;
+        let wrong = if let Some(gap) = &self.gap {
+            format!("writes that were acknowledged may be missing: {gap}")
+        } else if info.features & (RECOVERY | feature::USER_COPY) != RECOVERY | feature::USER_COPY {
+            "it was made otherwise than this version does".to_owned()
+        } else if u64::from(info.max_bytes) > BUDGET_BYTES {
+            format!("its requests have up to {} bytes", info.max_bytes)
+        } else if own.sectors < made.sectors {
+            let (own, made) = (own.sectors * SECTOR_BYTES, made.sectors * SECTOR_BYTES);
+            format!("the volume has {own} bytes, the device {made}")
+        } else if own.logical_shift > made.logical_shift {
+            let (own, made) = (1_u64 << own.logical_shift, 1_u64 << made.logical_shift);
+            format!("the volume's blocks have {own} bytes, the device's {made}")
+        } else if volatile(&own) && !volatile(made) {
+            "the volume has a volatile cache now, and the device would not flush it".to_owned()
+        } else if read_only(&own) != read_only(made) {
+            "only one of volume and device takes writes".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidInput, wrong))
+    }
+}
+
+/// FNV-1a of both, with a byte between that is in neither.
+fn note(origin: &[u8], name: &str) -> u64 {
+    let bytes = b"forebay\0".iter().chain(origin).chain(b"\0");
+    let bytes = bytes.chain(name.as_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
