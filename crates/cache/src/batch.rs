@@ -20,8 +20,7 @@ impl Engine {
             let log = self.commit.log.borrow();
             let unit = log.unit_records();
             // A part of the room only: batches that a crash tears take room, too.
-            let share = (log.capacity() / 16)
-                .clamp(4 * unit, 1 << 15)
+            let share = (log.batch_records_max())
                 .min((log.room() / 4).max(2 * unit))
                 .min(log.room());
             (log.next(), share - share % unit)

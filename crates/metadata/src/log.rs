@@ -28,6 +28,12 @@ impl LogGeometry {
     pub const fn unit_records(&self) -> u64 {
         self.unit_bytes as u64 / RECORD_BYTES as u64
     }
+
+    /// Records that a batch has at most.
+    #[must_use]
+    pub fn batch_records_max(&self) -> u64 {
+        (self.records / 16).clamp(4 * self.unit_records(), 1 << 15)
+    }
 }
 
 /// A part of a batch: where on the device, and what.
@@ -117,6 +123,12 @@ impl Log {
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.geometry.records
+    }
+
+    /// Records that a batch has at most, whatever room there is.
+    #[must_use]
+    pub fn batch_records_max(&self) -> u64 {
+        self.geometry.batch_records_max()
     }
 
     /// Records that the batch can still take before it would reach positions that it may not

@@ -12,8 +12,6 @@ use crate::record::{Body, Position, RECORD_BYTES, decode};
 
 /// Units that are looked at here and there at most.
 const PROBES: u64 = 256;
-/// No batch has more records.
-const BATCH_RECORDS: u64 = 1 << 15;
 
 /// What a search came by.
 #[derive(Debug, Default)]
@@ -84,8 +82,8 @@ pub(super) async fn everything(ring: &Ring<'_>) -> Result<Search> {
 /// found.
 pub(super) async fn nearly(ring: &Ring<'_>) -> Result<Option<Position>> {
     let (records, unit) = (ring.geometry.records, ring.geometry.unit_records());
-    // Twice what a batch may have (`cache::batch`), so that its half is nothing but damage.
-    let window = 2 * (records / 16).clamp(4 * unit, BATCH_RECORDS);
+    // Twice what a batch may have, so that its half is nothing but damage.
+    let window = 2 * ring.geometry.batch_records_max();
     let probes = (records / (2 * window)).min(PROBES);
     if probes < 4 {
         return Ok(None);

@@ -17,6 +17,9 @@ use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
 /// The places filled lie below the tail that the batch declares, so nothing there counts; records of
 /// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
 ///
+/// In a log of lines, what a torn record left behind the newest whole one is zeroed, too: pieces of a record that gets
+/// the same number might complete it.
+///
 /// # Errors
 /// The device's own.
 pub async fn rewrite_last_batch(
@@ -57,5 +60,37 @@ pub async fn rewrite_last_batch(
         }
         mended.push((offset, buf));
     }
+    if geometry.unit_records() == 1 {
+        let torn = torn_lines(device, geometry, seed, replayed).await;
+        mended.extend(
+            torn.into_iter()
+                .map(|offset| (offset, Buf::zeroed(RECORD_BYTES))),
+        );
+    }
     order::write_all(device, mended).await
+}
+
+/// Where, behind the newest record, lines hold no whole one: a batch that was lost may have reached them, and nothing there
+/// counts, since they lie below the tail.
+async fn torn_lines(
+    device: &dyn BlockDevice,
+    geometry: LogGeometry,
+    seed: Seed,
+    replayed: &Replayed,
+) -> Vec<u64> {
+    let room = replayed.tail + geometry.records - replayed.next;
+    let reach = replayed.next..replayed.next + geometry.batch_records_max().min(room);
+    let mut torn = Vec::new();
+    let buf = Buf::scratch(RECORD_BYTES);
+    let mut record = [0; RECORD_BYTES];
+    for lsn in reach {
+        let offset = geometry.offset + lsn % geometry.records * RECORD_BYTES as u64;
+        let read = device.read(offset, buf.clone()).await;
+        buf.copy_to(0, &mut record);
+        let never_written = record == [0; RECORD_BYTES];
+        if read.is_err() || !never_written && decode(&record, seed).is_none() {
+            torn.push(offset);
+        }
+    }
+    torn
 }

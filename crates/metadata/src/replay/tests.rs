@@ -1,4 +1,5 @@
 mod ends;
+mod lines;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
