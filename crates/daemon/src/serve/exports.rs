@@ -22,7 +22,6 @@ use super::engine::Handle;
 use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
-use crate::stack::Wishes;
 
 /// What other threads need to take a volume out of service.
 #[derive(Default)]
@@ -98,7 +97,7 @@ impl Running {
 
     /// Starts everything that `config` exports. On an error, what runs is ended by
     /// [`Running::stop`].
-    pub(super) async fn start(&mut self, config: &Config, wishes: &Wishes) -> Result<()> {
+    pub(super) async fn start(&mut self, config: &Config) -> Result<()> {
         let mut names = Vec::new();
         for number in 1..config.server.reactors {
             let (tell, told) = oneshot::channel();
@@ -125,7 +124,6 @@ impl Running {
         self.start_nbd(config, &spread).await?;
         self.start_nvme(config, &spread).await?;
         self.start_vhost_user(config, &spread).await?;
-        self.start_ublk(config, wishes, &spread).await?;
         for export in &config.exports {
             if let Protocol::Fuse(directory) = &export.protocol {
                 let volume = self.handle(&export.volume)?;
@@ -141,7 +139,8 @@ impl Running {
                 lock(&self.shared.mounts).push((export.volume.clone(), mount));
             }
         }
-        Ok(())
+        // The last, since it waits until the cache is open.
+        self.start_ublk(config, &spread).await
     }
 
     /// Starts an NBD server for each address, with all volumes that are exported there.
@@ -256,13 +255,9 @@ impl Running {
         Ok(())
     }
 
-    /// Makes volumes block devices of this machine, or goes on with those that wait for them.
-    async fn start_ublk(
-        &mut self,
-        config: &Config,
-        wishes: &Wishes,
-        spread: &Arc<Spread>,
-    ) -> Result<()> {
+    /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not before the cache is open:
+    /// should that fail, their users go on waiting, and have no error.
+    async fn start_ublk(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
         // What tells these volumes from others of the same names: two daemons do not share it.
         let origin = config.server.state.as_os_str().as_encoded_bytes();
         for export in &config.exports {
@@ -270,7 +265,11 @@ impl Running {
                 continue;
             };
             let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
-            let gap = wishes.gap(&export.volume);
+            let name = export.volume.clone();
+            let gap = (self.engine)
+                .ask(move |engine| async move { engine.stack.disk_gap(&name).await })
+                .await?;
+            let gap = gap.context(|| config.place(export.line))?;
             let origin = origin.to_vec();
             let attach = move || ublk::attach(volume, number, &origin, gap, &spread);
             let attached = super::shutdown::blocking(attach).await;
@@ -279,6 +278,11 @@ impl Running {
             let line = format!("{UBLK_AT}volume {volume:?} is {path}");
             self.listening.push(line);
             lock(&self.shared.disks).push((volume.clone(), disk));
+            let name = volume.clone();
+            let noted = (self.engine)
+                .ask(move |engine| async move { engine.stack.note_disk(&name).await })
+                .await?;
+            noted.context(|| config.place(export.line))?;
         }
         Ok(())
     }
@@ -357,20 +361,41 @@ fn take<T>(list: &Mutex<Vec<(String, T)>>, volume: Option<&str>) -> Vec<(String,
     taken
 }
 
+/// Removes block devices, from the list too, until one cannot be.
+fn remove_unused(disks: &mut Vec<(String, UblkDevice)>) -> Result<()> {
+    let busy = |disk: &UblkDevice| {
+        let disk = disk.path().display().to_string();
+        let what = format!("{disk} is in use: unmount what lies on it first");
+        Error::new(ErrorKind::Busy, what)
+    };
+    for (_, disk) in disks.iter() {
+        if disk.in_use()? {
+            return Err(busy(disk));
+        }
+    }
+    while let Some((name, disk)) = disks.last() {
+        match disk.detach()? {
+            Left::Removed => {
+                tracing::info!("volume {name:?}: {} is removed", disk.path().display())
+            }
+            Left::Waiting => return Err(busy(disk)),
+        }
+        disks.pop();
+    }
+    Ok(())
+}
+
 impl Shared {
-    /// Whether a volume may be taken out of service for good: not while a file system lies on its block device.
+    /// Removes the block devices of a volume that is taken out of service for good; none while somebody uses one. Blocks, as
+    /// long as the volume takes to answer.
     ///
     /// # Errors
-    /// `Busy` with the device.
-    pub(super) fn check_withdraw(&self, volume: &str) -> Result<()> {
-        for (name, disk) in lock(&self.disks).iter() {
-            if name == volume && disk.in_use()? {
-                let disk = disk.path().display().to_string();
-                let what = format!("{disk} is in use: unmount what lies on it first");
-                return Err(Error::new(ErrorKind::Busy, what));
-            }
-        }
-        Ok(())
+    /// `Busy` with the device, or why it could not be removed: then the volume has to stay, for the device does.
+    pub(super) fn remove_disks(&self, volume: &str) -> Result<()> {
+        let mut disks = take(&self.disks, Some(volume));
+        let removed = remove_unused(&mut disks);
+        lock(&self.disks).append(&mut disks);
+        removed
     }
 
     /// Takes a volume, or all, out of service: no new NBD connection finds it, NVMe hosts are told that

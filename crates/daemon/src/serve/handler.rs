@@ -101,7 +101,7 @@ async fn answer(
             work.await??;
             let name = volume.clone();
             super::shutdown::blocking(move || {
-                exports.check_withdraw(&name)?;
+                exports.remove_disks(&name)?;
                 exports.withdraw(Some(&name));
                 Ok(())
             })

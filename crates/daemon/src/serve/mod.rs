@@ -83,10 +83,13 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let mut signals = Signals::new()?;
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
         let (engine, thread) = Engine::start(config.clone(), wishes.clone()).await?;
+        if local {
+            system::reserve_memory(RESERVE_BYTES);
+        }
         let mut running = Running::new(engine.clone());
         let mut watch = watch::Watch::default();
         let recordings = Arc::new(Recordings::default());
-        let started = running.start(&config, wishes).await;
+        let started = running.start(&config).await;
         let result = match started {
             Ok(()) => {
                 let mut listening = running.listening();
@@ -94,9 +97,6 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
-                if local {
-                    system::reserve_memory(RESERVE_BYTES);
-                }
                 announce(&engine, listening, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));

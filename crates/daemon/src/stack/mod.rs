@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_cache::RecoveryReport;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::{Volume, VolumeHandle};
 
@@ -60,10 +61,11 @@ impl Wishes {
     }
 
     /// Why a volume, as it is served now, may lack writes that an earlier process acknowledged, if that was asked for.
-    #[must_use]
-    pub fn gap(&self, volume: &str) -> Option<String> {
+    fn gap(&self, volume: &str) -> Option<String> {
         let named = |list: &[String]| list.iter().any(|name| name == volume);
-        let asked = if named(&self.without_cache) {
+        let asked = if named(&self.adopt) {
+            "--adopt"
+        } else if named(&self.without_cache) {
             "--without-cache"
         } else if named(&self.discard_stale_dirty) {
             "--discard-stale-dirty"
@@ -72,7 +74,7 @@ impl Wishes {
         } else {
             return None;
         };
-        Some(format!("this start was asked for with {asked}"))
+        Some(format!("the daemon was started with {asked}"))
     }
 
     /// Whether no volume is to be served from the cache: then it is not opened, since it may be the
@@ -149,6 +151,13 @@ impl Stack {
             Some(line) => error.context(config.place(line)),
             None => error,
         })?);
+        // Before the cache is opened, after which nothing tells of it any more.
+        for volume in &config.volumes {
+            if let Some(gap) = disk_gap(config, wishes, &volume.name) {
+                let (state, name) = (Arc::clone(&state), volume.name.clone());
+                offload(move || state.note_disk_gap(&name, &gap)).await?;
+            }
+        }
         let mut devices = Vec::new();
         let around = transit::Around {
             state: &state,
@@ -190,6 +199,34 @@ impl Stack {
             true => self.ready().await,
             false => Ok(()),
         }
+    }
+
+    /// Waits until a volume has all that its cache has, and tells why some of what it acknowledged to the users of its block
+    /// device may be missing; none if nothing is.
+    ///
+    /// # Errors
+    /// As [`Stack::ready`], or what the state directory says.
+    pub async fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
+        self.ready().await?;
+        let found = self.cache.as_ref().and_then(|cache| cache.now());
+        let lost = found.and_then(|opened| lost_with(&opened.recovery, volume));
+        let (state, name) = (Arc::clone(&self.state), volume.to_owned());
+        offload(move || {
+            if let Some(lost) = lost {
+                state.note_disk_gap(&name, lost)?;
+            }
+            state.disk_gap(&name)
+        })
+        .await
+    }
+
+    /// Remembers that a volume is a block device, whose users have all that they were promised.
+    ///
+    /// # Errors
+    /// What the state directory says.
+    pub async fn note_disk(&self, volume: &str) -> Result<()> {
+        let (state, name) = (Arc::clone(&self.state), volume.to_owned());
+        offload(move || state.note_disk(&name)).await
     }
 
     /// What is to be known of data in the cache that belongs to none of the volumes here.
@@ -253,6 +290,27 @@ impl Stack {
         served.record.set(record);
         Ok(())
     }
+}
+
+/// Why the users of a volume's block device must not go on with what is served from now on: what was asked for, or that others
+/// may write to it while they wait.
+fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> Option<String> {
+    let is_disk = |export: &config::Export| {
+        export.volume == volume && matches!(export.protocol, config::Protocol::Ublk(_))
+    };
+    wishes.gap(volume).or_else(|| {
+        let is_without = !config.exports.iter().any(is_disk);
+        is_without.then(|| "it was served without its block device".to_owned())
+    })
+}
+
+/// What an opening found that may be missing of a volume.
+fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
+    if recovery.lost.iter().any(|range| range.volume == volume) {
+        return Some("its cache lost data of it, range by range in the daemon's log");
+    }
+    let damaged = recovery.damaged_records + recovery.unreadable_units > 0;
+    damaged.then_some("the log of its cache was damaged")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use forebay_io::{Engine, Reactor, rt};
 use super::*;
 
 mod checksums;
+mod disk;
 mod early;
 mod lines;
 mod remote;

@@ -7,10 +7,13 @@
 //! ranges are written (`NAME.ranges`). At the next attach the cache is given those ranges: clean
 //! copies of them are stale, dirty ones are given up by name.
 //!
+//! `NAME.disk` says of a volume that is a block device of this machine whether its users may go on with it.
+//!
 //! What is decided at an attach, and why, is in [`decide`].
 
 mod abandoned;
 pub mod decide;
+mod disk;
 mod epoch;
 mod logged;
 mod ranges;
@@ -193,6 +196,36 @@ impl StateDirectory {
         let path = self.path.join(format!("{volume}.abandoned"));
         abandoned::note(&path, volume, epoch, ranges)?;
         Ok(path)
+    }
+
+    /// Why a volume may lack what it acknowledged to the users of its block device; none if it has all of it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
+        let known = disk::load(&self.path, volume)?;
+        let known = known.unwrap_or_else(|| "nothing is remembered of it here".into());
+        Ok((!known.is_empty()).then_some(known))
+    }
+
+    /// Remembers durably that a volume may lack some of it, until [`StateDirectory::note_disk`]. What was remembered first stays.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_disk_gap(&self, volume: &str, gap: &str) -> Result<()> {
+        match disk::load(&self.path, volume)? {
+            Some(known) if known.is_empty() => disk::store(&self.path, volume, gap),
+            // No device was made, or no more can be missing.
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers durably that a volume is a block device that lacks nothing.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_disk(&self, volume: &str) -> Result<()> {
+        disk::store(&self.path, volume, "")
     }
 
     /// The path of a volume's log of ranges.

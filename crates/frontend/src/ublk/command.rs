@@ -4,7 +4,7 @@ use forebay_block::{BlockDeviceExt as _, Buf, ErrorKind, Request, Result};
 use forebay_wire::ublk::{Descriptor, FUA, NOUNMAP, SECTOR_BYTES, op};
 
 use super::driver::Port;
-use super::queue::{BUDGET_BYTES, Queue};
+use super::queue::Queue;
 
 /// Memory of a queue that is given back when it is dropped.
 struct Cost<'a, P: Port>(&'a Queue<P>, u64);
@@ -60,7 +60,7 @@ fn moved(len: u64) -> Result<i32> {
 
 /// A buffer, once there is memory for it.
 async fn buffer<P: Port>(queue: &Queue<P>, len: u64) -> Result<(Buf, Cost<'_, P>)> {
-    if len == 0 || len > BUDGET_BYTES {
+    if len == 0 || len.next_power_of_two() > queue.budget_bytes {
         return Err(ErrorKind::InvalidInput.into());
     }
     // Buffers come in powers of two.

@@ -9,7 +9,7 @@ use forebay_wire::ublk::{INFO_BYTES, Info, PARAMS_BYTES, Params, control, featur
 use super::driver::{Driver, Node as _, refusal};
 use super::export::{Export, NEEDED};
 use super::path;
-use super::queue::{self, Start, Told};
+use super::queue::{self, BUDGET_BYTES, Start, Told};
 use crate::net::Spread;
 
 /// Time that a command may take which waits for nobody.
@@ -310,6 +310,12 @@ fn resume<D: Driver>(
     Ok(attached)
 }
 
+/// A queue's share of the memory of a device: buffers come in powers of two.
+fn budget_bytes(info: &Info) -> u64 {
+    let share = BUDGET_BYTES / u64::from(info.queues.max(1)).next_power_of_two();
+    share.max(u64::from(info.max_bytes).next_power_of_two())
+}
+
 /// Begins the queues.
 fn serve<D: Driver>(
     driver: &D,
@@ -329,6 +335,7 @@ fn serve<D: Driver>(
             node: node.duplicate()?,
             volume: export.volume.clone(),
             recovers: info.features & feature::USER_RECOVERY != 0,
+            budget_bytes: budget_bytes(info),
             place,
             tell: tell.clone(),
         };
@@ -360,7 +367,7 @@ impl<D: Driver> Attached<D> {
     }
 
     /// Leaves the device in an orderly way: it is removed, or waits if it can and is in use. Blocks, but not for ever.
-    pub(super) fn detach(self) -> Result<Left> {
+    pub(super) fn detach(&self) -> Result<Left> {
         let claim = self.driver.claim(self.device)?;
         if claim.is_none() && self.recovers {
             return Ok(Left::Waiting);

@@ -91,12 +91,12 @@ impl UblkDevice {
         self.0.in_use()
     }
 
-    /// Removes the device after what is in flight; one that is in use and can wait for the next process waits. Blocks, less
-    /// than a minute.
+    /// Removes the device after what is in flight; one that is in use and can wait for the next process waits, served as long
+    /// as this one lives. Blocks: less than a minute, and as long as the volume takes to answer.
     ///
     /// # Errors
     /// `TimedOut` if requests in flight do not end, or what the driver says; the device then goes its way with the process.
-    pub fn detach(self) -> Result<Left> {
+    pub fn detach(&self) -> Result<Left> {
         let path = self.path();
         self.0.detach().context(|| path.display().to_string())
     }

@@ -15,7 +15,7 @@ use super::command;
 use super::driver::{Node, Port, refusal};
 use crate::net::Place;
 
-/// Memory that the requests of one queue may hold at a time, bytes.
+/// Memory that the requests of one device may hold at a time, bytes: each queue has its share.
 pub(super) const BUDGET_BYTES: u64 = 32 << 20;
 
 /// Any time: what is ready, and a turn of the reactor, come before its end.
@@ -32,6 +32,8 @@ pub(super) struct Start<N> {
     pub(super) volume: VolumeHandle,
     /// Whether the device outlives this process.
     pub(super) recovers: bool,
+    /// Memory that requests may hold at a time, a power of two of bytes; that of the largest at least.
+    pub(super) budget_bytes: u64,
     pub(super) place: Place,
     pub(super) tell: mpsc::Sender<Told>,
 }
@@ -53,6 +55,7 @@ pub(super) struct Queue<P: Port> {
     pub(super) device: Rc<dyn BlockDevice>,
     recovers: bool,
     pub(super) budget: Semaphore,
+    pub(super) budget_bytes: u64,
     /// What the driver said when it refused a command the first time.
     refused: Cell<Option<i32>>,
     _end: End,
@@ -84,7 +87,8 @@ pub(super) fn start<N: Node>(start: Start<N>) {
         port,
         device: start.volume.open(),
         recovers: start.recovers,
-        budget: Semaphore::new(BUDGET_BYTES),
+        budget: Semaphore::new(start.budget_bytes),
+        budget_bytes: start.budget_bytes,
         refused: Cell::new(None),
         _end: End(start.tell.clone()),
         _place: start.place,

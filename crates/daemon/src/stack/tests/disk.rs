@@ -1,0 +1,70 @@
+//! Whether the users of a volume's block device may go on with it after a start.
+
+use super::*;
+
+/// What a start of this configuration, with these wishes, has to say, and whether the device was then made anew.
+fn gap_after(config: &Config, wishes: Wishes, anew: bool) -> Option<String> {
+    let (config, (tell, told)) = (config.clone(), std::sync::mpsc::channel());
+    on_reactor(|| async move {
+        let stack = Stack::open(&config, &wishes).await.expect("opens");
+        let gap = stack.disk_gap("db").await.expect("known");
+        if anew {
+            stack.note_disk("db").await.expect("noted");
+            assert_eq!(stack.disk_gap("db").await.expect("known"), None);
+        }
+        stack.close().await.expect("closes");
+        tell.send(gap).expect("the test waits");
+    });
+    told.recv().expect("said")
+}
+
+#[test]
+fn what_may_be_missing_is_remembered_until_the_device_is_made_anew() {
+    let scratch = Scratch::new("disk");
+    let without = memory("true", "wb");
+    let with = format!("{without}\nexport = [{{ volume = \"db\", ublk = 0 }}]\n");
+    let (with, without) = (scratch.config(&with), scratch.config(&without));
+    let plainly = Wishes::default;
+    let starts = |wishes: Wishes, anew| gap_after(&with, wishes, anew);
+
+    let unknown = starts(plainly(), false).expect("a device of which nothing is known");
+    assert!(unknown.contains("nothing is remembered"), "{unknown}");
+    assert!(starts(plainly(), true).is_some());
+    assert_eq!(starts(plainly(), false), None);
+
+    let accept = Wishes {
+        accept_journal_loss: true,
+        ..plainly()
+    };
+    let asked = starts(accept, false).expect("asked for");
+    assert!(asked.contains("--accept-journal-loss"), "{asked}");
+    // Nothing else tells of it any more.
+    assert_eq!(starts(plainly(), false), Some(asked.clone()));
+    assert_eq!(gap_after(&without, plainly(), false), Some(asked));
+    assert!(starts(plainly(), true).is_some());
+
+    gap_after(&without, plainly(), false).expect("others may have written");
+    let others = starts(plainly(), true).expect("remembered");
+    assert!(others.contains("without its block device"), "{others}");
+    assert_eq!(starts(plainly(), false), None);
+}
+
+#[test]
+fn what_an_opening_lost_is_told_of_the_volume_that_lost_it() {
+    let range = |volume: &str| forebay_cache::LostRange {
+        volume: volume.into(),
+        offset: 0,
+        len: 4096,
+    };
+    let lost = RecoveryReport {
+        lost: vec![range("logs")],
+        ..RecoveryReport::default()
+    };
+    assert_eq!(lost_with(&lost, "db"), None);
+    assert!(lost_with(&lost, "logs").is_some());
+    let damaged = RecoveryReport {
+        damaged_records: 1,
+        ..RecoveryReport::default()
+    };
+    assert!(lost_with(&damaged, "db").is_some());
+}
