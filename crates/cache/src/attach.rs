@@ -30,6 +30,16 @@ fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
 }
 
+/// Dirty data of a volume lies beyond the end of its backing device.
+pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and the cache holds dirty data beyond: make it as large as it was and write the data back first"
+        ),
+    )
+}
+
 impl Cache {
     /// Makes a cached volume of `backing`, under a name by which this cache knows it again. Returns it
     /// as a device of this reactor.
@@ -374,13 +384,7 @@ impl Engine {
                 })
             };
             if dirty {
-                return refuse(
-                    ErrorKind::InvalidInput,
-                    format!(
-                        "volume {:?}: the backing device shrank from {old} to {size} bytes, and the cache holds dirty data beyond: make it as large as it was and write the data back first",
-                        known.name
-                    ),
-                );
+                return Err(shrank(&known.name, old, size));
             }
             tracing::warn!(
                 volume = known.name,

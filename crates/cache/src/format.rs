@@ -114,6 +114,8 @@ pub struct InspectedVolume {
     pub cached_bytes: u64,
     /// Bytes that the backing device may lack, in granules.
     pub dirty_bytes: u64,
+    /// Where the last of them end: the backing device must not end before.
+    pub dirty_end_bytes: u64,
 }
 
 /// What the devices hold.
@@ -275,6 +277,7 @@ fn describe(
                 identity: volume.identity,
                 cached_bytes: 0,
                 dirty_bytes: 0,
+                dirty_end_bytes: 0,
             };
             for found in blocks {
                 let block = &found.block;
@@ -287,8 +290,14 @@ fn describe(
                     } else {
                         block.dirty
                     };
-                    inspected.dirty_bytes +=
-                        u64::from(dirty.count_ones()) * geometry.granule_bytes(block.class);
+                    let granule = geometry.granule_bytes(block.class);
+                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * granule;
+                    if dirty != 0 {
+                        let granules = u64::from(64 - dirty.leading_zeros());
+                        let end = block.block * geometry.unit_bytes() + granules * granule;
+                        let end = end.min(volume.size_bytes);
+                        inspected.dirty_end_bytes = inspected.dirty_end_bytes.max(end);
+                    }
                 }
             }
             inspected

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::superblock::VolumeEntry;
 
+use crate::attach::shrank;
 use crate::engine::Engine;
 use crate::format::Inspection;
 use crate::options::VolumeOptions;
@@ -46,6 +47,18 @@ impl Inspection {
             }
         }
         Ok(())
+    }
+
+    /// Whether a volume of this name could be attached to a backing device of this size, bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is dirty data of it beyond.
+    pub fn check_size(&self, name: &str, size_bytes: u64) -> Result<()> {
+        let mut volumes = self.volumes.iter();
+        match volumes.find(|known| known.name == name && known.dirty_end_bytes > size_bytes) {
+            Some(known) => Err(shrank(name, known.size_bytes, size_bytes)),
+            None => Ok(()),
+        }
     }
 }
 

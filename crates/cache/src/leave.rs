@@ -127,7 +127,7 @@ impl Cache {
 fn late(what: &str) -> Error {
     Error::new(
         ErrorKind::TimedOut,
-        format!("{what} was not ended by its device, and goes on by itself"),
+        format!("the device did not end {what}: it goes on by itself"),
     )
 }
 

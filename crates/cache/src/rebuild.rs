@@ -256,8 +256,11 @@ impl Rebuild {
             if (valid, dirty) != (was.valid, was.dirty) {
                 self.map.set(slot, valid, dirty);
             }
-            // Of what was overwritten since, its record's checksums must not be believed once the mark has gone.
-            let open = self.sums.is_some() && (state != MarkState::None || is_damaged);
+            // Of what was overwritten since, its record's checksums must not be believed once the mark has gone. The mark may be
+            // among damaged records; not after a clean end, when there was none, and a record that a lost one followed names
+            // other checksums than the table has.
+            let marked = state != MarkState::None || is_damaged && !replayed.clean;
+            let open = self.sums.is_some() && marked;
             if open && let Some(sums) = &mut self.sums {
                 sums.doubt(place, was.class, was.valid);
             }

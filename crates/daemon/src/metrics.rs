@@ -239,6 +239,12 @@ fn cache(text: &mut Text, status: &Status) {
         u8::from(cache.failure.is_some()),
     );
     text.single(
+        "forebay_cache_damaged_records",
+        "gauge",
+        "Records of the cache's log that the start found damaged: dirty data may be lost with them.",
+        cache.damaged_records,
+    );
+    text.single(
         "forebay_cache_map_memory_bytes",
         "gauge",
         "Memory of the map.",

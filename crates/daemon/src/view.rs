@@ -208,7 +208,22 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             device.last_error.as_deref().unwrap_or("not known")
         )
     });
-    lost.chain(diverged).chain(late).chain(failed).collect()
+    let damaged = status
+        .cache
+        .as_ref()
+        .map_or(0, |cache| cache.damaged_records);
+    let damaged = (damaged > 0).then(|| {
+        format!(
+            "THE CACHE MAY HAVE LOST DATA: at its start {} of its log could not be read; dirty data of which they told is read as it was before. Check what the clients stored last, then run `forebay check --repair` while the daemon is stopped: until then every start drops clean data as uncertain",
+            human_count(damaged, "record")
+        )
+    });
+    (lost
+        .chain(damaged)
+        .chain(diverged)
+        .chain(late)
+        .chain(failed))
+    .collect()
 }
 
 /// `p50 / p99`, or a dash where nothing was measured.

@@ -57,6 +57,8 @@ impl Engine {
             }
         }
         self.commit_all().await?;
+        report.corrupt = LostRange::joined(report.corrupt);
+        report.unreadable = LostRange::joined(report.unreadable);
         Ok(report)
     }
 

@@ -80,6 +80,9 @@ fn dirty_data_goes_to_its_own_device_only() {
             let checked = found.check_identity(name, identity);
             assert_eq!(checked.is_ok(), may, "{name} on {identity}");
         }
+        let size = |name, bytes| found.check_size(name, bytes).is_ok();
+        assert!(size("v", 4096) && size("w", 0), "its first block is dirty");
+        assert!(!size("v", 2048), "and ends there");
         let (cache, _) = open(&disks, Durability::Sync).await;
         refused(
             attach_as(&cache, &disks[1], "v", 2, false).await,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use forebay_io::sim::Stop;
+use forebay_metadata::superblock::Superblock;
 
 use super::*;
 use crate::plant::{Fault, plant};
@@ -218,6 +219,42 @@ fn a_clean_end_knows_every_checksum_and_a_crash_all_that_has_no_mark() {
             assert!(sums(&cache).unverified > 0);
         });
     }
+}
+
+#[test]
+fn after_a_clean_end_a_damaged_log_is_no_reason_to_believe_rot() {
+    let world = world(6, 16 << 20, 512);
+    let memory = journal();
+    let (first, second) = (memory.clone(), memory);
+    run(&world, async move |disks| {
+        make_summed(&disks, 4096).await;
+        let (cache, _) = open_on_demand(&disks, &first).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        // A batch of its own for each.
+        for block in 0..4_u8 {
+            let at = u64::from(block) * 4096;
+            let written = volume.write(at, pattern(block + 1, 4096)).await;
+            written.expect("writes");
+            volume.flush().await.expect("flushes");
+        }
+        cache.close().await.expect("closes");
+        let superblock = Superblock::read(&disks[0]).await.expect("sound");
+        let unit = u64::from(superblock.log.unit_bytes);
+        disks[0].rot(superblock.log.offset + unit + 8, 1, 1);
+        disks[0].rot(cell_of(&disks[0], 4) + 100, 300, 1);
+    });
+    run(&world, async move |disks| {
+        let (cache, report) = open_on_demand(&disks, &second).await;
+        assert!(
+            report.clean_shutdown && report.damaged_records > 0,
+            "{report:?}"
+        );
+        assert_eq!(report.unverified_bytes, 0, "{report:?}");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let told = read_at(&volume, 3 * 4096, 4096).await;
+        let told = told.expect_err("it is not what was written");
+        assert!(told.contains("4096 bytes at 12288"), "{told}");
+    });
 }
 
 #[test]

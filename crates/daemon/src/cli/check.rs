@@ -5,7 +5,7 @@ mod mend;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use forebay_block::{BlockDevice as _, Context as _, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
 use forebay_cache::{Devices, Inspection};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::{Engine, Reactor};
@@ -140,9 +140,11 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         check_block_sizes(config, cache, &found.block_sizes)?;
         check_dirty_tracking(config, cache, found.dirty_tracking)?;
         check_checksums(config, cache, found.checksums)?;
-        for (number, identity) in backing.identities {
+        for (number, info) in backing.devices {
             let volume = &config.volumes[number];
-            let known = found.check_identity(&volume.name, identity);
+            let known = found
+                .check_identity(&volume.name, info.identity.unwrap_or(0))
+                .and_then(|()| found.check_size(&volume.name, info.size_bytes));
             known.context(|| {
                 let place = config.place(volume.line);
                 format!("{place}: volume {:?}", volume.name)
@@ -217,7 +219,7 @@ fn place(config: &Config) -> Option<Place> {
 struct Backing {
     warnings: Vec<String>,
     /// By the volume's place in the configuration.
-    identities: Vec<(usize, u64)>,
+    devices: Vec<(usize, DeviceInfo)>,
 }
 
 async fn look_at_backing(config: Config) -> Result<Backing> {
@@ -230,8 +232,7 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
                 let device = connect(uri, secrets.as_deref())
                     .await
                     .context(|| config.place(volume.line))?;
-                let identity = device.info().identity.unwrap_or(0);
-                seen.identities.push((number, identity));
+                seen.devices.push((number, device.info()));
                 continue;
             }
             _ => continue,
@@ -244,8 +245,7 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
         let device = FileDevice::open(path, options).context(|| config.place(volume.line))?;
         let odd = odd_end(&config, &volume.backing, device.as_ref());
         seen.warnings.extend(odd);
-        let identity = device.info().identity.unwrap_or(0);
-        seen.identities.push((number, identity));
+        seen.devices.push((number, device.info()));
     }
     Ok(seen)
 }

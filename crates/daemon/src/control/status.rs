@@ -103,6 +103,9 @@ pub struct CacheStatus {
     pub durability: String,
     /// What the recovery at the start found, in words.
     pub recovery: String,
+    /// Records and units of its log that the start found damaged: dirty data may be lost with them.
+    #[serde(default)]
+    pub damaged_records: u64,
     /// Time from the start of recovery to the first I/O, milliseconds.
     pub recovery_ms: u64,
     /// How far its opening is; none when it is open. What is counted of a cache is counted from then on.
@@ -441,6 +444,7 @@ pub(crate) fn example() -> Status {
             uuid: "00112233445566778899aabbccddeeff".into(),
             durability: "flush".into(),
             recovery: "clean shutdown".into(),
+            damaged_records: 0,
             recovery_ms: 12,
             opening: None,
             recovered_blocks: 40,

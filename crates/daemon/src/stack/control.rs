@@ -53,6 +53,7 @@ impl Stack {
         if let Some(name) = name {
             let served = self.served(name)?;
             if !served.cached {
+                self.check_there(Some(name))?;
                 served.device.flush().await?;
                 return Ok(format!(
                     "volume {name:?} has no cache; its device is flushed"
@@ -60,6 +61,7 @@ impl Stack {
             }
         }
         self.ready().await?;
+        self.check_there(name)?;
         let before = human_bytes(self.dirty_bytes(name));
         if let Some(cache) = &self.cache {
             cache.opened().await?.cache.write_back(name).await?;
@@ -139,6 +141,23 @@ impl Stack {
         self.cache_of(&served).map(|_| ())
     }
 
+    /// Refuses if a file under the cache, or under a volume (or any), was removed: what was written there is on nothing that
+    /// outlives this process.
+    fn check_there(&self, volume: Option<&str>) -> Result<()> {
+        let backing = match volume {
+            Some(name) => Some(self.served(name)?.backing.clone()),
+            None => None,
+        };
+        let devices = self.devices.borrow();
+        let concerned = |watched: &&Watched| {
+            watched.role != "backing" || backing.as_ref().is_none_or(|name| *name == watched.name)
+        };
+        devices
+            .iter()
+            .filter(concerned)
+            .try_for_each(Watched::check_there)
+    }
+
     /// Stops serving a volume, writes all of it back and lets the cache forget it. Returns what was
     /// done, in words.
     ///
@@ -149,6 +168,7 @@ impl Stack {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
         self.ready().await?;
+        self.check_there(Some(name))?;
         let opened = cache.opened().await?;
         let before = human_bytes(self.dirty_bytes(Some(name)));
         // Most of it while clients are still served.
@@ -344,6 +364,7 @@ impl Stack {
                 Err(error) => result = result.and(Err(error)),
             }
         }
+        result = result.and(self.check_there(None));
         for served in &volumes {
             result = result.and(self.forget(served).await);
         }

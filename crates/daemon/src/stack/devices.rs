@@ -44,6 +44,16 @@ pub(super) struct Watched {
 }
 
 impl Watched {
+    /// Refuses to call anything safe that is on a file which somebody removed.
+    pub(super) fn check_there(&self) -> Result<()> {
+        // The look notes it.
+        let _ = self.device.info();
+        let removed = self.faults.removed();
+        removed.map_or(Ok(()), |error| {
+            Err(error.context(format!("device {:?} ({})", self.name, self.role)))
+        })
+    }
+
     pub(super) fn status(&self) -> DeviceStatus {
         let counts = self.counters.get();
         let last = self.faults.last();

@@ -127,6 +127,7 @@ fn cache_status(
         uuid: hex(&cache.uuid),
         durability: format!("{:?}", cache.config.durability).to_lowercase(),
         recovery,
+        damaged_records: found.damaged_records + found.unreadable_units,
         recovery_ms: u64::try_from(opened.recovery_time.as_millis()).unwrap_or(u64::MAX),
         recovered_blocks: stats.recovery.found_blocks,
         recovering_blocks: stats.recovery.left_blocks,

@@ -1,8 +1,10 @@
 //! What has gone wrong with a file: a count and the last of it, for whoever watches.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::RawFd;
+use std::path::Path;
 
-use forebay_block::Error;
+use forebay_block::{Error, ErrorKind};
 
 /// Failures of operations on one file since it was opened. Requests that were refused because they
 /// make no sense are none.
@@ -10,6 +12,7 @@ use forebay_block::Error;
 pub struct Faults {
     count: Cell<u64>,
     last: RefCell<Option<Error>>,
+    removed: RefCell<Option<Error>>,
 }
 
 impl Faults {
@@ -25,8 +28,32 @@ impl Faults {
         self.last.borrow().clone()
     }
 
+    /// What is to be said of the file if somebody removed it, as far as that was seen: no operation fails, and all of it is
+    /// gone when it is closed.
+    #[must_use]
+    pub fn removed(&self) -> Option<Error> {
+        self.removed.borrow().clone()
+    }
+
     pub(super) fn note(&self, error: &Error) {
         self.count.set(self.count.get() + 1);
         *self.last.borrow_mut() = Some(error.clone());
+    }
+
+    pub(super) fn note_removed(&self, path: &Path, fd: RawFd) {
+        if self.removed.borrow().is_some() {
+            return;
+        }
+        let error = Error::new(
+            ErrorKind::Lost,
+            format!(
+                "{} was REMOVED while it is in use: all that it holds is gone when this process ends. Copy it while it \
+                 runs: cp --sparse=always /proc/{}/fd/{fd} NEW",
+                path.display(),
+                std::process::id()
+            ),
+        );
+        self.note(&error);
+        *self.removed.borrow_mut() = Some(error);
     }
 }

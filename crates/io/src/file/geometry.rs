@@ -101,10 +101,19 @@ pub(super) fn check_writable(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The present size in whole logical blocks, bytes; none if the system does not tell.
-pub(super) fn size_bytes(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<u64> {
+/// What can be seen of a file at any time.
+pub(super) struct Present {
+    /// In whole logical blocks, bytes.
+    pub(super) size_bytes: u64,
+    /// Nobody can open it any more: it ends when it is closed.
+    pub(super) removed: bool,
+}
+
+/// How the file is now; none if the system does not tell.
+pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present> {
     let fd = fd.as_raw_fd();
     let mut size_bytes: u64 = 0;
+    let mut removed = false;
     let known = if geometry.block_device {
         // SAFETY: the request writes one value of this type.
         unsafe { libc::ioctl(fd, BLKGETSIZE64, &raw mut size_bytes) }
@@ -114,10 +123,14 @@ pub(super) fn size_bytes(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<u64>
         // SAFETY: the descriptor is open, and the answer is written in place.
         let result = unsafe { libc::fstat(fd, &raw mut answer) };
         size_bytes = u64::try_from(answer.st_size).unwrap_or(0);
+        removed = result == 0 && answer.st_nlink == 0;
         result
     };
     let logical = u64::from(geometry.logical_block_bytes);
-    (known >= 0).then_some(size_bytes - size_bytes % logical)
+    (known >= 0).then_some(Present {
+        size_bytes: size_bytes - size_bytes % logical,
+        removed,
+    })
 }
 
 fn regular_file(

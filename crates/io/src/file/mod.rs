@@ -107,7 +107,7 @@ impl File {
 
     /// The present size, bytes, in whole logical blocks. Requests up to it are taken from now on:
     /// files and devices may grow while they are open. In one that has shrunk, what lies beyond its
-    /// end fails until it has its size again.
+    /// end fails until it has its size again. A file that was removed is noted among its faults.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.handle.size_bytes()
@@ -155,7 +155,11 @@ impl File {
 
 impl Handle {
     fn size_bytes(&self) -> u64 {
-        if let Some(size_bytes) = geometry::size_bytes(self.fd.as_fd(), &self.geometry) {
+        if let Some(present) = geometry::present(self.fd.as_fd(), &self.geometry) {
+            let size_bytes = present.size_bytes;
+            if present.removed {
+                self.faults.note_removed(&self.path, self.fd.as_raw_fd());
+            }
             self.end.set(size_bytes);
             let mut info = self.info.borrow_mut();
             info.size_bytes = info.size_bytes.max(size_bytes);

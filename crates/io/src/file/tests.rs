@@ -155,6 +155,23 @@ fn a_read_of_a_truncated_file_is_an_error_and_not_zeroes() {
 }
 
 #[test]
+fn a_file_that_is_removed_in_use_is_told_of_once() {
+    on_both(async |scratch| {
+        let file = File::open(scratch.path("f"), &options()).expect("new");
+        let _ = file.size_bytes();
+        assert!(file.faults().removed().is_none());
+        std::fs::remove_file(file.path()).expect("there");
+        for _ in 0..2 {
+            assert!(file.size_bytes() > 0, "it goes on");
+        }
+        assert_eq!(file.faults().count(), 1);
+        let told = file.faults().removed().expect("seen");
+        assert!(told.report().contains("REMOVED"), "{told:?}");
+        assert!(told.report().contains("/proc/"), "how to save it: {told:?}");
+    });
+}
+
+#[test]
 fn a_look_at_a_truncated_file_changes_nothing_for_what_is_there() {
     on_both(async |scratch| {
         let file = File::open(scratch.path("f"), &options()).expect("new");
