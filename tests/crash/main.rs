@@ -18,7 +18,7 @@ use stack::{CHANGING, CLEANED, CacheStack, EARLY, LINES, SUMS, Setup, TREE, UNTR
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
 
-/// What each sweep does at each point. The next issue widens it.
+/// What each sweep does at each point.
 const DEPTH: Depth = Depth {
     singles: 4,
     subsets: 2,

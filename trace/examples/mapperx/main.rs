@@ -5,6 +5,7 @@
 //! A job is as for the example `study`, with `dirty_percents` in place of `percents`, and perhaps `as_writes`:
 //! requests a second of a trace that tells neither operations nor times, all of which are taken for writes.
 
+mod bounds;
 #[path = "../study/source.rs"]
 mod source;
 mod trackers;
@@ -19,8 +20,9 @@ use forebay_trace::stats::{Stats, StatsOptions};
 use forebay_trace::{Op, Request, Volumes};
 use serde_json::{Value, json};
 
+use bounds::{Bound, Log};
 use source::{Outcome, Source};
-use trackers::{Block, Cost, Marks, Scope, Trees};
+use trackers::{Block, Cost, Marks, Over, Scope, Trees};
 
 /// The cache's share of the working set, percent.
 const CACHE_PERCENT: u64 = 10;
@@ -32,6 +34,8 @@ const WARM_UP_PERCENT: u64 = 20;
 const CRASHES_PERCENT: std::ops::RangeInclusive<u64> = 30..=100;
 /// A cache knows this many volumes; of a trace with more, all are laid one behind another.
 const MAX_VOLUMES: usize = 64;
+/// Target ratios, as 10 to the power of minus this.
+const NINES: [f64; 3] = [2.0, 3.0, 4.0];
 
 fn main() {
     let argument = std::env::args().nth(1).unwrap_or_default();
@@ -157,6 +161,7 @@ fn model(capacity_bytes: u64) -> CacheModel {
 /// One cache, and all that is kept beside it.
 struct Run {
     cache: Simulated,
+    log: Log,
     changes: Vec<Changed>,
     dirty: DirtyList,
     trees: Vec<Trees>,
@@ -165,17 +170,29 @@ struct Run {
 }
 
 fn one(input: &Input, dirty_percent: u64) -> Value {
-    let tree =
-        |name, adjustment, nines, scope| Trees::new(name, adjustment, nines, scope, &input.blocks);
+    let cache = model(input.working_set_bytes * CACHE_PERCENT / 100);
+    let groups = (cache.capacity_bytes / cache.sizes.region_bytes()).max(1);
+    let places = BTreeMap::from([(0, groups * u64::from(cache.sizes.region_units()))]);
+    let tree = |name, adjustment, nines, scope, over| {
+        let sizes = match over {
+            Over::Volumes => &input.blocks,
+            Over::Places => &places,
+        };
+        Trees::new(name, adjustment, nines, (scope, over), sizes)
+    };
+    let (priced, paper) = (Adjustment::Priced, Adjustment::Paper);
+    let (in_place, all) = (Scope::InPlace, Scope::All);
     let mut trees = Vec::new();
-    for nines in [2.0, 3.0, 4.0] {
-        trees.push(tree("ours", Adjustment::Priced, nines, Scope::InPlace));
-        trees.push(tree("paper", Adjustment::Paper, nines, Scope::InPlace));
+    for nines in NINES {
+        trees.push(tree("ours", priced, nines, in_place, Over::Volumes));
+        trees.push(tree("places", priced, nines, in_place, Over::Places));
+        trees.push(tree("paper", paper, nines, in_place, Over::Volumes));
     }
-    trees.push(tree("ours, all", Adjustment::Priced, 2.0, Scope::All));
-    trees.push(tree("paper, all", Adjustment::Paper, 2.0, Scope::All));
+    trees.push(tree("ours, all", priced, 2.0, all, Over::Volumes));
+    trees.push(tree("paper, all", paper, 2.0, all, Over::Volumes));
     let mut run = Run {
-        cache: Simulated::new(model(input.working_set_bytes * CACHE_PERCENT / 100)),
+        cache: Simulated::new(cache),
+        log: Log::default(),
         changes: Vec::new(),
         dirty: DirtyList::default(),
         trees,
@@ -194,6 +211,7 @@ fn one(input: &Input, dirty_percent: u64) -> Value {
         }
         if crashes.peek().is_some_and(|percent| nth == at(*percent)) {
             crashes.next();
+            run.log.crash();
             points.push(run.crash());
         }
     }
@@ -209,7 +227,12 @@ fn one(input: &Input, dirty_percent: u64) -> Value {
         row["written_back"] = json!(written_back.collect::<Vec<_>>());
         row
     });
-    let rows: Vec<Value> = rows.collect();
+    let mut rows: Vec<Value> = rows.collect();
+    let ratio = 10_f64.powf(-NINES[0]);
+    let foresight = run.log.foresight(ratio, warm_writes);
+    rows.push(bound_row("foresight", NINES[0], &foresight));
+    let recency = run.log.recency(ratio, warm_writes);
+    rows.push(bound_row("recency", NINES[0], &recency));
     json!({
         "dirty_percent": dirty_percent,
         "warm_up_writes": warm_writes,
@@ -217,6 +240,18 @@ fn one(input: &Input, dirty_percent: u64) -> Value {
         "cached": points.iter().map(|point| point.cached).collect::<Vec<_>>(),
         "dirty": points.iter().map(|point| point.dirty).collect::<Vec<_>>(),
         "rows": rows,
+    })
+}
+
+fn bound_row(name: &str, nines: f64, bound: &Bound) -> Value {
+    json!({
+        "name": name,
+        "nines": nines,
+        "kept": bound.kept,
+        "warm_up_persists": bound.warm_up.persists,
+        "persists": bound.all.persists - bound.warm_up.persists,
+        "waited": bound.all.waited - bound.warm_up.waited,
+        "written_back": bound.written_back,
     })
 }
 
@@ -240,6 +275,7 @@ impl Run {
             self.follow(now);
         }
         let write = request.op == Op::Write;
+        self.log.served(write, now);
         for trees in &mut self.trees {
             trees.served(request.volume as u16, write, now);
         }
@@ -253,7 +289,11 @@ impl Run {
         let mut dirtied: Vec<(Block, bool)> = Vec::new();
         let mut placed: Vec<(BlockId, Block)> = Vec::new();
         for changed in &changes {
-            let block = (changed.volume, changed.units.clone());
+            let block = Block {
+                volume: changed.volume,
+                units: changed.units.clone(),
+                places: changed.places.clone(),
+            };
             match changed.change {
                 Change::Placed => placed.push((changed.id, block)),
                 Change::Written => {
@@ -265,6 +305,7 @@ impl Run {
                 Change::Cleaned => {
                     self.announce(&mut dirtied, now);
                     self.dirty.cleaned(changed.id);
+                    self.log.cleaned(&block);
                     self.marks.cleaned(&block);
                     self.trees
                         .iter_mut()
@@ -273,6 +314,7 @@ impl Run {
                 Change::Removed => {
                     self.announce(&mut dirtied, now);
                     self.place(&mut placed);
+                    self.log.removed(&block);
                     self.marks.removed(&block);
                     self.trees
                         .iter_mut()
@@ -290,6 +332,9 @@ impl Run {
         if dirtied.is_empty() {
             return;
         }
+        for (block, fresh) in &*dirtied {
+            self.log.dirtied(block, *fresh);
+        }
         self.exact.waited += 1;
         self.exact.persists += 1;
         self.marks.dirtied(dirtied, now);
@@ -301,6 +346,7 @@ impl Run {
 
     fn place(&mut self, placed: &mut Vec<(BlockId, Block)>) {
         for (_, block) in placed.drain(..) {
+            self.log.placed(&block);
             self.trees.iter_mut().for_each(|trees| trees.placed(&block));
         }
     }
@@ -315,7 +361,13 @@ impl Run {
         let mut written_back = vec![0; self.trees.len() + 2];
         let exact = self.trees.len() + 1;
         for &id in &blocks {
-            let block = self.cache.units_of(id);
+            let (volume, units) = self.cache.units_of(id);
+            let places = self.cache.places_of(id);
+            let block = Block {
+                volume,
+                units,
+                places,
+            };
             let dirty = self.dirty.has(id);
             for (count, trees) in written_back.iter_mut().zip(&self.trees) {
                 let found = trees.writes_back(&block);

@@ -16,10 +16,23 @@ const REGION_BLOCKS: u64 = 64;
 const QUIET: Duration = Duration::from_secs(3);
 /// How long the record of a block that was written back goes on calling it dirty: it waits for room in a batch
 /// from one tick of the engine's timer to the next.
-const RECORD_LAG: Duration = Duration::from_secs(1);
+pub(crate) const RECORD_LAG: Duration = Duration::from_secs(1);
 
-/// A block: its volume and what it holds of it.
-pub(crate) type Block = (u16, Range<u64>);
+/// A block.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) volume: u16,
+    /// What it holds of its volume, in blocks of the smallest size.
+    pub(crate) units: Range<u64>,
+    /// Where it lies in the cache, in these.
+    pub(crate) places: Range<u64>,
+}
+
+impl Block {
+    fn key(&self) -> (u16, u64) {
+        (self.volume, self.units.start)
+    }
+}
 
 /// How often something was written for the sake of a crash.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,13 +53,13 @@ struct Records {
 }
 
 impl Records {
-    fn dirtied(&mut self, (volume, units): &Block) {
-        self.dirty.insert((*volume, units.start));
+    fn dirtied(&mut self, block: &Block) {
+        self.dirty.insert(block.key());
     }
 
     /// Whether its record called the block dirty while it was.
-    fn cleaned(&mut self, (volume, units): &Block, now: Duration) -> bool {
-        let key = (*volume, units.start);
+    fn cleaned(&mut self, block: &Block, now: Duration) -> bool {
+        let key = block.key();
         let known = self.dirty.remove(&key);
         if known && self.late.insert(key) {
             self.queue.push_back((now, key));
@@ -54,8 +67,8 @@ impl Records {
         known
     }
 
-    fn removed(&mut self, (volume, units): &Block) {
-        self.late.remove(&(*volume, units.start));
+    fn removed(&mut self, block: &Block) {
+        self.late.remove(&block.key());
     }
 
     fn pass(&mut self, now: Duration) {
@@ -67,8 +80,8 @@ impl Records {
         }
     }
 
-    fn call_dirty(&self, (volume, units): &Block) -> bool {
-        let key = (*volume, units.start);
+    fn call_dirty(&self, block: &Block) -> bool {
+        let key = block.key();
         self.dirty.contains(&key) || self.late.contains(&key)
     }
 }
@@ -82,11 +95,21 @@ pub(crate) enum Scope {
     InPlace,
 }
 
-/// One tree a volume.
+/// What a tree lies over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// Volumes, each with one of its own, as in the paper.
+    Volumes,
+    /// The places of the cache, as in the engine: one tree.
+    Places,
+}
+
+/// One tree a volume, or one.
 pub(crate) struct Trees {
     pub(crate) name: &'static str,
     options: TreeOptions,
     scope: Scope,
+    over: Over,
     sizes: BTreeMap<u16, u64>,
     trees: BTreeMap<u16, VolumeTree>,
     records: Records,
@@ -104,7 +127,7 @@ impl Trees {
         name: &'static str,
         adjustment: Adjustment,
         sla_nines: f64,
-        scope: Scope,
+        (scope, over): (Scope, Over),
         sizes: &BTreeMap<u16, u64>,
     ) -> Self {
         Self {
@@ -114,6 +137,7 @@ impl Trees {
                 adjustment,
             },
             scope,
+            over,
             sizes: sizes.clone(),
             trees: BTreeMap::new(),
             records: Records::default(),
@@ -140,17 +164,25 @@ impl Trees {
         })
     }
 
+    /// The tree that a block belongs to, and what it is there.
+    fn at(&self, block: &Block) -> (u16, Range<u64>) {
+        match self.over {
+            Over::Volumes => (block.volume, block.units.clone()),
+            Over::Places => (0, block.places.clone()),
+        }
+    }
+
     /// These blocks turn dirty by one client write.
     pub(crate) fn dirtied(&mut self, blocks: &[(Block, bool)]) {
         let mut waits: Option<(u16, u64)> = None;
         for (block, fresh) in blocks {
-            let (volume, units) = block;
             if *fresh && self.scope == Scope::InPlace {
                 self.records.dirtied(block);
                 continue;
             }
-            if let Marked::After(round) = self.tree(*volume).tree.mark(units.clone()) {
-                waits = waits.max(Some((*volume, round)));
+            let (volume, blocks) = self.at(block);
+            if let Marked::After(round) = self.tree(volume).tree.mark(blocks) {
+                waits = waits.max(Some((volume, round)));
             }
         }
         // One request is to one volume.
@@ -175,24 +207,30 @@ impl Trees {
 
     pub(crate) fn cleaned(&mut self, block: &Block) {
         if !self.records.cleaned(block, self.now) {
-            self.tree(block.0).tree.clear(block.1.clone());
+            let (volume, blocks) = self.at(block);
+            self.tree(volume).tree.clear(blocks);
         }
     }
 
-    pub(crate) fn placed(&mut self, (volume, units): &Block) {
-        self.tree(*volume).tree.place(units.clone());
+    pub(crate) fn placed(&mut self, block: &Block) {
+        let (volume, blocks) = self.at(block);
+        self.tree(volume).tree.place(blocks);
     }
 
     pub(crate) fn removed(&mut self, block: &Block) {
-        let (volume, units) = block;
         self.records.removed(block);
-        self.tree(*volume).tree.remove(units.clone());
+        let (volume, blocks) = self.at(block);
+        self.tree(volume).tree.remove(blocks);
     }
 
     /// A request was served.
     pub(crate) fn served(&mut self, volume: u16, write: bool, now: Duration) {
         self.now = now;
         self.records.pass(now);
+        let volume = match self.over {
+            Over::Volumes => volume,
+            Over::Places => 0,
+        };
         let one = self.tree(volume);
         one.writes += u64::from(write);
         let persists = one.tree.persists();
@@ -202,9 +240,9 @@ impl Trees {
 
     /// Whether a crash now would have this cached block written back.
     pub(crate) fn writes_back(&self, block: &Block) -> bool {
-        let tree = self.trees.get(&block.0);
-        tree.is_some_and(|one| one.tree.may_be_dirty(block.1.clone()))
-            || self.records.call_dirty(block)
+        let (volume, blocks) = self.at(block);
+        let tree = self.trees.get(&volume);
+        tree.is_some_and(|one| one.tree.may_be_dirty(blocks)) || self.records.call_dirty(block)
     }
 
     pub(crate) fn describe(&self) -> Value {
@@ -238,14 +276,13 @@ impl Marks {
     pub(crate) fn dirtied(&mut self, blocks: &[(Block, bool)], now: Duration) {
         let mut waits = false;
         for (block, fresh) in blocks {
-            let (volume, units) = block;
             // Once its mark is cleared, its record says that it is dirty.
             self.records.dirtied(block);
             if *fresh {
                 continue;
             }
-            for region in Self::regions(units) {
-                waits |= self.marked.insert((*volume, region), now).is_none();
+            for region in Self::regions(&block.units) {
+                waits |= self.marked.insert((block.volume, region), now).is_none();
             }
         }
         self.cost.waited += u64::from(waits);
@@ -274,8 +311,8 @@ impl Marks {
     }
 
     pub(crate) fn writes_back(&self, block: &Block) -> bool {
-        let (volume, units) = block;
+        let mut regions = Self::regions(&block.units);
         self.records.call_dirty(block)
-            || Self::regions(units).any(|region| self.marked.contains_key(&(*volume, region)))
+            || regions.any(|region| self.marked.contains_key(&(block.volume, region)))
     }
 }

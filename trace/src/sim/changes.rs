@@ -30,6 +30,8 @@ pub struct Changed {
     pub volume: u16,
     /// What of the volume it holds, in blocks of the smallest size.
     pub units: Range<u64>,
+    /// Where it lies in the cache, in blocks of the smallest size.
+    pub places: Range<u64>,
 }
 
 impl Simulated {
@@ -53,6 +55,14 @@ impl Simulated {
         (volume, first..first + u64::from(span.units()))
     }
 
+    /// Where a block lies in the cache, in blocks of the smallest size.
+    #[must_use]
+    pub fn places_of(&self, id: BlockId) -> Range<u64> {
+        let (_, _, span) = self.table.address(id);
+        let first = u64::from(self.table.place(id));
+        first..first + u64::from(span.units())
+    }
+
     /// Writes a block's dirty granules back, and what goes with them.
     pub fn clean(&mut self, id: BlockId) {
         self.write_back(id);
@@ -63,12 +73,14 @@ impl Simulated {
             return;
         }
         let (volume, units) = self.units_of(id);
+        let places = self.places_of(id);
         if let Some(changes) = &mut self.changes {
             changes.push(Changed {
                 change,
                 id,
                 volume,
                 units,
+                places,
             });
         }
     }
