@@ -57,7 +57,7 @@ pub(super) fn of_devices(rows: &[Row]) -> Vec<Claim> {
             write_bytes: 128 * 4096,
             ..small("pmem", file_percent, 2)
         };
-        value("opencas-static", access(125)) / value("opencas-static", access(75))
+        value("opencas-static", access(125)) / value("opencas-static", access(50))
     };
     let (fast, slow) = (kept("fast"), kept("slow"));
     claims.push(modelled(
