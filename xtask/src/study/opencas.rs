@@ -1,6 +1,9 @@
 //! The Open CAS study's experiments, on emulated devices: docs/results/opencas.md.
 
 mod page;
+mod speeds;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +28,23 @@ pub(crate) struct Options {
     /// Write claims and rows to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// The processor's time for a write of 4 KiB, as the program prints it: the median of several runs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Processor {
+    system: String,
+    access: u64,
+    processor_ns: f64,
+    least_ns: f64,
+    most_ns: f64,
+}
+
+/// What the page says.
+#[derive(Debug)]
+struct Study {
+    report: Report<Row>,
+    processor: Vec<Processor>,
 }
 
 /// One access of a file, as the program prints it.
@@ -89,14 +109,19 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     if options.quick {
         command.arg("--quick");
     }
-    let printed = run_for_output(command)?;
-    let rows = (printed.lines())
-        .map(|line| serde_json::from_str(line).map_err(|error| format!("{line}: {error}")))
-        .collect::<Outcome<Vec<Row>>>()?;
-    let report = Report {
-        quick: options.quick,
-        claims: claims(&rows),
-        rows,
+    let rows: Vec<Row> = objects(&run_for_output(command)?)?;
+    let mut command = Command::new(&program);
+    command.arg("--processor");
+    let processor: Vec<Processor> = objects(&run_for_output(command)?)?;
+    let mut claims = claims(&rows);
+    claims.extend(speeds::of_clients(&rows, &processor));
+    let study = Study {
+        report: Report {
+            quick: options.quick,
+            claims,
+            rows,
+        },
+        processor,
     };
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("opencas-quick.md"),
@@ -107,10 +132,10 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
         began.elapsed().as_secs_f64() / 60.0,
         run_for_output(date())?,
     );
-    let text = head + &page::body(&report);
+    let text = head + &page::body(&study);
     std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
     println!("written: {}", out.display());
-    conclude(&report, options.json.as_deref())
+    conclude(&study.report, options.json.as_deref())
 }
 
 /// Open CAS's lines of 4 KiB, each written by a request of its own, where its metadata costs most.
@@ -174,182 +199,14 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
             own_evicting <= 1.04,
         ),
     ];
-    claims.extend(speeds(rows));
+    claims.extend(speeds::of_devices(rows));
     claims
 }
 
-/// What is modelled: the devices' time.
-fn speeds(rows: &[Row]) -> Vec<Claim> {
-    let value = |system, cell| find(rows, system, cell).map_or(f64::NAN, |row| row.bytes_per_s);
-    let modelled = |name: &str, paper, ours: f64, bar: &str, holds| Claim {
-        name: name.into(),
-        paper_or_peer: paper,
-        ours,
-        unit: "times".into(),
-        kind: Kind::Modelled,
-        bar: bar.into(),
-        holds,
-    };
-    let mut claims = Vec::new();
-    for (cache, paper) in [("pmem", 0.60), ("nvme", 0.52)] {
-        let gap = |system| value(system, small(cache, 50, 1)) / value(system, small(cache, 50, 2));
-        let (theirs, ours) = (gap("opencas-evict"), gap("lines"));
-        claims.push(modelled(
-            &format!("first access by second/open cas/{cache}"),
-            Some(paper),
-            theirs,
-            "below 0.75: the study's finding",
-            theirs < 0.75,
-        ));
-        claims.push(modelled(
-            &format!("first access by second/lines/{cache}"),
-            Some(theirs),
-            ours,
-            "at least 0.95",
-            ours >= 0.95,
-        ));
-    }
-    for (backing, better) in [("fast", true), ("slow", false)] {
-        // 128 lines a request.
-        let many = Cell {
-            backing,
-            write_bytes: 128 * 4096,
-            ..small("pmem", 125, 2)
-        };
-        let ratio = value("opencas-static", many) / value("opencas-evict", many);
-        claims.push(modelled(
-            &format!("static write-invalidate by evicting/open cas/{backing}"),
-            None,
-            ratio,
-            if better { "above 1" } else { "below 1" },
-            if better { ratio > 1.0 } else { ratio < 1.0 },
-        ));
-    }
-    for system in ["blocks", "lines"] {
-        let worst = rows
-            .iter()
-            .filter(|row| row.system == system)
-            .filter_map(|row| {
-                let theirs = ["opencas-evict", "opencas-static"]
-                    .iter()
-                    .filter_map(|theirs| find(rows, theirs, row.cell()))
-                    .map(|theirs| theirs.bytes_per_s);
-                theirs
-                    .reduce(f64::max)
-                    .map(|theirs| row.bytes_per_s / theirs)
-            })
-            .fold(f64::INFINITY, f64::min);
-        claims.push(modelled(
-            &format!("worst cell/{system} by the better of open cas's"),
-            None,
-            worst,
-            "at least 0.97",
-            worst >= 0.97,
-        ));
-    }
-    let half = |cache| Cell {
-        write_bytes: 512 << 10,
-        ..small(cache, 50, 2)
-    };
-    let ratio = value("lines", half("pmem")) / value("lines", half("nvme"));
-    claims.push(modelled(
-        "second access, 512 KiB/pmem by nvme",
-        Some(0.75),
-        ratio,
-        "at least 1",
-        ratio >= 1.0,
-    ));
-    claims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows() -> Vec<Row> {
-        let mut rows = Vec::new();
-        for system in ["opencas-evict", "opencas-static", "blocks", "lines"] {
-            for cache in ["pmem", "nvme"] {
-                for backing in ["fast", "slow"] {
-                    for (write_bytes, file_percent, access) in [4096, 512 << 10]
-                        .into_iter()
-                        .flat_map(|write| [50, 125].map(|file| (write, file)))
-                        .flat_map(|(write, file)| [1, 2].map(|access| (write, file, access)))
-                    {
-                        let theirs = system.starts_with("opencas");
-                        let round = system == "opencas-static" && write_bytes > 4096;
-                        let evicts = file_percent > 100;
-                        rows.push(Row {
-                            system: system.into(),
-                            cache: cache.into(),
-                            backing: backing.into(),
-                            line_bytes: 4096,
-                            write_bytes,
-                            file_percent,
-                            access,
-                            bytes_per_s: match (theirs, round && evicts, backing) {
-                                (true, true, "fast") => 3.0,
-                                (true, true, _) => 0.5,
-                                (true, ..) => access as f64,
-                                _ => 4.0,
-                            },
-                            cache_written: match (theirs, evicts) {
-                                (true, true) => 3.0,
-                                (true, false) => 2.0,
-                                _ => 1.01,
-                            },
-                            metadata_written: 0.0,
-                            cache_read: 0.0,
-                            backing_written: 0.0,
-                        });
-                    }
-                }
-            }
-        }
-        rows
-    }
-
-    #[test]
-    fn claims_compare_the_cells_that_they_name() {
-        let mut rows = rows();
-        let claims = super::claims(&rows);
-        assert_eq!(claims.len(), 13);
-        assert!(claims.iter().all(|claim| claim.holds), "{claims:#?}");
-        for row in &mut rows {
-            if row.system == "lines" && row.access == 1 {
-                row.bytes_per_s = 1.9;
-                row.cache_written = 1.05;
-            }
-        }
-        let failed: Vec<String> = (super::claims(&rows).into_iter())
-            .filter(|claim| !claim.holds)
-            .map(|claim| claim.name)
-            .collect();
-        assert_eq!(
-            failed,
-            [
-                "written/lines/first access",
-                "first access by second/lines/pmem",
-                "first access by second/lines/nvme",
-                "worst cell/lines by the better of open cas's"
-            ]
-        );
-        assert!(
-            page::body(&Report {
-                quick: false,
-                claims,
-                rows
-            })
-            .contains("| 125% | 2 |")
-        );
-    }
-
-    #[test]
-    fn what_is_missing_holds_nothing() {
-        assert!(
-            claims(&[])
-                .iter()
-                .all(|claim| !claim.holds || claim.ours.is_infinite())
-        );
-    }
+/// An object a line.
+fn objects<T: serde::de::DeserializeOwned>(printed: &str) -> Outcome<Vec<T>> {
+    let objects = printed
+        .lines()
+        .map(|line| serde_json::from_str(line).map_err(|error| format!("{line}: {error}")));
+    objects.collect()
 }

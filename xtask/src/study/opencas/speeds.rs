@@ -1,0 +1,157 @@
+//! Claims about time.
+
+use super::{Cell, Processor, Row, find, small};
+use crate::claims::{Claim, Kind};
+
+/// What is modelled: the devices' time.
+pub(super) fn of_devices(rows: &[Row]) -> Vec<Claim> {
+    let value = |system, cell| find(rows, system, cell).map_or(f64::NAN, |row| row.bytes_per_s);
+    let modelled = |name: &str, paper, ours: f64, bar: &str, holds| Claim {
+        name: name.into(),
+        paper_or_peer: paper,
+        ours,
+        unit: "times".into(),
+        kind: Kind::Modelled,
+        bar: bar.into(),
+        holds,
+    };
+    let mut claims = Vec::new();
+    for (cache, paper) in [("pmem", 0.60), ("nvme", 0.52)] {
+        let gap = |system| value(system, small(cache, 50, 1)) / value(system, small(cache, 50, 2));
+        let (theirs, ours) = (gap("opencas-evict"), gap("lines"));
+        claims.push(modelled(
+            &format!("first access by second/open cas/{cache}"),
+            Some(paper),
+            theirs,
+            "below 0.75: the study's finding",
+            theirs < 0.75,
+        ));
+        claims.push(modelled(
+            &format!("first access by second/lines/{cache}"),
+            Some(theirs),
+            ours,
+            "at least 0.95",
+            ours >= 0.95,
+        ));
+    }
+    for (backing, better) in [("fast", true), ("slow", false)] {
+        // 128 lines a request.
+        let many = Cell {
+            backing,
+            write_bytes: 128 * 4096,
+            ..small("pmem", 125, 2)
+        };
+        let ratio = value("opencas-static", many) / value("opencas-evict", many);
+        claims.push(modelled(
+            &format!("static write-invalidate by evicting/open cas/{backing}"),
+            None,
+            ratio,
+            if better { "above 1" } else { "below 1" },
+            if better { ratio > 1.0 } else { ratio < 1.0 },
+        ));
+    }
+    // What the study says of it: beside a file that fits.
+    let kept = |backing| {
+        let access = |file_percent| Cell {
+            backing,
+            write_bytes: 128 * 4096,
+            ..small("pmem", file_percent, 2)
+        };
+        value("opencas-static", access(125)) / value("opencas-static", access(50))
+    };
+    let (fast, slow) = (kept("fast"), kept("slow"));
+    claims.push(modelled(
+        "static write-invalidate, larger than the cache by smaller/open cas/slow",
+        Some(fast),
+        slow,
+        "below that on the fast one: the study's finding",
+        slow < fast,
+    ));
+    for system in ["blocks", "lines"] {
+        let worst = rows
+            .iter()
+            .filter(|row| row.system == system)
+            .filter_map(|row| {
+                let theirs = ["opencas-evict", "opencas-static"]
+                    .iter()
+                    .filter_map(|theirs| find(rows, theirs, row.cell()))
+                    .map(|theirs| theirs.bytes_per_s);
+                theirs
+                    .reduce(f64::max)
+                    .map(|theirs| row.bytes_per_s / theirs)
+            })
+            .fold(f64::INFINITY, f64::min);
+        claims.push(modelled(
+            &format!("worst cell/{system} by the better of open cas's"),
+            None,
+            worst,
+            "at least 0.97",
+            worst >= 0.97,
+        ));
+    }
+    let half = |cache| Cell {
+        write_bytes: 512 << 10,
+        ..small(cache, 50, 2)
+    };
+    let ratio = value("lines", half("pmem")) / value("lines", half("nvme"));
+    claims.push(modelled(
+        "second access, 512 KiB/pmem by nvme",
+        Some(0.75),
+        ratio,
+        "at least 1",
+        ratio >= 1.0,
+    ));
+    claims
+}
+
+/// Nanoseconds that a client waits for a write of 4 KiB: the devices' modelled time and the processor's measured time.
+pub(super) fn of_client(rows: &[Row], processor: &[Processor], system: &str, access: u64) -> f64 {
+    let row = find(rows, system, small("pmem", 50, access));
+    let own = |one: &&Processor| one.system == system && one.access == access;
+    let own = processor.iter().find(own);
+    row.zip(own).map_or(f64::NAN, |(row, own)| {
+        4096.0 * 1e9 / row.bytes_per_s + own.processor_ns
+    })
+}
+
+/// What the rest of the way of a write of 4 KiB takes over NBD, nanoseconds: at queue depth 1 on this machine, 44,100 a second of a
+/// daemon that has all in memory (docs/results/foundation.md), less the hit in process that is a part of it.
+pub(super) const NBD_NS: f64 = 1e9 / 44_100.0 - 266.0;
+
+/// What has the processor's time in it.
+pub(super) fn of_clients(rows: &[Row], processor: &[Processor]) -> Vec<Claim> {
+    let took = |access| of_client(rows, processor, "lines", access);
+    let claim = |name: &str, beside_ns: f64| {
+        let ratio = (took(2) + beside_ns) / (took(1) + beside_ns);
+        Claim {
+            name: format!("first access by second, with {name}/lines/pmem"),
+            paper_or_peer: Some(0.60),
+            ours: ratio,
+            unit: "times".into(),
+            kind: Kind::Modelled,
+            bar: "at least 0.95".into(),
+            holds: ratio >= 0.95,
+        }
+    };
+    vec![
+        claim("the processor's time", 0.0),
+        claim("the processor's time and NBD's", NBD_NS),
+    ]
+}
+
+/// How much longer a request that goes round would have to take, nanoseconds, for static write-invalidate to lose against
+/// evicting on the slow device.
+pub(super) fn to_lose_ns(rows: &[Row]) -> f64 {
+    let many = Cell {
+        backing: "slow",
+        write_bytes: 128 * 4096,
+        ..small("pmem", 125, 2)
+    };
+    let row = |system| find(rows, system, many);
+    let took = |row: &Row| many.write_bytes as f64 * 1e9 / row.bytes_per_s;
+    row("opencas-static")
+        .zip(row("opencas-evict"))
+        .map_or(f64::NAN, |(round, evict)| {
+            (took(evict) - took(round)) / round.backing_written
+        })
+}
