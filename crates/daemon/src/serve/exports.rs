@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_frontend::Spread;
 use forebay_frontend::fuse::{self, FuseMount};
 use forebay_frontend::nbd::{self, Exports};
 use forebay_frontend::nvme_tcp::{self, Subsystem};
 use forebay_frontend::ublk::{self, Left, UblkDevice};
 use forebay_frontend::vhost_user;
+use forebay_frontend::{Spread, Succession};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::spawn_reactor;
@@ -104,7 +104,9 @@ impl Running {
             let (tell, told) = oneshot::channel();
             let (end, to_end) = oneshot::channel();
             let name = format!("net-{number}");
+            let own = config.clone();
             let thread = spawn_reactor(&name, super::io_engine(config), move || async move {
+                super::poll(&own);
                 let _ = tell.send(rt::remote());
                 let _ = to_end.await;
             })?;
@@ -124,7 +126,7 @@ impl Running {
         }
         self.start_nbd(config, &spread).await?;
         self.start_nvme(config, &spread).await?;
-        self.start_vhost_user(config, &spread).await?;
+        self.start_vhost_user(config, wishes, &spread).await?;
         self.start_ublk(config, wishes, &spread).await?;
         for export in &config.exports {
             if let Protocol::Fuse(directory) = &export.protocol {
@@ -238,14 +240,21 @@ impl Running {
     }
 
     /// Starts a server for each disk of a virtual machine.
-    async fn start_vhost_user(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
+    async fn start_vhost_user(
+        &mut self,
+        config: &Config,
+        wishes: &Wishes,
+        spread: &Arc<Spread>,
+    ) -> Result<()> {
+        let origin = origin(config);
         for export in &config.exports {
             let Protocol::VhostUserBlk(path) = &export.protocol else {
                 continue;
             };
             make_parent(path)?;
             let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
-            let serve = |listener| vhost_user::serve_on(listener, volume, spread);
+            let succession = Succession::new(&volume, origin, wishes.gap(&export.volume));
+            let serve = |listener| vhost_user::serve_on(listener, volume, succession, spread);
             let address = Address::Unix(path.clone());
             let started = self.listen(address, "vhost-user server", serve).await;
             started.context(|| no_address(config, export.line))?;
@@ -263,8 +272,7 @@ impl Running {
         wishes: &Wishes,
         spread: &Arc<Spread>,
     ) -> Result<()> {
-        // What tells these volumes from others of the same names: two daemons do not share it.
-        let origin = config.server.state.as_os_str().as_encoded_bytes();
+        let origin = origin(config);
         for export in &config.exports {
             let Protocol::Ublk(number) = export.protocol else {
                 continue;
@@ -328,6 +336,11 @@ impl Running {
             let _ = thread.join();
         }
     }
+}
+
+/// What tells these volumes from others of the same names: two daemons do not share it.
+fn origin(config: &Config) -> &[u8] {
+    config.server.state.as_os_str().as_encoded_bytes()
 }
 
 fn no_address(config: &Config, line: usize) -> String {

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Request};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Persistence, Request,
+};
 use forebay_device::mem::MemDevice;
-use forebay_frontend::{Spread, vhost_user};
+use forebay_frontend::{Spread, Succession, vhost_user};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::sync::Promise;
@@ -28,7 +30,10 @@ struct Recorder {
 
 impl BlockDevice for Recorder {
     fn info(&self) -> DeviceInfo {
-        self.inner.info()
+        let mut info = self.inner.info();
+        // As far as guests can see: another target takes its place.
+        info.persistence = Persistence::Media;
+        info
     }
 
     fn submit(&self, request: Request, done: Completion) {
@@ -76,6 +81,12 @@ fn reactor<T: Send + 'static>(
 impl Target {
     /// A disk whose queues are spread over two reactors, one of them the volume's.
     pub(crate) fn start(engine: Engine) -> Self {
+        Self::of(engine, "test", None)
+    }
+
+    /// The same of a volume that has this origin; `gap` is why it may lack writes of the process before.
+    pub(crate) fn of(engine: Engine, origin: &'static str, gap: Option<&str>) -> Self {
+        let gap = gap.map(str::to_owned);
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("forebay-vhost-{}-{number}.sock", std::process::id());
@@ -102,7 +113,8 @@ impl Target {
             let listener = Listener::bind(&Address::Unix(at)).expect("a socket");
             let spread = Arc::new(Spread::new([rt::remote(), beside]));
             rt::spawn(async move {
-                let served = vhost_user::serve_on(listener, served, spread).await;
+                let succession = Succession::new(&served, origin.as_bytes(), gap);
+                let served = vhost_user::serve_on(listener, served, succession, spread).await;
                 served.expect("the target goes on");
             });
         });

@@ -238,3 +238,52 @@ fn a_reactor_that_is_gone_refuses_and_cancels() {
         });
     }
 }
+
+/// Processor time of this thread.
+fn used() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the place lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(
+        time.tv_sec.try_into().expect("positive"),
+        time.tv_nsec.try_into().expect("positive"),
+    )
+}
+
+#[test]
+fn a_busy_reactor_never_sleeps_and_does_what_others_do() {
+    for engine in engines() {
+        let (asleep, awake, woken) = reactor(engine).run(async {
+            let before = used();
+            sleep(Duration::from_millis(100)).await;
+            let between = used();
+            crate::never_sleep().expect("a reactor runs here");
+            sleep(Duration::from_millis(100)).await;
+            let after = used();
+            let (begin, remote) = (now(), remote());
+            let woken = Promise::new();
+            thread_local! {
+                static WOKEN: RefCell<Option<Promise<()>>> = const { RefCell::new(None) };
+            }
+            WOKEN.with(|slot| slot.replace(Some(woken.clone())));
+            let thread = std::thread::spawn(move || {
+                remote.call(|| WOKEN.with(RefCell::take).expect("this thread").set(()));
+            });
+            woken.get().await;
+            thread.join().expect("it ended");
+            (between - before, after - between, now() - begin)
+        });
+        assert!(asleep < Duration::from_millis(20), "{engine:?} {asleep:?}");
+        // On a machine that others use, too, it gets a part of a processor.
+        let busy = engine == Engine::Uring;
+        assert_eq!(
+            busy,
+            awake > 2 * asleep.max(Duration::from_millis(1)),
+            "{engine:?} {awake:?}"
+        );
+        assert!(woken < Duration::from_secs(5), "{engine:?} {woken:?}");
+    }
+}
