@@ -248,7 +248,7 @@ fn reactors_that_never_sleep_are_asked_for() {
     let poll = |text: &str| parse(text).expect("it is in order").server.poll;
     assert_eq!(poll(GOOD), Poll::Adaptive);
     let busy = GOOD.replace("io = \"threads\"", "poll = \"busy\"");
-    assert_eq!(poll(&busy), Poll::Busy);
+    assert_eq!(poll(busy.as_str()), Poll::Busy);
     let report = broken("io = \"threads\"", "io = \"threads\"\npoll = \"busy\"");
     assert!(report.contains("cannot look for work"), "{report}");
 }
