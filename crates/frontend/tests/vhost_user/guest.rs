@@ -3,13 +3,12 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use forebay_wire::virtio_blk::{HEADER_BYTES, Header, feature};
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight};
+use vhost::vhost_user::message::VhostUserConfigFlags;
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _, VhostUserProtocolFeatures};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap};
@@ -46,8 +45,6 @@ pub(crate) struct Guest {
     file: File,
     /// Of its memory, as the kernel lists it.
     pub(crate) name: String,
-    /// What the monitor keeps of requests in flight, if it does.
-    inflight: Option<(VhostUserInflight, File)>,
 }
 
 /// Where a queue lies in the guest's memory: descriptors, available and used entries.
@@ -76,63 +73,16 @@ impl Guest {
         }
     }
 
-    /// Agrees on the features that are offered but for `without`.
-    fn agree(monitor: &mut Frontend, without: u64) -> Result<(), vhost::Error> {
+    fn start(mut monitor: Frontend, queues: usize, without: u64) -> Result<Self, vhost::Error> {
         let offered = monitor.get_features()?;
         monitor.set_owner()?;
         monitor.set_features(offered & !without)?;
         let protocol = monitor.get_protocol_features()?;
         let wanted = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::REPLY_ACK
-            | VhostUserProtocolFeatures::INFLIGHT_SHMFD;
+            | VhostUserProtocolFeatures::REPLY_ACK;
         assert!(protocol.contains(wanted));
-        monitor.set_protocol_features(wanted)
-    }
-
-    /// Has the target note requests in flight where the monitor keeps them. Before any.
-    pub(crate) fn track(&mut self) {
-        let queues = u16::try_from(self.queues.len()).expect("few");
-        let asked = VhostUserInflight::new(0, 0, queues, ENTRIES);
-        let made = self.monitor.get_inflight_fd(&asked).expect("made");
-        self.inflight = Some(made);
-        self.tell_inflight().expect("taken");
-    }
-
-    fn tell_inflight(&mut self) -> Result<(), vhost::Error> {
-        if let Some((told, file)) = &self.inflight {
-            self.monitor.set_inflight_fd(told, file.as_raw_fd())?;
-            // Answered only behind the next message.
-            self.monitor.get_features()?;
-        }
-        Ok(())
-    }
-
-    /// Connects to another target as QEMU does when one has gone: with the same memory, and with the rings where the guest
-    /// was answered last.
-    pub(crate) fn reconnect(&mut self, path: &Path) -> Result<(), vhost::Error> {
-        let begin = Instant::now();
-        self.monitor = loop {
-            let mut monitor = Frontend::connect(path, 64).expect("the target listens");
-            match Self::agree(&mut monitor, 0) {
-                Ok(()) => break monitor,
-                Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        self.share_memory()?;
-        self.tell_inflight()?;
-        for queue in 0..self.queues.len() {
-            let mut index = [0; 2];
-            let at = GuestAddress(places(queue)[2] + 2);
-            self.memory.read_slice(&mut index, at).expect("its memory");
-            self.run(queue, u16::from_le_bytes(index))?;
-        }
-        Ok(())
-    }
-
-    fn start(mut monitor: Frontend, queues: usize, without: u64) -> Result<Self, vhost::Error> {
-        Self::agree(&mut monitor, without)?;
+        monitor.set_protocol_features(wanted)?;
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // The dash at the end: no name is the beginning of another.
         let name = format!("forebay-guest-{}-", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -149,7 +99,6 @@ impl Guest {
             queues: Vec::new(),
             file,
             name,
-            inflight: None,
         };
         guest.share_memory()?;
         for queue in 0..queues {
@@ -205,20 +154,6 @@ impl Guest {
 
     pub(crate) fn put<const N: usize>(&self, address: u64, bytes: [u8; N]) {
         (self.memory.write_slice(&bytes, GuestAddress(address))).expect("the guest's memory");
-    }
-
-    /// Writes into what the monitor keeps of requests in flight.
-    pub(crate) fn forge(&self, at: u64, bytes: &[u8]) {
-        let (_, file) = self.inflight.as_ref().expect("it is kept");
-        file.write_all_at(bytes, at).expect("memory");
-    }
-
-    /// What the monitor keeps of requests in flight.
-    pub(crate) fn kept(&self) -> Vec<u8> {
-        let (told, file) = self.inflight.as_ref().expect("it is kept");
-        let mut bytes = vec![0; usize::try_from(told.mmap_size).expect("small")];
-        file.read_exact_at(&mut bytes, 0).expect("memory");
-        bytes
     }
 
     /// Writes descriptors from an index on.

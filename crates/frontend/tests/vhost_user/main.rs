@@ -1,6 +1,5 @@
 //! Disks by vhost-user, seen by a guest whose monitor and driver are in this process.
 
-mod again;
 mod hostile;
 mod rings;
 

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Persistence, Request,
-};
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Request};
 use forebay_device::mem::MemDevice;
 use forebay_frontend::{Spread, Succession, vhost_user};
 use forebay_io::net::{Address, Listener};
@@ -30,10 +28,7 @@ struct Recorder {
 
 impl BlockDevice for Recorder {
     fn info(&self) -> DeviceInfo {
-        let mut info = self.inner.info();
-        // As far as guests can see: another target takes its place.
-        info.persistence = Persistence::Media;
-        info
+        self.inner.info()
     }
 
     fn submit(&self, request: Request, done: Completion) {
@@ -81,12 +76,6 @@ fn reactor<T: Send + 'static>(
 impl Target {
     /// A disk whose queues are spread over two reactors, one of them the volume's.
     pub(crate) fn start(engine: Engine) -> Self {
-        Self::of(engine, "test", None)
-    }
-
-    /// The same of a volume that has this origin; `gap` is why it may lack writes of the process before.
-    pub(crate) fn of(engine: Engine, origin: &'static str, gap: Option<&str>) -> Self {
-        let gap = gap.map(str::to_owned);
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("forebay-vhost-{}-{number}.sock", std::process::id());
@@ -113,7 +102,7 @@ impl Target {
             let listener = Listener::bind(&Address::Unix(at)).expect("a socket");
             let spread = Arc::new(Spread::new([rt::remote(), beside]));
             rt::spawn(async move {
-                let succession = Succession::new(&served, origin.as_bytes(), gap);
+                let succession = Succession::new(&served, b"test", None);
                 let served = vhost_user::serve_on(listener, served, succession, spread).await;
                 served.expect("the target goes on");
             });
