@@ -2,7 +2,8 @@
 # boot.sh -i IMAGE [-d DISK]... [-v SOCKET] [-n NVDIMM [-l]] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
 # six seconds), runs SCRIPT in it, prints what it says as it says it, and exits with its code. The disks are raw files:
 # /dev/d0, /dev/d1... inside, and NVDIMM, a file of whole MiB, is persistent memory, with -l its last 128 KiB labels. The
-# host's 127.0.0.1 is 10.0.2.2 inside. SOCKET is that of a disk by vhost-user, with two queues. With -k the machine is killed two seconds after the script has said MARK.
+# host's 127.0.0.1 is 10.0.2.2 inside. SOCKET is that of a disk by vhost-user, with two queues, to
+# which the machine connects again when it was closed. With -k the machine is killed two seconds after the script has said MARK.
 set -euo pipefail
 # shellcheck source=tests/guest/kernel.sh
 . "$(dirname "$0")/kernel.sh"
@@ -59,7 +60,7 @@ if [ -n "$socket" ]; then
     # Whoever serves the disk reads and writes the guest's memory.
     hardware=(-machine "pc,memory-backend=ram" -m "$memory"
         -object "memory-backend-memfd,id=ram,size=${memory}M,share=on"
-        -chardev "socket,id=disk,path=$socket" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
+        -chardev "socket,id=disk,path=$socket,reconnect=1" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
 fi
 
 # This emulation's cmpxchg16b leaves garbage in the flags, of which newer kernels die within seconds: they do without. And a busy

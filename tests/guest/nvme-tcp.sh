@@ -6,7 +6,8 @@
 #  3. ext4 and XFS, fsck, fio's verify, without digests and with both.
 #  4. A host that is not allowed is refused; 50 times connect and disconnect (`--quick`: 5).
 #  5. A host with a secret authenticates itself, and the controller to it, and does so again under I/O; without it, with a wrong
-#     one, or towards a wrong controller it is refused (skipped, and said so, where the guest's kernel has no NVME_HOST_AUTH).
+#     one, or towards a wrong controller it is refused (skipped, and said so, where the guest's kernel has no NVME_HOST_AUTH:
+#     Debian 12's has it not, that of its backports has, which `--backports` fetches and boots without installing it).
 #  6. The daemon is killed (-9) and started again under fio's verify, which goes on.
 # The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
@@ -14,7 +15,17 @@ here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
 "$here/setup.sh"
 cycles=50
-[ "${1:-}" != --quick ] || cycles=5
+for argument in "$@"; do
+    case $argument in
+    --quick) cycles=5 ;;
+    --backports)
+        FOREBAY_GUEST_ROOT=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)/guest
+        export FOREBAY_GUEST_ROOT FOREBAY_GUEST_MODULES='virtio_pci virtio_blk virtio_net crc32c_generic nvme-tcp ext4 xfs'
+        "$here/backports.sh" "$FOREBAY_GUEST_ROOT"
+        ;;
+    *) exit 2 ;;
+    esac
+done
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
     cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
@@ -41,7 +52,7 @@ nqn=nqn.2026-11.io.forebay:guest
 # shellcheck source=tests/guest/kernel.sh
 . "$here/kernel.sh"
 authenticates=false
-! grep -q '^CONFIG_NVME_HOST_AUTH=y' "/boot/config-$kernel" || authenticates=true
+! grep -q '^CONFIG_NVME_HOST_AUTH=y' "$guest_root/boot/config-$kernel" || authenticates=true
 secret=$("$program" secret generate --hash sha256)
 controller_secret=$("$program" secret generate --hash sha512)
 wrong_secret=$("$program" secret generate --hash none)
@@ -117,6 +128,7 @@ durable() { status | jq '[.devices[] | select(.role == "cache") | .flushes + .fu
 cat >"$work/script" <<G
 set -e
 for module in nvme-tcp ext4 xfs; do modprobe \$module; done
+echo "INFO itself as Linux \$(uname -r)"
 at="-t tcp -a 10.0.2.2 -s $port"
 who="-q $host -I $id"
 fails() { if "\$@" >/dev/null 2>&1; then echo "this should have failed: \$*"; return 1; fi; }
@@ -221,7 +233,6 @@ nvme disconnect -n $nqn >/dev/null
 fails nvme connect \$at \$who -n $nqn-sealed
 echo "DONE a host that is not allowed is refused"
 if $authenticates; then
-    uname -r
     own="--dhchap-secret=$secret"
     fails nvme connect \$at \$who -n $nqn-secret
     fails nvme connect \$at \$who -n $nqn-secret --dhchap-secret=$wrong_secret

@@ -4,14 +4,15 @@
 #  2. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes or FUA writes of the cache device, as
 #     forebay counts them; the same writes without O_DSYNC are not, which shows that the check can fail.
 #  3. ext4 and fsck, fio's verify on several queues, discard, write-zeroes (`--quick`: less of fio).
-#  4. The machine is killed with requests in flight: another one gets the disk, and finds what was flushed.
+#  4. The daemon is killed (-9) under fio's verify and started again, five times (`--quick`: twice): the machine's requests go on.
+#  5. The machine is killed with requests in flight: another one gets the disk, and finds what was flushed.
 # The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
 "$here/setup.sh"
-amount=32M
-[ "${1:-}" != --quick ] || amount=8M
+amount=32M kills=5
+[ "${1:-}" != --quick ] || amount=8M kills=2
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
     cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
@@ -58,8 +59,11 @@ metrics = "127.0.0.1:0"
 state = "state"
 TOML
 "$program" format --cache "$work/cache" >"$work/log"
-(cd "$work" && exec "$program" serve forebay.toml) >>"$work/log" 2>&1 </dev/null &
-daemon=$!
+start() {
+    (cd "$work" && exec "$program" serve forebay.toml) >>"$work/log" 2>&1 </dev/null &
+    daemon=$!
+}
+start
 status() { "$program" status --json --control "$work/control.sock"; }
 for _ in $(seq 200); do
     [ ! -S "$work/vm.sock" ] || break
@@ -112,6 +116,17 @@ blkdiscard -f -o 0 -l 4M \$d 2>/dev/null
 blkdiscard -z -o 4M -l 4M \$d
 [ "\$(dd if=\$d bs=1M count=8 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c)" = 0 ]
 echo "DONE discard and write-zeroes"
+fio --name=k --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=48M --numjobs=2 --offset_increment=64M \\
+    --time_based --runtime=$((kills * 8)) --verify=crc32c --verify_fatal=1 --verify_backlog=256 >/tmp/fio 2>&1 &
+load=\$!
+for _ in \$(seq $kills); do
+    sleep 4
+    kill -0 \$load
+    echo "KILL"
+    sleep 3
+done
+wait \$load || { cat /tmp/fio; exit 1; }
+echo "DONE fio verify on both queues while the daemon was killed $kills times"
 [ "\$(dmesg | grep -c 'I/O error')" = 0 ]
 echo "DONE the kernel has seen no error"
 mkfs.ext4 -q -F \$d
@@ -142,6 +157,11 @@ hear() {
         INFO) echo "the kernel sees $name ${rest}" ;;
         DONE) echo "$name ${rest}: holds" ;;
         DIE) echo "the machine is killed under load" ;;
+        KILL)
+            kill -9 "$daemon"
+            wait "$daemon" 2>/dev/null || true
+            start
+            ;;
         SNAP)
             now=$(durable)
             if [ "$rest" = before ]; then

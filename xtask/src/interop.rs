@@ -5,12 +5,15 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-/// The tests of exports in a guest, and whether there is a short form of each.
-const TESTS: [(&str, bool); 4] = [
-    ("nvme-tcp.sh", true),
-    ("vhost-user.sh", true),
-    ("ublk.sh", false),
-    ("nbd.sh", false),
+/// The tests of exports in a guest, what they are asked for, and whether `--quick` has them, in their short form.
+const TESTS: [(&str, &[&str], bool); 6] = [
+    ("nvme-tcp.sh", &[], true),
+    // A kernel that authenticates itself.
+    ("nvme-tcp.sh", &["--backports", "--quick"], false),
+    ("vhost-user.sh", &[], true),
+    ("transit.sh", &[], false),
+    ("ublk.sh", &[], false),
+    ("nbd.sh", &[], false),
 ];
 
 /// What can be chosen.
@@ -41,12 +44,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
         }
     };
     let mut outcome = ExitCode::SUCCESS;
-    for (name, short) in TESTS {
+    for (name, arguments, short) in TESTS {
         if options.quick && !short {
             continue;
         }
-        println!("\n{name}");
+        println!("\n{name} {}", arguments.join(" "));
         let mut command = Command::new(guest.join(name));
+        command.args(arguments);
         command.args(options.quick.then_some("--quick"));
         let status = command.env("FOREBAY_BIN", &program).status();
         if !status.is_ok_and(|status| status.success()) {

@@ -4,7 +4,9 @@ pub mod fuse;
 pub mod nbd;
 mod net;
 pub mod nvme_tcp;
+mod succession;
 pub mod ublk;
 pub mod vhost_user;
 
 pub use net::Spread;
+pub use succession::Succession;

@@ -28,4 +28,4 @@ mod threads;
 pub mod tree;
 mod uring;
 
-pub use reactor::{Engine, Reactor, spawn_reactor};
+pub use reactor::{Engine, Reactor, never_sleep, spawn_reactor};

@@ -1,8 +1,9 @@
 //! Shared memory in a file: what it holds outlives this process.
 
-use std::fs::OpenOptions;
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -12,7 +13,7 @@ struct Shared {
     address: *mut libc::c_void,
     len: usize,
     /// Held for its lock.
-    _file: std::fs::File,
+    _file: File,
 }
 
 // SAFETY: the memory is plain bytes in a mapping that belongs to this value; what threads do with
@@ -74,6 +75,42 @@ pub fn join_shared(path: &Path) -> Result<Buf> {
     join().context(|| format!("shared memory {}", path.display()))
 }
 
+/// Memory of `size_bytes` zeroes that has no name, and lives as long as a process has its file: one may give it to another.
+/// Nobody can make it smaller, so that whoever maps it is safe.
+///
+/// # Errors
+/// What the system says.
+pub fn nameless(name: &CStr, size_bytes: u64) -> Result<File> {
+    // SAFETY: the name is a string that lives through the call.
+    let made =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if made < 0 {
+        return Err(io::Error::last_os_error()).context(|| "shared memory without a name");
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let file = unsafe { File::from_raw_fd(made) };
+    file.set_len(size_bytes)?;
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fcntl(made, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
+        return Err(io::Error::last_os_error()).context(|| "sealing shared memory");
+    }
+    Ok(file)
+}
+
+/// The size of memory that somebody made with [`nameless`], bytes.
+///
+/// # Errors
+/// `InvalidInput` if it can be made smaller, or what the system says.
+pub fn nameless_bytes(file: &File) -> Result<u64> {
+    // SAFETY: the descriptor is open.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        let context = "it is not shared memory that keeps its size";
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    Ok(file.metadata()?.size())
+}
+
 fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     if size_bytes == 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "a size of zero bytes"));
@@ -111,7 +148,7 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
 }
 
 /// The file's metadata, if nobody but this user may open it.
-fn private(file: &std::fs::File) -> Result<std::fs::Metadata> {
+fn private(file: &File) -> Result<std::fs::Metadata> {
     let metadata = file.metadata()?;
     // SAFETY: a plain system call.
     let user = unsafe { libc::geteuid() };
@@ -124,7 +161,7 @@ fn private(file: &std::fs::File) -> Result<std::fs::Metadata> {
     Ok(metadata)
 }
 
-fn map(file: std::fs::File, size_bytes: usize) -> Result<Buf> {
+fn map(file: File, size_bytes: usize) -> Result<Buf> {
     // SAFETY: a new mapping of a file of at least this length, at an address of the kernel's choice.
     let address = unsafe {
         libc::mmap(
@@ -149,7 +186,7 @@ fn map(file: std::fs::File, size_bytes: usize) -> Result<Buf> {
 
 /// Gives every page its memory now, so that a full file system is an error here and not a signal
 /// later.
-pub(crate) fn allocate(file: &std::fs::File, size_bytes: usize) -> io::Result<()> {
+pub(crate) fn allocate(file: &File, size_bytes: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
     // SAFETY: the descriptor is open.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
@@ -189,6 +226,17 @@ mod tests {
         drop(memory);
         let (memory, existed) = open_shared(&path, 4096).expect("smaller");
         assert!(!existed && memory.is_zero());
+    }
+
+    #[test]
+    fn memory_without_a_name_keeps_its_size() {
+        let file = nameless(c"forebay-test", 8192).expect("made");
+        assert_eq!(nameless_bytes(&file).expect("sealed"), 8192);
+        file.set_len(4096).expect_err("it cannot be made smaller");
+        let scratch = Scratch::new();
+        let other = File::create_new(scratch.path("other")).expect("a file");
+        let refused = nameless_bytes(&other).expect_err("it can be made smaller");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

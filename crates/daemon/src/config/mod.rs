@@ -28,7 +28,7 @@ pub use device::{Device, DeviceKind};
 pub use export::{Export, Listen, Nbd, NvmeTcp, Protocol};
 pub(crate) use media::{Medium, loop_on};
 use problem::Problems;
-pub use server::{Io, Server};
+pub use server::{Io, Poll, Server};
 pub use tls::Tls;
 pub use volume::{Mode, Promotion, Volume};
 

@@ -28,6 +28,19 @@ pub struct Server {
     pub state_line: Option<usize>,
     /// How I/O reaches the kernel.
     pub io: Io,
+    /// What reactors do while nothing is asked of them.
+    pub poll: Poll,
+}
+
+/// What reactors do while nothing is asked of them.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Poll {
+    /// Look for work awake where it has come soon of late, and sleep.
+    #[default]
+    Adaptive,
+    /// Look for work all the time: each takes a processor.
+    Busy,
 }
 
 /// How I/O reaches the kernel.
@@ -51,6 +64,7 @@ pub(super) struct RawServer {
     metrics: Option<Spanned<String>>,
     state: Option<Spanned<PathBuf>>,
     io: Option<Io>,
+    poll: Option<Spanned<Poll>>,
 }
 
 impl RawServer {
@@ -87,6 +101,15 @@ impl RawServer {
             }
             absolute
         });
+        if let Some(poll) = &self.poll
+            && (*poll.get_ref(), self.io) == (Poll::Busy, Some(Io::Threads))
+        {
+            problems.add(
+                &poll.span(),
+                "reactors cannot look for work with io = \"threads\"".to_owned(),
+                "leave `poll` or `io` out: only io_uring has no need to ask the system",
+            );
+        }
         let line = |start: Option<usize>| start.map(|start| problems.line(start));
         Server {
             reactors,
@@ -100,6 +123,10 @@ impl RawServer {
                 .map_or_else(default_state, |path| problems.base().join(path.get_ref())),
             state_line: line(self.state.as_ref().map(|path| path.span().start)),
             io: self.io.unwrap_or_default(),
+            poll: self
+                .poll
+                .as_ref()
+                .map_or_else(Poll::default, |poll| *poll.get_ref()),
         }
     }
 }

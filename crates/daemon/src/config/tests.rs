@@ -244,6 +244,16 @@ fn keys_belong_to_their_kind() {
 }
 
 #[test]
+fn reactors_that_never_sleep_are_asked_for() {
+    let poll = |text: &str| parse(text).expect("it is in order").server.poll;
+    assert_eq!(poll(GOOD), Poll::Adaptive);
+    let busy = GOOD.replace("io = \"threads\"", "poll = \"busy\"");
+    assert_eq!(poll(busy.as_str()), Poll::Busy);
+    let report = broken("io = \"threads\"", "io = \"threads\"\npoll = \"busy\"");
+    assert!(report.contains("cannot look for work"), "{report}");
+}
+
+#[test]
 fn an_open_door_needs_a_word() {
     let report = broken("\"127.0.0.1:10809\"", "\"0.0.0.0:10809\"");
     assert!(report.contains("insecure = true"), "{report}");

@@ -49,6 +49,7 @@ async fn main(
     io_engine: &'static str,
     tell: oneshot::Sender<Result<(Remote, Vec<VolumeHandle>)>>,
 ) {
+    super::poll(&config);
     let stack = match Stack::open(&config, &wishes).await {
         Ok(stack) => stack,
         Err(error) => {

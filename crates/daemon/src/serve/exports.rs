@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_frontend::Spread;
 use forebay_frontend::fuse::{self, FuseMount};
 use forebay_frontend::nbd::{self, Exports};
 use forebay_frontend::nvme_tcp::{self, Subsystem};
 use forebay_frontend::ublk::{self, Left, UblkDevice};
 use forebay_frontend::vhost_user;
+use forebay_frontend::{Spread, Succession};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::spawn_reactor;
@@ -103,7 +103,9 @@ impl Running {
             let (tell, told) = oneshot::channel();
             let (end, to_end) = oneshot::channel();
             let name = format!("net-{number}");
+            let own = config.clone();
             let thread = spawn_reactor(&name, super::io_engine(config), move || async move {
+                super::poll(&own);
                 let _ = tell.send(rt::remote());
                 let _ = to_end.await;
             })?;
@@ -123,7 +125,6 @@ impl Running {
         }
         self.start_nbd(config, &spread).await?;
         self.start_nvme(config, &spread).await?;
-        self.start_vhost_user(config, &spread).await?;
         for export in &config.exports {
             if let Protocol::Fuse(directory) = &export.protocol {
                 let volume = self.handle(&export.volume)?;
@@ -139,7 +140,8 @@ impl Running {
                 lock(&self.shared.mounts).push((export.volume.clone(), mount));
             }
         }
-        // The last, since it waits until the cache is open.
+        // The last, since they wait until the cache is open.
+        self.start_vhost_user(config, &spread).await?;
         self.start_ublk(config, &spread).await
     }
 
@@ -236,7 +238,7 @@ impl Running {
         Ok(())
     }
 
-    /// Starts a server for each disk of a virtual machine.
+    /// Starts a server for each disk of a virtual machine; not before the cache is open, as [`Running::start_ublk`].
     async fn start_vhost_user(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
         for export in &config.exports {
             let Protocol::VhostUserBlk(path) = &export.protocol else {
@@ -244,7 +246,14 @@ impl Running {
             };
             make_parent(path)?;
             let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
-            let serve = |listener| vhost_user::serve_on(listener, volume, spread);
+            let name = export.volume.clone();
+            let generation = (self.engine)
+                .ask(move |engine| async move { engine.stack.disk_generation(&name).await })
+                .await?;
+            let generation = generation.context(|| config.place(export.line))?;
+            let origin = [origin(config), generation.as_bytes()].concat();
+            let succession = Succession::new(&volume, &origin, None);
+            let serve = |listener| vhost_user::serve_on(listener, volume, succession, spread);
             let address = Address::Unix(path.clone());
             let started = self.listen(address, "vhost-user server", serve).await;
             started.context(|| no_address(config, export.line))?;
@@ -258,8 +267,6 @@ impl Running {
     /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not before the cache is open:
     /// should that fail, their users go on waiting, and have no error.
     async fn start_ublk(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
-        // What tells these volumes from others of the same names: two daemons do not share it.
-        let origin = config.server.state.as_os_str().as_encoded_bytes();
         for export in &config.exports {
             let Protocol::Ublk(number) = export.protocol else {
                 continue;
@@ -270,7 +277,7 @@ impl Running {
                 .ask(move |engine| async move { engine.stack.disk_gap(&name).await })
                 .await?;
             let gap = gap.context(|| config.place(export.line))?;
-            let origin = origin.to_vec();
+            let origin = origin(config).to_vec();
             let attach = move || ublk::attach(volume, number, &origin, gap, &spread);
             let attached = super::shutdown::blocking(attach).await;
             let disk = attached.context(|| config.place(export.line))?;
@@ -332,6 +339,11 @@ impl Running {
             let _ = thread.join();
         }
     }
+}
+
+/// What tells these volumes from others of the same names: two daemons do not share it.
+fn origin(config: &Config) -> &[u8] {
+    config.server.state.as_os_str().as_encoded_bytes()
 }
 
 fn no_address(config: &Config, line: usize) -> String {

@@ -24,7 +24,7 @@ use forebay_io::system;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, Export, Io};
+use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
 use engine::Engine;
@@ -191,6 +191,14 @@ pub(crate) const fn io_engine(config: &Config) -> IoEngine {
         Io::Auto => IoEngine::Auto,
         Io::Uring => IoEngine::Uring,
         Io::Threads => IoEngine::Threads,
+    }
+}
+
+/// Has the reactor of this thread never sleep, if that is what the configuration says.
+fn poll(config: &Config) {
+    if config.server.poll == Poll::Busy {
+        // A reactor runs here.
+        let _ = forebay_io::never_sleep();
     }
 }
 

@@ -153,10 +153,9 @@ impl Stack {
         })?);
         // Before the cache is opened, after which nothing tells of it any more.
         for volume in &config.volumes {
-            if let Some(gap) = disk_gap(config, wishes, &volume.name) {
-                let (state, name) = (Arc::clone(&state), volume.name.clone());
-                offload(move || state.note_disk_gap(&name, &gap)).await?;
-            }
+            let (device, machines) = disk_gap(config, wishes, &volume.name);
+            let (state, name) = (Arc::clone(&state), volume.name.clone());
+            offload(move || state.note_disk_gap(&name, device.as_deref(), machines)).await?;
         }
         let mut devices = Vec::new();
         let around = transit::Around {
@@ -207,15 +206,33 @@ impl Stack {
     /// # Errors
     /// As [`Stack::ready`], or what the state directory says.
     pub async fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
+        self.after_losses(volume, StateDirectory::disk_gap).await
+    }
+
+    /// Waits likewise, and tells by what virtual machines know that nothing is missing.
+    ///
+    /// # Errors
+    /// As [`Stack::disk_gap`].
+    pub async fn disk_generation(&self, volume: &str) -> Result<String> {
+        self.after_losses(volume, StateDirectory::disk_generation)
+            .await
+    }
+
+    /// Asks the state directory when it has heard what the opening lost.
+    async fn after_losses<T: Send + 'static>(
+        &self,
+        volume: &str,
+        ask: fn(&StateDirectory, &str) -> Result<T>,
+    ) -> Result<T> {
         self.ready().await?;
         let found = self.cache.as_ref().and_then(|cache| cache.now());
         let lost = found.and_then(|opened| lost_with(&opened.recovery, volume));
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
         offload(move || {
-            if let Some(lost) = lost {
-                state.note_disk_gap(&name, lost)?;
+            if lost.is_some() {
+                state.note_disk_gap(&name, lost, true)?;
             }
-            state.disk_gap(&name)
+            ask(&state, &name)
         })
         .await
     }
@@ -292,16 +309,18 @@ impl Stack {
     }
 }
 
-/// Why the users of a volume's block device must not go on with what is served from now on: what was asked for, or that others
-/// may write to it while they wait.
-fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> Option<String> {
-    let is_disk = |export: &config::Export| {
-        export.volume == volume && matches!(export.protocol, config::Protocol::Ublk(_))
-    };
-    wishes.gap(volume).or_else(|| {
-        let is_without = !config.exports.iter().any(is_disk);
-        is_without.then(|| "it was served without its block device".to_owned())
-    })
+/// Why the users of a volume's block device must not go on with what is served from now on, and whether virtual machines must
+/// not: what was asked for, or that others may write to it while they wait.
+fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, bool) {
+    let asked = wishes.gap(volume);
+    let mut exports = (config.exports.iter()).filter(|export| export.volume == volume);
+    let is_device = |export: &config::Export| matches!(export.protocol, config::Protocol::Ublk(_));
+    let is_machine =
+        |export: &config::Export| matches!(export.protocol, config::Protocol::VhostUserBlk(_));
+    let machines = asked.is_some() || !exports.clone().any(is_machine);
+    let without =
+        (!exports.any(is_device)).then(|| "it was served without its block device".into());
+    (asked.or(without), machines)
 }
 
 /// What an opening found that may be missing of a volume.

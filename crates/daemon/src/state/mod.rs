@@ -7,7 +7,8 @@
 //! ranges are written (`NAME.ranges`). At the next attach the cache is given those ranges: clean
 //! copies of them are stale, dirty ones are given up by name.
 //!
-//! `NAME.disk` says of a volume that is a block device of this machine whether its users may go on with it.
+//! `NAME.disk` says of a volume whether clients that outlive the daemon may go on with it: users of its block device,
+//! virtual machines.
 //!
 //! What is decided at an attach, and why, is in [`decide`].
 
@@ -203,21 +204,40 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
-        let known = disk::load(&self.path, volume)?;
-        let known = known.unwrap_or_else(|| "nothing is remembered of it here".into());
-        Ok((!known.is_empty()).then_some(known))
+        let disk = disk::load(&self.path, volume)?.unwrap_or_else(disk::Disk::unknown);
+        Ok((!disk.gap.is_empty()).then_some(disk.gap))
     }
 
-    /// Remembers durably that a volume may lack some of it, until [`StateDirectory::note_disk`]. What was remembered first stays.
+    /// By what a virtual machine knows that a volume has all that it acknowledged.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn note_disk_gap(&self, volume: &str, gap: &str) -> Result<()> {
-        match disk::load(&self.path, volume)? {
-            Some(known) if known.is_empty() => disk::store(&self.path, volume, gap),
-            // No device was made, or no more can be missing.
-            _ => Ok(()),
+    pub fn disk_generation(&self, volume: &str) -> Result<String> {
+        if let Some(disk) = disk::load(&self.path, volume)? {
+            return Ok(disk.generation);
         }
+        let disk = disk::Disk::unknown();
+        disk::store(&self.path, volume, &disk)?;
+        Ok(disk.generation)
+    }
+
+    /// Remembers durably that a volume may lack some of what it acknowledged: to the users of its block device, for this
+    /// reason, until [`StateDirectory::note_disk`]; to virtual machines for ever.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_disk_gap(&self, volume: &str, device: Option<&str>, machines: bool) -> Result<()> {
+        let Some(mut disk) = disk::load(&self.path, volume)? else {
+            return Ok(());
+        };
+        // What was remembered first stays.
+        if let Some(gap) = device.filter(|_| disk.gap.is_empty()) {
+            disk.gap = gap.into();
+        }
+        if machines {
+            disk.renew();
+        }
+        disk::store(&self.path, volume, &disk)
     }
 
     /// Remembers durably that a volume is a block device that lacks nothing.
@@ -225,7 +245,9 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn note_disk(&self, volume: &str) -> Result<()> {
-        disk::store(&self.path, volume, "")
+        let mut disk = disk::load(&self.path, volume)?.unwrap_or_else(disk::Disk::unknown);
+        disk.gap.clear();
+        disk::store(&self.path, volume, &disk)
     }
 
     /// The path of a volume's log of ranges.

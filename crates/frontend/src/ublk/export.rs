@@ -5,6 +5,7 @@ use forebay_volume::VolumeHandle;
 use forebay_wire::ublk::{Info, Params, SECTOR_BYTES, attribute, feature, state};
 
 use super::queue::BUDGET_BYTES;
+use crate::succession::Succession;
 
 /// Most queues of a device.
 const MAX_QUEUES: usize = 16;
@@ -30,14 +31,8 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn new(volume: VolumeHandle, origin: &[u8], gap: Option<String>) -> Self {
-        let note = note(origin, volume.name());
-        let volatile = volume.info().persistence == Persistence::Process;
-        let volatile = volatile.then(|| "its contents end with the process".to_owned());
-        Self {
-            volume,
-            note,
-            gap: volatile.or(gap),
-        }
+        let Succession { note, gap } = Succession::new(&volume, origin, gap);
+        Self { volume, note, gap }
     }
 
     /// Whether the device outlives this process: only where no acknowledged write is lost with it, since the kernel
@@ -115,13 +110,4 @@ impl Export {
         };
         Err(Error::new(ErrorKind::InvalidInput, wrong))
     }
-}
-
-/// FNV-1a of both, with a byte between that is in neither.
-fn note(origin: &[u8], name: &str) -> u64 {
-    let bytes = b"forebay\0".iter().chain(origin).chain(b"\0");
-    let bytes = bytes.chain(name.as_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -9,39 +9,46 @@ use super::export::{MAX_RANGE_SECTORS, MAX_RANGES};
 use super::memory::{BadAddress, Piece};
 use super::queue::{BUDGET_BYTES, Chain, Queue};
 
-/// Why a request is not done: its status.
+/// Why a request is not done.
 #[derive(Clone, Copy)]
-struct Failure(u8);
+enum Failure {
+    /// Its status.
+    Status(u8),
+    /// The daemon is about to end, and the next one may do it.
+    ShuttingDown,
+}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self(match error.kind() {
-            ErrorKind::Unsupported => status::UNSUPP,
-            _ => status::IOERR,
-        })
+        match error.kind() {
+            ErrorKind::Unsupported => UNSUPPORTED,
+            ErrorKind::ShuttingDown => Self::ShuttingDown,
+            _ => WRONG,
+        }
     }
 }
 
 impl From<BadAddress> for Failure {
     fn from(_: BadAddress) -> Self {
-        Self(status::IOERR)
+        WRONG
     }
 }
 
-const WRONG: Failure = Failure(status::IOERR);
+const WRONG: Failure = Failure::Status(status::IOERR);
+const UNSUPPORTED: Failure = Failure::Status(status::UNSUPP);
 
 fn total(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|(_, len)| u64::from(*len)).sum()
 }
 
 /// Does what a request asks for, and says how it ended in the last byte that may be written. Returns how many bytes
-/// were written.
-pub(super) async fn run(queue: &Queue, chain: &Chain) -> u32 {
+/// were written; none if it is left to the process after this one.
+pub(super) async fn run(queue: &Queue, chain: &Chain) -> Option<u32> {
     // Data is behind the header of what the guest has written, and before the status of what it wants to read.
     let outgoing = total(&chain.readable).checked_sub(HEADER_BYTES as u64);
     let incoming = total(&chain.writable).checked_sub(1);
     let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else {
-        return 0;
+        return Some(0);
     };
     let wanted = Wanted {
         queue,
@@ -51,15 +58,17 @@ pub(super) async fn run(queue: &Queue, chain: &Chain) -> u32 {
     };
     let (mut status, written) = match wanted.run().await {
         Ok(written) => (status::OK, written),
-        Err(Failure(status)) => (status, 0),
+        Err(Failure::Status(status)) => (status, 0),
+        Err(Failure::ShuttingDown) if queue.outlives() => return None,
+        Err(Failure::ShuttingDown) => (status::IOERR, 0),
     };
-    match queue
-        .memory
-        .scatter(&chain.writable, incoming, std::slice::from_mut(&mut status))
-    {
-        Ok(()) => written.saturating_add(1),
-        Err(BadAddress) => 0,
-    }
+    let said = std::slice::from_mut(&mut status);
+    Some(
+        match queue.memory.scatter(&chain.writable, incoming, said) {
+            Ok(()) => written.saturating_add(1),
+            Err(BadAddress) => 0,
+        },
+    )
 }
 
 struct Wanted<'a> {
@@ -97,7 +106,7 @@ impl Wanted<'_> {
             request::GET_ID => self.tell_id(),
             request::DISCARD => self.ranges(false).await,
             request::WRITE_ZEROES => self.ranges(true).await,
-            _ => Err(Failure(status::UNSUPP)),
+            _ => Err(UNSUPPORTED),
         }
     }
 
@@ -157,7 +166,7 @@ impl Wanted<'_> {
         self.queue.memory.gather(&self.chain.readable, data, told)?;
         let device = &self.queue.device;
         if !zeroes && !device.info().discard {
-            return Err(Failure(status::UNSUPP));
+            return Err(UNSUPPORTED);
         }
         let ranges = || {
             let (ranges, _) = told.as_chunks::<SEGMENT_BYTES>();
@@ -167,7 +176,7 @@ impl Wanted<'_> {
         for range in ranges() {
             let flags = if zeroes { UNMAP } else { 0 };
             if range.flags & !flags != 0 {
-                return Err(Failure(status::UNSUPP));
+                return Err(UNSUPPORTED);
             }
             if range.sectors > MAX_RANGE_SECTORS || range.sector.checked_mul(SECTOR_BYTES).is_none()
             {

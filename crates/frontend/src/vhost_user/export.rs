@@ -4,6 +4,8 @@ use forebay_volume::VolumeHandle;
 use forebay_wire::virtio_blk::{Config, ID_BYTES, SECTOR_BYTES, feature};
 use vhost::vhost_user::VhostUserVirtioFeatures;
 
+use crate::succession::Succession;
+
 /// Queues of a disk.
 pub(super) const QUEUES: u16 = 16;
 /// Entries of a queue.
@@ -18,11 +20,13 @@ pub(super) const MAX_RANGE_SECTORS: u32 = 4 << 20;
 /// A volume as a disk.
 pub(super) struct Export {
     volume: VolumeHandle,
+    /// Whether virtual machines of a process before this one may go on.
+    pub(super) succession: Succession,
 }
 
 impl Export {
-    pub(super) const fn new(volume: VolumeHandle) -> Self {
-        Self { volume }
+    pub(super) const fn new(volume: VolumeHandle, succession: Succession) -> Self {
+        Self { volume, succession }
     }
 
     pub(super) const fn volume(&self) -> &VolumeHandle {

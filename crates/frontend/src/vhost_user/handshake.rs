@@ -23,6 +23,7 @@ use vhost::vhost_user::{
 use virtio_queue::{Queue as Ring, QueueT as _};
 
 use super::export::{Export, MAX_QUEUE_SIZE, QUEUES};
+use super::inflight::{Inflight, Tracker};
 use super::memory::Memory;
 use super::next_id;
 use super::queue::{self, Start};
@@ -35,6 +36,7 @@ pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spre
         spread,
         features: 0,
         memory: None,
+        inflight: None,
         wrong: None,
         queues: std::iter::repeat_with(Wanted::default)
             .take(QUEUES.into())
@@ -64,6 +66,8 @@ struct Monitor {
     /// What both sides have agreed on.
     features: u64,
     memory: Option<Arc<Memory>>,
+    /// Where requests in flight are noted, if the monitor keeps that.
+    inflight: Option<Arc<Inflight>>,
     /// What was wrong with what it said last, in words.
     wrong: Option<String>,
     queues: Vec<Wanted>,
@@ -142,7 +146,7 @@ impl Monitor {
     /// Starts a queue that has all it needs.
     fn start(&mut self, index: u32) -> Answer {
         let (features, export) = (self.features, Arc::clone(&self.export));
-        let memory = self.memory.clone();
+        let (memory, inflight) = (self.memory.clone(), self.inflight.clone());
         let queue = self.queue(index)?;
         let (true, None) = (queue.enabled, &queue.running) else {
             return Ok(());
@@ -156,8 +160,13 @@ impl Monitor {
             kick.try_clone(),
             queue.call.as_ref().map(OwnedFd::try_clone).transpose(),
         );
-        let (Some(ring), (Ok(kick), Ok(call))) = (ring, copies) else {
+        let (Some(mut ring), (Ok(kick), Ok(call))) = (ring, copies) else {
             return self.refuse(format!("queue {index} does not lie in the guest's memory"));
+        };
+        let tracker = match inflight.map(|inflight| track(&inflight, index, &mut ring)) {
+            Some(Err(wrong)) => return self.refuse(wrong),
+            Some(Ok(tracker)) => Some(tracker),
+            None => None,
         };
         let (tell, ended) = mpsc::channel();
         let id = next_id();
@@ -166,6 +175,7 @@ impl Monitor {
             export,
             memory,
             ring,
+            tracker,
             kick,
             call,
             flushes: features & feature::FLUSH != 0,
@@ -195,6 +205,23 @@ fn ring(size: u16, addresses: [u64; 3], next: u16, features: u64, memory: &Memor
     let used = ring.used_idx(memory.ram(), Ordering::Acquire).ok()?;
     ring.set_next_used(used.0);
     Some(ring)
+}
+
+/// What a queue's requests in flight are noted in, and the heads of those to be done again. The ring goes on behind them: each
+/// entry that was taken is answered or in flight.
+fn track(
+    inflight: &Arc<Inflight>,
+    index: u32,
+    ring: &mut Ring,
+) -> std::result::Result<(Tracker, Vec<u16>), String> {
+    let index = u16::try_from(index).map_err(|error| error.to_string())?;
+    let used = ring.next_used();
+    let (tracker, heads) = Tracker::of(inflight, index, (ring.size(), used))?;
+    // A queue has no more heads than entries, which are at most 1,024.
+    if !heads.is_empty() {
+        ring.set_next_avail(used.wrapping_add(heads.len() as u16));
+    }
+    Ok((tracker, heads))
 }
 
 /// What we do not do.
@@ -317,7 +344,8 @@ impl VhostUserBackendReqHandlerMut for Monitor {
     fn get_protocol_features(&mut self) -> Answer<VhostUserProtocolFeatures> {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::REPLY_ACK)
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Answer {
@@ -356,12 +384,20 @@ impl VhostUserBackendReqHandlerMut for Monitor {
         unsupported()
     }
 
-    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Answer<(VhostUserInflight, File)> {
-        unsupported()
+    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Answer<(VhostUserInflight, File)> {
+        let made = Inflight::make(asked, &self.export.succession);
+        made.or_else(|wrong| self.refuse(wrong))
     }
 
-    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _file: File) -> Answer {
-        unsupported()
+    fn set_inflight_fd(&mut self, told: &VhostUserInflight, file: File) -> Answer {
+        match Inflight::adopt(told, file, &self.export.succession) {
+            Ok(inflight) => {
+                self.stop_all();
+                self.inflight = Some(Arc::new(inflight));
+                self.start_all()
+            }
+            Err(wrong) => self.refuse(wrong),
+        }
     }
 
     fn get_max_mem_slots(&mut self) -> Answer<u64> {

@@ -4,11 +4,14 @@ use std::fs::File;
 
 use forebay_block::Buf;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
+use virtio_queue::{Queue as Ring, QueueT as _};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{
-    FileOffset, GuestAddress, GuestMemoryBackend as _, GuestMemoryMmap, GuestMemoryRegion as _,
-    GuestRegionMmap, VolatileSlice,
+    Address as _, Bytes as _, FileOffset, GuestAddress, GuestMemoryBackend as _, GuestMemoryMmap,
+    GuestMemoryRegion as _, GuestRegionMmap, VolatileSlice,
 };
+
+use super::export::MAX_QUEUE_SIZE;
 
 /// Guest memory as rings are read from.
 pub(super) type Ram = GuestMemoryMmap<()>;
@@ -67,6 +70,30 @@ impl Memory {
             let offset = user.checked_sub(*start).filter(|offset| offset < size)?;
             Some(GuestAddress(guest + offset))
         })
+    }
+
+    /// The guest's memory with a ring behind it, by which these heads of `ring` are read once more: the guest's own has others
+    /// in their places by now. None where there is no room for it.
+    pub(super) fn again(&self, ring: &Ring, heads: &[u16]) -> Option<(Ram, Ring)> {
+        let end = self.ram.last_addr().checked_add(1)?;
+        let place = end.checked_align_up(4096)?;
+        // Flags, the index, and an entry for each.
+        let bytes = 4 + 2 * usize::from(ring.size());
+        let region = GuestRegionMmap::new(MmapRegion::new(bytes).ok()?, place)?;
+        let ram = self.ram.insert_region(region.into()).ok()?;
+        let count = u16::try_from(heads.len()).ok()?;
+        ram.write_obj(count.to_le(), place.checked_add(2)?).ok()?;
+        for (at, head) in (0..).zip(heads) {
+            let entry = place.checked_add(4 + 2 * at)?;
+            ram.write_obj(head.to_le(), entry).ok()?;
+        }
+        let mut again = Ring::new(MAX_QUEUE_SIZE).ok()?;
+        again.try_set_size(ring.size()).ok()?;
+        let descriptors = GuestAddress(ring.desc_table());
+        again.try_set_desc_table_address(descriptors).ok()?;
+        again.try_set_avail_ring_address(place).ok()?;
+        again.set_ready(true);
+        Some((ram, again))
     }
 
     /// Copies bytes out of pieces, from the byte `skip` of them on.

@@ -5,7 +5,8 @@
 //! few and may block, are a thread's; the queues are reactor citizens, spread like connections.
 //!
 //! A socket is one disk, so it takes one monitor at a time. When the monitor leaves or dies, its queues end: what is on
-//! the device runs to its end, then the guest's memory is let go.
+//! the device runs to its end, then the guest's memory is let go. When this process dies, a monitor that connects to the
+//! next one has the list of what was not answered ([`mod@inflight`]), and the guest goes on.
 //!
 //! **What a guest can do.** It owns the rings and may write anything there: a chain that is none is given back
 //! unserved, addresses outside its memory are an error of that request, and a queue that makes no sense stands still.
@@ -15,6 +16,7 @@
 mod command;
 mod export;
 mod handshake;
+mod inflight;
 mod memory;
 mod queue;
 
@@ -31,16 +33,22 @@ use forebay_io::sync::Promise;
 use forebay_volume::VolumeHandle;
 
 use crate::net::{self, Protocol, Spread};
+use crate::succession::Succession;
 use export::Export;
 
 /// Accepts monitors and serves `volume` to them as a disk, one at a time, for as long as the listener lives. The queues
-/// are spread over reactors.
+/// are spread over reactors. `succession` says whether virtual machines that a process before this one served may go on.
 ///
 /// # Errors
 /// When the listener can take no more connections.
-pub async fn serve_on(listener: Listener, volume: VolumeHandle, spread: Arc<Spread>) -> Result<()> {
+pub async fn serve_on(
+    listener: Listener,
+    volume: VolumeHandle,
+    succession: Succession,
+    spread: Arc<Spread>,
+) -> Result<()> {
     let disk = VhostUser {
-        export: Arc::new(Export::new(volume)),
+        export: Arc::new(Export::new(volume, succession)),
         spread: Arc::clone(&spread),
         taken: Arc::default(),
     };

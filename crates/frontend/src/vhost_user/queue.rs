@@ -8,15 +8,16 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, mpsc};
 use std::task::Poll;
 
-use forebay_block::{BlockDevice, Result};
+use forebay_block::BlockDevice;
 use forebay_io::event::{self, Event};
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
-use virtio_queue::{Queue as Ring, QueueT as _};
+use virtio_queue::{DescriptorChain, Queue as Ring, QueueT as _};
 
 use super::command;
 use super::export::Export;
-use super::memory::{Memory, Piece};
+use super::inflight::Tracker;
+use super::memory::{Memory, Piece, Ram};
 
 /// Memory that the requests of one queue may hold at a time, bytes.
 pub(super) const BUDGET_BYTES: u64 = 32 << 20;
@@ -29,6 +30,8 @@ pub(super) struct Start {
     pub(super) export: Arc<Export>,
     pub(super) memory: Arc<Memory>,
     pub(super) ring: Ring,
+    /// What its requests in flight are noted in, and the heads of those that a process before this one has left.
+    pub(super) tracker: Option<(Tracker, Vec<u16>)>,
     pub(super) kick: OwnedFd,
     pub(super) call: Option<OwnedFd>,
     /// Whether the guest flushes; else every write is to be durable when it ends.
@@ -41,6 +44,7 @@ pub(super) struct Start {
 pub(super) struct Queue {
     id: u64,
     ring: RefCell<Ring>,
+    tracker: Option<RefCell<Tracker>>,
     pub(super) export: Arc<Export>,
     pub(super) memory: Arc<Memory>,
     pub(super) device: Rc<dyn BlockDevice>,
@@ -88,9 +92,11 @@ pub(super) fn stop(id: u64) {
 
 /// Begins a queue on the calling reactor.
 pub(super) fn start(start: Start) {
+    let (tracker, left) = start.tracker.unzip();
     let queue = Rc::new(Queue {
         id: start.id,
         ring: RefCell::new(start.ring),
+        tracker: tracker.map(RefCell::new),
         device: start.export.volume().open(),
         export: start.export,
         memory: start.memory,
@@ -107,6 +113,7 @@ pub(super) fn start(start: Start) {
     QUEUES.with_borrow_mut(|list| list.push((queue.id, Rc::downgrade(&queue))));
     let (kick, ended) = (start.kick, start.ended);
     rt::spawn(async move {
+        queue.take_again(&left.unwrap_or_default());
         if let Err(error) = queue.serve(kick).await {
             let (volume, why) = (queue.export.volume().name(), error.report());
             tracing::debug!(volume, why, "a virtual machine's queue has ended");
@@ -120,7 +127,7 @@ pub(super) fn start(start: Start) {
 }
 
 impl Queue {
-    async fn serve(self: &Rc<Self>, kick: OwnedFd) -> Result<()> {
+    async fn serve(self: &Rc<Self>, kick: OwnedFd) -> forebay_block::Result<()> {
         let kick = Event::adopt(kick)?;
         // What a former owner of the ring has not told the guest of.
         self.to_tell.set(true);
@@ -153,8 +160,7 @@ impl Queue {
                 && let Some(chain) = self.next()
             {
                 empty_handed = 0;
-                self.in_flight.set(self.in_flight.get() + 1);
-                rt::spawn(Rc::clone(self).run(chain));
+                self.begin(chain);
                 begun = begun.wrapping_add(1);
                 if begun.is_multiple_of(BURST) {
                     rt::yield_now().await;
@@ -167,9 +173,40 @@ impl Queue {
         }
     }
 
+    fn begin(self: &Rc<Self>, chain: Chain) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        rt::spawn(Rc::clone(self).run(chain));
+    }
+
+    /// Begins the requests that a process before this one has not answered, as they lie in the guest's memory.
+    fn take_again(self: &Rc<Self>, heads: &[u16]) {
+        if heads.is_empty() {
+            return;
+        }
+        let again = self.memory.again(&self.ring.borrow(), heads);
+        let Some((ram, mut ring)) = again else {
+            let volume = self.export.volume().name();
+            tracing::warn!(
+                volume,
+                "a virtual machine's requests in flight cannot be read again"
+            );
+            return;
+        };
+        while let Some(descriptors) = ring.pop_descriptor_chain(&ram) {
+            self.begin(self.chain(descriptors));
+        }
+    }
+
     /// The next request in the ring.
     fn next(&self) -> Option<Chain> {
         let descriptors = (self.ring.borrow_mut()).pop_descriptor_chain(self.memory.ram())?;
+        if let Some(tracker) = &self.tracker {
+            tracker.borrow_mut().take(descriptors.head_index());
+        }
+        Some(self.chain(descriptors))
+    }
+
+    fn chain(&self, descriptors: DescriptorChain<&Ram>) -> Chain {
         let mut chain = self.spare.borrow_mut().pop().unwrap_or_default();
         chain.head = descriptors.head_index();
         chain.readable.clear();
@@ -187,25 +224,44 @@ impl Queue {
         }
         // One that goes on after its last runs in circles, or to where no descriptor is.
         chain.sound = ordered && !goes_on;
-        Some(chain)
+        chain
     }
 
     async fn run(self: Rc<Self>, chain: Chain) {
         let written = match chain.sound {
             true => command::run(&self, &chain).await,
-            false => 0,
+            false => Some(0),
         };
-        let used = (self.ring.borrow_mut()).add_used(self.memory.ram(), chain.head, written);
+        let used = written.map(|written| self.answer(chain.head, written));
         self.spare.borrow_mut().push(chain);
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 {
             self.idle.wake_all();
         }
-        if used.is_ok() && !self.to_tell.replace(true) {
+        if matches!(used, Some(Ok(()))) && !self.to_tell.replace(true) {
             // Others that end now are told of together.
             rt::yield_now().await;
             self.tell();
         }
+    }
+
+    /// Whether the requests in flight are the next process's, if this one leaves them.
+    pub(super) const fn outlives(&self) -> bool {
+        self.tracker.is_some()
+    }
+
+    /// Puts a request back into the ring.
+    fn answer(&self, head: u16, written: u32) -> Result<(), virtio_queue::Error> {
+        let mut ring = self.ring.borrow_mut();
+        let tracker = self.tracker.as_ref().map(RefCell::borrow);
+        if let Some(tracker) = &tracker {
+            tracker.answering(head);
+        }
+        ring.add_used(self.memory.ram(), head, written)?;
+        if let Some(tracker) = &tracker {
+            tracker.answered(head, ring.next_used());
+        }
+        Ok(())
     }
 
     /// Tells the guest of requests that have ended, if it wants to know.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Op, Request};
 use forebay_device::mem::MemDevice;
-use forebay_frontend::{Spread, vhost_user};
+use forebay_frontend::{Spread, Succession, vhost_user};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
 use forebay_io::sync::Promise;
@@ -102,7 +102,8 @@ impl Target {
             let listener = Listener::bind(&Address::Unix(at)).expect("a socket");
             let spread = Arc::new(Spread::new([rt::remote(), beside]));
             rt::spawn(async move {
-                let served = vhost_user::serve_on(listener, served, spread).await;
+                let succession = Succession::new(&served, b"test", None);
+                let served = vhost_user::serve_on(listener, served, succession, spread).await;
                 served.expect("the target goes on");
             });
         });

@@ -26,6 +26,8 @@ const THREADS_WORKERS: usize = 16;
 const DISCARD_WORKERS: usize = 2;
 /// Length of the zeroes that are written where a device cannot make its own.
 const ZEROES_BYTES: usize = 256 << 10;
+/// How long a reactor that never sleeps looks for work in one turn.
+const BUSY_TURN: Duration = Duration::from_millis(1);
 
 enum Backend {
     Uring(Box<Ring>),
@@ -47,6 +49,8 @@ pub(crate) struct Driver {
     results: RefCell<Vec<(Token, i32)>>,
     parker: Arc<Parker>,
     spin: RefCell<Spin>,
+    /// Whether it looks for work all the time.
+    busy: Cell<bool>,
     closed: Cell<bool>,
     zeroes: OnceCell<Buf>,
 }
@@ -79,6 +83,7 @@ impl Driver {
             results: RefCell::new(Vec::with_capacity(256)),
             parker,
             spin: RefCell::new(Spin::new()),
+            busy: Cell::new(false),
             closed: Cell::new(false),
             zeroes: OnceCell::new(),
         }))
@@ -89,6 +94,12 @@ impl Driver {
             Backend::Uring(_) => "io_uring",
             Backend::Threads(_) => "threads",
         }
+    }
+
+    /// Has it look for work in place of sleeping, where that takes no system call.
+    pub(crate) fn never_sleep(&self) {
+        let can = matches!(&*self.backend.borrow(), Backend::Uring(_));
+        self.busy.set(can);
     }
 
     pub(crate) fn parker(&self) -> &Arc<Parker> {
@@ -218,6 +229,16 @@ impl Driver {
             .map(|due| due.saturating_sub(executor.now()));
         if timeout == Some(Duration::ZERO) {
             return self.turn_for(Wait::No, has_work);
+        }
+        if self.busy.get() {
+            self.turn_for(Wait::No, has_work);
+            if !has_work() {
+                // Back to the loop in time for whoever waits for that.
+                let patience = timeout.map_or(BUSY_TURN, |timeout| timeout.min(BUSY_TURN));
+                self.look_out(Instant::now(), patience, has_work);
+                self.turn_for(Wait::No, has_work);
+            }
+            return;
         }
         let patience = match &*self.backend.borrow() {
             Backend::Uring(_) => self.spin.borrow().patience(),

@@ -82,6 +82,15 @@ pub(crate) fn current() -> Result<Rc<Driver>> {
     })
 }
 
+/// Has the reactor of this thread look for work all the time from now on, and never sleep: it takes a whole processor. With
+/// threads in place of io_uring it sleeps all the same.
+///
+/// # Errors
+/// If no reactor runs on this thread.
+pub fn never_sleep() -> Result<()> {
+    current().map(|driver| driver.never_sleep())
+}
+
 struct Entered {
     _executor: crate::rt::Entered,
     previous: Option<Rc<Driver>>,

@@ -238,3 +238,30 @@ fn a_reactor_that_is_gone_refuses_and_cancels() {
         });
     }
 }
+
+/// How often this thread has slept.
+fn slept() -> i64 {
+    // SAFETY: all zeroes are a value of it.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the place lives through the call.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nvcsw
+}
+
+#[test]
+fn a_busy_reactor_never_sleeps_and_its_timers_are_on_time() {
+    for engine in engines() {
+        let (before, between, after) = reactor(engine).run(async {
+            let before = slept();
+            sleep(Duration::from_millis(20)).await;
+            let between = slept();
+            crate::never_sleep().expect("a reactor runs here");
+            let begin = now();
+            sleep(Duration::from_millis(20)).await;
+            assert!(now() - begin >= Duration::from_millis(20));
+            (before, between, slept())
+        });
+        assert!(between > before, "{engine:?}");
+        assert_eq!(after == between, engine == Engine::Uring, "{engine:?}");
+    }
+}

@@ -50,6 +50,35 @@ fn what_may_be_missing_is_remembered_until_the_device_is_made_anew() {
 }
 
 #[test]
+fn virtual_machines_go_on_with_their_generation_only() {
+    let scratch = Scratch::new("machine");
+    let without = memory("true", "wb");
+    let with =
+        format!("{without}\nexport = [{{ volume = \"db\", vhost-user-blk = \"vm.sock\" }}]\n");
+    let (with, without) = (scratch.config(&with), scratch.config(&without));
+    let generation = |config: &Config, wishes: Wishes| {
+        let (config, (tell, told)) = (config.clone(), std::sync::mpsc::channel());
+        on_reactor(|| async move {
+            let stack = Stack::open(&config, &wishes).await.expect("opens");
+            let generation = stack.disk_generation("db").await.expect("known");
+            stack.close().await.expect("closes");
+            tell.send(generation).expect("the test waits");
+        });
+        told.recv().expect("said")
+    };
+    let first = generation(&with, Wishes::default());
+    assert_eq!(generation(&with, Wishes::default()), first);
+    let discarding = Wishes {
+        discard_stale_dirty: vec!["db".into()],
+        ..Wishes::default()
+    };
+    let second = generation(&with, discarding);
+    assert_ne!(second, first);
+    assert_eq!(generation(&with, Wishes::default()), second);
+    assert_ne!(generation(&without, Wishes::default()), second);
+}
+
+#[test]
 fn what_an_opening_lost_is_told_of_the_volume_that_lost_it() {
     let range = |volume: &str| forebay_cache::LostRange {
         volume: volume.into(),
