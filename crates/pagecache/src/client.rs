@@ -3,6 +3,9 @@
 //! Page contents never travel: a read copies out of the frame where the page is, a write stores into it, and a view
 //! is the frame. Only what changes who may use a frame goes to the directory, through a [`Link`].
 
+mod alone;
+mod emulated;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +17,8 @@ use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
 use crate::protocol::{Packet, encode};
 use crate::segment::{Frame, Segment};
 use crate::store::{self, Store};
+use alone::{Alone, Turns, whole};
+pub use emulated::Emulated;
 
 /// How long a program waits, after having tried for longer than any store takes, before it tries again.
 const GIVE_WAY: Duration = Duration::from_micros(100);
@@ -36,6 +41,8 @@ pub struct Client<S, L> {
     segment: Arc<Segment>,
     store: S,
     link: L,
+    turns: Turns,
+    emulated: Option<Emulated>,
 }
 
 #[derive(Debug)]
@@ -76,9 +83,18 @@ impl<S: Store, L: Link> Client<S, L> {
             segment,
             store,
             link,
+            turns: Turns::default(),
+            emulated: None,
         };
         client.act(&mut client.lock_state())?;
         Ok(client)
+    }
+
+    /// The same with others' memory as slow as `emulated` says, for copies by [`Client::read`] and [`Client::write`];
+    /// views load and store as fast as this machine does.
+    #[must_use]
+    pub fn with_emulated(self, emulated: Option<Emulated>) -> Self {
+        Self { emulated, ..self }
     }
 
     /// Takes what has arrived from the directory, and returns how many bytes were whole packets. Whoever reads the
@@ -120,9 +136,13 @@ impl<S: Store, L: Link> Client<S, L> {
             let mut state = self.lock_state();
             match self.acquire(&mut state, page, Access::Read)? {
                 (Acquired::Mapped(place), _) => {
+                    let slow = self.slow(&state, place);
                     drop(state);
                     match self.segment.read(place, out) {
-                        Ok(_) => return Ok(()),
+                        Ok(_) => {
+                            slow.inspect(|emulated| emulated.spend(out.len()));
+                            return Ok(());
+                        }
                         Err(found) => Self::give_way(found),
                     }
                 }
@@ -165,8 +185,10 @@ impl<S: Store, L: Link> Client<S, L> {
                 (Acquired::Mapped(place), _) => {
                     state.node.pin(page);
                     let node = state.node.id();
+                    let slow = self.slow(&state, place);
                     drop(state);
                     let written = self.segment.write(place, node, offset, bytes);
+                    slow.inspect(|emulated| emulated.spend(bytes.len()));
                     let mut state = self.lock_state();
                     if written.is_ok() {
                         state.node.stored(page, place);
@@ -356,6 +378,36 @@ impl<S: Store, L: Link> Client<S, L> {
         result
     }
 
+    /// Does something with a file that no other thread and no other node does meanwhile: its size is changed so. It
+    /// costs no message unless two meet.
+    ///
+    /// # Errors
+    /// `Disconnected`, or what `body` says.
+    pub fn alone<T>(&self, inode: u64, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let word = self.segment.alone_word(inode);
+        let _turn = self.turns.take(word);
+        let state = self.lock_state();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let node = state.node.id();
+        drop(state);
+        if self.segment.take_alone(word, node) {
+            let _alone = Alone(&self.segment, word);
+            return body();
+        }
+        self.locked(whole(inode), || {
+            while !self.segment.take_awaited(word, node) {
+                if let Some(error) = self.broken() {
+                    return Err(error);
+                }
+                std::thread::sleep(GIVE_WAY);
+            }
+            let _alone = Alone(&self.segment, word);
+            body()
+        })
+    }
+
     /// What the node counted.
     pub fn counts(&self) -> Counts {
         self.lock_state().node.counts()
@@ -437,6 +489,13 @@ impl<S: Store, L: Link> Client<S, L> {
                 }
             };
         }
+    }
+
+    /// What a copy takes longer there, if the place is in another node's memory.
+    fn slow(&self, state: &State, place: Place) -> Option<Emulated> {
+        let ours = |share: std::ops::Range<u32>| share.contains(&place.frame);
+        self.emulated
+            .filter(|_| !state.node.share().is_some_and(ours))
     }
 
     /// A frame could not be used: if somebody has been storing for long, it may have to be found dead first.

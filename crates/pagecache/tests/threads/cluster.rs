@@ -111,6 +111,7 @@ impl Cluster {
             budget_pages: all + u32::from(nodes) * unpublished_pages,
             free_low: 2,
             free_high: frames.min(16),
+            placement: directory::Placement::Node,
         };
         let (up, ups) = channel();
         let (sent, shelf) = (Arc::new(AtomicU64::new(0)), Shelf::default());
