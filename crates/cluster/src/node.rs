@@ -101,7 +101,7 @@ impl Node {
     /// `NotFound` if there is no directory, `Permission` if it refuses this node and why, `NoSpace` if the pool has no
     /// room for its memory, `TimedOut`, or what the system says.
     pub fn join(options: Options) -> Result<Self> {
-        let (inner, frames) = join(options, |source, pool| Tree::new(source, pool))?;
+        let (inner, frames) = join(options, Tree::new)?;
         Ok(Self { inner, frames })
     }
 

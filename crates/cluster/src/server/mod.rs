@@ -109,7 +109,9 @@ impl Server {
         check_same(&pool, &options, &source)?;
         let (segment, _) = pool.open_frames(options.pages)?;
         let before = check_same(&pool, &options, &source)?;
-        let anew = !before.known.iter().any(|known| known.share.alive);
+        // Pages that outlived their nodes have to find their files.
+        let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
+        let anew = !before.known.iter().any(outlives);
         mapped::settle(&pool, &source, &options.mapped, anew)?;
         if !device && let Err(error) = keep::make(&source, anew) {
             tracing::warn!(
