@@ -8,6 +8,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,16 +33,19 @@ pub struct DeviceNode {
 }
 
 impl DeviceNode {
-    /// Joins the cluster of a pool, with the device that `open` opens on a reactor of its own: the pool's source, or
-    /// another way to it.
+    /// Joins the cluster of a pool, with the device that `open` opens on a reactor of its own, given the path of the
+    /// pool's source: that one, or another way to it.
     ///
     /// # Errors
     /// As [`Node::join`](crate::Node::join), or what `open` says.
     pub fn join(
         options: Options,
-        open: impl AsyncFnOnce() -> Result<Rc<dyn BlockDevice>> + Send + 'static,
+        open: impl AsyncFnOnce(PathBuf) -> Result<Rc<dyn BlockDevice>> + Send + 'static,
     ) -> Result<Self> {
-        let (inner, frames) = join(options, |_, _| DeviceStore::open(open))?;
+        let (inner, frames) = join(options, |source, _| {
+            let source = source.to_owned();
+            DeviceStore::open(async move || open(source).await)
+        })?;
         Ok(Self { inner, frames })
     }
 

@@ -33,8 +33,8 @@ impl Bed {
 
     fn join(&self, number: u8) -> Result<DeviceNode> {
         let id = NodeId::new(number).expect("few");
-        let image = self.image.clone();
-        DeviceNode::join(Options::new(&self.pool, id, 16), async move || open(&image))
+        let options = Options::new(&self.pool, id, 16);
+        DeviceNode::join(options, async |source: PathBuf| open(&source))
     }
 }
 
@@ -107,7 +107,7 @@ fn a_device_is_no_tree_and_says_so() {
     let refused = crate::Node::join(tree).expect_err("there are no files");
     assert!(refused.report().contains("DeviceNode"), "{refused:?}");
     let id = NodeId::new(2).expect("two");
-    let missing = DeviceNode::join(Options::new(&bed.pool, id, 16), async || {
+    let missing = DeviceNode::join(Options::new(&bed.pool, id, 16), async |_| {
         open(Path::new("/nowhere/at all"))
     });
     let refused = missing.expect_err("there is no such device");

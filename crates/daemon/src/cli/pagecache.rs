@@ -2,7 +2,7 @@
 //! daemon.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use forebay_block::{Context as _, Error, ErrorKind, Result};
@@ -10,8 +10,9 @@ use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Pages, Status, ask};
 use forebay_cluster::{
-    Coherence, Consistency, Emulated, Node, NodeId, Options, PAGE_BYTES, Placement,
+    Coherence, Consistency, DeviceNode, Emulated, Node, NodeId, Options, PAGE_BYTES, Placement,
 };
+use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_frontend::fuse::shared::{self, SharedMount};
 use tracing_subscriber::EnvFilter;
 
@@ -48,8 +49,8 @@ enum Command {
 /// where.
 #[derive(Debug, Args)]
 struct Directory {
-    /// The directory tree that is cached
-    #[arg(long, value_name = "DIR")]
+    /// The directory tree that is cached, or a block device or an image of one
+    #[arg(long, value_name = "PATH")]
     source: PathBuf,
     /// The pool: a directory on tmpfs, made if it is not there
     #[arg(long, value_name = "DIR")]
@@ -218,6 +219,10 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
     // There is somebody to read what is wrong.
     options.patience = Duration::from_secs(10);
+    let source = pool_source(&options)?;
+    if !source.is_dir() {
+        return run_device_node(arguments, options, source, signals);
+    }
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
     out::print(&format!("{id}: joined with {memory}\n"))?;
@@ -236,6 +241,51 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
     // First: what is mounted holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
+    drop(node);
+    out::print(&format!("{id}: left\n"))
+}
+
+/// What the pool's directory caches, once there is one.
+fn pool_source(options: &Options) -> Result<PathBuf> {
+    let (pool, begin) = (Pool::new(&options.pool)?, Instant::now());
+    loop {
+        match pool.source() {
+            Err(error)
+                if error.kind() == ErrorKind::NotFound && begin.elapsed() < options.patience =>
+            {
+                std::thread::sleep(LOOK);
+            }
+            found => return found,
+        }
+    }
+}
+
+/// A node of a pool whose source is a block device: it gives memory, for programs that use the library.
+fn run_device_node(
+    arguments: &NodeArguments,
+    options: Options,
+    source: PathBuf,
+    mut signals: Signals,
+) -> Result<()> {
+    if let Some(place) = &arguments.mount {
+        let context = format!(
+            "--mount {}: {} is a block device and has no files to mount: leave --mount out, and use it by the library",
+            place.display(),
+            source.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    let id = options.id;
+    let node = DeviceNode::join(options, async |source| {
+        FileDevice::open(source, FileDeviceOptions::default())
+    })?;
+    let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
+    out::print(&format!("{id}: joined with {memory}\n"))?;
+    while !signals.wait(LOOK) {
+        if let Some(error) = node.broken() {
+            return Err(error);
+        }
+    }
     drop(node);
     out::print(&format!("{id}: left\n"))
 }
