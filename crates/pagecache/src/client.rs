@@ -5,6 +5,7 @@
 
 mod alone;
 mod emulated;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,9 @@ use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
 use crate::protocol::{Packet, encode};
 use crate::segment::{Frame, Segment};
 use crate::store::{self, Store};
-use alone::{Alone, Turns, whole};
+use alone::Turns;
 pub use emulated::Emulated;
+pub use view::View;
 
 /// How long a program waits, after having tried for longer than any store takes, before it tries again.
 const GIVE_WAY: Duration = Duration::from_micros(100);
@@ -378,36 +380,6 @@ impl<S: Store, L: Link> Client<S, L> {
         result
     }
 
-    /// Does something with a file that no other thread and no other node does meanwhile: its size is changed so. It
-    /// costs no message unless two meet.
-    ///
-    /// # Errors
-    /// `Disconnected`, or what `body` says.
-    pub fn alone<T>(&self, inode: u64, body: impl FnOnce() -> Result<T>) -> Result<T> {
-        let word = self.segment.alone_word(inode);
-        let _turn = self.turns.take(word);
-        let state = self.lock_state();
-        if let Some(error) = &state.broken {
-            return Err(error.clone());
-        }
-        let node = state.node.id();
-        drop(state);
-        if self.segment.take_alone(word, node) {
-            let _alone = Alone(&self.segment, word);
-            return body();
-        }
-        self.locked(whole(inode), || {
-            while !self.segment.take_awaited(word, node) {
-                if let Some(error) = self.broken() {
-                    return Err(error);
-                }
-                std::thread::sleep(GIVE_WAY);
-            }
-            let _alone = Alone(&self.segment, word);
-            body()
-        })
-    }
-
     /// What the node counted.
     pub fn counts(&self) -> Counts {
         self.lock_state().node.counts()
@@ -604,33 +576,5 @@ impl State {
     fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
         self.next_ticket
-    }
-}
-
-/// A page's only copy, where it is. It does not go while this lives, so views are for short uses: all that are held
-/// at a time are to be fewer than the cluster has frames.
-#[derive(Debug)]
-pub struct View<'a, S: Store, L: Link> {
-    client: &'a Client<S, L>,
-    page: PageId,
-    place: Place,
-}
-
-impl<S: Store, L: Link> View<'_, S, L> {
-    /// Copies whole words out of the page as they are now. Words are never torn; a store of another program may be
-    /// seen in part.
-    ///
-    /// # Panics
-    /// If offset or length are not multiples of 8 or reach out of the page.
-    pub fn load(&self, offset: usize, out: &mut [u8]) {
-        self.client.segment.load(self.place.frame, offset, out);
-    }
-}
-
-impl<S: Store, L: Link> Drop for View<'_, S, L> {
-    fn drop(&mut self) {
-        let mut state = self.client.lock_state();
-        // If the link is gone, the next operation says so.
-        let _ = self.client.unpin(&mut state, self.page);
     }
 }

@@ -3,8 +3,44 @@
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use forebay_block::Result;
+
+use super::{Client, GIVE_WAY, Link};
 use crate::message::LockRange;
 use crate::segment::Segment;
+use crate::store::Store;
+
+impl<S: Store, L: Link> Client<S, L> {
+    /// Does something with a file that no other thread and no other node does meanwhile: its size is changed so. It
+    /// costs no message unless two meet.
+    ///
+    /// # Errors
+    /// `Disconnected`, or what `body` says.
+    pub fn alone<T>(&self, inode: u64, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let word = self.segment.alone_word(inode);
+        let _turn = self.turns.take(word);
+        let state = self.lock_state();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let node = state.node.id();
+        drop(state);
+        if self.segment.take_alone(word, node) {
+            let _alone = Alone(&self.segment, word);
+            return body();
+        }
+        self.locked(whole(inode), || {
+            while !self.segment.take_awaited(word, node) {
+                if let Some(error) = self.broken() {
+                    return Err(error);
+                }
+                std::thread::sleep(GIVE_WAY);
+            }
+            let _alone = Alone(&self.segment, word);
+            body()
+        })
+    }
+}
 
 /// Words that threads of this node have or wait for.
 #[derive(Debug, Default)]
