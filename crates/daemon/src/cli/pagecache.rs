@@ -1,7 +1,7 @@
 //! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their own, beside the
 //! daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -221,7 +221,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     options.patience = Duration::from_secs(10);
     let source = pool_source(&options)?;
     if !source.is_dir() {
-        return run_device_node(arguments, options, source, signals);
+        return run_device_node(arguments, options, &source, signals);
     }
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
@@ -264,7 +264,7 @@ fn pool_source(options: &Options) -> Result<PathBuf> {
 fn run_device_node(
     arguments: &NodeArguments,
     options: Options,
-    source: PathBuf,
+    source: &Path,
     mut signals: Signals,
 ) -> Result<()> {
     if let Some(place) = &arguments.mount {
