@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_pagecache::client::View;
-use forebay_pagecache::message::{LockRange, PageId};
+use forebay_pagecache::message::PageId;
 
 use crate::PAGE_BYTES;
 use crate::link::Way;
@@ -223,15 +223,8 @@ impl File {
 
     /// Does something with the file's size while nobody else does, on any node.
     fn sized<T>(&self, body: impl FnOnce(&Tree) -> Result<T>) -> Result<T> {
-        // No page has this number: it stands for the size.
-        let range = LockRange {
-            inode: self.inode,
-            start: u64::MAX - 1,
-            end: u64::MAX,
-            exclusive: true,
-        };
         let client = self.node.client();
-        client.locked(range, || {
+        client.alone(self.inode, || {
             let tree = client.store();
             // A node may have ended while it made the file shorter.
             if let Some(before) = tree.begun_cut(self.inode)? {

@@ -4,12 +4,14 @@
 //! - [`server`]: the process of the directory: connections, leases, deaths, its own start anew.
 //! - [`node`]: the process of a node: joining, coming back, leaving. [`file`](mod@file): files for programs.
 //!   [`names`]: the same by directory and name, for a mount, with [`locks`].
-//! - [`tree`]: a directory tree as the store. [`status`]: what the directory says about all.
+//! - [`tree`]: a directory tree as the store; [`device`]: a block device. [`status`]: what the directory says about all.
 //!
 //! The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
 //! first: the kernel says that no thread of its process runs any more, and so neither its stores into shared memory
 //! nor its writes to the store go on.
 
+mod coherence;
+pub mod device;
 pub mod file;
 mod keep;
 mod link;
@@ -22,7 +24,11 @@ pub mod server;
 pub mod status;
 pub mod tree;
 
+pub use coherence::Coherence;
+pub use device::DeviceNode;
 pub use file::{File, PageView};
+pub use forebay_pagecache::client::Emulated;
+pub use forebay_pagecache::directory::Placement;
 pub use forebay_pagecache::message::NodeId;
 pub use forebay_pagecache::node::Consistency;
 pub use names::Names;

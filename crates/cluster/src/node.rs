@@ -10,11 +10,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_pagecache::client::{Client, Link};
+use forebay_pagecache::client::{Client, Emulated, Link};
 use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
 use forebay_pagecache::node::{self, Consistency, Counts};
 use forebay_pagecache::protocol::{Packet, encode, encode_empty};
+use forebay_pagecache::store::Store;
 
+use crate::coherence::Coherence;
 use crate::file::File;
 use crate::link::{Incoming, Outgoing, Way};
 use crate::names::Names;
@@ -48,6 +50,10 @@ pub struct Options {
     pub unpublished_pages: u32,
     /// Most pages that are read ahead of a sequential reader; 0 for none.
     pub read_ahead_pages: u64,
+    /// What keeps processors' caches in step with the pool.
+    pub coherence: Coherence,
+    /// How much slower than it is others' memory is to be, for copies.
+    pub emulated: Option<Emulated>,
     /// How long it waits for a directory, at first and when the directory has gone; programs wait as long.
     pub patience: Duration,
 }
@@ -63,12 +69,12 @@ impl Options {
             consistency: Consistency::Strong,
             unpublished_pages: 16,
             read_ahead_pages: 32,
+            coherence: Coherence::Hardware,
+            emulated: None,
             patience: Duration::from_secs(60),
         }
     }
 }
-
-type Programs = Client<Tree, Way>;
 
 /// A node of the cluster, in this process. When it and all its files are dropped, it leaves: its pages go to the store
 /// and it takes none along.
@@ -80,8 +86,8 @@ pub struct Node {
 
 /// What a node and its files share.
 #[derive(Debug)]
-pub(crate) struct Inner {
-    client: Arc<Programs>,
+pub(crate) struct Inner<S: Store = Tree> {
+    client: Arc<Client<S, Way>>,
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
@@ -95,74 +101,7 @@ impl Node {
     /// `NotFound` if there is no directory, `Permission` if it refuses this node and why, `NoSpace` if the pool has no
     /// room for its memory, `TimedOut`, or what the system says.
     pub fn join(options: Options) -> Result<Self> {
-        let pool = Pool::new(&options.pool)?;
-        let id = options.id;
-        let begin = Instant::now();
-        let (incoming, outgoing, session) = loop {
-            match connect(&pool, id, 0) {
-                Ok(connection) => break connection,
-                Err(error) if begin.elapsed() > options.patience => return Err(error),
-                Err(_) => std::thread::sleep(RETRY),
-            }
-        };
-        // After the directory was heard: it has made them.
-        let settled = settled(&pool)?;
-        let segment = Arc::new(pool.join_frames()?);
-        let tree = Tree::new(Path::new(&settled.source), &pool)?;
-        let way = Way::default();
-        way.open(outgoing);
-        let config = node::Config {
-            node: id,
-            consistency: options.consistency,
-            frames: options.pages,
-            unpublished_pages: options.unpublished_pages,
-            read_ahead_pages: options.read_ahead_pages,
-        };
-        let client = Client::new(config, segment, tree, way)?;
-        let client = Arc::new(client);
-        let stop = Arc::new(Stop::default());
-        let patience = options.patience;
-        let listener = Listener {
-            client: Arc::clone(&client),
-            stop: Arc::clone(&stop),
-            pool,
-            id,
-            session,
-            patience,
-        };
-        let (beating, until) = (Arc::clone(&client), Arc::clone(&stop));
-        let threads = vec![
-            start("pagecache-in", move || listener.run(incoming))?,
-            start("pagecache-alive", move || say_alive(&beating, id, &until))?,
-        ];
-        let inner = Arc::new(Inner {
-            client,
-            stop,
-            threads,
-            pool: Pool::new(&options.pool)?,
-            session,
-        });
-        let frames = inner.client.wait_joined(patience)?;
-        // It cannot change from now on. Before, another directory may have come, which knew of no node.
-        if self::settled(&inner.pool)? != settled {
-            let context = format!(
-                "{id}: the directory was started anew with another source, capacity or mapped directories as the node joined: join again"
-            );
-            return Err(Error::new(ErrorKind::Busy, context));
-        }
-        if frames == 0 && options.pages > 0 {
-            let context = format!(
-                "{id}: the capacity of the pool {} is taken: run the directory with more, or the other nodes with less memory",
-                options.pool.display()
-            );
-            return Err(Error::new(ErrorKind::NoSpace, context));
-        }
-        if frames < options.pages {
-            tracing::warn!(
-                "page cache, {id}: the pool has room for {frames} pages of {} that are offered",
-                options.pages
-            );
-        }
+        let (inner, frames) = join(options, Tree::new)?;
         Ok(Self { inner, frames })
     }
 
@@ -211,11 +150,90 @@ impl Node {
     }
 }
 
-impl Inner {
-    pub(crate) fn client(&self) -> &Programs {
+/// Joins with the store that `store` makes of the source.
+pub(crate) fn join<S: Store + Send + Sync + 'static>(
+    options: Options,
+    store: impl FnOnce(&Path, &Pool) -> Result<S>,
+) -> Result<(Arc<Inner<S>>, u32)> {
+    let pool = Pool::new(&options.pool)?;
+    let id = options.id;
+    let begin = Instant::now();
+    let (incoming, outgoing, session) = loop {
+        match connect(&pool, id, 0) {
+            Ok(connection) => break connection,
+            Err(error) if begin.elapsed() > options.patience => return Err(error),
+            Err(_) => std::thread::sleep(RETRY),
+        }
+    };
+    // After the directory was heard: it has made them.
+    let settled = settled(&pool)?;
+    let coherence = options.coherence.of_segment()?;
+    let segment = Arc::new(pool.join_frames()?.with_coherence(coherence));
+    let store = store(Path::new(&settled.source), &pool)?;
+    let way = Way::default();
+    way.open(outgoing);
+    let config = node::Config {
+        node: id,
+        consistency: options.consistency,
+        frames: options.pages,
+        unpublished_pages: options.unpublished_pages,
+        read_ahead_pages: options.read_ahead_pages,
+    };
+    let client = Client::new(config, segment, store, way)?;
+    let client = Arc::new(client.with_emulated(options.emulated));
+    let stop = Arc::new(Stop::default());
+    let patience = options.patience;
+    let listener = Listener {
+        client: Arc::clone(&client),
+        stop: Arc::clone(&stop),
+        pool,
+        id,
+        session,
+        patience,
+    };
+    let (beating, until) = (Arc::clone(&client), Arc::clone(&stop));
+    let threads = vec![
+        start("pagecache-in", move || listener.run(incoming))?,
+        start("pagecache-alive", move || say_alive(&beating, id, &until))?,
+    ];
+    let inner = Arc::new(Inner {
+        client,
+        stop,
+        threads,
+        pool: Pool::new(&options.pool)?,
+        session,
+    });
+    let frames = inner.client.wait_joined(patience)?;
+    // It cannot change from now on. Before, another directory may have come, which knew of no node.
+    if self::settled(&inner.pool)? != settled {
+        let context = format!(
+            "{id}: the directory was started anew with another source, capacity or mapped directories as the node joined: join again"
+        );
+        return Err(Error::new(ErrorKind::Busy, context));
+    }
+    if frames == 0 && options.pages > 0 {
+        let context = format!(
+            "{id}: the capacity of the pool {} is taken: run the directory with more, or the other nodes with less memory",
+            options.pool.display()
+        );
+        return Err(Error::new(ErrorKind::NoSpace, context));
+    }
+    if frames < options.pages {
+        tracing::warn!(
+            "page cache, {id}: the pool has room for {frames} pages of {} that are offered",
+            options.pages
+        );
+    }
+    Ok((inner, frames))
+}
+
+impl<S: Store> Inner<S> {
+    pub(crate) fn client(&self) -> &Client<S, Way> {
         &self.client
     }
+}
 
+impl Inner {
     /// A file that was opened in the tree is closed.
     pub(crate) fn closed(&self, inode: u64) {
         let store = self.client.store();
@@ -238,7 +256,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl<S: Store> Drop for Inner<S> {
     fn drop(&mut self) {
         let left = match self.client.broken() {
             Some(error) => Err(error),
@@ -326,7 +344,7 @@ fn settled(pool: &Pool) -> Result<Settled> {
 }
 
 /// A thread of its own, so that a slow store is no death.
-fn say_alive(client: &Programs, id: NodeId, stop: &Stop) {
+fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, stop: &Stop) {
     let mut packet = Vec::new();
     encode_empty::<ToDirectory>(id, &mut packet);
     loop {
@@ -369,8 +387,8 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
 }
 
 /// Hears the directory, and finds the next one when it has gone.
-struct Listener {
-    client: Arc<Programs>,
+struct Listener<S> {
+    client: Arc<Client<S, Way>>,
     stop: Arc<Stop>,
     pool: Pool,
     id: NodeId,
@@ -378,7 +396,7 @@ struct Listener {
     patience: Duration,
 }
 
-impl Listener {
+impl<S: Store> Listener<S> {
     fn run(self, mut incoming: Incoming) {
         loop {
             match self.hear(&mut incoming) {

@@ -187,6 +187,21 @@ impl Pool {
         })
     }
 
+    /// What the pool's directory caches: a tree, or a block device.
+    ///
+    /// # Errors
+    /// `NotFound` if no directory was ever started on the pool, or what the system says.
+    pub fn source(&self) -> Result<PathBuf> {
+        let nodes = self.load()?.ok_or_else(|| {
+            let context = format!(
+                "pool {}: nobody has made it: start one with `forebay pagecache directory`",
+                self.path.display()
+            );
+            Error::new(ErrorKind::NotFound, context)
+        })?;
+        Ok(PathBuf::from(nodes.source))
+    }
+
     /// Remembers.
     pub(crate) fn save(&self, nodes: &Nodes) -> Result<()> {
         let path = self.nodes();

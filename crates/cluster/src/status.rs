@@ -45,6 +45,9 @@ pub struct Status {
     pub messages_out: u64,
     /// Pages that nodes' deaths took with them and that may have been unsaved.
     pub lost_pages: u64,
+    /// Dirty pages that outlived their node and were written back: `placement = "pool"`.
+    #[serde(default)]
+    pub rescued_pages: u64,
     /// Nodes that were ended because they did not answer.
     pub fenced: u64,
     /// Nodes that are there, or dead and not forgotten.

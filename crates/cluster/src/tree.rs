@@ -55,7 +55,10 @@ impl Tree {
     pub(crate) fn new(root: &Path, pool: &Pool) -> Result<Self> {
         let metadata = fs::metadata(root).context(|| format!("source {}", root.display()))?;
         if !metadata.is_dir() {
-            let context = format!("source {}: it is no directory", root.display());
+            let context = format!(
+                "source {}: it is no directory: a block device is joined by `DeviceNode`, and has no files",
+                root.display()
+            );
             return Err(Error::new(ErrorKind::InvalidInput, context));
         }
         Ok(Self {

@@ -22,6 +22,12 @@ fn each_row_runs_and_a_hit_asks_nobody() {
         "remote hit, map",
         "local hit, read_at of 4 KiB",
         "remote hit, read_at of 4 KiB",
+        "remote hit, read_at, software coherence",
+        "remote hit, read_at, emulated 0 ns, 16 GB/s",
+        "remote hit, read_at, emulated 400 ns, 8 GB/s",
+        "remote hit, read_at, emulated 400 ns, 16 GB/s",
+        "remote hit, read_at, emulated 400 ns, 32 GB/s",
+        "remote hit, read_at, emulated 1000 ns, 16 GB/s",
         "invalidation of 0: a node goes",
         "invalidation of 1: a node goes",
         "invalidation of 20: a node goes",
@@ -37,12 +43,18 @@ fn each_row_runs_and_a_hit_asks_nobody() {
         remote,
         local_read,
         remote_read,
+        software,
+        fast,
+        narrow,
+        middle,
+        wide,
+        slow,
         none,
         one,
         all,
     ] = &rows[..]
     else {
-        panic!("eight rows");
+        panic!("fourteen rows");
     };
     // A node says twice a second that it lives, and has its lock for that: the least of all runs is without it.
     for row in [local, remote, local_read, remote_read] {
@@ -52,8 +64,18 @@ fn each_row_runs_and_a_hit_asks_nobody() {
         assert_eq!(least(&row.calls), 0.0, "{row:?}");
     }
     // It asks the tree for the file's size.
-    for row in [local_read, remote_read] {
+    for row in [local_read, remote_read, software, fast, slow] {
         assert_eq!(least(&row.calls), 1.0, "{row:?}");
+    }
+    for (row, at_least_us) in [
+        (fast, 0.256),
+        (narrow, 0.912),
+        (middle, 0.656),
+        (wide, 0.528),
+        (slow, 1.256),
+    ] {
+        assert!(least(&row.us) >= at_least_us, "{row:?}");
+        assert_eq!(least(&row.messages), 0.0, "{row:?}");
     }
     assert!(least(&first.messages) >= 2.0, "asked, answered: {first:?}");
     assert!(least(&first.calls) >= 1.0, "it waited: {first:?}");

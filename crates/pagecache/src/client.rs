@@ -3,6 +3,10 @@
 //! Page contents never travel: a read copies out of the frame where the page is, a write stores into it, and a view
 //! is the frame. Only what changes who may use a frame goes to the directory, through a [`Link`].
 
+mod alone;
+mod emulated;
+mod view;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +18,9 @@ use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
 use crate::protocol::{Packet, encode};
 use crate::segment::{Frame, Segment};
 use crate::store::{self, Store};
+use alone::Turns;
+pub use emulated::Emulated;
+pub use view::View;
 
 /// How long a program waits, after having tried for longer than any store takes, before it tries again.
 const GIVE_WAY: Duration = Duration::from_micros(100);
@@ -36,6 +43,8 @@ pub struct Client<S, L> {
     segment: Arc<Segment>,
     store: S,
     link: L,
+    turns: Turns,
+    emulated: Option<Emulated>,
 }
 
 #[derive(Debug)]
@@ -76,9 +85,18 @@ impl<S: Store, L: Link> Client<S, L> {
             segment,
             store,
             link,
+            turns: Turns::default(),
+            emulated: None,
         };
         client.act(&mut client.lock_state())?;
         Ok(client)
+    }
+
+    /// The same with others' memory as slow as `emulated` says, for copies by [`Client::read`] and [`Client::write`];
+    /// views load and store as fast as this machine does.
+    #[must_use]
+    pub fn with_emulated(self, emulated: Option<Emulated>) -> Self {
+        Self { emulated, ..self }
     }
 
     /// Takes what has arrived from the directory, and returns how many bytes were whole packets. Whoever reads the
@@ -120,9 +138,13 @@ impl<S: Store, L: Link> Client<S, L> {
             let mut state = self.lock_state();
             match self.acquire(&mut state, page, Access::Read)? {
                 (Acquired::Mapped(place), _) => {
+                    let slow = self.slow(&state, place);
                     drop(state);
                     match self.segment.read(place, out) {
-                        Ok(_) => return Ok(()),
+                        Ok(_) => {
+                            slow.inspect(|emulated| emulated.spend(out.len()));
+                            return Ok(());
+                        }
                         Err(found) => Self::give_way(found),
                     }
                 }
@@ -165,8 +187,10 @@ impl<S: Store, L: Link> Client<S, L> {
                 (Acquired::Mapped(place), _) => {
                     state.node.pin(page);
                     let node = state.node.id();
+                    let slow = self.slow(&state, place);
                     drop(state);
                     let written = self.segment.write(place, node, offset, bytes);
+                    slow.inspect(|emulated| emulated.spend(bytes.len()));
                     let mut state = self.lock_state();
                     if written.is_ok() {
                         state.node.stored(page, place);
@@ -439,6 +463,13 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
+    /// What a copy takes longer there, if the place is in another node's memory.
+    fn slow(&self, state: &State, place: Place) -> Option<Emulated> {
+        let ours = |share: std::ops::Range<u32>| share.contains(&place.frame);
+        self.emulated
+            .filter(|_| !state.node.share().is_some_and(ours))
+    }
+
     /// A frame could not be used: if somebody has been storing for long, it may have to be found dead first.
     fn give_way(found: Frame) {
         if matches!(found, Frame::Storing(_)) {
@@ -545,33 +576,5 @@ impl State {
     fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
         self.next_ticket
-    }
-}
-
-/// A page's only copy, where it is. It does not go while this lives, so views are for short uses: all that are held
-/// at a time are to be fewer than the cluster has frames.
-#[derive(Debug)]
-pub struct View<'a, S: Store, L: Link> {
-    client: &'a Client<S, L>,
-    page: PageId,
-    place: Place,
-}
-
-impl<S: Store, L: Link> View<'_, S, L> {
-    /// Copies whole words out of the page as they are now. Words are never torn; a store of another program may be
-    /// seen in part.
-    ///
-    /// # Panics
-    /// If offset or length are not multiples of 8 or reach out of the page.
-    pub fn load(&self, offset: usize, out: &mut [u8]) {
-        self.client.segment.load(self.place.frame, offset, out);
-    }
-}
-
-impl<S: Store, L: Link> Drop for View<'_, S, L> {
-    fn drop(&mut self) {
-        let mut state = self.client.lock_state();
-        // If the link is gone, the next operation says so.
-        let _ = self.client.unpin(&mut state, self.page);
     }
 }

@@ -21,6 +21,12 @@ pub(crate) enum Fault {
     UnsavedForgotten,
     /// Who died is forgotten while others still have places in its memory.
     ForgetMapped,
+    /// A page that outlived its node is given up without a write-back.
+    PoolLost,
+    /// A word is taken that another node has.
+    TakeTaken,
+    /// A dead node's words stay its own.
+    KeepDeadAlone,
 }
 
 /// Which errors are planted.

@@ -16,7 +16,7 @@ use forebay_block::{Error, ErrorKind};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
 /// The version that this codec speaks. Another one is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Most messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;

@@ -5,7 +5,12 @@
 //! away and never undefined behaviour. A frame has a *generation* (which page's fill it holds, see
 //! [`Place`]), a *sequence* (counts stores; names the node that is storing now) and a *clean* word (the sequence
 //! that the store is known to hold: the frame is dirty while the two differ, so that a store during a write-back
-//! leaves it dirty by itself). And it names its page, for a directory that is started anew.
+//! leaves it dirty by itself). And it names its page, for a directory that is started anew. One more word has nothing
+//! to do with the page: [`alone`](Segment::take_alone).
+
+mod alone;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -22,6 +27,7 @@ const SEQUENCE: usize = 1;
 const CLEAN: usize = 2;
 const INODE: usize = 3;
 const INDEX: usize = 4;
+const ALONE: usize = 5;
 
 /// The low byte of a sequence: 0, or one more than the node that is storing, with [`FILLING`] if that is a fill.
 const WRITER: u64 = 0xff;
@@ -39,12 +45,24 @@ pub enum Frame {
     Stale,
 }
 
+/// What keeps the processors' caches of different hosts in step.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Coherence {
+    /// The hardware: one host, or a fabric that invalidates lines in hosts' caches (CXL 3.0, back-invalidate).
+    #[default]
+    Hardware,
+    /// This function: it writes lines back and drops them, before what may be others' is loaded and after what others
+    /// load was stored. The words in the headers still need a fabric whose atomic operations reach the memory.
+    Software(fn(&[AtomicU64])),
+}
+
 /// A cluster's frames in one mapping.
 #[derive(Debug)]
 pub struct Segment {
     memory: Buf,
     frames: u32,
     page_size_bytes: usize,
+    coherence: Coherence,
     pub(crate) faults: Faults,
 }
 
@@ -78,8 +96,29 @@ impl Segment {
             memory,
             frames,
             page_size_bytes,
+            coherence: Coherence::default(),
             faults: Faults::default(),
         })
+    }
+
+    /// The same with another coherence, which is to be that of all who map the memory.
+    #[must_use]
+    pub fn with_coherence(self, coherence: Coherence) -> Self {
+        Self { coherence, ..self }
+    }
+
+    /// Lines are this host's again, or others': see [`Coherence::Software`].
+    fn drop_lines(&self, words: &[AtomicU64]) {
+        if let Coherence::Software(drop_lines) = self.coherence {
+            drop_lines(words);
+        }
+    }
+
+    /// As [`Segment::drop_lines`], of a frame's header.
+    fn drop_header(&self, frame: u32) {
+        if let Coherence::Software(drop_lines) = self.coherence {
+            drop_lines(self.words(frame as usize * HEADER_BYTES, HEADER_BYTES / WORD_BYTES));
+        }
     }
 
     /// Bytes of a page.
@@ -170,6 +209,7 @@ impl Segment {
     /// Begins a copy: the page is there if the frame is steady.
     #[must_use]
     pub fn look(&self, place: Place) -> Frame {
+        self.drop_header(place.frame);
         let sequence = self.word(place.frame, SEQUENCE).load(Ordering::Acquire);
         // First of all: a frame in another use may be left open by a fill that failed.
         if !self.is_generation(place) {
@@ -183,6 +223,7 @@ impl Segment {
     pub fn unchanged(&self, place: Place, sequence: u64) -> bool {
         // The loads of the copy come before these.
         fence(Ordering::Acquire);
+        self.drop_header(place.frame);
         let now = self.word(place.frame, SEQUENCE).load(Ordering::Relaxed);
         now == sequence && self.is_generation(place)
     }
@@ -202,6 +243,7 @@ impl Segment {
             .map_err(|_| found)?;
         // The lock is seen before the bytes are.
         fence(Ordering::Release);
+        self.drop_header(place.frame);
         Ok(())
     }
 
@@ -210,6 +252,7 @@ impl Segment {
         let word = self.word(frame, SEQUENCE);
         let sequence = (word.load(Ordering::Relaxed) & !WRITER) + STEP;
         word.store(sequence, Ordering::Release);
+        self.drop_header(frame);
         sequence
     }
 
@@ -226,12 +269,14 @@ impl Segment {
             .store(page.index, Ordering::Relaxed);
         let generation = self.word(place.frame, GENERATION);
         generation.store(place.generation, Ordering::Relaxed);
+        self.drop_header(place.frame);
     }
 
     /// Ends what a node was doing that died, in all frames: the bytes that it was storing are each old or new; what
-    /// it was filling is nothing.
+    /// it was filling is nothing; what it had alone is anybody's.
     pub fn end_stores(&self, dead: NodeId) {
         for frame in 0..self.frames {
+            self.end_alone(frame, dead);
             let word = self.word(frame, SEQUENCE);
             let sequence = word.load(Ordering::Acquire);
             if writer(sequence) != Some(dead) {
@@ -250,6 +295,7 @@ impl Segment {
         self.word(frame, GENERATION).store(0, Ordering::Release);
         let sequence = self.unlock(frame);
         self.word(frame, CLEAN).store(sequence, Ordering::Release);
+        self.drop_header(frame);
     }
 
     /// The page in a frame that the store may not have, by what the frame itself says: what a directory that was
@@ -290,6 +336,7 @@ impl Segment {
         }
         self.word(place.frame, CLEAN)
             .store(sequence, Ordering::Release);
+        self.drop_header(place.frame);
     }
 
     /// Copies bytes out of a frame without asking whose they are. Offsets and lengths are whole words.
@@ -298,6 +345,7 @@ impl Segment {
     /// If they are not, or reach out of the page.
     pub fn load(&self, frame: u32, offset: usize, out: &mut [u8]) {
         let words = self.data(frame, offset, out.len());
+        self.drop_lines(words);
         for (chunk, word) in out.chunks_exact_mut(WORD_BYTES).zip(words) {
             chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
@@ -335,6 +383,7 @@ impl Segment {
             let value = u64::from_ne_bytes(chunk.try_into().expect("a word"));
             word.store(value, Ordering::Relaxed);
         }
+        self.drop_lines(words);
     }
 
     fn is_generation(&self, place: Place) -> bool {
@@ -373,163 +422,4 @@ const SPINS: u32 = 1 << 14;
 fn writer(sequence: u64) -> Option<NodeId> {
     let low = u8::try_from(sequence & WRITER & !FILLING).unwrap_or(0);
     low.checked_sub(1).and_then(NodeId::new)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAGE: usize = 4096;
-
-    fn node(number: u8) -> NodeId {
-        NodeId::new(number).expect("below the most")
-    }
-
-    fn place(frame: u32, generation: u64) -> Place {
-        Place { frame, generation }
-    }
-
-    const P: PageId = PageId { inode: 7, index: 3 };
-
-    fn segment(frames: u32) -> Segment {
-        let memory = Buf::zeroed(Segment::size_bytes(frames, PAGE));
-        Segment::new(memory, frames, PAGE).expect("it fits")
-    }
-
-    #[test]
-    fn a_frame_in_another_use_is_stale() {
-        let segment = segment(2);
-        let mut out = [0; PAGE];
-        assert_eq!(segment.read(place(1, 1), &mut out), Err(Frame::Stale));
-        segment.fill(P, place(1, 1), node(0), &[7; PAGE], true);
-        segment.read(place(1, 1), &mut out).expect("it is there");
-        assert_eq!(out, [7; PAGE]);
-        let Frame::Steady(sequence) = segment.look(place(1, 1)) else {
-            panic!("nobody stores");
-        };
-        segment.fill(P, place(1, 2), node(0), &[8; PAGE], true);
-        assert!(!segment.unchanged(place(1, 1), sequence));
-        assert_eq!(
-            segment.write(place(1, 1), node(0), 0, &[9; 8]),
-            Err(Frame::Stale)
-        );
-        assert_eq!(segment.read(place(0, 1), &mut out), Err(Frame::Stale));
-    }
-
-    #[test]
-    fn a_store_during_a_write_back_leaves_the_page_dirty() {
-        let segment = segment(1);
-        let here = place(0, 1);
-        segment.fill(P, here, node(0), &[1; PAGE], true);
-        assert!(!segment.is_dirty(here));
-        segment
-            .write(here, node(1), 64, &[2; 8])
-            .expect("it is there");
-        let mut out = [0; PAGE];
-        let sequence = segment.read(here, &mut out).expect("it is there");
-        segment
-            .write(here, node(1), 64, &[3; 8])
-            .expect("it is there");
-        segment.set_clean(here, sequence);
-        assert!(
-            segment.is_dirty(here),
-            "the second store is not in the store"
-        );
-        let sequence = segment.read(here, &mut out).expect("it is there");
-        segment.set_clean(here, sequence);
-        assert!(!segment.is_dirty(here));
-        segment.fill(P, place(0, 2), node(0), &[4; PAGE], false);
-        assert!(segment.is_dirty(place(0, 2)), "nobody has it but us");
-    }
-
-    #[test]
-    fn a_dead_nodes_store_is_ended() {
-        let segment = segment(1);
-        let here = place(0, 1);
-        segment.fill(P, here, node(0), &[1; PAGE], true);
-        segment.lock(here, node(3)).expect("it is steady");
-        let mut out = [0; PAGE];
-        assert_eq!(segment.read(here, &mut out), Err(Frame::Storing(node(3))));
-        segment.end_stores(node(2));
-        assert_eq!(
-            segment.look(here),
-            Frame::Storing(node(3)),
-            "node 2 had no lock"
-        );
-        segment.end_stores(node(3));
-        segment.read(here, &mut out).expect("it is steady");
-        assert!(segment.is_dirty(here), "what it stored is not in the store");
-        assert_eq!(segment.unsaved(0), Some((P, here)));
-    }
-
-    #[test]
-    fn bytes_beside_a_store_stay() {
-        let segment = segment(1);
-        let here = place(0, 1);
-        for (offset, len) in [
-            (0, 1),
-            (3, 2),
-            (5, 11),
-            (8, 8),
-            (13, 30),
-            (4090, 6),
-            (0, PAGE),
-        ] {
-            segment.fill(P, here, node(0), &[1; PAGE], true);
-            let wrote = segment.write(here, node(0), offset, &vec![2; len]);
-            wrote.expect("it is there");
-            let mut out = [0; PAGE];
-            segment.read(here, &mut out).expect("it is there");
-            let mut expected = [1; PAGE];
-            expected[offset..offset + len].fill(2);
-            assert_eq!(out, expected, "{len} bytes at {offset}");
-        }
-    }
-
-    #[test]
-    fn a_dead_nodes_fill_is_nothing() {
-        let segment = segment(1);
-        segment.open(P, place(0, 1), node(3));
-        assert_eq!(segment.look(place(0, 1)), Frame::Storing(node(3)));
-        assert_eq!(segment.unsaved(0), None, "its bytes are not all there");
-        segment.end_stores(node(3));
-        assert_eq!(segment.look(place(0, 1)), Frame::Stale);
-        assert_eq!(segment.unsaved(0), None);
-        segment.fill(P, place(0, 2), node(1), &[1; PAGE], false);
-        assert_eq!(segment.unsaved(0), Some((P, place(0, 2))));
-        segment.discard(0);
-        assert_eq!(segment.unsaved(0), None);
-    }
-
-    #[test]
-    fn copies_of_racing_threads_are_whole() {
-        let segment = segment(1);
-        let here = place(0, 1);
-        segment.fill(P, here, node(0), &[0; PAGE], true);
-        std::thread::scope(|scope| {
-            for number in 1..3 {
-                let segment = &segment;
-                scope.spawn(move || {
-                    for round in 0..2_000_u32 {
-                        let byte = (round % 100) as u8 * 2 + number - 1;
-                        while segment.write(here, node(number), 0, &[byte; PAGE]).is_err() {}
-                    }
-                });
-            }
-            let mut out = [0; PAGE];
-            for _ in 0..2_000 {
-                if segment.read(here, &mut out).is_ok() {
-                    assert!(out.iter().all(|byte| *byte == out[0]), "a torn page");
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn memory_that_does_not_fit_is_refused() {
-        for (frames, page_size_bytes) in [(2, PAGE), (1, 100), (1, 0)] {
-            let memory = Buf::zeroed(Segment::size_bytes(1, PAGE));
-            assert!(Segment::new(memory, frames, page_size_bytes).is_err());
-        }
-    }
 }

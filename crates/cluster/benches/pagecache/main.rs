@@ -1,5 +1,6 @@
 //! `cargo bench --bench pagecache`: what a page of the distributed page cache costs a program that uses the library:
-//! hits in its own node's memory and in another's, the first use of a page that another has, and invalidation.
+//! hits in its own node's memory and in another's, the first use of a page that another has, and invalidation; and hits
+//! in another's memory with coherence by software, or with a latency and a bandwidth that are emulated.
 //!
 //! Directory and nodes are in this process, and all else is as between processes: frames in `/dev/shm` that each node
 //! maps for itself, sockets, and a directory tree as the store. Times are of the clock; messages are the directory's
@@ -15,7 +16,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Status, ask};
-use forebay_cluster::{File, Node, NodeId, Options, PAGE_BYTES};
+use forebay_cluster::{Coherence, Emulated, File, Node, NodeId, Options, PAGE_BYTES};
 
 /// What is done of each.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,51 @@ const NODE_PAGES: u32 = 2048;
 /// The node that has the pages: it comes for a run and goes with its end. The other stays.
 const OWNER: u8 = 1;
 const OTHER: u8 = 2;
+/// One more, to which all memory is others'.
+const ELSE: u8 = 3;
+const ELSE_PAGES: u32 = 16;
 const FILE: &str = "data";
+
+/// Others' memory as it is on other hosts.
+struct Elsewhere {
+    what: &'static str,
+    coherence: Coherence,
+    latency_ns: u64,
+    bytes_per_s: u64,
+}
+
+impl Elsewhere {
+    const fn emulating(what: &'static str, latency_ns: u64, bytes_per_s: u64) -> Self {
+        Self {
+            what,
+            coherence: Coherence::Hardware,
+            latency_ns,
+            bytes_per_s,
+        }
+    }
+
+    fn emulated(&self) -> Option<Emulated> {
+        (self.bytes_per_s > 0).then_some(Emulated {
+            latency: Duration::from_nanos(self.latency_ns),
+            bytes_per_s: self.bytes_per_s,
+        })
+    }
+}
+
+/// Lines dropped by software, and latencies and bandwidths that are emulated.
+const ELSEWHERE: [Elsewhere; 6] = [
+    Elsewhere {
+        what: "software coherence",
+        coherence: Coherence::Software,
+        latency_ns: 0,
+        bytes_per_s: 0,
+    },
+    Elsewhere::emulating("emulated 0 ns, 16 GB/s", 0, 16_000_000_000),
+    Elsewhere::emulating("emulated 400 ns, 8 GB/s", 400, 8_000_000_000),
+    Elsewhere::emulating("emulated 400 ns, 16 GB/s", 400, 16_000_000_000),
+    Elsewhere::emulating("emulated 400 ns, 32 GB/s", 400, 32_000_000_000),
+    Elsewhere::emulating("emulated 1000 ns, 16 GB/s", 1000, 16_000_000_000),
+];
 /// When no message has come for so long, no more do.
 const SETTLED: Duration = Duration::from_millis(10);
 /// Longest wait for the directory to say that a node has gone.
@@ -75,7 +120,7 @@ fn main() -> Result<()> {
         BENCH.pages, BENCH.runs
     );
     println!(
-        "{:<38} {:>10} {:>22} {:>10} {:>13}",
+        "{:<48} {:>10} {:>22} {:>10} {:>13}",
         "", "us", "", "messages", "system calls"
     );
     for row in measure(BENCH)? {
@@ -88,7 +133,7 @@ fn main() -> Result<()> {
         let [us, least, most] = spread(us);
         let range = format!("({least:.3} to {most:.3})");
         let ([messages, ..], [calls, ..]) = (spread(messages), spread(calls));
-        println!("{what:<38} {us:>10.3} {range:>22} {messages:>10.2} {calls:>13.2}");
+        println!("{what:<48} {us:>10.3} {range:>22} {messages:>10.2} {calls:>13.2}");
     }
     Ok(())
 }
@@ -157,12 +202,18 @@ impl Bed {
     }
 
     fn join(&self, number: u8) -> Result<Node> {
+        self.join_with(number, |_| {})
+    }
+
+    fn join_with(&self, number: u8, change: impl FnOnce(&mut Options)) -> Result<Node> {
         let id = NodeId::new(number).expect("below 32");
         let mut options = Options::new(self.pool.path(), id, NODE_PAGES);
         // Each page is asked for alone.
         options.read_ahead_pages = 0;
+        change(&mut options);
+        let pages = options.pages;
         let node = Node::join(options)?;
-        assert_eq!(node.frames(), NODE_PAGES, "the pool has room for both");
+        assert_eq!(node.frames(), pages, "the pool has room for all");
         Ok(node)
     }
 
@@ -233,6 +284,19 @@ impl Bed {
         row("remote hit, read_at of 4 KiB", uses, &mut || {
             again(&|| read(&theirs, pages))
         })?;
+        for elsewhere in ELSEWHERE {
+            let node = self.join_with(ELSE, |options| {
+                options.pages = ELSE_PAGES;
+                options.coherence = elsewhere.coherence;
+                options.emulated = elsewhere.emulated();
+            })?;
+            let file = node.open(FILE)?;
+            map(&file, pages)?;
+            let what = format!("remote hit, read_at, {}", elsewhere.what);
+            row(&what, uses, &mut || again(&|| read(&file, pages)))?;
+            drop((file, node));
+            self.wait_left(2)?;
+        }
         drop((ours, theirs, owner));
         self.wait_left(1)?;
 

@@ -7,8 +7,10 @@
 mod connection;
 mod peers;
 mod report;
+mod rescue;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::process::Process;
 use forebay_io::system;
-use forebay_pagecache::directory::{self, Directory, Outbox, Share};
+use forebay_pagecache::directory::{self, Directory, Outbox, Placement, Share};
 use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
 use forebay_pagecache::segment::Segment;
@@ -27,6 +29,7 @@ use crate::pool::{Known, Nodes, Pool};
 use crate::{keep, mapped};
 use connection::{Input, Newcomer};
 use peers::Peer;
+use rescue::Rescue;
 
 /// Inputs that wait for the thread that decides; who has more waits.
 const INPUTS_MAX: usize = 1024;
@@ -47,6 +50,8 @@ pub struct Options {
     pub lease: Duration,
     /// How long a node may keep a page that it was asked to let go: longer than any view lives.
     pub acknowledge: Duration,
+    /// Whether pages outlive the node in whose memory they are.
+    pub placement: Placement,
     /// Directories of the source, by their paths from there, whose files may be mapped shared: they are not cached in
     /// the pool. The same as long as nodes run.
     pub mapped: Vec<PathBuf>,
@@ -62,6 +67,7 @@ impl Options {
             pages,
             lease: Duration::from_secs(5),
             acknowledge: Duration::from_secs(60),
+            placement: Placement::Node,
             mapped: Vec::new(),
         }
     }
@@ -84,6 +90,7 @@ pub struct Server {
     messages_out: u64,
     lost_pages: u64,
     fenced: u64,
+    rescue: Rescue,
 }
 
 impl Server {
@@ -96,14 +103,17 @@ impl Server {
         let pool = Pool::new(&options.pool)?;
         let source = std::fs::canonicalize(&options.source)
             .context(|| format!("source {}", options.source.display()))?;
+        let device = check_source(&source, &options)?;
         pool.make()?;
         // Looked at before the frames are: memory that is mapped must not change its size.
         check_same(&pool, &options, &source)?;
         let (segment, _) = pool.open_frames(options.pages)?;
         let before = check_same(&pool, &options, &source)?;
-        let anew = !before.known.iter().any(|known| known.share.alive);
+        // Pages that outlived their nodes have to find their files.
+        let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
+        let anew = !before.known.iter().any(outlives);
         mapped::settle(&pool, &source, &options.mapped, anew)?;
-        if let Err(error) = keep::make(&source, anew) {
+        if !device && let Err(error) = keep::make(&source, anew) {
             tracing::warn!(
                 "source {}: it can be read and written but not mounted, since nothing can be made in it: {error}",
                 source.display()
@@ -116,7 +126,7 @@ impl Server {
             source: source.display().to_string(),
             known: before.known,
         };
-        let config = config(options.pages);
+        let config = config(options.pages, options.placement);
         let shares: Vec<Share> = nodes.known.iter().map(|known| known.share).collect();
         let directory = Directory::recover(config, nodes.epoch, &shares)?;
         pool.save(&nodes)?;
@@ -146,6 +156,7 @@ impl Server {
             messages_out: 0,
             lost_pages: 0,
             fenced: 0,
+            rescue: Rescue::default(),
         };
         server.deliver(Outbox::default())?;
         Ok(server)
@@ -164,7 +175,7 @@ impl Server {
     pub fn run(mut self) -> Result<()> {
         let mut ticked = Instant::now();
         loop {
-            match self.inputs.recv_timeout(TICK) {
+            match self.inputs.recv_timeout(self.rescue.patience(TICK)) {
                 Ok(input) => self.take(input)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -172,6 +183,7 @@ impl Server {
                     return Err(Error::new(ErrorKind::Disconnected, context));
                 }
             }
+            self.rescue_one()?;
             if ticked.elapsed() >= TICK {
                 self.tick()?;
                 ticked = Instant::now();
@@ -247,6 +259,7 @@ impl Server {
         for frame in &out.discarded {
             self.segment.discard(*frame);
         }
+        self.rescue.add(std::mem::take(&mut out.rescues));
         self.lost_pages += out.lost.len() as u64;
         for page in &out.lost {
             tracing::warn!("page cache: {page} is lost with the node that held it");
@@ -322,6 +335,28 @@ impl Server {
     }
 }
 
+/// Whether the source is a block device, or an image of one, and not a tree.
+fn check_source(source: &Path, options: &Options) -> Result<bool> {
+    let metadata = std::fs::metadata(source).context(|| format!("source {}", source.display()))?;
+    if metadata.is_dir() {
+        return Ok(false);
+    }
+    let named = |what| format!("source {}: {what}", source.display());
+    if !metadata.is_file() && !metadata.file_type().is_block_device() {
+        let context = named("neither a directory nor a block device nor a file");
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    if !options.mapped.is_empty() {
+        let context = named("a device has no directories: mapped directories are for trees");
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    if options.placement == Placement::Pool {
+        let context = named("pages of a device are with their nodes: leave the placement \"node\"");
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Ok(true)
+}
+
 /// What an earlier directory left, with who is dead since marked so, if this one may go on from there.
 fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<Nodes> {
     let mut before = pool.load()?.unwrap_or_default();
@@ -351,6 +386,7 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<Nodes> {
         ));
     }
     before.known.clear();
+    rescue::check_nothing_left(pool, options, &before)?;
     Ok(before)
 }
 
@@ -371,13 +407,14 @@ fn boot() -> Result<String> {
     Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-const fn config(pages: u32) -> directory::Config {
+const fn config(pages: u32, placement: Placement) -> directory::Config {
     let low = if pages / 8 < 8 { pages / 8 } else { 8 };
     let high = if pages / 4 < 32 { pages / 4 } else { 32 };
     directory::Config {
         budget_pages: pages,
         free_low: low,
         free_high: high,
+        placement,
     }
 }
 

@@ -41,6 +41,7 @@ impl Server {
             messages_in: self.messages_in,
             messages_out: self.messages_out,
             lost_pages: self.lost_pages,
+            rescued_pages: self.rescue.rescued,
             fenced: self.fenced,
             ..Status::default()
         };

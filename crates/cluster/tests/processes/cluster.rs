@@ -23,6 +23,7 @@ pub(crate) struct Cluster {
     source: PathBuf,
     pages: u32,
     lease: Duration,
+    placement: &'static str,
     /// How long the process of a node goes on after the node has left.
     pub(crate) linger: Duration,
     directory: Option<Worker>,
@@ -111,12 +112,17 @@ impl Drop for Worker {
 
 impl Cluster {
     pub(crate) fn new(name: &str, pages: u32, lease: Duration) -> Self {
+        Self::placed(name, pages, lease, "node")
+    }
+
+    pub(crate) fn placed(name: &str, pages: u32, lease: Duration, placement: &'static str) -> Self {
         let id = std::process::id();
         let mut cluster = Self {
             pool: PathBuf::from(format!("/dev/shm/forebay-test-{name}-{id}")),
             source: std::env::temp_dir().join(format!("forebay-cluster-{name}-{id}")),
             pages,
             lease,
+            placement,
             linger: Duration::ZERO,
             directory: None,
         };
@@ -138,6 +144,7 @@ impl Cluster {
             ("FOREBAY_POOL", self.pool.display().to_string()),
             ("FOREBAY_SOURCE", self.source.display().to_string()),
             ("FOREBAY_LEASE_MS", self.lease.as_millis().to_string()),
+            ("FOREBAY_PLACEMENT", self.placement.to_owned()),
         ]
     }
 

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod kill;
+mod pool;
 mod role;
 
 use std::io::{Read, Write};

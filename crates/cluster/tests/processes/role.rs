@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_cluster::server::{self, Server};
-use forebay_cluster::{File, Node, Options, PAGE_BYTES};
+use forebay_cluster::{File, Node, Options, PAGE_BYTES, Placement};
 
 use super::cluster::node_id;
 
@@ -43,6 +43,9 @@ fn directory() {
     let (source, pool) = (variable("FOREBAY_SOURCE"), variable("FOREBAY_POOL"));
     let mut options = server::Options::new(&PathBuf::from(source), &PathBuf::from(pool), pages);
     options.lease = Duration::from_millis(number("FOREBAY_LEASE_MS"));
+    if variable("FOREBAY_PLACEMENT") == "pool" {
+        options.placement = Placement::Pool;
+    }
     let server = Server::open(options).expect("it opens");
     say("ready");
     server.run().expect("it runs until it is killed");

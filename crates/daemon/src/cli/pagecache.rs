@@ -1,15 +1,18 @@
 //! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their own, beside the
 //! daemon.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Pages, Status, ask};
-use forebay_cluster::{Consistency, Node, NodeId, Options, PAGE_BYTES};
+use forebay_cluster::{
+    Coherence, Consistency, DeviceNode, Emulated, Node, NodeId, Options, PAGE_BYTES, Placement,
+};
+use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_frontend::fuse::shared::{self, SharedMount};
 use tracing_subscriber::EnvFilter;
 
@@ -46,8 +49,8 @@ enum Command {
 /// where.
 #[derive(Debug, Args)]
 struct Directory {
-    /// The directory tree that is cached
-    #[arg(long, value_name = "DIR")]
+    /// The directory tree that is cached, or a block device or an image of one
+    #[arg(long, value_name = "PATH")]
     source: PathBuf,
     /// The pool: a directory on tmpfs, made if it is not there
     #[arg(long, value_name = "DIR")]
@@ -65,6 +68,17 @@ struct Directory {
     /// in the kernel's cache and not in the pool. May be given several times, the same as long as nodes run
     #[arg(long, value_name = "DIR")]
     map: Vec<PathBuf>,
+    /// What becomes of pages in the memory of a node that dies
+    #[arg(long, value_enum, default_value = "node")]
+    placement: Place,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Place {
+    /// They are lost with it, and the next fsync of who wrote them says so
+    Node,
+    /// They stay in the pool, which outlives it, and go to the store
+    Pool,
 }
 
 /// Give memory to the cluster, in the foreground
@@ -84,9 +98,26 @@ struct NodeArguments {
     /// When writes are seen by others
     #[arg(long, value_enum, default_value = "strong")]
     consistency: Consistent,
+    /// What keeps the processors' caches of different hosts in step; the same for all nodes of a pool
+    #[arg(long, value_enum, default_value = "hardware")]
+    coherence: Coherent,
+    /// Emulated: how much longer each copy from or to another node's memory takes than it does here
+    #[arg(long, value_name = "TIME")]
+    emulate_latency: Option<Interval>,
+    /// Emulated: how many bytes a second such copies move at most
+    #[arg(long, value_name = "SIZE")]
+    emulate_bandwidth: Option<Size>,
     /// Where to mount the files, for programs that know nothing of this; made if it is not there
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Coherent {
+    /// The hardware does: one host, or a fabric with back-invalidate
+    Hardware,
+    /// Each copy drops lines before it loads them and writes them back after it has stored them
+    Software,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -135,6 +166,10 @@ fn run_directory(arguments: &Directory) -> Result<()> {
     options.lease = arguments.lease.0;
     options.acknowledge = arguments.acknowledge.0;
     options.mapped.clone_from(&arguments.map);
+    options.placement = match arguments.placement {
+        Place::Node => Placement::Node,
+        Place::Pool => Placement::Pool,
+    };
     let server = Server::open(options)?;
     let pool = arguments.pool.display();
     out::print(&match server.awaited() {
@@ -164,8 +199,30 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         Consistent::Strong => Consistency::Strong,
         Consistent::Relaxed => Consistency::Relaxed,
     };
+    options.coherence = match arguments.coherence {
+        Coherent::Hardware => Coherence::Hardware,
+        Coherent::Software => Coherence::Software,
+    };
+    options.emulated = emulated(arguments);
+    if let Some(Emulated {
+        latency,
+        bytes_per_s,
+    }) = options.emulated
+    {
+        let bound = match bytes_per_s {
+            0 => "any bandwidth".to_owned(),
+            bytes_per_s => format!("{}/s", human_bytes(bytes_per_s)),
+        };
+        out::print(&format!(
+            "{id}: emulated: copies from and to other nodes' memory take {latency:?} longer, and {bound}\n"
+        ))?;
+    }
     // There is somebody to read what is wrong.
     options.patience = Duration::from_secs(10);
+    let source = pool_source(&options)?;
+    if !source.is_dir() {
+        return run_device_node(arguments, options, &source, signals);
+    }
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
     out::print(&format!("{id}: joined with {memory}\n"))?;
@@ -186,6 +243,60 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     mount.map_or(Ok(true), SharedMount::unmount)?;
     drop(node);
     out::print(&format!("{id}: left\n"))
+}
+
+/// What the pool's directory caches, once there is one.
+fn pool_source(options: &Options) -> Result<PathBuf> {
+    let (pool, begin) = (Pool::new(&options.pool)?, Instant::now());
+    loop {
+        match pool.source() {
+            Err(error)
+                if error.kind() == ErrorKind::NotFound && begin.elapsed() < options.patience =>
+            {
+                std::thread::sleep(LOOK);
+            }
+            found => return found,
+        }
+    }
+}
+
+/// A node of a pool whose source is a block device: it gives memory, for programs that use the library.
+fn run_device_node(
+    arguments: &NodeArguments,
+    options: Options,
+    source: &Path,
+    mut signals: Signals,
+) -> Result<()> {
+    if let Some(place) = &arguments.mount {
+        let context = format!(
+            "--mount {}: {} is a block device and has no files to mount: leave --mount out, and use it by the library",
+            place.display(),
+            source.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    let id = options.id;
+    let node = DeviceNode::join(options, async |source| {
+        FileDevice::open(source, FileDeviceOptions::default())
+    })?;
+    let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
+    out::print(&format!("{id}: joined with {memory}\n"))?;
+    while !signals.wait(LOOK) {
+        if let Some(error) = node.broken() {
+            return Err(error);
+        }
+    }
+    drop(node);
+    out::print(&format!("{id}: left\n"))
+}
+
+/// What is to be emulated, if anything is.
+fn emulated(arguments: &NodeArguments) -> Option<Emulated> {
+    let (latency, bandwidth) = (arguments.emulate_latency, arguments.emulate_bandwidth);
+    (latency.is_some() || bandwidth.is_some()).then(|| Emulated {
+        latency: latency.map_or(Duration::ZERO, |latency| latency.0),
+        bytes_per_s: bandwidth.map_or(0, |bandwidth| bandwidth.0),
+    })
 }
 
 fn run_status(arguments: &StatusArguments) -> Result<()> {
@@ -275,6 +386,12 @@ fn render(status: &Status) -> String {
         text.push_str(&format!(
             "  {} pages lost with dead nodes, {} nodes ended because they did not answer\n",
             status.lost_pages, status.fenced
+        ));
+    }
+    if status.rescued_pages > 0 {
+        text.push_str(&format!(
+            "  {} dirty pages outlived their nodes and were written back\n",
+            status.rescued_pages
         ));
     }
     let mut table = Table::new(&[

@@ -64,6 +64,15 @@ mod x86 {
             }
         }
 
+        /// The best instruction of this processor that drops the line too.
+        pub(in crate::pmem) fn detect_dropping() -> Self {
+            match Self::detect() {
+                Self::Clwb if __cpuid_count(7, 0).ebx & CLFLUSHOPT != 0 => Self::Clflushopt,
+                Self::Clwb => Self::Clflush,
+                other => other,
+            }
+        }
+
         /// Begins to write a line back.
         ///
         /// # Safety
@@ -119,6 +128,10 @@ mod other {
 
     impl Writeback {
         pub(in crate::pmem) fn detect() -> Self {
+            Self::None
+        }
+
+        pub(in crate::pmem) fn detect_dropping() -> Self {
             Self::None
         }
 

@@ -24,11 +24,13 @@
 //! that loses everything it may.
 
 mod instructions;
+mod lines;
 mod mapping;
 
 use forebay_block::{Buf, Result};
 
 pub use instructions::Writeback;
+pub use lines::drop_lines;
 pub use mapping::{Backing, PmemMapping};
 
 /// The unit in which caches write back, bytes.

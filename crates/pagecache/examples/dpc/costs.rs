@@ -71,6 +71,14 @@ impl Costs {
         set("remote_ns", &mut costs.remote_ns);
         set("link_bytes_per_s", &mut costs.link_bytes_per_s);
         set("round_trip_ns", &mut costs.round_trip_ns);
+        if job["messages_free"] == 1 {
+            costs = Self {
+                round_trip_ns: 0,
+                packet_ns: 0,
+                message_ns: 0,
+                ..costs
+            };
+        }
         costs
     }
 

@@ -43,6 +43,9 @@ const USES: [(&str, Use); 3] = [
     ("view", Use::View),
 ];
 
+/// The steps of a miss.
+const STEPS: [&str; 3] = ["look up and lock", "fill", "unlock and go on"];
+
 /// All figures of one round.
 pub(crate) fn measure() -> Result<Value> {
     let mut figures = Vec::new();
@@ -56,6 +59,9 @@ pub(crate) fn measure() -> Result<Value> {
                 &mut figures,
             )?;
         }
+    }
+    for (what, how) in USES {
+        split(what, how, &mut figures)?;
     }
     hits(&mut figures)?;
     for pages in [1, 1000] {
@@ -132,6 +138,43 @@ fn worker(
         }
     }
     Ok(begin.elapsed())
+}
+
+/// Where one thread's miss spends its time, page by page: until the directory's answer has come, until the page is in its
+/// frame and that is said, and until who asked goes on with it.
+fn split(what: &str, how: Use, figures: &mut Vec<Value>) -> Result<()> {
+    let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
+    let node = &cluster.nodes[1];
+    // Both have joined then.
+    for node in &cluster.nodes {
+        node.read(page(2, 0), &mut [0; PAGE])?;
+    }
+    let mut steps = [0; 3];
+    for index in 0..PAGES {
+        *cluster.stamps.lock().expect("nobody panicked") = Some(Vec::new());
+        let begin = Instant::now();
+        worker(node, index, PAGES, 1, 1, 1, how)?;
+        let end = Instant::now();
+        let stamps = cluster.stamps.lock().expect("nobody panicked").take();
+        let [asked, came, said] = stamps.unwrap_or_default()[..] else {
+            panic!("a miss is a packet, its answer, and word that the page is there");
+        };
+        assert!(begin <= asked && asked <= came, "in this order");
+        for (step, spent) in steps
+            .iter_mut()
+            .zip([came - begin, said - came, end - said])
+        {
+            *step += u64::try_from(spent.as_nanos()).expect("not for centuries");
+        }
+    }
+    for (step, spent) in STEPS.into_iter().zip(steps) {
+        figures.push(json!({
+            "what": format!("{what}, {step}"),
+            "latency_ns": spent as f64 / PAGES as f64,
+            "packets": 0,
+        }));
+    }
+    Ok(())
 }
 
 /// Hits in the node's own memory beside those of a node that is alone, and in the other's; in turns, the best of many.
@@ -229,6 +272,19 @@ pub(crate) fn is_silent() -> std::io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_miss_has_three_steps() {
+        for (what, how) in USES {
+            let mut figures = Vec::new();
+            split(what, how, &mut figures).expect("it runs");
+            let named = figures.iter().zip(STEPS).all(|(figure, step)| {
+                figure["what"] == format!("{what}, {step}")
+                    && figure["latency_ns"].as_f64().is_some_and(|ns| ns > 0.0)
+            });
+            assert!(named && figures.len() == STEPS.len(), "{figures:?}");
+        }
+    }
 
     #[test]
     fn each_use_asks_until_the_page_is_mapped_and_then_nobody() {

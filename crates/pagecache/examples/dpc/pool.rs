@@ -104,6 +104,7 @@ impl Pool {
             budget_pages: count * pages,
             free_low: count * frames / 64,
             free_high: count * frames / 32,
+            placement: directory::Placement::Node,
         };
         let memory = Buf::zeroed(Segment::size_bytes(count * frames, PAGE));
         let mut pool = Self {

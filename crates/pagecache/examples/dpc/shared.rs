@@ -1,5 +1,7 @@
 //! The distributed cache itself, and one node that has all the memory.
 
+use std::collections::HashMap;
+
 use forebay_pagecache::message::PageId;
 use forebay_pagecache::node::Consistency;
 
@@ -16,6 +18,8 @@ pub(crate) struct Shared {
     opens: bool,
     /// When the page that each frame was filled with last was there, ns.
     ready_ns: Vec<u64>,
+    /// Words by which sizes are changed: who had each last, and until when, ns.
+    words: HashMap<u32, (usize, u64)>,
 }
 
 impl Shared {
@@ -37,6 +41,7 @@ impl Shared {
             pool,
             one_node,
             opens,
+            words: HashMap::new(),
         }
     }
 
@@ -60,9 +65,8 @@ impl Shared {
         if operation.session && self.opens {
             asks(meter, 2);
         }
-        if operation.grows {
-            // The lock of the size, and that it is let go.
-            asks(meter, 3);
+        if operation.grows && !self.one_node {
+            self.take_alone(node, operation.inode, meter);
         }
         let mut seen = Vec::new();
         if !operation.reads.is_empty() {
@@ -100,6 +104,22 @@ impl Shared {
         };
         let copies = self.pool.copies();
         copies.map(|(page, at)| (page, place(at))).collect()
+    }
+
+    /// The word of the file's size ([`Client::alone`](forebay_pagecache::client::Client::alone)): to take it and to
+    /// leave it are a line of another node's memory each, wherever it is. Of two nodes that meet, the later asks the
+    /// directory for its lock too, and lets that go.
+    fn take_alone(&mut self, node: usize, inode: u64, meter: &mut Meter<'_>) {
+        let word = self.pool.segment.alone_word(inode);
+        let last = self.words.get(&word).copied();
+        if let Some((holder, until_ns)) = last.filter(|(_, until_ns)| *until_ns > meter.end_ns()) {
+            if holder != node {
+                meter.messages(3, 3, 1);
+            }
+            meter.wait_until(until_ns);
+        }
+        meter.spent_ns += 2 * meter.machines.costs.remote_ns;
+        self.words.insert(word, (node, meter.end_ns()));
     }
 
     fn charge(&mut self, node: usize, did: &Did, meter: &mut Meter<'_>) {

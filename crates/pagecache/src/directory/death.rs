@@ -1,6 +1,6 @@
 //! A node's death: its pages, its locks, its acknowledgements.
 
-use super::entry::WRITTEN;
+use super::entry::{FINAL, WRITING, WRITTEN};
 use super::evict::nodes;
 use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, ToNode};
@@ -10,12 +10,15 @@ impl Directory {
     /// processors reaches another node's memory, and [`crate::segment::Segment::end_stores`] has ended those that it
     /// had begun. Messages of it are refused from now on.
     ///
-    /// Pages in its memory are lost; those that may have been dirty are named in [`Outbox::lost`]. They can be
+    /// With [`Placement::Pool`](super::Placement::Pool) pages in its memory stay until they are written back
+    /// ([`Outbox::rescues`]), and nobody is told. Else they are lost; those that may have been dirty are named in [`Outbox::lost`]. They can be
     /// filled again once no living node maps the dead memory any more, so that nobody reads what others no longer
     /// see.
     pub fn died(&mut self, node: NodeId, out: &mut Outbox) {
         let member = &mut self.members[node.index()];
         if member.life != Life::Alive {
+            // It may have asked to join before a directory that was started anew takes anybody in.
+            self.died_recovering(node);
             return;
         }
         member.life = Life::Dead;
@@ -30,11 +33,11 @@ impl Directory {
 
     /// Tells the living, and takes the pages of a dead node from them.
     pub(super) fn tell_death(&mut self, node: NodeId, out: &mut Outbox) {
-        let living = self.living();
+        let (living, pooled) = (self.living(), self.pooled());
         let member = &mut self.members[node.index()];
         // Who asked to leave and waited until no page was there has taken nothing along.
         let left = member.leaving && member.used == 0;
-        let living = if left { 0 } else { living };
+        let living = if left || pooled { 0 } else { living };
         member.told = living;
         let (first_frame, frames) = (member.first_frame, member.frames);
         for living in nodes(living) {
@@ -82,12 +85,17 @@ impl Directory {
     /// What `node`'s death means for one frame.
     fn forget_mapping(&mut self, node: NodeId, frame: u32, out: &mut Outbox) {
         let keeps_bit = self.has(Fault::KeepDeadSharer);
+        let pooled = self.pooled();
         let entry = &mut self.entries[frame as usize];
         let shared = entry.sharers & node.bit() != 0;
         if !keeps_bit {
             entry.sharers &= !node.bit();
         }
         let (state, hosted) = (entry.state, entry.host == node);
+        if hosted {
+            // It does not answer any more.
+            entry.flags &= !(WRITING | FINAL);
+        }
         match state {
             State::Invalid => {}
             // What it filled is discarded, wherever the frame is. What others fill in its memory goes when they
@@ -104,7 +112,7 @@ impl Directory {
             State::Owner | State::Shared => entry.state = entry.published(),
             State::ToBeInvalidated if hosted => {
                 self.leaving -= 1;
-                if entry.flags & WRITTEN != 0 {
+                if entry.flags & WRITTEN != 0 && !pooled {
                     out.lost.push(entry.page);
                 }
                 self.emptied(frame, out);
@@ -117,7 +125,7 @@ impl Directory {
     /// A published page in a dead node's memory: named if it may have been dirty, and taken from who maps it.
     pub(super) fn bury(&mut self, frame: u32, out: &mut Outbox) {
         let entry = self.entries[frame as usize];
-        if entry.flags & WRITTEN != 0 {
+        if entry.flags & WRITTEN != 0 && !self.pooled() {
             out.lost.push(entry.page);
         }
         self.invalidate(frame, out);

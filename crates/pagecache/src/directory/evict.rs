@@ -33,10 +33,15 @@ impl Directory {
         }
         let wanted = self.config.free_high.max(waiting) - coming;
         for _ in 0..wanted.min(self.published) {
-            let frame = self.coldest;
-            self.leaving += 1;
-            self.invalidate(frame, out);
+            self.take_away(self.coldest, out);
         }
+    }
+
+    /// Takes a page away for the room that it leaves; of a dead node's memory there is none.
+    fn take_away(&mut self, frame: u32, out: &mut Outbox) {
+        let host = self.entries[frame as usize].host;
+        self.leaving += u32::from(self.members[host.index()].life == Life::Alive);
+        self.invalidate(frame, out);
     }
 
     /// Takes a page away as if it were the coldest, for a caller who knows that nobody wants it any more. Whether it
@@ -46,8 +51,7 @@ impl Directory {
         let Some(frame) = self.find(page).filter(published) else {
             return false;
         };
-        self.leaving += 1;
-        self.invalidate(frame, out);
+        self.take_away(frame, out);
         true
     }
 
@@ -82,8 +86,14 @@ impl Directory {
         if entry.sharers != 0 && !(dead && self.has(Fault::RefillMapped)) {
             return;
         }
-        if dead {
+        if dead && (!self.pooled() || self.has(Fault::PoolLost)) {
             self.release(frame, false, out);
+        } else if dead {
+            let entry = &mut self.entries[frame as usize];
+            if !entry.is(FINAL) {
+                entry.flags |= FINAL;
+                out.rescues.push((entry.page, entry.place(frame)));
+            }
         } else if !entry.is(WRITING) {
             self.write_back(frame, FINAL, out);
         }
@@ -133,6 +143,19 @@ impl Directory {
         }
     }
 
+    /// The caller has written back one of [`Outbox::rescues`], whether it was dirty or not. If the store refuses it, the
+    /// caller tries again: until then the page is not to be had.
+    pub fn rescued(&mut self, place: Place, out: &mut Outbox) {
+        let going = |entry: &Entry| entry.state == State::ToBeInvalidated && entry.is(FINAL);
+        if !self.at(place).is_some_and(going) {
+            return;
+        }
+        self.counts.evicted += 1;
+        self.release(place.frame, true, out);
+        self.make_room(out);
+        self.forget_dead(out);
+    }
+
     /// A node wants what it wrote to be in the store.
     pub(super) fn flush(&mut self, from: NodeId, page: PageId, place: Place, out: &mut Outbox) {
         let Some(entry) = self.at(place).copied() else {
@@ -148,7 +171,13 @@ impl Directory {
             );
             return;
         };
-        if self.members[entry.host.index()].life == Life::Dead {
+        let dead = self.members[entry.host.index()].life == Life::Dead;
+        if dead && self.pooled() {
+            // It is on its way to the store.
+            self.flushes.entry(place.frame).or_default().next.push(from);
+            return;
+        }
+        if dead {
             out.send(
                 from,
                 ToNode::Flushed {

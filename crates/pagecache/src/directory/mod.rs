@@ -27,6 +27,17 @@ pub use members::{Held, Share};
 use members::{Life, Member};
 use recover::Recovery;
 
+/// What becomes of pages in the memory of a node that dies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// They go with it: its memory is its own machine's.
+    #[default]
+    Node,
+    /// They stay where they are and are written back: the memory outlives the nodes (a pool on the fabric, a file on
+    /// tmpfs).
+    Pool,
+}
+
 /// How much memory the cluster may use, and when room is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -36,6 +47,8 @@ pub struct Config {
     pub free_low: u32,
     /// Room is made until this many frames are free or about to be: the size of a batch of invalidations.
     pub free_high: u32,
+    /// Whether pages outlive the node in whose memory they are.
+    pub placement: Placement,
 }
 
 /// What the directory says: to whom, and what it lost. The caller takes both after each call.
@@ -48,6 +61,9 @@ pub struct Outbox {
     /// Frames whose page is given up though it may be dirty: [`crate::segment::Segment::discard`] is to be done to
     /// them before any message is sent, so that a directory that is started anew does not find the page again.
     pub discarded: Vec<u32>,
+    /// Pages in dead nodes' memory that nobody maps any more and that the caller writes back, to call
+    /// [`Directory::rescued`] then: [`Placement::Pool`] alone.
+    pub rescues: Vec<(PageId, Place)>,
     /// Nodes whose number and frames may be another's from now on.
     pub forgotten: Vec<NodeId>,
     /// Nodes that have said earlier what no correct node says, and why: as an error of [`Directory::receive`].
@@ -254,6 +270,10 @@ impl Directory {
             }
         }
         self.make_room(out);
+        if self.pooled() {
+            // The last page may have gone from a dead node's memory.
+            self.forget_dead(out);
+        }
         Ok(())
     }
 
@@ -442,6 +462,11 @@ impl Directory {
             after => self.entries[after as usize].before = before,
         }
         self.published -= 1;
+    }
+
+    /// Whether pages outlive their nodes.
+    pub(super) fn pooled(&self) -> bool {
+        self.config.placement == Placement::Pool
     }
 
     const fn has(&self, fault: Fault) -> bool {

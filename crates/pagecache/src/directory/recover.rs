@@ -205,10 +205,11 @@ impl Directory {
                 self.entries[place.frame as usize].flags |= WRITTEN;
                 continue;
             }
-            if !alive && self.find(page).is_none() {
+            let kept = alive || (host.is_some() && self.pooled());
+            if !kept && self.find(page).is_none() {
                 out.lost.push(page);
             }
-            if !alive || !self.adopt(page, place, 0, true) {
+            if !kept || !self.adopt(page, place, 0, true) {
                 out.discarded.push(place.frame);
             }
         }

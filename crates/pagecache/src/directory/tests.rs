@@ -27,6 +27,7 @@ impl Desk {
             budget_pages: u32::from(nodes) * frames,
             free_low,
             free_high,
+            placement: Placement::Node,
         };
         let mut desk = Self {
             directory: Directory::new(config).expect("a possible configuration"),
@@ -390,6 +391,7 @@ fn the_budget_is_the_clusters() {
         budget_pages: 10,
         free_low: 0,
         free_high: 0,
+        placement: Placement::Node,
     };
     let mut directory = Directory::new(config).expect("possible");
     let mut out = Outbox::default();
@@ -413,6 +415,7 @@ fn the_budget_is_the_clusters() {
         budget_pages: 4,
         free_low: 3,
         free_high: 4,
+        placement: Placement::Node,
     };
     assert!(Directory::new(bad).is_err());
 }
@@ -424,6 +427,7 @@ fn a_page_takes_at_most_64_bytes() {
             budget_pages,
             free_low: 0,
             free_high: 1,
+            placement: Placement::Node,
         };
         let mut directory = Directory::new(config).expect("possible");
         let before = directory.memory_bytes();

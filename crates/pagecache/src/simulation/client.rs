@@ -4,6 +4,7 @@
 use super::model::SyncStart;
 use super::world::World;
 use super::{PAGE_BYTES, PAGE_WORDS, Words, to_bytes, to_words};
+use crate::directory::Placement;
 use crate::message::{Access, LockRange, PageId, Place};
 use crate::node::{Acquired, Effect, Ticket, WroteWhole};
 use crate::segment::Frame;
@@ -62,6 +63,8 @@ pub(super) struct Client {
     pub(super) sync: Option<SyncStart>,
     /// Whether a group's lock was asked for.
     asked: bool,
+    /// Whether it has the group's word.
+    pub(super) alone: bool,
     bytes: [u8; PAGE_BYTES],
     /// What the pages of a group held.
     seen: Vec<Words>,
@@ -115,6 +118,7 @@ impl Client {
             ),
             sync: None,
             asked: false,
+            alone: false,
             // No two operations write the same.
             bytes: to_bytes(&[ticket << 8 | 2; PAGE_WORDS]),
             seen: Vec::new(),
@@ -322,6 +326,10 @@ impl World {
             client.stage = Stage::Over;
             let ok = client.done == Some(true);
             self.summary.flushes_failed += u64::from(!ok);
+            let kept = self.config.placement == Placement::Pool && self.store_fails == 0;
+            if kept && !ok {
+                return Err(format!("a flush of {id} fails though pages outlive nodes"));
+            }
             let shelf = &self.shelf;
             return self
                 .model
@@ -353,16 +361,23 @@ impl World {
         Ok(())
     }
 
-    /// All pages of the group, one after the other, under one lock.
+    /// All pages of the group, one after the other, under one lock: the directory's, or the group's word and the
+    /// directory's lock where two meet.
     fn step_group(&mut self, client: &mut Client) -> Result<(), String> {
         let write = client.kind == Kind::GroupWrite;
-        if !client.asked {
+        let word = self.segment.alone_word(GROUP);
+        let id = self.peers[client.node].node.id();
+        if self.by_words && !client.asked && !client.alone && self.segment.take_alone(word, id) {
+            client.alone = true;
+            return Ok(());
+        }
+        if !client.asked && !client.alone {
             client.asked = true;
             let range = LockRange {
                 inode: GROUP,
                 start: 0,
                 end: GROUP_PAGES,
-                exclusive: write,
+                exclusive: write || self.by_words,
             };
             client.waiting = true;
             let mut effects = Vec::new();
@@ -370,6 +385,11 @@ impl World {
                 .node
                 .lock(range, client.ticket, &mut effects);
             self.apply(client.node, effects);
+            return Ok(());
+        }
+        if self.by_words && !client.alone {
+            client.alone = self.segment.take_awaited(word, id);
+            self.summary.awaited += u64::from(client.alone);
             return Ok(());
         }
         if client.stage == Stage::Begin {
@@ -403,10 +423,14 @@ impl World {
                 client.seen
             ));
         }
+        if client.alone {
+            self.segment.leave_alone(word);
+        }
         let mut effects = Vec::new();
-        self.peers[client.node]
-            .node
-            .unlock(client.ticket, &mut effects);
+        if client.asked {
+            let node = &mut self.peers[client.node].node;
+            node.unlock(client.ticket, &mut effects);
+        }
         self.apply(client.node, effects);
         Ok(())
     }

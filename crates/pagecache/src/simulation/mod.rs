@@ -9,7 +9,8 @@
 //! - A node may die at any step: between the halves of a store into a frame, in a fill, with a write to the store
 //!   under way (which then happens or not). What it sent before may arrive until the directory is told of the
 //!   death; from then on nothing does, and the store and the other nodes' memory were fenced against it before.
-//! - A dead node's memory stays readable as it was to those who map it, until they have unmapped it.
+//! - A dead node's memory stays readable as it was to those who map it, until they have unmapped it. In some lives it
+//!   outlives the node (`placement = "pool"`), and whoever runs the directory writes back what is in it.
 //! - The directory may end between any two steps, with all that was sent to it, and is started anew: it keeps who was
 //!   there, and what it had said of pages that it gave up. Nodes find the new one when they do.
 //! - The store does not die.
@@ -178,4 +179,19 @@ fn an_unsaved_page_that_a_new_directory_does_not_look_for_is_found() {
 #[test]
 fn a_dead_node_forgotten_too_early_is_found() {
     found(Fault::ForgetMapped);
+}
+
+#[test]
+fn a_word_taken_from_who_has_it_is_found() {
+    found(Fault::TakeTaken);
+}
+
+#[test]
+fn a_dead_nodes_word_that_stays_its_own_is_found() {
+    found(Fault::KeepDeadAlone);
+}
+
+#[test]
+fn a_page_that_outlived_its_node_and_is_given_up_is_found() {
+    found(Fault::PoolLost);
 }

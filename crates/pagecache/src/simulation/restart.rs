@@ -31,6 +31,7 @@ impl World {
     pub(super) fn crash(&mut self) {
         self.summary.crashes += 1;
         self.epoch += 1;
+        self.rescues.clear();
         let shares: Vec<Share> = self.directory.shares().collect();
         let counts = self.directory.counts();
         self.summary.fills += counts.filled;

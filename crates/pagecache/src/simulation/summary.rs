@@ -19,6 +19,10 @@ pub(super) struct Summary {
     pub(super) births: u64,
     pub(super) merges: u64,
     pub(super) retries: u64,
+    /// Words that were waited for.
+    pub(super) awaited: u64,
+    /// Dirty pages that outlived their node.
+    pub(super) rescues: u64,
     /// Most copies of one page that anybody could read at a time: in frames, and unpublished.
     pub(super) copies_peak: u64,
 }
@@ -43,6 +47,8 @@ impl Summary {
             births: self.births + other.births,
             merges: self.merges + other.merges,
             retries: self.retries + other.retries,
+            awaited: self.awaited + other.awaited,
+            rescues: self.rescues + other.rescues,
             copies_peak,
         };
     }
@@ -61,6 +67,8 @@ impl Summary {
             self.births,
             self.merges,
             self.retries,
+            self.awaited,
+            self.rescues,
         ];
         assert!(
             rare.iter().all(|count| *count > 0),

@@ -20,6 +20,7 @@ impl World {
             Event::Begin(_)
             | Event::Kill(_)
             | Event::Declare(_)
+            | Event::Rescue(_)
             | Event::Crash
             | Event::Reconnect(_)
             | Event::Born(_) => format!("{event:?}"),

@@ -2,6 +2,7 @@
 
 use super::world::World;
 use super::{PAGE_BYTES, to_words};
+use crate::directory::Outbox;
 use crate::message::{PageId, Place};
 use crate::node::Effect;
 use crate::store::Store;
@@ -152,6 +153,26 @@ impl World {
             },
         }
         Ok(Some(Half { bytes, sequence }))
+    }
+
+    /// Writes back a page that outlived its node, or fails to and tries again later.
+    pub(super) fn rescue(&mut self, index: usize) -> Result<(), String> {
+        if self.fails() {
+            return Ok(());
+        }
+        let (page, place) = self.rescues.swap_remove(index);
+        if self.segment.is_dirty(place) {
+            let mut bytes = [0; PAGE_BYTES];
+            let read = self.segment.read_once(place, &mut bytes);
+            let sequence = read.map_err(|found| format!("{page} to be rescued: {found:?}"))?;
+            let written = self.shelf.write_page(page, &bytes);
+            written.map_err(|error| error.report())?;
+            self.segment.set_clean(place, sequence);
+            self.summary.rescues += 1;
+        }
+        let mut out = Outbox::default();
+        self.directory.rescued(place, &mut out);
+        self.deliver(out)
     }
 
     fn fails(&self) -> bool {

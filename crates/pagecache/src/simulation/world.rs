@@ -11,7 +11,7 @@ use super::model::{Model, initial};
 use super::summary::Summary;
 use super::work::Work;
 use super::{PAGE_BYTES, Words, to_bytes, to_words};
-use crate::directory::{self, Directory, Outbox};
+use crate::directory::{self, Directory, Outbox, Placement};
 use crate::fault::{Fault, Faults};
 use crate::message::{NodeId, PageId, Place, ToDirectory, ToNode};
 use crate::node::{self, Consistency, Effect, Node, Ticket};
@@ -73,10 +73,14 @@ pub(super) struct World {
     pub(super) shelf: Shelf,
     pub(super) peers: Vec<Peer>,
     pub(super) work: Vec<Work>,
+    /// What whoever runs the directory is to write back.
+    pub(super) rescues: Vec<(PageId, Place)>,
     pub(super) clients: BTreeMap<Ticket, Client>,
     pub(super) model: Model,
     pub(super) summary: Summary,
     pub(super) fault: Option<Fault>,
+    /// Whether groups are taken by their word, and not by the directory's locks alone.
+    pub(super) by_words: bool,
     /// One operation of the store in so many fails; 0 for none.
     pub(super) store_fails: u64,
     next_ticket: Ticket,
@@ -107,6 +111,8 @@ pub(super) enum Event {
     Begin(usize),
     Kill(usize),
     Declare(usize),
+    /// A page that outlived its node is written back.
+    Rescue(usize),
     /// The directory ends, and another is started.
     Crash,
     /// A node finds the new one.
@@ -124,10 +130,17 @@ impl World {
         let budget_pages = u32::from(nodes) * (frames + unpublished_pages);
         let free_high = u32::try_from(rng.below(4)).expect("few");
         let free_low = u32::try_from(rng.below(u64::from(free_high) + 1)).expect("few");
+        // Frames that are forgotten too early are somebody else's before they are rescued.
+        let outlive = rng.chance(1, 3) && fault != Some(Fault::ForgetMapped);
+        let placement = match outlive {
+            true => Placement::Pool,
+            false => Placement::Node,
+        };
         let config = directory::Config {
             budget_pages,
             free_low,
             free_high,
+            placement,
         };
         let faults = Faults { planted: fault };
         let mut directory = Directory::new(config).expect("a possible configuration");
@@ -143,10 +156,12 @@ impl World {
             shelf: Shelf::default(),
             peers: Vec::new(),
             work: Vec::new(),
+            rescues: Vec::new(),
             clients: BTreeMap::new(),
             model: Model::default(),
             summary: Summary::default(),
             fault,
+            by_words: rng.chance(1, 2),
             store_fails: if fault.is_none() && rng.chance(1, 4) {
                 12
             } else {
@@ -272,6 +287,7 @@ impl World {
         let ready = self.clients.iter().filter(|(_, client)| !client.waiting);
         events.extend(ready.map(|(ticket, _)| Event::Client(*ticket)));
         events.extend((0..self.undeclared.len()).map(Event::Declare));
+        events.extend((0..self.rescues.len()).map(Event::Rescue));
         if self.operations_left > 0 {
             events.extend((0..self.forgotten.len()).map(Event::Born));
         }
@@ -304,7 +320,7 @@ impl World {
                 Event::Up(index) => self.speeds[2 * index],
                 Event::Down(index) => self.speeds[2 * index + 1],
                 Event::Declare(_) | Event::Reconnect(_) | Event::Born(_) => 1,
-                Event::Begin(_) => 2,
+                Event::Begin(_) | Event::Rescue(_) => 2,
                 // Some programs are stopped for long wherever they are.
                 Event::Client(ticket) if ticket % 4 == 0 => 1,
                 Event::Client(_) | Event::Work(_) | Event::Kill(_) | Event::Crash => 6,
@@ -362,6 +378,7 @@ impl World {
                 self.directory.died(node, &mut out);
                 self.deliver(out)?;
             }
+            Event::Rescue(index) => self.rescue(index)?,
             Event::Crash => self.crash(),
             Event::Reconnect(index) => self.reconnect(index),
             Event::Born(index) => self.born(index),
@@ -370,7 +387,7 @@ impl World {
     }
 
     /// Sends what the directory said: a packet for each node that it spoke to.
-    fn deliver(&mut self, mut out: Outbox) -> Result<(), String> {
+    pub(super) fn deliver(&mut self, mut out: Outbox) -> Result<(), String> {
         self.go_on_if_all_are_there(&mut out);
         if let Some((node, error)) = out.refused.first() {
             return Err(format!("{node}, late: {}", error.report()));
@@ -379,6 +396,7 @@ impl World {
             self.segment.discard(frame);
         }
         self.forgotten.extend(out.forgotten);
+        self.rescues.extend(out.rescues);
         for page in out.lost {
             self.model.name_lost(page);
         }

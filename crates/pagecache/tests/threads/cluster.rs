@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_pagecache::client::{Client, Link};
@@ -59,6 +60,17 @@ enum Up {
 pub(crate) struct Channel {
     up: Sender<Up>,
     sent: Arc<AtomicU64>,
+    stamps: Stamps,
+}
+
+/// When packets of nodes were sent and came, in this order, if anybody wants to know.
+pub(crate) type Stamps = Arc<Mutex<Option<Vec<Instant>>>>;
+
+fn stamp(stamps: &Stamps) {
+    let mut stamps = stamps.lock().expect("nobody panicked");
+    if let Some(stamps) = stamps.as_mut() {
+        stamps.push(Instant::now());
+    }
 }
 
 impl std::fmt::Debug for Up {
@@ -70,6 +82,7 @@ impl std::fmt::Debug for Up {
 impl Link for Channel {
     fn send(&self, packet: &[u8]) -> Result<()> {
         self.sent.fetch_add(1, Ordering::Relaxed);
+        stamp(&self.stamps);
         let gone = |_| {
             Error::new(
                 ErrorKind::Disconnected,
@@ -91,6 +104,8 @@ pub(crate) struct Cluster {
     pub(crate) shelf: Shelf,
     /// Packets that nodes have sent.
     pub(crate) sent: Arc<AtomicU64>,
+    /// When they did, and when what the directory sent came.
+    pub(crate) stamps: Stamps,
     up: Sender<Up>,
     lost: Arc<Mutex<Vec<PageId>>>,
 }
@@ -111,6 +126,7 @@ impl Cluster {
             budget_pages: all + u32::from(nodes) * unpublished_pages,
             free_low: 2,
             free_high: frames.min(16),
+            placement: directory::Placement::Node,
         };
         let (up, ups) = channel();
         let (sent, shelf) = (Arc::new(AtomicU64::new(0)), Shelf::default());
@@ -118,6 +134,7 @@ impl Cluster {
             nodes: Vec::new(),
             shelf: shelf.clone(),
             sent: Arc::clone(&sent),
+            stamps: Stamps::default(),
             up: up.clone(),
             lost: Arc::default(),
         };
@@ -130,18 +147,19 @@ impl Cluster {
                 unpublished_pages,
                 read_ahead_pages: 8,
             };
-            let (up, sent) = (up.clone(), Arc::clone(&sent));
+            let (up, sent, stamps) = (up.clone(), Arc::clone(&sent), Arc::clone(&cluster.stamps));
+            let comes = Arc::clone(&stamps);
             let client = Client::new(
                 config,
                 Arc::clone(&segment),
                 shelf.clone(),
-                Channel { up, sent },
+                Channel { up, sent, stamps },
             );
             let client = Arc::new(client.expect("the channel is open"));
             let (down, received) = channel();
             downs.push(down);
             cluster.nodes.push(Arc::clone(&client));
-            std::thread::spawn(move || listen(&client, &received));
+            std::thread::spawn(move || listen(&client, &received, &comes));
         }
         let directory = Directory::new(config).expect("a possible configuration");
         let lost = Arc::clone(&cluster.lost);
@@ -164,8 +182,9 @@ impl Cluster {
 }
 
 /// Gives a node what comes for it.
-fn listen(client: &Node, received: &Receiver<Vec<u8>>) {
+fn listen(client: &Node, received: &Receiver<Vec<u8>>, stamps: &Stamps) {
     while let Ok(packet) = received.recv() {
+        stamp(stamps);
         let taken = client.receive(&packet).expect("a correct directory");
         assert_eq!(taken, packet.len(), "packets come whole");
     }

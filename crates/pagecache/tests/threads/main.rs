@@ -3,10 +3,10 @@
 mod cluster;
 mod silent;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cluster::{Cluster, PAGE};
-use forebay_block::ErrorKind;
+use forebay_block::{Error, ErrorKind};
 use forebay_pagecache::message::{LockRange, PageId};
 use forebay_pagecache::node::Consistency;
 
@@ -225,4 +225,38 @@ fn a_remote_hit_makes_no_system_call() {
         !silent::came_to_its_end(process("first")),
         "the first use asks the directory, and nobody noticed"
     );
+}
+
+#[test]
+fn a_file_is_had_alone_without_a_message_unless_two_meet() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let count = AtomicU64::new(0);
+    let add = |node: &cluster::Node| {
+        node.alone(7, || {
+            // Two steps, so that a second who is in here is seen.
+            let before = count.load(Ordering::Relaxed);
+            std::hint::spin_loop();
+            count.store(before + 1, Ordering::Relaxed);
+            Ok(())
+        })
+    };
+    let sent = || cluster.sent.load(Ordering::Relaxed);
+    let before = sent();
+    for _ in 0..100 {
+        add(&cluster.nodes[0]).expect("nobody else is there");
+    }
+    assert_eq!(sent(), before, "no packet");
+    std::thread::scope(|scope| {
+        for node in cluster.nodes.iter().chain(&cluster.nodes) {
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    add(node).expect("in turn");
+                }
+            });
+        }
+    });
+    assert_eq!(count.load(Ordering::Relaxed), 100 + 4 * 500);
+    let failed = cluster.nodes[0].alone(7, || Err::<(), _>(Error::from(ErrorKind::Io)));
+    assert!(failed.is_err());
+    add(&cluster.nodes[1]).expect("it was let go all the same");
 }

@@ -70,7 +70,12 @@ pub(super) const REMOTE: Sweep = Sweep {
 /// A link's bytes a second.
 pub(super) const LINK: Sweep = Sweep {
     name: "link_bytes_per_s",
-    values: &[8e9, 32e9],
+    values: &[8e9, 24e9, 32e9],
+};
+/// Messages cost nothing: what is left is what one copy of each page costs on the links, whatever the protocol.
+pub(super) const FREE: Sweep = Sweep {
+    name: "messages_free",
+    values: &[1.0],
 };
 /// A message and its answer, ns.
 pub(super) const ROUND_TRIP: Sweep = Sweep {
@@ -215,7 +220,7 @@ pub(super) fn jobs(quick: bool) -> Vec<Value> {
                 jobs.push(opens);
             }
         }
-        for sweep in [REMOTE, LINK] {
+        for sweep in [REMOTE, LINK, FREE] {
             for value in sweep.values {
                 jobs.push(swept(workload, "dpc-strong", &sweep, *value));
             }

@@ -123,3 +123,80 @@ fn a_new_directory_knows_what_the_nodes_have() {
         "never an old generation again"
     );
 }
+
+#[test]
+fn who_dies_before_a_directory_that_was_started_anew_serves_is_not_taken_in() {
+    let config = Config {
+        budget_pages: 8,
+        free_low: 0,
+        free_high: 0,
+        placement: Placement::Node,
+    };
+    let waited = Share {
+        node: node(0),
+        first_frame: 0,
+        frames: 2,
+        unpublished_pages: 0,
+        alive: true,
+    };
+    let mut directory = Directory::recover(config, 2, &[waited]).expect("possible");
+    let mut out = Outbox::default();
+    let join = ToDirectory::Join {
+        frames: 2,
+        unpublished_pages: 0,
+    };
+    directory
+        .receive(node(1), join, &mut out)
+        .expect("it is to wait");
+    directory.died(node(1), &mut out);
+    directory.died(node(0), &mut out);
+    assert_eq!(directory.awaited(), Some(0));
+    directory.recovered(Vec::new(), &mut out);
+    assert_eq!(
+        directory.share(node(1)),
+        None,
+        "nobody would ever declare it"
+    );
+    assert_eq!(out.messages, []);
+}
+
+#[test]
+fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
+    let mut desk = Desk::new(3, 2, 0, 0);
+    desk.directory.config.placement = Placement::Pool;
+    let theirs = desk.bring(1, 1, Access::Write);
+    desk.lookup(0, 1, Access::Write);
+    let invalidate = ToNode::Invalidate {
+        page: page(1),
+        place: theirs,
+    };
+    assert_eq!(
+        desk.die(1),
+        [(0, invalidate)],
+        "and nobody hears of a death"
+    );
+    assert_eq!(
+        (&desk.out.rescues[..], &desk.out.lost[..]),
+        (&[][..], &[][..])
+    );
+    let flush = ToDirectory::Flush {
+        page: page(1),
+        place: theirs,
+    };
+    assert_eq!(desk.say(0, flush), [], "it waits");
+    assert_eq!(desk.lookup(2, 1, Access::Read), [], "and so does who looks");
+    assert_eq!(desk.say(0, ToDirectory::Invalidated { place: theirs }), []);
+    assert_eq!(desk.out.rescues, [(page(1), theirs)]);
+    assert_eq!(desk.out.forgotten, []);
+    desk.out = Outbox::default();
+    desk.directory.rescued(theirs, &mut desk.out);
+    let heard = desk.heard();
+    let flushed = ToNode::Flushed {
+        page: page(1),
+        place: theirs,
+        ok: true,
+    };
+    assert_eq!(heard[0], (0, flushed));
+    assert!(matches!(heard[1], (2, ToNode::Fill { .. })), "{heard:?}");
+    assert_eq!(desk.out.forgotten, [node(1)], "its number may be another's");
+}

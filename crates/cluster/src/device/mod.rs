@@ -1,0 +1,147 @@
+//! A block device that nodes share: a cached volume, say, that many read.
+//!
+//! All nodes open the device themselves, as they all open the tree; each page has its one copy in the pool. The device
+//! is not to be changed beside the cache. A file system on it must be one that several hosts may have mounted: most may
+//! be read only then.
+
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_pagecache::client::View;
+use forebay_pagecache::message::PageId;
+use forebay_pagecache::node::Counts;
+
+use crate::PAGE_BYTES;
+use crate::link::Way;
+use crate::node::{Inner, Options, join};
+pub use store::DeviceStore;
+
+/// A page's only copy, where it is.
+pub type DeviceView<'a> = View<'a, DeviceStore, Way>;
+
+/// A node of a pool whose source is a block device, in this process.
+#[derive(Debug)]
+pub struct DeviceNode {
+    inner: Arc<Inner<DeviceStore>>,
+    frames: u32,
+}
+
+impl DeviceNode {
+    /// Joins the cluster of a pool, with the device that `open` opens on a reactor of its own, given the path of the
+    /// pool's source: that one, or another way to it.
+    ///
+    /// # Errors
+    /// As [`Node::join`](crate::Node::join), or what `open` says.
+    pub fn join(
+        options: Options,
+        open: impl AsyncFnOnce(PathBuf) -> Result<Rc<dyn BlockDevice>> + Send + 'static,
+    ) -> Result<Self> {
+        let (inner, frames) = join(options, |source, _| {
+            let source = source.to_owned();
+            DeviceStore::open(async move || open(source).await)
+        })?;
+        Ok(Self { inner, frames })
+    }
+
+    /// Frames that the directory took of those that were offered: what its budget had left.
+    #[must_use]
+    pub const fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Bytes of the device.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.inner.client().store().info().size_bytes
+    }
+
+    /// Reads from `offset` on until `out` is full or the device ends; how many bytes. Each page is read from one moment.
+    ///
+    /// # Errors
+    /// What the device says, or `Disconnected`.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let left = self.size_bytes().saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        let mut done = 0;
+        while done < len {
+            let (page, inside) = place(offset + done as u64);
+            let count = (len - done).min(PAGE_BYTES - inside);
+            let mut whole = [0; PAGE_BYTES];
+            self.inner.client().read(page, &mut whole)?;
+            out[done..done + count].copy_from_slice(&whole[inside..inside + count]);
+            done += count;
+        }
+        Ok(len)
+    }
+
+    /// Writes `bytes` at `offset`. The part in each page is one step for all who read.
+    ///
+    /// # Errors
+    /// `OutOfRange` behind the device's end; what the device says, or `Disconnected`: some pages may be written then.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.size_bytes()) {
+            let context = format!(
+                "{} bytes at {offset}: the device has {} bytes",
+                bytes.len(),
+                self.size_bytes()
+            );
+            return Err(Error::new(ErrorKind::OutOfRange, context));
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let (page, inside) = place(offset + done as u64);
+            let count = (bytes.len() - done).min(PAGE_BYTES - inside);
+            let client = self.inner.client();
+            client.write(page, inside, &bytes[done..done + count])?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// A view of one page's only copy. It costs no message and no system call once this node has used the page.
+    ///
+    /// # Errors
+    /// `OutOfRange` behind the end of the device; what the device says, or `Disconnected`.
+    pub fn map(&self, page: u64) -> Result<DeviceView<'_>> {
+        if page >= self.size_bytes().div_ceil(PAGE_BYTES as u64) {
+            let context = format!("page {page} is behind the end of the device");
+            return Err(Error::new(ErrorKind::OutOfRange, context));
+        }
+        let inode = store::INODE;
+        self.inner.client().map(PageId { inode, index: page })
+    }
+
+    /// What this node wrote is durable when this returns.
+    ///
+    /// # Errors
+    /// `Lost` if the device refused something, or a node died that held it.
+    pub fn fsync(&self) -> Result<()> {
+        self.inner.client().fsync(store::INODE)
+    }
+
+    /// What this node has counted.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.inner.client().counts()
+    }
+
+    /// Why nothing works any more, if that is so.
+    #[must_use]
+    pub fn broken(&self) -> Option<Error> {
+        self.inner.client().broken()
+    }
+}
+
+/// The page at an offset, and where in it.
+fn place(offset: u64) -> (PageId, usize) {
+    let (inode, index) = (store::INODE, offset / PAGE_BYTES as u64);
+    let inside = usize::try_from(offset % PAGE_BYTES as u64).expect("below a page");
+    (PageId { inode, index }, inside)
+}

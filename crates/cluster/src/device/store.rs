@@ -1,0 +1,178 @@
+//! A block device as the store: its pages are those of one file, and a thread of its own runs the reactor that it
+//! belongs to.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::JoinHandle;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Buf, Context, DeviceInfo, Error, ErrorKind, Result,
+};
+use forebay_io::answer::Answer;
+use forebay_io::rt::{self, Remote};
+use forebay_io::{Engine, spawn_reactor};
+use forebay_pagecache::message::PageId;
+use forebay_pagecache::store::Store;
+
+use crate::PAGE_BYTES;
+
+/// What pages of the device call their file.
+pub(super) const INODE: u64 = 1;
+
+thread_local! {
+    /// Of the thread that runs its reactor.
+    static DEVICE: RefCell<Option<Rc<dyn BlockDevice>>> = const { RefCell::new(None) };
+}
+
+/// A block device, for all threads of a node. Every node opens it for itself.
+#[derive(Debug)]
+pub struct DeviceStore {
+    remote: Remote,
+    info: DeviceInfo,
+    /// A flush has failed: what was written before it may be lost, and no later flush brings it back.
+    failed: AtomicBool,
+    stop: Answer<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DeviceStore {
+    /// Starts a thread with a reactor, and opens the device there.
+    ///
+    /// # Errors
+    /// What `open` says; `InvalidInput` for a device whose blocks are larger than pages.
+    pub fn open(
+        open: impl AsyncFnOnce() -> Result<Rc<dyn BlockDevice>> + Send + 'static,
+    ) -> Result<Self> {
+        let stop = Answer::default();
+        let (stopped, (send, receive)) = (stop.clone(), sync_channel(1));
+        let thread = spawn_reactor("pagecache-device", Engine::Auto, move || async move {
+            match open().await {
+                Ok(device) => {
+                    let info = device.info();
+                    DEVICE.set(Some(device));
+                    // Who asked waits for just this.
+                    let _ = send.send(Ok((rt::remote(), info)));
+                    stopped.get().await;
+                    DEVICE.set(None);
+                }
+                Err(error) => {
+                    let _ = send.send(Err(error));
+                }
+            }
+        })?;
+        let opened = receive.recv().unwrap_or_else(|_| Err(gone("opening it")));
+        let (remote, info) = opened?;
+        let store = Self {
+            remote,
+            info,
+            failed: AtomicBool::new(false),
+            stop,
+            thread: Some(thread),
+        };
+        let block = store.info.logical_block_bytes as usize;
+        if block > PAGE_BYTES {
+            let context = format!(
+                "{}: its blocks have {block} bytes, and pages have {PAGE_BYTES}: give a device of smaller blocks",
+                store.info.name
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, context));
+        }
+        Ok(store)
+    }
+
+    /// What the device said of itself when it was opened.
+    #[must_use]
+    pub const fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Has the reactor do something with the device, and waits for what comes of it.
+    fn ask<T: Send + 'static>(
+        &self,
+        what: &str,
+        body: impl AsyncFnOnce(Rc<dyn BlockDevice>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (send, receive) = channel();
+        self.remote.call(move || {
+            if let Some(device) = DEVICE.with_borrow(Clone::clone) {
+                rt::spawn(async move {
+                    // Who asked waits.
+                    let _ = send.send(body(device).await);
+                });
+            }
+        });
+        let answer = receive.recv().unwrap_or_else(|_| Err(gone(what)));
+        answer.context(|| format!("{what} {}", self.info.name))
+    }
+
+    /// A page's first byte, and how much of it the device has.
+    fn range(&self, page: PageId) -> (u64, usize) {
+        let start = page.index.saturating_mul(PAGE_BYTES as u64);
+        let left = self.info.size_bytes.saturating_sub(start);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(PAGE_BYTES);
+        (start, len)
+    }
+}
+
+fn gone(what: &str) -> Error {
+    let context = format!("{what}: the thread of the device has ended");
+    Error::new(ErrorKind::Disconnected, context)
+}
+
+impl Drop for DeviceStore {
+    fn drop(&mut self) {
+        self.stop.give(());
+        if let Some(thread) = self.thread.take() {
+            // It says what it has to say itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Store for DeviceStore {
+    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
+        let (start, len) = self.range(page);
+        into[len..].fill(0);
+        if len == 0 {
+            return Ok(());
+        }
+        let bytes = self.ask("reading a page of", async move |device| {
+            let buf = Buf::zeroed(len);
+            device.read(start, buf.clone()).await?;
+            Ok(buf.to_vec())
+        })?;
+        into[..len].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
+        let (start, len) = self.range(page);
+        if len == 0 {
+            return Ok(());
+        }
+        let bytes = from[..len].to_vec();
+        self.ask("writing a page of", async move |device| {
+            device.write(start, Buf::copied(&bytes)).await
+        })
+    }
+
+    fn sync(&self, _: u64) -> Result<()> {
+        let flushed = self.ask("flushing", async move |device| device.flush().await);
+        if flushed.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        if self.failed.load(Ordering::Relaxed) {
+            let context = format!(
+                "{}: a flush has failed, and what was written before it may be lost: join again and write it again",
+                self.info.name
+            );
+            let source = flushed
+                .err()
+                .unwrap_or_else(|| Error::from(ErrorKind::Lost));
+            return Err(Error::with_source(ErrorKind::Lost, context, source));
+        }
+        Ok(())
+    }
+}
