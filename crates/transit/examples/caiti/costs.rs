@@ -43,8 +43,6 @@ pub(crate) struct Service {
     pub(crate) place_ns: u64,
     /// An eviction, by the cache's thread: choice, handover, end; and what a write that waits costs.
     pub(crate) evict_ns: u64,
-    /// More of that when the thread that gets the job sleeps.
-    pub(crate) wake_ns: u64,
 }
 
 impl Service {
@@ -57,7 +55,6 @@ impl Service {
             "job-ns" => &mut self.job_ns,
             "place-ns" => &mut self.place_ns,
             "evict-ns" => &mut self.evict_ns,
-            "wake-ns" => &mut self.wake_ns,
             _ => return Err(format!("there is no key {key:?}")),
         };
         *field = value.max(0.0) as u64;

@@ -4,7 +4,7 @@
 //! begins when it was to be sent, not when the reactor came to it. Before the clock runs, memory is touched
 //! and as much is written as the cache holds and a quarter more, under the same load, so that what keeps blocks
 //! is in the state that it stays in.
-//! While it runs the process has real-time priority, where it may.
+//! While it runs the process has real-time priority, where it may and unless it is told otherwise.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -310,7 +310,7 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
             most,
         })
     };
-    let real_time = take_priority();
+    let real_time = settings.priority && take_priority();
     let slots = settings.slots() as u64;
     let mut most = u64::MAX;
     if settings.fill {

@@ -130,14 +130,9 @@ impl Machine {
 
     /// Has a thread that evicts write a block: one that sends writes hands it over.
     async fn evict(&self, block: u64) {
-        let service = &self.service;
-        let wake = match self.evictors.available() {
-            0 => 0,
-            _ => service.wake_ns,
-        };
-        self.work(self.writer(block), service.evict_ns + wake).await;
+        self.work(self.writer(block), self.service.evict_ns).await;
         self.evictors.acquire(1).await;
-        self.table(block, service.job_ns).await;
+        self.table(block, self.service.job_ns).await;
         self.evictors.release(1);
     }
 }

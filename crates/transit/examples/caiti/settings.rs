@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) meter: bool,
     /// `timeline=1`: prints when requests came and how long they took.
     pub(crate) timeline: bool,
+    /// `priority=0`: no real-time priority.
+    pub(crate) priority: bool,
     /// `fill=1`: the cache is empty at first, and the run ends when half of it is written.
     pub(crate) fill: bool,
     /// `cores=N` that the model declares, of which `jobs=N` send writes and the others evict.
@@ -119,6 +121,7 @@ impl Settings {
             reads: false,
             meter: false,
             timeline: false,
+            priority: true,
             fill: false,
             cores: 2,
             jobs: 1,
@@ -159,6 +162,7 @@ impl Settings {
             "reads" => self.reads = value == "1",
             "meter" => self.meter = value == "1",
             "timeline" => self.timeline = value == "1",
+            "priority" => self.priority = value != "0",
             "fill" => self.fill = value == "1",
             "cores" => self.cores = number(value)?,
             "jobs" => self.jobs = number(value)?,
