@@ -44,7 +44,7 @@ const DEPTHS: [u32; 4] = [1, 8, 128, 1024];
 const FLUSHES_KIB: [u32; 4] = [512, 4096, 32_768, 131_072];
 /// Flushes come so far apart in the runs that are long enough, and these take so long, seconds.
 const FLUSH_INTERVAL: &str = "5";
-const LONG_RUN: &str = "10.5";
+const LONG_RUN: &str = "6.5";
 
 /// What the study takes.
 #[derive(Debug, Args)]

@@ -213,8 +213,9 @@ impl Client {
     async fn closed(self: Rc<Self>) {
         while !self.is_over() {
             let due = Instant::now();
-            // Others that were sent earlier go first.
-            rt::yield_now().await;
+            // Others that were sent earlier go first, and the reactor looks for what has come, as it does between requests
+            // that come over a socket.
+            rt::next_turn().await;
             let (request, flush) = self.next();
             self.device.start(request).await.expect("served");
             self.note(due);
@@ -233,7 +234,7 @@ impl Client {
                 let uniform = (self.rng.draw() >> 11) as f64 / (1_u64 << 53) as f64;
                 due += Duration::from_secs_f64(-(1.0 - uniform).ln() / rate);
             }
-            rt::yield_now().await;
+            rt::next_turn().await;
         }
     }
 
@@ -257,7 +258,7 @@ impl Client {
             Load::Open(rate) => self.open(rate).await,
         }
         while self.under_way.get() > 0 {
-            rt::yield_now().await;
+            rt::next_turn().await;
         }
     }
 }

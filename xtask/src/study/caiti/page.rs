@@ -93,9 +93,9 @@ pub(super) fn render(header: &Header<'_>, claims: &[Claim], results: &Results) -
 }
 
 const TIMELINE: &str = "\
-At half load for ten seconds, a flush every five, one run each, without real-time priority (the kernel takes such programs away after a second): every request's moment and time, darker where there were more. Where others run on the machine, it shows as columns in all systems.
+At half load for six and a half seconds, with the flush that comes every five, one run each, without real-time priority (the kernel takes such programs away after a second): every request's moment and time, darker where there were more. Where others run on the machine, it shows as columns in all systems.
 
-![Response times over ten seconds, one panel a system](caiti-timeline.svg)";
+![Response times over six and a half seconds, one panel a system](caiti-timeline.svg)";
 
 const WHY: &str = "\
 - **36 cores.** The ratios over the table and over raw memory are those of service times: one thread sends, and a write costs it the software stack, the client, and then a copy into a slot with what an eviction takes to be handed over, or else the whole store. The paper's stack alone is more than half of its time of a write, and by the published figures of the memory a store of 4 KiB takes two to three microseconds. Its table takes 15.9 us a write (3.6 times 4.41), its raw memory 9.7 us: more than the medium, the driver's work and the stack declared here make up, and nothing in the paper says where it goes. Without the stack (*in process*) the ratios are those of the stores alone. Who evicts matters as much as the policy: *by threads* is the same policies with the library's eviction threads, where staging caches lose little at saturation; *as in the paper* they evict in the writer's way.
