@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{commit, date};
@@ -40,11 +40,17 @@ const STAGING: [&str; 4] = ["pmbd", "pmbd-70", "lru", "co-active"];
 const DEPTH: u32 = 32;
 /// Others.
 const DEPTHS: [u32; 4] = [1, 8, 128, 1024];
+/// What a wait for the emulated memory does.
+const WAITINGS: [&str; 2] = ["spin", "yield"];
+/// The program.
+const EXAMPLE: [&str; 4] = ["--package", "forebay-transit", "--example", "caiti"];
 /// Flushes after so much, KiB.
 const FLUSHES_KIB: [u32; 4] = [512, 4096, 32_768, 131_072];
 /// Flushes come so far apart in the runs that are long enough, and these take so long, seconds.
 const FLUSH_INTERVAL: &str = "5";
 const LONG_RUN: &str = "6.5";
+/// The same in the runs that show where time goes, which are shorter.
+const PARTS_FLUSH: &str = "0.25";
 
 /// What the study takes.
 #[derive(Debug, Args)]
@@ -58,6 +64,9 @@ pub(crate) struct Options {
     /// One short round with the processor kept while waiting, no sweeps, and not into docs: for a look
     #[arg(long)]
     quick: bool,
+    /// What an earlier run measured under load, from its `--json`: breakdown, model and page are made anew
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    measured: Option<PathBuf>,
     /// Where the page goes, with a picture beside it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -66,10 +75,22 @@ pub(crate) struct Options {
     json: Option<PathBuf>,
 }
 
+/// What was measured under load.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Measured {
+    commit: String,
+    rounds: usize,
+    seconds: f64,
+    minutes: f64,
+    runs: Vec<Run>,
+}
+
 /// All that the page is made of.
 #[derive(Debug, Default, Serialize)]
 struct Results {
-    runs: Vec<Run>,
+    measured: Measured,
+    /// One request at a time, with a clock in the cache.
+    parts: Vec<Run>,
     service: Service,
     models: Vec<Model>,
     declared: Value,
@@ -139,6 +160,22 @@ impl Study<'_> {
         Ok(())
     }
 
+    /// Where the time of one request at a time goes.
+    fn parts(&mut self) -> Outcome<()> {
+        for system in SYSTEMS {
+            let more = [format!("flush={PARTS_FLUSH}"), "priority=0".into()];
+            self.measure("parts", system, "closed:1", &more)?;
+            let [flush, priority] = more;
+            self.measure(
+                "reads",
+                system,
+                "closed:1",
+                &[flush, priority, "reads=1".into()],
+            )?;
+        }
+        Ok(())
+    }
+
     /// One run of each of many.
     fn sweeps(&mut self, half: &str) -> Outcome<()> {
         for system in SYSTEMS {
@@ -159,13 +196,6 @@ impl Study<'_> {
                     &[more],
                 )?;
             }
-            self.measure("parts", system, "closed:1", &["meter=1".into()])?;
-            self.measure(
-                "reads",
-                system,
-                "closed:1",
-                &["meter=1".into(), "reads=1".into()],
-            )?;
         }
         let seconds = std::mem::replace(&mut self.seconds, LONG_RUN.parse().expect("a number"));
         for system in SYSTEMS {
@@ -181,15 +211,14 @@ impl Study<'_> {
     }
 }
 
-/// Runs the study. Whether the claims hold.
-pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
+/// Measures under load.
+fn measured(root: &Path, options: &Options) -> Outcome<Measured> {
     let began = Instant::now();
-    let example = ["--package", "forebay-transit", "--example", "caiti"];
-    let program = built_program(root, &example)?;
+    let program = built_program(root, &EXAMPLE)?;
     let commit = commit(root)?;
-    let (rounds, waitings): (usize, &[&str]) = match options.quick {
-        true => (1, &["spin"]),
-        false => (options.rounds.max(1), &["spin", "yield"]),
+    let (rounds, waitings) = match options.quick {
+        true => (1, &WAITINGS[..1]),
+        false => (options.rounds.max(1), &WAITINGS[..]),
     };
     let mut study = Study {
         program: &program,
@@ -201,25 +230,61 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
             study.round(round, waiting)?;
         }
     }
-    let saturation = runs::cell(&study.runs, "full spin", "btt").median(|run| run.iops);
-    let half = format!("open:{:.0}", saturation / 2.0);
+    let half = half_load(&study.runs);
     for _ in 0..if options.quick { 1 } else { 3 } {
         study.service(&half)?;
     }
     if !options.quick {
         study.sweeps(&half)?;
     }
-    let declared: Value = runs::run(&program, &["costs".into()])?;
-    let service = Service::of(&study.runs);
-    let results = Results {
-        models: modelled::run(
-            &program,
-            &service,
-            &declared,
-            saturation / 2.0,
-            options.quick,
-        )?,
+    Ok(Measured {
+        commit,
+        rounds,
+        seconds: options.seconds,
+        minutes: began.elapsed().as_secs_f64() / 60.0,
         runs: study.runs,
+    })
+}
+
+/// Half of what the table takes.
+fn half_load(all: &[Run]) -> String {
+    let saturation = runs::cell(all, "full spin", "btt").median(|run| run.iops);
+    format!("open:{:.0}", saturation / 2.0)
+}
+
+/// What an earlier run measured under load.
+fn earlier(path: &Path) -> Outcome<Measured> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let mut report: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let measured = report["rows"][0]["measured"].take();
+    serde_json::from_value(measured).map_err(|error| failed(&error))
+}
+
+/// Runs the study. Whether the claims hold.
+pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
+    let began = Instant::now();
+    let measured = match &options.measured {
+        Some(path) => earlier(path)?,
+        None => measured(root, options)?,
+    };
+    // The same with a clock in the cache, which the model does not look at.
+    let with_parts = [&EXAMPLE[..], &["--features", "forebay-transit/parts"]].concat();
+    let program = built_program(root, &with_parts)?;
+    let commit = commit(root)?;
+    let mut study = Study {
+        program: &program,
+        seconds: options.seconds,
+        runs: Vec::new(),
+    };
+    study.parts()?;
+    let declared: Value = runs::run(&program, &["costs".into()])?;
+    let service = Service::of(&measured.runs);
+    let half = half_load(&measured.runs);
+    let results = Results {
+        models: modelled::run(&program, &service, &declared, &half, options.quick)?,
+        measured,
+        parts: study.runs,
         service,
         declared,
     };
@@ -233,17 +298,23 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
         date: run_for_output(date())?,
         machine: machine(),
         minutes: began.elapsed().as_secs_f64() / 60.0,
-        rounds,
-        seconds: options.seconds,
-        waitings,
+        earlier: options.measured.is_some(),
+        waitings: if options.quick {
+            &WAITINGS[..1]
+        } else {
+            &WAITINGS
+        },
         quick: options.quick,
     };
-    let claims = claims::claims(&results, waitings);
+    let claims = claims::claims(&results, header.waitings);
     let text = page::render(&header, &claims, &results);
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     if !options.quick {
-        std::fs::write(&picture, plot::timelines(&results.runs, "timeline"))
-            .map_err(|error| failed(&picture, error))?;
+        std::fs::write(
+            &picture,
+            plot::timelines(&results.measured.runs, "timeline"),
+        )
+        .map_err(|error| failed(&picture, error))?;
     }
     std::fs::write(&out, text).map_err(|error| failed(&out, error))?;
     println!("written: {}", out.display());

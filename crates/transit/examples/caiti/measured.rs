@@ -322,6 +322,8 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
     }
     let before = target.transit.as_ref().map(|transit| transit.stats());
     let before = before.unwrap_or_default();
+    let parts_before = target.transit.as_ref().map(|transit| transit.parts());
+    let parts_before = parts_before.unwrap_or_default();
     let time = Duration::from_secs_f64(settings.amount);
     let client = client(time, most, settings.reads);
     if settings.meter {
@@ -337,6 +339,14 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
     let spent = settings.meter.then(meter::spent).unwrap_or_default();
     let stats = target.transit.as_ref().map(|transit| transit.stats());
     let stats = stats.unwrap_or_default();
+    let parts = target.transit.as_ref().map(|transit| transit.parts());
+    let parts: Vec<_> = (parts.unwrap_or_default().into_iter())
+        .map(|(name, count, ns)| {
+            let before = (parts_before.iter()).find(|(other, ..)| *other == name);
+            let (_, before, ns_before) = before.copied().unwrap_or_default();
+            (name, count - before, ns - ns_before)
+        })
+        .collect();
     let drain = Instant::now();
     target.device.flush().await?;
     let drain_ms = drain.elapsed().as_secs_f64() * 1e3;
@@ -373,6 +383,7 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
         "slot_bytes": stats.slot_bytes,
         "engine_ns": each(spent.engine),
         "device_ns": each(spent.device),
+        "parts": parts,
         "timeline": timeline,
     }))
 }

@@ -26,9 +26,10 @@ pub(super) fn claims(results: &Results, waitings: &[&str]) -> Vec<Claim> {
     };
     let mut claims = Vec::new();
     for waiting in waitings {
-        let half = |system| cell(&results.runs, &format!("half {waiting}"), system);
-        let iops =
-            |system| cell(&results.runs, &format!("full {waiting}"), system).median(|run| run.iops);
+        let half = |system| cell(&results.measured.runs, &format!("half {waiting}"), system);
+        let iops = |system| {
+            cell(&results.measured.runs, &format!("full {waiting}"), system).median(|run| run.iops)
+        };
         let mean = half("caiti").median(|run| run.mean_us) / half("btt").median(|run| run.mean_us);
         claims.push(claim(
             format!("{waiting}/half load/mean beside btt"),
@@ -80,8 +81,9 @@ pub(super) fn claims(results: &Results, waitings: &[&str]) -> Vec<Claim> {
             )
         });
     }
-    let slot = SYSTEMS
-        .map(|system| cell(&results.runs, "full spin", system).median(|run| run.slot_bytes as f64));
+    let slot = SYSTEMS.map(|system| {
+        cell(&results.measured.runs, "full spin", system).median(|run| run.slot_bytes as f64)
+    });
     let slot = slot.into_iter().fold(0.0, f64::max);
     claims.push(Claim {
         unit: "bytes".into(),
@@ -96,7 +98,7 @@ pub(super) fn claims(results: &Results, waitings: &[&str]) -> Vec<Claim> {
     });
     for (part, load) in [("full", "saturation, writes"), ("half", "half load, mean")] {
         let off = |system: &str| {
-            let measured = cell(&results.runs, &format!("{part} spin"), system);
+            let measured = cell(&results.measured.runs, &format!("{part} spin"), system);
             let model = modelled(&results.models, &format!("two {part}"), system);
             let model = model.cloned().unwrap_or_default();
             match part {

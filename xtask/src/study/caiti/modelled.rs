@@ -88,7 +88,7 @@ pub(super) fn run(
     program: &Path,
     service: &Service,
     declared: &Value,
-    half: f64,
+    half: &str,
     quick: bool,
 ) -> Outcome<Vec<Model>> {
     let mut jobs = Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn run(
     };
     for system in SYSTEMS {
         add("two full".into(), system, format!("closed:{DEPTH}"), &[]);
-        add("two half".into(), system, format!("open:{half:.0}"), &[]);
+        add("two half".into(), system, half.to_owned(), &[]);
         let cost = |name: &str| declared[name].as_u64().unwrap_or_default();
         let paper = |way: &str, stack: u64, jobs: u64, cache: u64| {
             [

@@ -3,7 +3,7 @@
 use super::claims::PAPER;
 use super::modelled::{CACHES_MIB, JOBS, ahead};
 use super::runs::{Run, Spread, cell, modelled};
-use super::{DEPTH, DEPTHS, FLUSHES_KIB, Results, SYSTEMS};
+use super::{DEPTH, DEPTHS, FLUSHES_KIB, Measured, PARTS_FLUSH, Results, SYSTEMS};
 use crate::claims::{Claim, figure};
 use crate::study::table::{Table, number, percent};
 
@@ -13,28 +13,40 @@ pub(super) struct Header<'a> {
     pub(super) date: String,
     pub(super) machine: String,
     pub(super) minutes: f64,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
+    /// Whether what was measured under load is an earlier run's.
+    pub(super) earlier: bool,
     pub(super) waitings: &'a [&'a str],
     pub(super) quick: bool,
 }
 
 pub(super) fn render(header: &Header<'_>, claims: &[Claim], results: &Results) -> String {
-    let steal: f64 = results.runs.iter().map(|run| run.steal_s).sum();
-    let real_time = results.runs.iter().filter(|run| run.real_time).count();
+    let Measured {
+        commit: of,
+        rounds,
+        seconds,
+        minutes: under_load,
+        runs,
+    } = &results.measured;
+    let all = || runs.iter().chain(&results.parts);
+    let steal: f64 = all().map(|run| run.steal_s).sum();
+    let real_time = all().filter(|run| run.real_time).count();
     let Header {
         commit,
         date,
         machine,
         minutes,
-        rounds,
-        seconds,
         ..
     } = header;
+    let took = match header.earlier {
+        true => format!(
+            " --measured FILE`, which took {minutes:.0} min beside the {under_load:.0} of what was measured under load, in an earlier run, of commit {of}"
+        ),
+        false => format!("`, which took {minutes:.0} min"),
+    };
     let mut text = format!(
-        "# I/O transit caching: response times\n\nWritten by `cargo xtask study caiti`, which took {minutes:.0} min; no figure is typed by hand but the paper's. Commit {commit}, {date}. Machine: {machine}. \
+        "# I/O transit caching: response times\n\nWritten by `cargo xtask study caiti{took}; no figure is typed by hand but the paper's. Commit {commit}, {date}. Machine: {machine}. \
          {rounds} interleaved rounds of {seconds} s a run. Time taken by the machine's owner (steal): {steal:.2} s in all runs; {real_time} of {} runs had real-time priority.\n",
-        results.runs.len(),
+        all().count(),
     );
     if header.quick {
         text += "\n**A quick run, maybe beside others. For a look, not for a result.**\n";
@@ -64,11 +76,11 @@ pub(super) fn render(header: &Header<'_>, claims: &[Claim], results: &Results) -
     for waiting in header.waitings {
         section(
             &format!("Measured: half of the table's saturation, at random moments ({waiting})"),
-            &measured(&results.runs, &format!("half {waiting}")),
+            &measured(&results.measured.runs, &format!("half {waiting}")),
         );
         section(
             &format!("Measured: saturation, {DEPTH} writes under way ({waiting})"),
-            &measured(&results.runs, &format!("full {waiting}")),
+            &measured(&results.measured.runs, &format!("full {waiting}")),
         );
     }
     if !header.quick {
@@ -104,7 +116,11 @@ const WHY: &str = "\
 - Ext4-DAX and NOVA were not run: there is no such file system on this machine. The paper has them at 2.16 and 4.1 times Caiti's time of a write.";
 
 fn how(results: &Results) -> String {
-    let emulated = results.runs.first().map_or("", |run| run.emulated.as_str());
+    let emulated = results
+        .measured
+        .runs
+        .first()
+        .map_or("", |run| run.emulated.as_str());
     let service = &results.service;
     let mut text = format!(
         "\
@@ -208,7 +224,7 @@ fn depths(results: &Results) -> String {
     let parts = DEPTHS.map(|depth| format!("depth {depth}"));
     let titles = DEPTHS.map(|depth| depth.to_string());
     "Spinning, one run each: mean / p99 / p99.99, us.\n\n".to_owned()
-        + &one_each(&results.runs, &titles, &parts, |run| {
+        + &one_each(&results.measured.runs, &titles, &parts, |run| {
             format!(
                 "{:.1} / {:.1} / {:.0}",
                 run.mean_us, run.p99_us, run.p9999_us
@@ -221,7 +237,7 @@ fn flushes(results: &Results) -> String {
     let titles = FLUSHES_KIB.map(|kib| format!("after {kib} KiB"));
     format!(
         "Spinning, {DEPTH} writes under way, one of which flushes when so much was written, one run each: writes a second / mean of a write, us / mean of a flush, ms.\n\n"
-    ) + &one_each(&results.runs, &titles, &parts, |run| {
+    ) + &one_each(&results.measured.runs, &titles, &parts, |run| {
         format!(
             "{:.0} / {:.1} / {:.2}",
             run.iops, run.mean_us, run.flush_mean_ms
@@ -229,49 +245,55 @@ fn flushes(results: &Results) -> String {
     })
 }
 
+/// Parts of the cache's work, and what the page calls them.
+const PARTS: [(&str, &str); 7] = [
+    ("metadata", "metadata"),
+    ("slot", "cache write or read"),
+    ("queue", "enqueue, hand over"),
+    ("ended", "evictions ended"),
+    ("wait", "eviction and write"),
+    ("through", "bypass, or a read that misses"),
+    ("flush", "flush"),
+];
+
 fn parts(results: &Results) -> String {
-    let mut text = "One write, then one read, at a time, metered, one run each; medians of three for what a slot and an eviction cost (*How*). *Cache* is the cache's own code on its thread (look-up, slot, queue, handing over and ending evictions), *table* what is written or read there by the same thread (bypass, or a read that misses), *other* the client, the executor and waiting. Counts are of all requests.\n\n".to_owned();
-    for (part, what) in [("parts", "write"), ("reads", "read")] {
-        let mut table = Table::new(&[
-            what,
-            "mean, ns",
-            "cache, ns",
-            "table, ns",
-            "other, ns",
-            "into a slot",
-            "waited for an eviction",
-            "bypassed",
-            "read from a slot",
-        ]);
+    let mut text = format!(
+        "One write, then one read, at a time, spinning, a flush every {PARTS_FLUSH} s, one run each, with a clock in the cache (feature `parts`), whose looks are in the figures. Without real-time priority: counts are exact, times have in them what others took on the machine. Nanoseconds a request, and in brackets how often that was done a request. What the cache's thread does is taken as it does it; waiting for an eviction and flushes as they pass, while the thread goes on with the rest. *Other* is the client, the executor, and what is not waited for.\n\n"
+    );
+    let mut head = vec!["", "mean"];
+    head.extend(PARTS.iter().map(|(_, title)| *title));
+    head.push("other");
+    for (part, what) in [("parts", "**writes**"), ("reads", "**reads**")] {
+        head[0] = what;
+        let mut table = Table::new(&head);
         for system in SYSTEMS {
-            let cell = cell(&results.runs, part, system);
+            let cell = cell(&results.parts, part, system);
             let Some(run) = cell.0.first() else { continue };
             let mean = run.mean_us * 1e3;
-            let alone = matches!(system, "pmem" | "btt");
-            let table_ns = if alone {
-                mean - results.service.client_ns
-            } else {
-                run.device_ns
-            };
-            let count = |count: u64| percent(count as f64 / run.writes.max(1) as f64);
-            table.row(&[
-                system.into(),
-                format!("{mean:.0}"),
-                format!("{:.0}", run.engine_ns),
-                format!("{table_ns:.0}"),
-                format!("{:.0}", (mean - run.engine_ns - table_ns).max(0.0)),
-                count(run.written - run.waited.min(run.written)),
-                count(run.waited),
-                count(run.bypassed),
-                count(run.read_hits),
-            ]);
+            let mut row = vec![system.to_owned(), format!("{mean:.0}")];
+            let mut other = mean;
+            for (name, _) in PARTS {
+                let (count, ns) = match (system, name) {
+                    ("pmem" | "btt", "through") => (1.0, mean - results.service.client_ns),
+                    _ => run.part(name),
+                };
+                row.push(match count > 0.0 {
+                    true => format!("{ns:.0} ({count:.4})"),
+                    false => "-".into(),
+                });
+                if name != "flush" {
+                    other -= ns;
+                }
+            }
+            row.push(format!("{:.0}", other.max(0.0)));
+            table.row(&row);
         }
         text += &table.0;
         text += "\n";
     }
     let mut table = Table::new(&["", "metadata of a slot, bytes"]);
     for system in SYSTEMS.into_iter().skip(2) {
-        let cell = cell(&results.runs, "full spin", system);
+        let cell = cell(&results.measured.runs, "full spin", system);
         table.row(&[
             system.into(),
             format!("{:.0}", cell.median(|run| run.slot_bytes as f64)),
@@ -292,8 +314,8 @@ fn two_cores(results: &Results) -> String {
         "",
     ]);
     for system in SYSTEMS {
-        let full = cell(&results.runs, "full spin", system).median(|run| run.iops);
-        let half = cell(&results.runs, "half spin", system).median(|run| run.mean_us);
+        let full = cell(&results.measured.runs, "full spin", system).median(|run| run.iops);
+        let half = cell(&results.measured.runs, "half spin", system).median(|run| run.mean_us);
         let model = |part| {
             modelled(&results.models, part, system)
                 .cloned()

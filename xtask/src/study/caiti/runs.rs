@@ -37,6 +37,9 @@ pub(super) struct Run {
     pub(super) slot_bytes: u64,
     pub(super) engine_ns: f64,
     pub(super) device_ns: f64,
+    /// Of each part of the cache its name, how often, and nanoseconds.
+    #[serde(default)]
+    pub(super) parts: Vec<(String, u64, u64)>,
     pub(super) timeline: Option<Vec<[u64; 3]>>,
 }
 
@@ -56,6 +59,17 @@ pub(super) struct Model {
     pub(super) mean_us: f64,
     pub(super) p99_us: f64,
     pub(super) p9999_us: f64,
+}
+
+impl Run {
+    /// How often a part of the cache's work was done, and nanoseconds of it, a request.
+    pub(super) fn part(&self, name: &str) -> (f64, f64) {
+        let found = self.parts.iter().find(|(other, ..)| other == name);
+        let requests = self.writes.max(1) as f64;
+        found.map_or((0.0, 0.0), |(_, count, ns)| {
+            (*count as f64 / requests, *ns as f64 / requests)
+        })
+    }
 }
 
 /// A figure of several runs.

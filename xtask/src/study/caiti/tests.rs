@@ -34,8 +34,8 @@ fn results() -> Results {
                 .runs
                 .push(run("full spin", system, 10.0 / slow, slow * factor));
         }
-        results.runs.push(run("fill", system, 1e6, 1.0));
-        results.runs.push(run("service", system, 5e5, 1.0));
+        results.measured.runs.push(run("fill", system, 1e6, 1.0));
+        results.measured.runs.push(run("service", system, 5e5, 1.0));
         for (part, iops, mean_us) in [
             ("two full", 10.0 / slow, 0.0),
             ("two half", 0.0, slow * 1.1),
@@ -50,8 +50,8 @@ fn results() -> Results {
             });
         }
     }
-    results.runs.push(run("service", "null", 1e7, 0.1));
-    results.service = Service::of(&results.runs);
+    results.measured.runs.push(run("service", "null", 1e7, 0.1));
+    results.service = Service::of(&results.measured.runs);
     results
 }
 
@@ -68,7 +68,12 @@ fn claims_compare_medians_of_the_same_load() {
     let paper = ["btt", "pmbd", "lru", "co-active"]
         .map(|other| format!("model of 36 cores/writes beside {other}"));
     assert_eq!(failed(&results), paper);
-    for run in results.runs.iter_mut().filter(|run| run.system == "lru") {
+    for run in results
+        .measured
+        .runs
+        .iter_mut()
+        .filter(|run| run.system == "lru")
+    {
         run.iops = 100.0;
         run.p9999_us = 0.1;
     }
@@ -100,8 +105,7 @@ fn the_page_has_figures_with_their_spread() {
         date: "d".into(),
         machine: "m".into(),
         minutes: 1.0,
-        rounds: 3,
-        seconds: 1.0,
+        earlier: true,
         waitings: &["spin"],
         quick: false,
     };
@@ -112,5 +116,5 @@ fn the_page_has_figures_with_their_spread() {
         "{text}"
     );
     assert!(text.contains("| 25.0% | 0.0% | 3,000,000 |"), "{text}");
-    assert!(plot::timelines(&results.runs, "full spin").contains("M72 "));
+    assert!(plot::timelines(&results.measured.runs, "full spin").contains("M72 "));
 }
