@@ -28,9 +28,11 @@ fn results() -> Results {
         let slow = if system == "caiti" { 1.0 } else { 2.0 };
         for factor in [0.5, 1.0, 30.0] {
             results
+                .measured
                 .runs
                 .push(run("half spin", system, 5.0, slow * factor));
             results
+                .measured
                 .runs
                 .push(run("full spin", system, 10.0 / slow, slow * factor));
         }
