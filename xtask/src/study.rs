@@ -26,8 +26,9 @@ use page::Header;
 pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
-    /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy;
-    /// writes docs/results/caiti.md. Two minutes for a look (`--quick`), on a machine with nothing else to do
+    /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy, measured, and
+    /// modelled with more cores; writes docs/results/caiti.md. Twenty minutes, three for a look (`--quick`), on a machine
+    /// with nothing else to do
     Caiti(caiti::Options),
     /// The distributed page cache beside tokens, cooperative caching and one node with all the memory; writes
     /// docs/results/dpc.md

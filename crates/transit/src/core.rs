@@ -14,6 +14,7 @@ use crate::evictor::Evictions;
 use crate::fault::Faults;
 use crate::lines::{Lines, Outcome};
 use crate::memory::Memory;
+use crate::parts::{Lap, Part, Parts as Times};
 use crate::policy::{Admission, Decide, LINES, View};
 use crate::slots::{Slots, State};
 use crate::stats::Counters;
@@ -49,6 +50,7 @@ pub(crate) struct Core {
     pub(crate) flush_failed: RefCell<Option<Error>>,
     pub(crate) flushing: Semaphore,
     pub(crate) counters: Counters,
+    pub(crate) times: Times,
     /// When the last request came, if the policy uses idle time.
     pub(crate) requested_at: Cell<Duration>,
     pub(crate) watching: Cell<bool>,
@@ -113,6 +115,7 @@ impl Core {
             flush_failed: RefCell::default(),
             flushing: Semaphore::new(1),
             counters: Counters::default(),
+            times: Times::default(),
             requested_at: Cell::default(),
             watching: Cell::default(),
             faults: parts.faults,
@@ -160,6 +163,7 @@ impl Core {
 
     /// Puts a block into a slot, if that is possible at once. With `first`, it is the first of its line.
     pub(crate) fn place(&self, block: u64, data: &Buf, first: bool) -> Placed {
+        let lap = Lap::begin();
         if self.bars.has(&(block..block + 1)) {
             return Placed::Barred;
         }
@@ -183,7 +187,9 @@ impl Core {
         let slot = slots
             .take()
             .expect("a slot is kept free for new versions, and one more was admitted");
+        let lap = self.times.end(lap, Part::Metadata);
         self.memory.data(slot).copy_from_buf(data);
+        let lap = self.times.end(lap, Part::Slot);
         self.memory.publish(slot, block, slots.next_version());
         let older = slots.publish(slot, block);
         if let Some((older, state)) = older {
@@ -202,6 +208,7 @@ impl Core {
             stats.written += 1;
             stats.rewritten += u64::from(older.is_some());
         });
+        self.times.end(lap, Part::Metadata);
         Placed::Done
     }
 
@@ -262,12 +269,14 @@ impl Core {
 
     /// Copies a block out of its slot, if it has one.
     pub(crate) fn read_slot(&self, block: u64, request: &Request) -> bool {
+        let lap = Lap::begin();
         let slots = self.slots.borrow();
         let Some(slot) = slots.find(block) else {
             return false;
         };
         self.part(request, &(block..block + 1))
             .copy_from_buf(&self.memory.data(slot));
+        self.times.end(lap, Part::Slot);
         if matches!(slots.state(slot), State::Valid | State::Kept) {
             self.policy.borrow_mut().read(slot);
         }

@@ -9,6 +9,7 @@ use crate::core::{Core, Parts, Placed, Read};
 use crate::evictor::Evictions;
 use crate::fault::Faults;
 use crate::memory::{HEADER_BYTES, Memory, Owner};
+use crate::parts::{Lap, Part};
 use crate::policy::Policy;
 use crate::slots::{SLOT_BYTES, Slots};
 use crate::stats::TransitStats;
@@ -152,6 +153,13 @@ impl Transit {
         self.policy
     }
 
+    /// Where its time went: of each part its name, how often, and nanoseconds. Nothing without the feature
+    /// `parts`.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(&'static str, u64, u64)> {
+        self.core.times.get()
+    }
+
     /// What it has done, and what its slots hold now.
     #[must_use]
     pub fn stats(&self) -> TransitStats {
@@ -191,11 +199,20 @@ impl BlockDevice for Transit {
         }
         core.requested();
         match request.op {
-            Op::Read => match core.try_read(&request) {
-                Read::Done => return done.complete(Ok(())),
-                Read::Through => return core.device.submit(request, done),
-                Read::Slow => (),
-            },
+            Op::Read => {
+                let lap = Lap::begin();
+                let read = core.try_read(&request);
+                match read {
+                    Read::Done => return done.complete(Ok(())),
+                    Read::Through => {
+                        let lap = core.times.end(lap, Part::Metadata);
+                        core.device.submit(request, done);
+                        core.times.end(lap, Part::Through);
+                        return;
+                    }
+                    Read::Slow => (),
+                }
+            }
             Op::Write { fua: false } => {
                 let mut blocks = core.blocks(&request);
                 while !blocks.is_empty() {
@@ -204,7 +221,9 @@ impl BlockDevice for Transit {
                         break;
                     }
                     blocks.start += 1;
+                    let lap = Lap::begin();
                     core.kick();
+                    core.times.end(lap, Part::Queue);
                 }
                 if blocks.is_empty() {
                     return done.complete(Ok(()));

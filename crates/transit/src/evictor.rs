@@ -8,6 +8,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Result};
 use forebay_io::rt;
 
 use crate::core::{Core, IDLE};
+use crate::parts::{Lap, Part};
 
 /// Evictors and what they write to.
 pub(crate) struct Evictions {
@@ -66,14 +67,22 @@ impl Core {
 
     async fn evict(self: Rc<Self>) {
         let evictions = &self.evictions;
-        while let Some(slot) = self.next_to_evict() {
+        loop {
+            let lap = Lap::begin();
+            let Some(slot) = self.next_to_evict() else {
+                break;
+            };
             let block = self.slots.borrow_mut().begin(slot);
             self.policy.borrow_mut().began(slot);
             evictions.in_flight.set(evictions.in_flight.get() + 1);
             let at = self.bytes(&(block..block + 1)).start;
-            let result = evictions.device.write(at, self.memory.data(slot)).await;
+            let write = evictions.device.write(at, self.memory.data(slot));
+            self.times.end(lap, Part::Queue);
+            let result = write.await;
+            let lap = Lap::begin();
             evictions.in_flight.set(evictions.in_flight.get() - 1);
             self.evicted_with(slot, block, result);
+            self.times.end(lap, Part::Ended);
             // A device that answers at once would have this task go on for ever, alone.
             rt::yield_now().await;
         }

@@ -35,6 +35,7 @@ mod fault;
 mod lines;
 mod links;
 mod memory;
+mod parts;
 mod policy;
 mod pool;
 mod requests;

@@ -1,8 +1,9 @@
 //! Threads that carry out jobs, and tell one who waits for them that some are done.
 //!
-//! A thread without a job sleeps at once. Looking out for the next one for a while would save it a wake-up on
-//! a machine with nothing else to do; where others want its processor it spends its share of that on
-//! nothing, and gets a quarter of the work done.
+//! A thread that has just done a job looks out for the next one for a few microseconds before it sleeps, about
+//! what falling asleep and being woken would cost it and, more so, whoever pushes the job: that is the thread
+//! which serves clients. It does so only while that has been worth it: where jobs come further apart, and where
+//! others want the processor and take it away meanwhile, it sleeps at once, but for a try now and then.
 //!
 //! This is all that the cache shares between threads. It knows nothing of slots, so that it can be checked by
 //! itself: see `tests/pool.rs`.
@@ -10,7 +11,10 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{Arc, Condvar, Mutex, thread};
+use crate::sync::{Arc, AtomicUsize, Condvar, LOOKS, Mutex, Ordering, spin_loop, thread};
+
+/// Jobs that a thread sleeps before, at most, until it tries again whether looking out is worth it.
+const REST_MAX: u32 = 1 << 10;
 
 struct Jobs<J> {
     queue: VecDeque<J>,
@@ -27,6 +31,8 @@ struct Results<R> {
 
 struct Shared<J, R> {
     jobs: Mutex<Jobs<J>>,
+    /// How many are in the queue, for those who look out without the lock.
+    queued: AtomicUsize,
     arrived: Condvar,
     results: Mutex<Results<R>>,
 }
@@ -54,6 +60,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
                 sleeping: 0,
                 stop: false,
             }),
+            queued: AtomicUsize::new(0),
             arrived: Condvar::new(),
             results: Mutex::new(Results {
                 done: Vec::with_capacity(256),
@@ -78,6 +85,9 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     pub(crate) fn push(&self, job: J) {
         let mut jobs = self.shared.jobs.lock().expect(UNPOISONED);
         jobs.queue.push_back(job);
+        self.shared
+            .queued
+            .store(jobs.queue.len(), Ordering::Relaxed);
         let asleep = jobs.sleeping > 0;
         drop(jobs);
         // A system call, which is left out where nobody needs it.
@@ -113,14 +123,47 @@ impl<J, R> Drop for Pool<J, R> {
     }
 }
 
+/// Whether looking out for the next job is worth it.
+#[derive(Default)]
+struct Lookout {
+    /// Jobs before which the thread sleeps at once.
+    resting: u32,
+    /// The same, after the next time in vain.
+    rest: u32,
+}
+
+impl Lookout {
+    /// Looks out for a job, without the lock. It may be another's by then.
+    fn look(&mut self, queued: &AtomicUsize) {
+        if self.resting > 0 {
+            self.resting -= 1;
+            return;
+        }
+        for _ in 0..LOOKS {
+            if queued.load(Ordering::Relaxed) > 0 {
+                self.rest /= 2;
+                return;
+            }
+            spin_loop();
+        }
+        self.rest = (self.rest * 2 + 1).min(REST_MAX);
+        self.resting = self.rest;
+    }
+}
+
 fn run<J, R>(shared: &Shared<J, R>, work: &impl Fn(J) -> R) {
+    let mut lookout = Lookout::default();
     loop {
+        if shared.queued.load(Ordering::Relaxed) == 0 {
+            lookout.look(&shared.queued);
+        }
         let mut jobs = shared.jobs.lock().expect(UNPOISONED);
         let job = loop {
             if jobs.stop {
                 return;
             }
             if let Some(job) = jobs.queue.pop_front() {
+                shared.queued.store(jobs.queue.len(), Ordering::Relaxed);
                 break job;
             }
             jobs.sleeping += 1;

@@ -8,6 +8,7 @@ use forebay_block::{BlockDeviceExt, Context, Error, ErrorKind, IoFuture, Op, Req
 use crate::core::{Core, Placed};
 use crate::fault::Fault;
 use crate::lines::Outcome;
+use crate::parts::{Lap, Part};
 use crate::slots::State;
 
 impl Core {
@@ -26,7 +27,12 @@ impl Core {
             }
             Op::WriteZeroes { fua: true, .. } => self.durably(request).await,
             Op::WriteZeroes { .. } | Op::Discard => self.alone(request).await,
-            Op::Flush => self.flush().await,
+            Op::Flush => {
+                let lap = Lap::begin();
+                let result = self.flush().await;
+                self.times.end(lap, Part::Flush);
+                result
+            }
         };
         result.context(|| format!("transit cache {}", self.info.name))
     }
@@ -79,7 +85,9 @@ impl Core {
                 Placed::Barred => self.changed.wait().await,
                 Placed::Evicting => {
                     self.counters.add(|stats| stats.collided += 1);
+                    let lap = Lap::begin();
                     self.evicted(block).wait().await;
+                    self.times.end(lap, Part::Wait);
                 }
                 Placed::Bypass => self.bypass(request, &mut blocks).await?,
                 Placed::Wait => {
@@ -87,7 +95,10 @@ impl Core {
                     let line = self.policy.borrow().line(block);
                     let wait = self.lines.wait(line, block, data);
                     self.kick();
-                    match wait.await {
+                    let lap = Lap::begin();
+                    let outcome = wait.await;
+                    self.times.end(lap, Part::Wait);
+                    match outcome {
                         Outcome::Placed => {
                             blocks.start += 1;
                             self.kick();
@@ -112,7 +123,10 @@ impl Core {
         let at = self.bytes(&run).start;
         let part = Request::write(at, self.part(request, &run), false);
         blocks.start = run.end;
-        self.alone(part).await
+        let lap = Lap::begin();
+        let result = self.alone(part).await;
+        self.times.end(lap, Part::Through);
+        result
     }
 
     /// Whether a write with FUA needs no flush behind it.

@@ -75,7 +75,10 @@ pub(crate) struct Slots {
     links: Links,
     /// The write-back queue: `Valid` slots, longest owed first.
     queue: List,
+    /// The free slots, longest free first: one that a thread has just read from is in another processor's caches, and
+    /// takes three times as long to write to.
     free: u32,
+    free_last: u32,
     free_len: usize,
     owed: usize,
     failed: usize,
@@ -101,6 +104,7 @@ impl Slots {
             links: Links::new(count as usize),
             queue: List::default(),
             free: if count > 0 { 0 } else { NONE },
+            free_last: count.wrapping_sub(1),
             free_len: count as usize,
             owed: 0,
             failed: 0,
@@ -209,11 +213,14 @@ impl Slots {
     }
 
     fn give_back(&mut self, slot: u32) {
-        let free = self.free;
         let it = &mut self.slots[slot as usize];
         it.state = State::Free;
-        it.chain = free;
-        self.free = slot;
+        it.chain = NONE;
+        match self.free {
+            NONE => self.free = slot,
+            _ => self.slots[self.free_last as usize].chain = slot,
+        }
+        self.free_last = slot;
         self.free_len += 1;
     }
 

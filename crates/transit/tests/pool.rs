@@ -5,6 +5,11 @@
 mod sync {
     pub(crate) use shuttle::sync::{Arc, Condvar, Mutex};
     pub(crate) use shuttle::thread;
+    // A hint, right or wrong: what it leads to is decided under a lock, so that its own orders are none to try.
+    pub(crate) use std::hint::spin_loop;
+    pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
+
+    pub(crate) const LOOKS: usize = 1;
 }
 
 #[path = "../src/pool.rs"]

@@ -24,8 +24,9 @@ const DIRECTORY: &str = "/dev/shm";
 /// No memory in use is smaller, bytes.
 const SMALLEST_BYTES: u64 = 8192;
 /// Evictions that wait or run at a time, for each thread: so many that it has something to do while the
-/// reactor is elsewhere, and no more than a write can wait for behind that of its own block.
-const EVICTIONS_PER_THREAD: usize = 32;
+/// reactor carries out a turn's tasks, of which many may be writes to the table, and no more than a write can wait for
+/// behind that of its own block.
+const EVICTIONS_PER_THREAD: usize = 128;
 
 /// What is around the devices of a stack.
 pub(super) struct Around<'a> {

@@ -1,0 +1,45 @@
+//! Response times of random writes of 4 KiB to emulated persistent memory: raw, through a block translation
+//! table, and through a transit cache over the table. One run, measured or modelled; `cargo xtask study caiti`
+//! makes many.
+//!
+//! `caiti run SYSTEM LOAD SECONDS [KEY=VALUE]...` measures, `caiti model SYSTEM LOAD WRITES [KEY=VALUE]...`
+//! models, where SYSTEM is `pmem`, `btt` or a policy, LOAD is `closed:N` (N writes under way at a time) or
+//! `open:N` (N a second, at random moments, whatever becomes of them). `caiti costs` prints what the model
+//! declares. Each prints one JSON object. The keys are in [`settings`].
+
+mod costs;
+mod measured;
+mod model;
+mod modelled;
+mod settings;
+mod timeline;
+
+use std::process::ExitCode;
+
+use settings::Settings;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["costs"] => Ok(costs::declared()),
+        ["run", ref rest @ ..] => settings_of(rest)
+            .and_then(|settings| measured::run(&settings).map_err(|error| error.report())),
+        ["model", ref rest @ ..] => settings_of(rest).and_then(|settings| model::run(&settings)),
+        _ => Err("say run, model or costs".into()),
+    };
+    match result {
+        Ok(row) => {
+            println!("{row}");
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("caiti: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn settings_of(words: &[&str]) -> Result<Settings, String> {
+    Settings::parse(words)
+}

@@ -1,0 +1,93 @@
+//! Where a cache's time goes, for the study: with the feature `parts`, and nothing without it.
+//!
+//! What the cache's own thread does is taken in laps, each from one look at the clock to the next. What a request
+//! waits for is taken as it passes, whatever the thread does meanwhile.
+
+/// What time goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// What is looked up, decided and noted.
+    Metadata,
+    /// Data into a slot, or out of it.
+    Slot,
+    /// Evictions chosen and handed over.
+    Queue,
+    /// Evictions ended.
+    Ended,
+    /// Requests that go to the device themselves: bypassed, with FUA, reads that miss.
+    Through,
+    /// Writes that wait for a slot, or for the end of an eviction.
+    Wait,
+    /// Flushes.
+    Flush,
+}
+
+/// Their names, in order.
+pub(crate) const NAMES: [&str; 7] = [
+    "metadata", "slot", "queue", "ended", "through", "wait", "flush",
+];
+
+/// Counts and times by part.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    #[cfg(feature = "parts")]
+    sums: std::cell::RefCell<[(u64, std::time::Duration); NAMES.len()]>,
+}
+
+/// Since when a lap runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lap {
+    #[cfg(feature = "parts")]
+    since: std::time::Instant,
+}
+
+impl Lap {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        Self {
+            #[cfg(feature = "parts")]
+            since: std::time::Instant::now(),
+        }
+    }
+}
+
+impl Parts {
+    /// Charges a lap, and begins the next.
+    #[inline]
+    pub(crate) fn end(&self, lap: Lap, part: Part) -> Lap {
+        let next = Lap::begin();
+        self.add(lap, next, part);
+        next
+    }
+
+    #[cfg(feature = "parts")]
+    fn add(&self, lap: Lap, next: Lap, part: Part) {
+        let (count, time) = &mut self.sums.borrow_mut()[part as usize];
+        *count += 1;
+        *time += next.since - lap.since;
+    }
+
+    #[cfg(not(feature = "parts"))]
+    #[inline]
+    const fn add(&self, _lap: Lap, _next: Lap, _part: Part) {}
+
+    /// Of each part its name, how often it was charged, and nanoseconds.
+    #[cfg(feature = "parts")]
+    pub(crate) fn get(&self) -> Vec<(&'static str, u64, u64)> {
+        let sums = self.sums.borrow();
+        let all = NAMES.into_iter().zip(sums.iter());
+        all.map(|(name, (count, time))| {
+            (
+                name,
+                *count,
+                u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            )
+        })
+        .collect()
+    }
+
+    #[cfg(not(feature = "parts"))]
+    pub(crate) const fn get(&self) -> Vec<(&'static str, u64, u64)> {
+        Vec::new()
+    }
+}
