@@ -24,6 +24,7 @@ use forebay_metadata::superblock::{Superblock, Tracts};
 
 use crate::geometry::Geometry;
 use crate::options::{Devices, Durability, VolumeOptions};
+use crate::plant::{Fault, planted};
 use crate::serve::volume_info;
 pub use map::EarlyMap;
 
@@ -212,7 +213,8 @@ impl BlockDevice for EarlyVolume {
         match self.reads.opened.get() {
             Some(Ok(opened)) => {
                 let changes = !matches!(request.op, Op::Read | Op::Flush);
-                if !changes || self.reads.under_way.borrow().is_empty() {
+                let waits = changes && !planted(Fault::ChangeUnderEarlyRead);
+                if !waits || self.reads.under_way.borrow().is_empty() {
                     return opened.submit(request, done);
                 }
                 let (opened, reads) = (Rc::clone(opened), Rc::clone(&self.reads));

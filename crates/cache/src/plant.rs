@@ -7,6 +7,9 @@
 pub enum Fault {
     /// Rule 4: a write that comes while a block is written back is forgotten.
     ForgetRewrite,
+    /// Rule 10: zeroes and discards that come while a block is written back are forgotten, and what is written back
+    /// lands behind them.
+    ForgetDiscard,
     /// Rule 5: clean copies are recorded while the backing device has not flushed what they claim.
     ClaimBeforeFlush,
     /// Rule 9: a flush of a backing device that failed is tried again, and believed.
@@ -37,6 +40,10 @@ pub enum Fault {
     ClearUnflushedTract,
     /// Tracts: a writer believes in a bit that is being cleared.
     ClearTractBehind,
+    /// Tracts: what an opening takes for dirty is not said on media.
+    LeaveTractsUnsettled,
+    /// Early reads: a change does not wait for one that is under way.
+    ChangeUnderEarlyRead,
     /// Early reads: what marks say of a block is not minded.
     SketchWithoutMarks,
     /// Early reads: what the process journal has is not minded.

@@ -12,6 +12,7 @@ use super::*;
 mod aftermath;
 mod along;
 mod damage;
+mod discard;
 mod diverge;
 mod doubt;
 mod early;

@@ -251,6 +251,12 @@ fn cache(text: &mut Text, status: &Status) {
         cache.memory_bytes,
     );
     text.single(
+        "forebay_cache_tree_memory_bytes",
+        "gauge",
+        "Memory of the bit-tree, which does not grow; zero without one.",
+        cache.tree_memory_bytes,
+    );
+    text.single(
         "forebay_cache_recovery_seconds",
         "gauge",
         "Time that the recovery at the start took.",

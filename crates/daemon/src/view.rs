@@ -82,9 +82,10 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     ];
     if cache.dirty_tracking == "abt" {
         lines.push(format!(
-            "bit-tree: {}, {}",
+            "bit-tree: {}, {}; it takes {} of memory",
             human_count(cache.tree_persists, "write"),
-            human_bytes(cache.tree_written_bytes)
+            human_bytes(cache.tree_written_bytes),
+            human_bytes(cache.tree_memory_bytes)
         ));
     }
     if let Some(sums) = &cache.checksums {

@@ -16,6 +16,7 @@ use crate::diverge;
 use crate::engine::{Attached, Engine};
 use crate::geometry::{Piece, Stretch};
 use crate::map::{REWRITTEN, TRACED};
+use crate::plant::{Fault, planted};
 
 /// Regions that are locked at a time.
 const STRETCH_REGIONS: usize = 64;
@@ -119,7 +120,9 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
     let touched = engine.geometry.touched(piece);
     let before = engine.map.borrow().slot(slot);
     // The cleaner will not call clean what is dirty while this goes on.
-    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    if !planted(Fault::ForgetDiscard) {
+        engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    }
     drop_clean(engine, slot, touched);
     touched & before.valid & !before.dirty != 0 && before.has(TRACED)
 }

@@ -159,39 +159,102 @@ impl BlockDevice for Held {
 
 #[test]
 fn a_write_waits_for_an_early_read_of_what_it_changes() {
-    let world = world(2, 2 << 20, 512);
-    run(&world, async |disks| {
-        leave_dirty(&disks).await;
-        let (cache, _) = open(&disks, Durability::Flush).await;
-        let device = attach(&cache, &disks, Mode::WriteBack).await;
-        let backing = Rc::new(Held {
-            device: disks[1].clone(),
-            held: RefCell::default(),
+    let waits_with = |fault: Option<Fault>| {
+        let world = world(2, 2 << 20, 512);
+        run(&world, async move |disks| {
+            leave_dirty(&disks).await;
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let device = attach(&cache, &disks, Mode::WriteBack).await;
+            let backing = Rc::new(Held {
+                device: disks[1].clone(),
+                held: RefCell::default(),
+            });
+            let known = superblock(&disks).await;
+            let volume = EarlyVolume::new(
+                &devices(&disks),
+                &known,
+                Durability::Flush,
+                "v",
+                Rc::clone(&backing) as Rc<dyn BlockDevice>,
+                &VolumeOptions::new(Mode::WriteBack),
+                None,
+            )
+            .expect("nothing has changed");
+            let reading = read(&volume, 2 * TRACT);
+            rt::sleep(Duration::from_millis(1)).await;
+            volume.hand_over(Ok(device));
+            plant(fault);
+            let (same, other) = (write(&volume, 2 * TRACT, 5), write(&volume, 0, 6));
+            plant(None);
+            rt::sleep(Duration::from_secs(1)).await;
+            assert!(other.is_set(), "it touches nothing that is being read");
+            assert!(!reading.is_set());
+            let waits = !same.is_set();
+            for (request, done) in backing.held.take() {
+                backing.device.submit(request, done);
+            }
+            assert_eq!(reading.get().await, (Ok(()), vec![7; 4096]));
+            same.get().await.0.expect("writes");
+            waits
+        })
+    };
+    assert!(waits_with(None));
+    assert!(
+        !waits_with(Some(Fault::ChangeUnderEarlyRead)),
+        "it is found missing"
+    );
+}
+
+/// What an opening takes for dirty, though it was clean, is written over without a word more: the next early read must
+/// know.
+#[test]
+fn what_an_opening_takes_for_dirty_has_its_bit() {
+    let early_with = |fault: Option<Fault>| {
+        let world = world(10, 2 << 20, 512);
+        run(&world, async |disks| {
+            let options = FormatOptions {
+                tract_shift: TRACT.ilog2() as u8,
+                dirty_tracking: DirtyTracking::None,
+                ..FormatOptions::new(4096, [5; 16])
+            };
+            format(&devices(&disks), &options).await.expect("formats");
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let data = Buf::copied(&[3; 4096]);
+            volume.write(0, data).await.expect("writes");
+            cache.write_back(None).await.expect("writes back");
+            volume.flush().await.expect("flushes");
+            rt::sleep(Duration::from_secs(20)).await;
+            assert_eq!(dirty_tracts(&disks).await, [0; 0]);
         });
-        let known = superblock(&disks).await;
-        let volume = EarlyVolume::new(
-            &devices(&disks),
-            &known,
-            Durability::Flush,
-            "v",
-            Rc::clone(&backing) as Rc<dyn BlockDevice>,
-            &VolumeOptions::new(Mode::WriteBack),
-            None,
-        )
-        .expect("nothing has changed");
-        let reading = read(&volume, 2 * TRACT);
-        rt::sleep(Duration::from_millis(1)).await;
-        volume.hand_over(Ok(device));
-        let (same, other) = (write(&volume, 2 * TRACT, 5), write(&volume, 0, 6));
-        rt::sleep(Duration::from_secs(1)).await;
-        assert!(other.is_set(), "it touches nothing that is being read");
-        assert!(!reading.is_set() && !same.is_set());
-        for (request, done) in backing.held.take() {
-            backing.device.submit(request, done);
-        }
-        assert_eq!(reading.get().await, (Ok(()), vec![7; 4096]));
-        same.get().await.0.expect("writes");
-    });
+        world.crash_power(Keep::All);
+        run(&world, async move |disks| {
+            plant(fault);
+            let options = CacheOptions::new([10; 16]);
+            let opened = Cache::open(devices(&disks), options).await;
+            plant(None);
+            let (cache, report) = opened.expect("opens");
+            assert_eq!(report.dirty_blocks, 1, "nothing says that it is clean");
+            cache.set_cleaning(Cleaning::Nop);
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let data = Buf::copied(&[9; 4096]);
+            volume.write(0, data).await.expect("writes");
+            volume.flush().await.expect("flushes");
+        });
+        world.crash_power(Keep::All);
+        run(&world, async |disks| {
+            let volume = early(&disks).await.expect("nothing has changed");
+            let reading = read(&volume, 0);
+            rt::sleep(Duration::from_secs(1)).await;
+            match reading.is_set() {
+                true => Some(reading.get().await.1[0]),
+                false => None,
+            }
+        })
+    };
+    assert_eq!(early_with(None), None, "it waits for the cache");
+    let older = early_with(Some(Fault::LeaveTractsUnsettled));
+    assert_eq!(older, Some(3), "it is found missing");
 }
 
 #[test]

@@ -87,7 +87,7 @@ mod tests {
             "running for 61 s",
             "1 MiB of 1 GiB used",
             "90.0%",
-            "bit-tree: 7 writes, 28 KiB",
+            "bit-tree: 7 writes, 28 KiB; it takes 335 KiB of memory",
             "recovery: 10 of 40 blocks that may be dirty to be written back (1.5 s left)",
             "50 us / 1.5 ms",
             "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 written",

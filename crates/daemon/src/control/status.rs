@@ -129,6 +129,9 @@ pub struct CacheStatus {
     /// Bytes of these, which are among those of metadata.
     #[serde(default)]
     pub tree_written_bytes: u64,
+    /// Memory that it takes, whatever is cached, bytes.
+    #[serde(default)]
+    pub tree_memory_bytes: u64,
     /// Of the checksums of cached data, if it has some.
     #[serde(default)]
     pub checksums: Option<ChecksumStatus>,
@@ -453,6 +456,7 @@ pub(crate) fn example() -> Status {
             dirty_tracking: "abt".into(),
             tree_persists: 7,
             tree_written_bytes: 7 << 12,
+            tree_memory_bytes: 335 << 10,
             block_size_bytes: 32 << 10,
             block_sizes: "32K".into(),
             capacity_bytes: 1 << 30,

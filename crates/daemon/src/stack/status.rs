@@ -135,6 +135,7 @@ fn cache_status(
         dirty_tracking: stats.dirty_tracking.to_string(),
         tree_persists: tree.persists,
         tree_written_bytes: tree.bytes,
+        tree_memory_bytes: tree.memory_bytes,
         opening: None,
         scrub: opened.cache.scrub_progress().map(super::scrub::status),
         checksums: stats.checksums.map(|sums| ChecksumStatus {

@@ -242,6 +242,7 @@ fn dirty_tracking_of_the_configuration_is_that_of_the_cache() {
         let cache = stack.status().cache.expect("there is one");
         assert_eq!(cache.dirty_tracking, "abt");
         assert!(cache.tree_persists > 0, "{cache:?}");
+        assert!(cache.tree_memory_bytes > 0, "{cache:?}");
         assert_eq!(cache.recovering_blocks, 0);
         stack.close().await.expect("closes");
     });

@@ -1,6 +1,7 @@
 use forebay_block::{Buf, completion_pair};
 
 use super::*;
+use crate::reactor::FileStep;
 use crate::testing::{Scratch, engines};
 use crate::{Engine, Reactor};
 
@@ -133,6 +134,43 @@ fn requests_outside_the_file_or_misaligned_fail() {
         assert_eq!(kind(Request::read(100, buf())).await, odd);
         let size = std::fs::metadata(file.path()).expect("there").len();
         assert_eq!(size, end, "nothing grew");
+    });
+}
+
+/// What the kernel moves in part goes on from a block's start; what it does not move at all is an error.
+#[test]
+fn short_reads_and_writes_go_on_where_they_ended() {
+    on_both(async |scratch| {
+        let file = File::open(scratch.path("f"), &options()).expect("new");
+        let block = u64::from(file.geometry().logical_block_bytes);
+        let left = |op: &FileOp| match op.step() {
+            FileStep::Read { len, offset, .. } | FileStep::Write { len, offset, .. } => {
+                (offset, u64::from(len))
+            }
+            step => panic!("{step:?}"),
+        };
+        for request in [
+            Request::read(8192, Buf::zeroed(16384)),
+            Request::write(8192, Buf::zeroed(16384), true),
+        ] {
+            let start = || FileOp::new(&file.handle, request.clone(), completion_pair().0);
+            let mut op = start();
+            assert_eq!(left(&op), (8192, 16384));
+            assert!(op.advance(4196).is_none(), "a part is not all");
+            let moved = 4196 - 4196 % block;
+            assert_eq!(left(&op), (8192 + moved, 16384 - moved));
+            assert!(op.advance(-libc::EINTR).is_none(), "nothing happened");
+            assert_eq!(left(&op), (8192 + moved, 16384 - moved));
+            let rest = i32::try_from(16384 - moved).expect("small");
+            assert!(matches!(op.advance(rest), Some(Ok(()))));
+            for stuck in [0, 100] {
+                let error = start()
+                    .advance(stuck)
+                    .expect("it ends")
+                    .expect_err("as an error");
+                assert_eq!(error.kind(), ErrorKind::Io, "{stuck} bytes are no block");
+            }
+        }
     });
 }
 
