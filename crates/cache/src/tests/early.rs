@@ -185,8 +185,8 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
             volume.hand_over(Ok(device));
             plant(fault);
             let (same, other) = (write(&volume, 2 * TRACT, 5), write(&volume, 0, 6));
-            plant(None);
             rt::sleep(Duration::from_secs(1)).await;
+            plant(None);
             assert!(other.is_set(), "it touches nothing that is being read");
             assert!(!reading.is_set());
             let waits = !same.is_set();
