@@ -23,6 +23,7 @@ pub(crate) enum Part {
 }
 
 /// Their names, in order.
+#[cfg(feature = "parts")]
 pub(crate) const NAMES: [&str; 7] = [
     "metadata", "slot", "queue", "ended", "through", "wait", "flush",
 ];
