@@ -49,7 +49,7 @@ fn histogram<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Side> {
     let (mut most, mut buckets) = (0.0, Vec::new());
     for line in lines {
         let mut words = line.split_whitespace();
-        match words.next()? {
+        match words.next().unwrap_or_default() {
             "Count:" => {
                 side.count = words.next()?.parse().ok()?;
                 side.mean_us = words.nth(1)?.parse().ok()?;
