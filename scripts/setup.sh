@@ -17,7 +17,8 @@ needs=(
     "valgrind|command -v valgrind|tests: instructions of a hit"
     "zstd|command -v zstd|tests and benchmarks: real traces, where these are"
     "lmdb-utils|command -v mdb_load|tests: LMDB on shared mounts"
-    "rocksdb-tools|command -v db_bench|tests: RocksDB on shared mounts"
+    "rocksdb-tools|command -v db_bench|tests: RocksDB on shared mounts, RocksDB killed over transit; study applications"
+    "libsqlite3-0|ldconfig -p | grep -q libsqlite3.so.0|tests: SQLite killed over transit; study applications"
     "python3-venv|python3 -c 'import venv, ensurepip'|tests: libCacheSim, the policies' oracle"
     "procps|command -v ps|demo: looking after its own processes"
 )

@@ -58,6 +58,61 @@ capacity = "4M"
 policy = "lru"
 "#;
 
+/// What lies under the volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Devices {
+    /// A cache over a backing device, both files.
+    Files,
+    /// The same, with transit caches over both and a block translation table under that of the cache.
+    Transit,
+    /// No cache: a block translation table on emulated memory, alone or under a transit cache of this policy.
+    Table(Option<&'static str>),
+}
+
+impl Devices {
+    /// A cache with its devices, or devices alone.
+    fn has_cache(self) -> bool {
+        !matches!(self, Self::Table(_))
+    }
+
+    /// In the words of the configuration.
+    fn config(self) -> String {
+        match self {
+            Self::Files => FILES.to_owned(),
+            Self::Transit => TRANSIT.to_owned(),
+            Self::Table(None) => table("backing"),
+            Self::Table(Some(policy)) => format!(
+                "{}\n[[device]]\nname = \"backing\"\nkind = \"transit\"\non = \"table\"\n\
+                 capacity = \"16M\"\npolicy = \"{policy}\"\n",
+                table("table")
+            ),
+        }
+    }
+}
+
+/// A table of this name on emulated memory.
+fn table(name: &str) -> String {
+    format!(
+        r#"
+[[device]]
+name = "memory"
+kind = "pmem"
+path = "backing"
+
+[[device]]
+name = "slow"
+kind = "emulate"
+on = "memory"
+profile = "optane-dimm"
+
+[[device]]
+name = "{name}"
+kind = "btt"
+on = "slow"
+"#
+    )
+}
+
 /// A folder that is removed at the end.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
@@ -97,8 +152,7 @@ pub(crate) struct Setup {
     pub(crate) volume_bytes: u64,
     /// Whether the volume is also mounted with FUSE.
     pub(crate) fuse: bool,
-    /// Whether transit caches lie over both files, with a block translation table on that of the cache.
-    pub(crate) transit: bool,
+    pub(crate) devices: Devices,
     /// How the cache is to know what was overwritten in place.
     pub(crate) dirty_tracking: &'static str,
 }
@@ -122,12 +176,14 @@ impl Daemon {
             "{free} bytes are free in {}, and the cache may take {needed}: set TMPDIR to a folder with more room",
             std::env::temp_dir().display()
         );
-        for (file, size) in [
-            ("cache", setup.cache_bytes),
+        let sizes = [
             ("backing", setup.volume_bytes),
-        ] {
+            ("cache", setup.cache_bytes),
+        ];
+        let files = if setup.devices.has_cache() { 2 } else { 1 };
+        for (file, size) in &sizes[..files] {
             let file = File::create_new(folder.join(file)).expect("a new file");
-            file.set_len(size).expect("a sparse file");
+            file.set_len(*size).expect("a sparse file");
         }
         let fuse = if setup.fuse {
             fs::create_dir(folder.join("mnt")).expect("a mount point");
@@ -136,19 +192,25 @@ impl Daemon {
             String::new()
         };
         let durability = setup.durability;
-        let devices = if setup.transit { TRANSIT } else { FILES };
+        let devices = setup.devices.config();
+        let (cache, mode) = match setup.devices.has_cache() {
+            true => (
+                format!(
+                    "[cache]\ndata = \"cache\"\ndurability = \"{durability}\"\njournal = \"journal\""
+                ),
+                "mode = \"wb\"",
+            ),
+            false => (String::new(), ""),
+        };
         let config = format!(
             r#"
 {devices}
-[cache]
-data = "cache"
-durability = "{durability}"
-journal = "journal"
+{cache}
 
 [[volume]]
 name = "{VOLUME}"
 backing = "backing"
-mode = "wb"
+{mode}
 
 [[export]]
 volume = "{VOLUME}"
@@ -169,14 +231,16 @@ state = "state"
             group: None,
             child: None,
         };
-        if setup.transit {
-            daemon.command("format", &["--btt", "cache"]);
+        match setup.devices {
+            Devices::Files => {}
+            Devices::Transit => drop(daemon.command("format", &["--btt", "cache"])),
+            Devices::Table(_) => drop(daemon.command("format", &["--btt", "backing"])),
         }
-        let tracking = setup.dirty_tracking;
-        daemon.command(
-            "format",
-            &["--cache", "cache", "--dirty-tracking", tracking],
-        );
+        if setup.devices.has_cache() {
+            let tracking = setup.dirty_tracking;
+            let arguments = ["--cache", "cache", "--dirty-tracking", tracking];
+            daemon.command("format", &arguments);
+        }
         daemon
     }
 

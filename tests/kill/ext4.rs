@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_tests::stamp::mix;
 
-use crate::daemon::{Daemon, Setup, VOLUME};
+use crate::daemon::{Daemon, Devices, Setup, VOLUME};
 use crate::{kills, row, say};
 
 const VOLUME_BYTES: u64 = 256 << 20;
@@ -19,7 +19,7 @@ const CACHE_BYTES: u64 = 64 << 20;
 
 /// A file that was synced: its path under the mount point and what seeds its content.
 #[derive(Debug)]
-struct Synced {
+pub(crate) struct Synced {
     name: String,
     seed: u64,
 }
@@ -37,7 +37,7 @@ fn content(seed: u64) -> Vec<u8> {
 }
 
 /// Whether `folder` holds every file of `synced` as it was written; else the names that differ.
-fn wrong_files(folder: &Path, synced: &[Synced]) -> Vec<String> {
+pub(crate) fn wrong_files(folder: &Path, synced: &[Synced]) -> Vec<String> {
     let differs = |file: &&Synced| {
         fs::read(folder.join(&file.name)).ok().as_deref() != Some(content(file.seed).as_slice())
     };
@@ -93,6 +93,18 @@ impl Mounted {
         }
     }
 
+    /// After a kill: the loop device is lost with the daemon, as the disk is in a power cut. Starts the daemon again
+    /// and mounts what is there, which replays the file system's journal.
+    pub(crate) fn after_kill(self, daemon: &mut Daemon) -> Self {
+        let fuse = self.fuse.clone();
+        drop(self);
+        run("umount", &["-l", &fuse.to_string_lossy()]);
+        daemon.start();
+        let mut mounted = Self::new(daemon);
+        mounted.mount();
+        mounted
+    }
+
     fn device(&self) -> &str {
         self.device.as_deref().expect("attached")
     }
@@ -111,6 +123,14 @@ impl Mounted {
         if std::mem::take(&mut self.mounted) {
             let folder = self.mount.to_str().expect("a path in UTF-8");
             must("umount", &[folder]);
+        }
+    }
+
+    /// Removes all that can be removed.
+    pub(crate) fn empty(&self) {
+        for entry in fs::read_dir(&self.mount).expect("mounted").flatten() {
+            let path = entry.path();
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
         }
     }
 
@@ -141,7 +161,7 @@ impl Drop for Mounted {
 }
 
 /// Writes and syncs files until the first error, and tells of each that was synced.
-fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc::Sender<Synced>) {
+pub(crate) fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc::Sender<Synced>) {
     for number in 0_u64.. {
         let seed = mix((round << 48) ^ (writer << 40) ^ number);
         let name = format!("r{round}-w{writer}-{number}");
@@ -197,7 +217,7 @@ fn killed_while_files_are_written(durability: &'static str) {
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: true,
-        transit: false,
+        devices: Devices::Files,
         dirty_tracking: "exact",
     };
     let mut daemon = Daemon::new(&format!("ext4-{durability}"), &setup);
@@ -223,13 +243,7 @@ fn killed_while_files_are_written(durability: &'static str) {
             synced.len()
         );
 
-        // The loop device is lost with the daemon, as the disk is in a power cut.
-        let fuse = mounted.fuse.clone();
-        drop(mounted);
-        run("umount", &["-l", &fuse.to_string_lossy()]);
-        daemon.start();
-        mounted = Mounted::new(&daemon);
-        mounted.mount();
+        mounted = mounted.after_kill(&mut daemon);
         let wrong = wrong_files(&mounted.mount, &synced);
         mounted.unmount();
         mounted.check();
@@ -248,9 +262,7 @@ fn killed_while_files_are_written(durability: &'static str) {
             "after kill {round} these differ: {wrong:?}"
         );
         mounted.mount();
-        for file in fs::read_dir(&mounted.mount).expect("mounted").flatten() {
-            let _ = fs::remove_file(file.path());
-        }
+        mounted.empty();
     }
     mounted.unmount();
     drop(mounted);

@@ -4,6 +4,7 @@
 //! times the daemon is killed for each durability (5), `FOREBAY_SEED` replays a run's requests and
 //! moments.
 
+mod applications;
 mod daemon;
 mod ext4;
 mod load;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use forebay_tests::client::Client;
 use forebay_tests::stamp::mix;
 
-use daemon::{Daemon, Setup, VOLUME};
+use daemon::{Daemon, Devices, Setup, VOLUME};
 use load::{Progress, STRIPE_BYTES, Writer};
 use log::Mismatch;
 
@@ -150,7 +151,11 @@ fn set_up_tracked(
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: false,
-        transit,
+        devices: if transit {
+            Devices::Transit
+        } else {
+            Devices::Files
+        },
         dirty_tracking,
     };
     let writer = |index| Writer::new(index, WRITERS, seed);

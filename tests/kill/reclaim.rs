@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay_tests::stamp::mix;
 
-use crate::daemon::{Daemon, Setup, in_group};
+use crate::daemon::{Daemon, Devices, Setup, in_group};
 use crate::ext4::{Mounted, obstacle};
 use crate::{row, say};
 
@@ -181,7 +181,7 @@ fn memory_is_reclaimed_through_the_volume_without_a_deadlock() {
         cache_bytes: CACHE_BYTES,
         volume_bytes: VOLUME_BYTES,
         fuse: true,
-        transit: false,
+        devices: Devices::Files,
         dirty_tracking: "exact",
     };
     let mut daemon = Daemon::new("reclaim", &setup);

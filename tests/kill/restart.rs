@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use forebay_tests::client::Client;
 use forebay_wire::nbd::transmission::command;
 
-use super::daemon::{Daemon, Setup, VOLUME};
+use super::daemon::{Daemon, Devices, Setup, VOLUME};
 use super::say;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -71,7 +71,7 @@ fn a_million_cached_blocks_are_back_within_a_second() {
             cache_bytes: volume_bytes + volume_bytes / 8,
             volume_bytes,
             fuse: false,
-            transit: false,
+            devices: Devices::Files,
             dirty_tracking: "exact",
         },
     );

@@ -8,14 +8,14 @@ mod cold;
 pub(crate) mod engine;
 mod fio;
 mod hosts;
-mod loops;
+pub(crate) mod loops;
 mod nbd;
 mod nvme_tcp;
 mod others;
 mod policy;
 mod record;
 mod replay;
-mod server;
+pub(crate) mod server;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -195,7 +195,7 @@ fn take_processors() -> Outcome<(&'static str, &'static str)> {
     run_for_output(taskset).map(|_| ("0", client))
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -229,8 +229,8 @@ pub(crate) fn json_of(text: &str) -> Outcome<Value> {
     serde_json::from_str(&text[start..]).map_err(|error| format!("bad JSON: {error}"))
 }
 
-/// Whether a program is there to be run.
-fn require(programs: &[&str]) -> Outcome<()> {
+/// Whether programs are there to be run.
+pub(crate) fn require(programs: &[&str]) -> Outcome<()> {
     let path = std::env::var("PATH").unwrap_or_default();
     let there = |program: &str| {
         let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);

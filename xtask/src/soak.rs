@@ -65,10 +65,10 @@ pub(crate) struct Options {
 }
 
 /// What a run printed for programs, and whether it ended well.
-struct Run {
-    rows: Vec<Value>,
-    skipped: bool,
-    success: bool,
+pub(crate) struct Run {
+    pub(crate) rows: Vec<Value>,
+    pub(crate) skipped: bool,
+    pub(crate) success: bool,
 }
 
 /// Runs a soak. Fails when it could not be run or a claim does not hold.
@@ -115,7 +115,7 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
 }
 
 /// Runs a command from the repository's top, lets its words through, and keeps its rows.
-fn gather(root: &Path, command: &mut Command) -> Result<Run, String> {
+pub(crate) fn gather(root: &Path, command: &mut Command) -> Result<Run, String> {
     let told = |error: std::io::Error| format!("{command:?}: {error}");
     // Tests say what they say on standard error, scripts on standard output: both into one pipe.
     let (reader, writer) = std::io::pipe().map_err(told)?;
@@ -197,7 +197,7 @@ fn script(root: &Path, name: &str) -> Command {
 }
 
 /// Tests of the package of tests, by a binary and their names or the beginning of them.
-fn tests(binary: &str, threads: usize, names: &[&str]) -> Command {
+pub(crate) fn tests(binary: &str, threads: usize, names: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--quiet", "--locked", "--package=forebay-tests"]);
     command.args(["--test", binary, "--", "--nocapture"]);

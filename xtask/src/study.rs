@@ -1,5 +1,6 @@
 //! `cargo xtask study`: what the papers claim, measured or simulated.
 
+mod applications;
 mod caiti;
 mod claims;
 mod dpc;
@@ -26,6 +27,9 @@ use page::Header;
 pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
+    /// Databases and file mixes on ext4 over a table on emulated persistent memory, alone and through each policy, and
+    /// what a kill leaves of them; writes docs/results/applications.md. Half an hour (needs root)
+    Applications(applications::Options),
     /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy, measured, and
     /// modelled with more cores; writes docs/results/caiti.md. Twenty minutes, three for a look (`--quick`), on a machine
     /// with nothing else to do
@@ -65,6 +69,7 @@ pub(crate) struct Options {
 pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
     let held = match study {
         Study::Adacache(options) => adacache(root, options),
+        Study::Applications(options) => applications::study(root, options),
         Study::Caiti(options) => caiti::study(root, options),
         Study::Dpc(options) => dpc::run(root, options),
         Study::Mapperx(options) => mapperx::run(root, options),

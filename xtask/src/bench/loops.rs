@@ -8,13 +8,13 @@ use super::{Outcome, run_for_output};
 
 /// A loop device over a file. It is marked to go with its last user, and this is one of them: so it
 /// goes when this is dropped, and also when this program is killed.
-pub(super) struct Loop {
-    pub(super) path: PathBuf,
+pub(crate) struct Loop {
+    pub(crate) path: PathBuf,
     _open: File,
 }
 
 /// Why there are no loop devices here, if so.
-pub(super) fn unavailable() -> Option<String> {
+pub(crate) fn unavailable() -> Option<String> {
     let uid = run_for_output({
         let mut id = Command::new("id");
         id.arg("-u");
@@ -31,7 +31,7 @@ pub(super) fn unavailable() -> Option<String> {
 
 impl Loop {
     /// Attaches `file` with blocks of `block_bytes`, past the page cache.
-    pub(super) fn attach(file: &Path, block_bytes: u32) -> Outcome<Self> {
+    pub(crate) fn attach(file: &Path, block_bytes: u32) -> Outcome<Self> {
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]);
         losetup
@@ -63,8 +63,22 @@ impl Loop {
         Path::new("/sys/block").join(name).join(file)
     }
 
+    /// Has the kernel begin to write back, and writers wait, at so many dirty bytes of it, however much memory there is
+    /// (Documentation/ABI/testing/sysfs-class-bdi; Linux 6.2).
+    pub(crate) fn limit_dirty(&self, bytes: u64) -> Outcome<()> {
+        let number = std::fs::read_to_string(self.sys("dev"));
+        let number = number.map_err(|error| format!("{}: {error}", self.path.display()))?;
+        let folder = Path::new("/sys/class/bdi").join(number.trim());
+        for (file, value) in [("strict_limit", 1), ("max_bytes", bytes)] {
+            let path = folder.join(file);
+            let written = std::fs::write(&path, value.to_string());
+            written.map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// What the kernel has counted.
-    pub(super) fn counters(&self) -> Outcome<Counters> {
+    pub(crate) fn counters(&self) -> Outcome<Counters> {
         let path = self.sys("stat");
         let text = std::fs::read_to_string(&path);
         let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
@@ -74,9 +88,9 @@ impl Loop {
 
 /// Of `/sys/block/*/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counters {
-    pub(super) written_bytes: u64,
-    pub(super) flushes: u64,
+pub(crate) struct Counters {
+    pub(crate) written_bytes: u64,
+    pub(crate) flushes: u64,
 }
 
 impl Counters {
@@ -90,7 +104,7 @@ impl Counters {
         })
     }
 
-    pub(super) const fn since(self, before: Self) -> Self {
+    pub(crate) const fn since(self, before: Self) -> Self {
         Self {
             written_bytes: self.written_bytes - before.written_bytes,
             flushes: self.flushes - before.flushes,

@@ -15,11 +15,11 @@ use super::{Outcome, json_of, run_for_output};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory of its own.
-pub(super) struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes one in memory where /dev/shm exists, else among the temporary files.
-    pub(super) fn new(name: &str) -> Outcome<Self> {
+    pub(crate) fn new(name: &str) -> Outcome<Self> {
         let shm = Path::new("/dev/shm");
         let parent = match shm.is_dir() {
             true => shm.to_owned(),
@@ -32,12 +32,12 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// Makes a sparse file of zeroes.
-    pub(super) fn file(&self, name: &str, size_bytes: u64) -> Outcome<PathBuf> {
+    pub(crate) fn file(&self, name: &str, size_bytes: u64) -> Outcome<PathBuf> {
         let path = self.path(name);
         let made = File::create(&path).and_then(|file| file.set_len(size_bytes));
         made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
@@ -65,14 +65,14 @@ fn clear_left_over(parent: &Path, prefix: &str) {
 }
 
 /// A server that listens on a Unix socket, or (without one) on a port of loopback.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     socket: PathBuf,
 }
 
 impl Server {
     /// Starts `command`, on processor `cpu` only if one is given, and waits until it listens.
-    pub(super) fn start(
+    pub(crate) fn start(
         command: &Command,
         cpu: Option<&str>,
         socket: PathBuf,
@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// The same for one that listens on a port of loopback.
-    pub(super) fn start_tcp(
+    pub(crate) fn start_tcp(
         command: &Command,
         cpu: Option<&str>,
         port: u16,
@@ -134,16 +134,34 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// SIGTERM, and waits for the end, for a time; then `kill -9`.
+    pub(crate) fn stop(&mut self) -> Outcome<()> {
+        let mut terminate = Command::new("kill");
+        terminate.args(["-TERM", &self.pid().to_string()]);
+        run_for_output(terminate)?;
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
+            match ended {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("the server ended with {status}")),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        self.kill();
+        Err(format!("the server did not stop in {PATIENCE:?}"))
+    }
+
     /// `kill -9`, and waits for the end.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -156,16 +174,16 @@ impl Drop for Server {
 }
 
 /// Our daemon.
-pub(super) struct Forebay {
+pub(crate) struct Forebay {
     binary: PathBuf,
     control: PathBuf,
-    pub(super) server: Server,
+    pub(crate) server: Server,
 }
 
 impl Forebay {
     /// Starts `forebay serve` in `scratch`, with a configuration that has a volume called `v`, of which an export, sockets
     /// and paths are added here.
-    pub(super) fn start(
+    pub(crate) fn start(
         binary: &Path,
         scratch: &Scratch,
         config: &str,
@@ -182,7 +200,7 @@ impl Forebay {
 
     /// The same with a configuration that has its exports, one of them on this port of loopback, and ends in the
     /// section of the server.
-    pub(super) fn start_tcp(
+    pub(crate) fn start_tcp(
         binary: &Path,
         scratch: &Scratch,
         config: &str,
@@ -225,26 +243,26 @@ state = "state"
     }
 
     /// Runs `forebay COMMAND` on it.
-    pub(super) fn control(&self, arguments: &[&str]) -> Outcome<String> {
+    pub(crate) fn control(&self, arguments: &[&str]) -> Outcome<String> {
         let mut command = Command::new(&self.binary);
         command.arg("--control").arg(&self.control).args(arguments);
         run_for_output(command)
     }
 
-    pub(super) fn status(&self) -> Outcome<Value> {
+    pub(crate) fn status(&self) -> Outcome<Value> {
         json_of(&self.control(&["status", "--json"])?)
     }
 }
 
 /// A port of loopback that nobody has.
-pub(super) fn free_port() -> Outcome<u16> {
+pub(crate) fn free_port() -> Outcome<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     Ok(address.port())
 }
 
 /// Devices and a volume of so many bytes, all in memory; mode `wb`, durability `flush`.
-pub(super) fn in_memory(size_bytes: u64) -> String {
+pub(crate) fn in_memory(size_bytes: u64) -> String {
     format!(
         r#"
 [[device]]
@@ -274,7 +292,7 @@ mode = "wb"
 }
 
 /// A counter of `status`, by its place as in `/cache/dirty_blocks`.
-pub(super) fn counter(status: &Value, place: &str) -> Outcome<u64> {
+pub(crate) fn counter(status: &Value, place: &str) -> Outcome<u64> {
     let value = status.pointer(place).and_then(Value::as_u64);
     value.ok_or_else(|| format!("the status says nothing about {place}"))
 }
