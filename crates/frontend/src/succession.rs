@@ -1,6 +1,9 @@
 //! Clients that outlive this process and go on with the next one: by what that one knows the volume again, and whether it
 //! may serve them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use forebay_block::Persistence;
 use forebay_volume::VolumeHandle;
 
@@ -11,6 +14,8 @@ pub struct Succession {
     pub(crate) note: u64,
     /// Why this process may lack writes that one before it acknowledged, if it may.
     pub(crate) gap: Option<String>,
+    /// The volume was taken out of service for good: no later process has what is left over.
+    over: Arc<AtomicBool>,
 }
 
 impl Succession {
@@ -23,7 +28,17 @@ impl Succession {
         Self {
             note: note(origin, volume.name()),
             gap: volatile.or(gap),
+            over: Arc::default(),
         }
+    }
+
+    /// The volume is taken out of service for good: what comes from now on ends with an error, and is not left to a later process.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
     }
 }
 

@@ -108,7 +108,11 @@ impl Server {
         // Looked at before the frames are: memory that is mapped must not change its size.
         check_same(&pool, &options, &source)?;
         let (segment, _) = pool.open_frames(options.pages)?;
-        let before = check_same(&pool, &options, &source)?;
+        let (before, forgotten) = check_same(&pool, &options, &source)?;
+        // Nobody else ends what they had begun: the memory may be the same.
+        for node in forgotten {
+            segment.end_stores(node);
+        }
         // Pages that outlived their nodes have to find their files.
         let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
         let anew = !before.known.iter().any(outlives);
@@ -183,7 +187,15 @@ impl Server {
                     return Err(Error::new(ErrorKind::Disconnected, context));
                 }
             }
+            let begin = Instant::now();
             self.rescue_one()?;
+            let blocked = begin.elapsed();
+            if blocked >= TICK {
+                // Who was not heard meanwhile may have said that it lives.
+                for peer in self.peers.values_mut() {
+                    peer.heard += blocked;
+                }
+            }
             if ticked.elapsed() >= TICK {
                 self.tick()?;
                 ticked = Instant::now();
@@ -357,8 +369,9 @@ fn check_source(source: &Path, options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// What an earlier directory left, with who is dead since marked so, if this one may go on from there.
-fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<Nodes> {
+/// What an earlier directory left, with who is dead since marked so, if this one may go on from there; and else the dead that it
+/// forgets.
+fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, Vec<NodeId>)> {
     let mut before = pool.load()?.unwrap_or_default();
     if before.boot != boot()? {
         before.known.clear();
@@ -370,7 +383,7 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<Nodes> {
         && before.source == source.display().to_string()
         && pool.frames_there() == u64::from(options.pages);
     if same {
-        return Ok(before);
+        return Ok((before, Vec::new()));
     }
     if let Some(alive) = before.known.iter().find(|known| known.share.alive) {
         return Err(Error::new(
@@ -385,9 +398,10 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<Nodes> {
             ),
         ));
     }
-    before.known.clear();
+    let dead = before.known.drain(..).map(|known| known.share.node);
+    let dead = dead.collect();
     rescue::check_nothing_left(pool, options, &before)?;
-    Ok(before)
+    Ok((before, dead))
 }
 
 /// The process of a node that is remembered, if it still runs.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Persistence, Result};
 use forebay_frontend::fuse::{self, FuseMount};
 use forebay_frontend::nbd::{self, Exports};
 use forebay_frontend::nvme_tcp::{self, Subsystem};
@@ -14,7 +14,7 @@ use forebay_frontend::vhost_user;
 use forebay_frontend::{Spread, Succession};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
-use forebay_io::spawn_reactor;
+use forebay_io::{spawn_reactor, system};
 use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
@@ -22,6 +22,7 @@ use super::engine::Handle;
 use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
+use crate::state::hex;
 
 /// What other threads need to take a volume out of service.
 #[derive(Default)]
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     mounts: Mutex<Vec<(String, FuseMount)>>,
     /// Volume and block device.
     disks: Mutex<Vec<(String, UblkDevice)>>,
+    /// Volumes that are disks of virtual machines.
+    machines: Mutex<Vec<(String, Succession)>>,
 }
 
 /// Subsystems with their volumes, by names.
@@ -250,9 +253,17 @@ impl Running {
             let generation = (self.engine)
                 .ask(move |engine| async move { engine.stack.disk_generation(&name).await })
                 .await?;
-            let generation = generation.context(|| config.place(export.line))?;
+            let mut generation = generation.context(|| config.place(export.line))?;
+            if volume.info().persistence == Persistence::Process {
+                // What it has goes with this process: no later one has it.
+                let mut own = [0; 16];
+                system::random(&mut own);
+                generation.push_str(&hex(&own));
+            }
             let origin = [origin(config), generation.as_bytes()].concat();
             let succession = Succession::new(&volume, &origin, None);
+            let machine = (export.volume.clone(), succession.clone());
+            lock(&self.shared.machines).push(machine);
             let serve = |listener| vhost_user::serve_on(listener, volume, succession, spread);
             let address = Address::Unix(path.clone());
             let started = self.listen(address, "vhost-user server", serve).await;
@@ -267,17 +278,22 @@ impl Running {
     /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not before the cache is open:
     /// should that fail, their users go on waiting, and have no error.
     async fn start_ublk(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
+        let mut gaps = BTreeMap::new();
+        for export in &config.exports {
+            if matches!(export.protocol, Protocol::Ublk(_)) && !gaps.contains_key(&export.volume) {
+                let name = export.volume.clone();
+                let gap = (self.engine)
+                    .ask(move |engine| async move { engine.stack.disk_gap(&name).await })
+                    .await?;
+                gaps.insert(&export.volume, gap.context(|| config.place(export.line))?);
+            }
+        }
         for export in &config.exports {
             let Protocol::Ublk(number) = export.protocol else {
                 continue;
             };
             let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
-            let name = export.volume.clone();
-            let gap = (self.engine)
-                .ask(move |engine| async move { engine.stack.disk_gap(&name).await })
-                .await?;
-            let gap = gap.context(|| config.place(export.line))?;
-            let origin = origin(config).to_vec();
+            let (gap, origin) = (gaps[&export.volume].clone(), origin(config).to_vec());
             let attach = move || ublk::attach(volume, number, &origin, gap, &spread);
             let attached = super::shutdown::blocking(attach).await;
             let disk = attached.context(|| config.place(export.line))?;
@@ -285,11 +301,14 @@ impl Running {
             let line = format!("{UBLK_AT}volume {volume:?} is {path}");
             self.listening.push(line);
             lock(&self.shared.disks).push((volume.clone(), disk));
-            let name = volume.clone();
+        }
+        // Behind all of them: what is missing concerns each device that waits.
+        for name in gaps.into_keys() {
+            let name = name.clone();
             let noted = (self.engine)
                 .ask(move |engine| async move { engine.stack.note_disk(&name).await })
                 .await?;
-            noted.context(|| config.place(export.line))?;
+            noted?;
         }
         Ok(())
     }
@@ -422,6 +441,12 @@ impl Shared {
         for subsystem in lock(&self.nvme).iter() {
             if let Some(volume) = volume {
                 subsystem.remove(volume);
+            }
+        }
+        for (name, machine) in lock(&self.machines).iter() {
+            // At the process's end what is left over is the next one's.
+            if volume == Some(name) {
+                machine.end();
             }
         }
         for (name, disk) in take(&self.disks, volume) {

@@ -177,6 +177,7 @@ impl Stack {
         })?;
         // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
+        self.note_detached(name).await?;
         let detached = opened.cache.detach(name).await;
         detached.context(|| {
             format!(
@@ -208,6 +209,7 @@ impl Stack {
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let (epoch, listed) = (served.record.get().epoch, ranges.clone());
         let list = offload(move || state.note_abandoned(&owned, epoch, &listed)).await?;
+        self.note_detached(name).await?;
         let lost = opened.cache.abandon(name).await.context(|| {
             format!("volume {name:?} is not served any more; restart the daemon to see what the cache still has of it")
         })?;
@@ -226,6 +228,12 @@ impl Stack {
             ));
         }
         Ok(text)
+    }
+
+    /// From here on others may write to the backing device: clients that outlive this process must not go on with the volume.
+    async fn note_detached(&self, name: &str) -> Result<()> {
+        let (state, name) = (Arc::clone(&self.state), name.to_owned());
+        offload(move || state.note_disk_gap(&name, Some("it was detached"), true)).await
     }
 
     /// The cache has nothing of a volume any more.

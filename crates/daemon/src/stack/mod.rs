@@ -15,6 +15,7 @@ mod status;
 mod transit;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -108,6 +109,8 @@ pub struct Stack {
     behind: RefCell<Vec<Promise<Result<()>>>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<devices::Watched>>,
+    /// Volumes of which the state directory has heard what the opening lost.
+    noted: RefCell<BTreeSet<String>>,
 }
 
 /// A volume of a stack.
@@ -176,6 +179,7 @@ impl Stack {
             behind: RefCell::default(),
             volumes: RefCell::new(Vec::new()),
             devices: RefCell::new(devices),
+            noted: RefCell::default(),
         };
         if let Err(error) = stack.attach_all(config, wishes).await {
             if let Err(error) = stack.close().await {
@@ -226,7 +230,15 @@ impl Stack {
     ) -> Result<T> {
         self.ready().await?;
         let found = self.cache.as_ref().and_then(|cache| cache.now());
-        let lost = found.and_then(|opened| lost_with(&opened.recovery, volume));
+        let lost = found.and_then(|opened| {
+            let volumes = opened.cache.stats().volumes;
+            let mut own = volumes.iter().filter(|stats| stats.name == volume);
+            match own.any(|stats| stats.loss.is_some()) {
+                true => Some("a flush of its backing device failed"),
+                false => lost_with(&opened.recovery, volume),
+            }
+        });
+        let lost = lost.filter(|_| self.noted.borrow_mut().insert(volume.to_owned()));
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
         offload(move || {
             if lost.is_some() {

@@ -31,7 +31,7 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn new(volume: VolumeHandle, origin: &[u8], gap: Option<String>) -> Self {
-        let Succession { note, gap } = Succession::new(&volume, origin, gap);
+        let Succession { note, gap, .. } = Succession::new(&volume, origin, gap);
         Self { volume, note, gap }
     }
 

@@ -217,11 +217,12 @@ fn track(
     let index = u16::try_from(index).map_err(|error| error.to_string())?;
     let used = ring.next_used();
     let (tracker, heads) = Tracker::of(inflight, index, (ring.size(), used))?;
-    // A queue has no more heads than entries, which are at most 1,024.
-    if !heads.is_empty() {
+    // A queue has no more heads than entries, which are at most 1,024. Monitors differ in what they take for the base of a ring
+    // that was in use: what is noted tells.
+    if let Some(heads) = &heads {
         ring.set_next_avail(used.wrapping_add(heads.len() as u16));
     }
-    Ok((tracker, heads))
+    Ok((tracker, heads.unwrap_or_default()))
 }
 
 /// What we do not do.

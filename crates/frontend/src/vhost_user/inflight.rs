@@ -162,7 +162,7 @@ impl Tracker {
         inflight: &Arc<Inflight>,
         queue: u16,
         (size, used): (u16, u16),
-    ) -> Result<(Self, Vec<u16>), String> {
+    ) -> Result<(Self, Option<Vec<u16>>), String> {
         if queue >= inflight.queues || size > inflight.entries {
             return Err(format!(
                 "queue {queue} of {size} entries; its requests in flight have memory for {} queues of {}",
@@ -180,13 +180,14 @@ impl Tracker {
             .map_err(|error| error.to_string())
     }
 
-    fn recover(&mut self, size: u16, used: u16) -> Result<Vec<u16>, OutOfRange> {
+    /// None if nobody has noted anything here yet.
+    fn recover(&mut self, size: u16, used: u16) -> Result<Option<Vec<u16>>, OutOfRange> {
         let (memory, at) = (&self.inflight, self.at);
         if memory.load::<u16>(at + VERSION)? == 0 {
             memory.store(self.inflight.entries, at + ENTRIES)?;
             memory.store(used, at + USED)?;
             memory.store(1_u16, at + VERSION)?;
-            return Ok(Vec::new());
+            return Ok(None);
         }
         // The process ended between the answer to a request and the note of it.
         if memory.load::<u16>(at + USED)? != used {
@@ -201,7 +202,7 @@ impl Tracker {
         heads.sort_unstable();
         let newest = heads.last().map_or(0, |(taken, _)| *taken);
         self.taken = newest.wrapping_add(1);
-        Ok(heads.into_iter().map(|(_, head)| head).collect())
+        Ok(Some(heads.into_iter().map(|(_, head)| head).collect()))
     }
 
     fn entry(&self, head: u16) -> usize {

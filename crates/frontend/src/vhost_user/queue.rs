@@ -129,9 +129,12 @@ pub(super) fn start(start: Start) {
 impl Queue {
     async fn serve(self: &Rc<Self>, kick: OwnedFd) -> forebay_block::Result<()> {
         let kick = Event::adopt(kick)?;
-        // What a former owner of the ring has not told the guest of.
-        self.to_tell.set(true);
-        self.tell();
+        // What a former owner of the ring has not told the guest of: this one, which has answered nothing yet, cannot see
+        // from it whether the guest wants to know.
+        let _ = (self.ring.borrow_mut()).needs_notification(self.memory.ram());
+        if let Some(call) = &self.call {
+            event::signal(call.as_fd());
+        }
         loop {
             self.take_all().await;
             let (mut kicked, mut stopped) = (pin!(kick.wait()), pin!(self.stop.wait()));
@@ -246,8 +249,8 @@ impl Queue {
     }
 
     /// Whether the requests in flight are the next process's, if this one leaves them.
-    pub(super) const fn outlives(&self) -> bool {
-        self.tracker.is_some()
+    pub(super) fn outlives(&self) -> bool {
+        self.tracker.is_some() && !self.export.succession.is_over()
     }
 
     /// Puts a request back into the ring.

@@ -29,6 +29,8 @@ pub struct Geometry {
     pub physical_block_bytes: u32,
     /// Whether it is a block device and not a regular file.
     pub block_device: bool,
+    /// Whether it had a name when it was opened: some file systems count none.
+    pub(super) named: bool,
     /// Whether discarded ranges give their space back.
     pub discard: bool,
     /// Whether the medium is known to rotate.
@@ -74,6 +76,7 @@ fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometr
         logical_block_bytes: logical,
         physical_block_bytes: physical.max(logical),
         block_device: true,
+        named: false,
         discard: queue_number(device, "discard_max_bytes").is_some_and(|bytes| bytes > 0),
         rotational: queue_number(device, "rotational") == Some(1),
         identity: None,
@@ -123,7 +126,7 @@ pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present
         // SAFETY: the descriptor is open, and the answer is written in place.
         let result = unsafe { libc::fstat(fd, &raw mut answer) };
         size_bytes = u64::try_from(answer.st_size).unwrap_or(0);
-        removed = result == 0 && answer.st_nlink == 0;
+        removed = result == 0 && geometry.named && answer.st_nlink == 0;
         result
     };
     let logical = u64::from(geometry.logical_block_bytes);
@@ -152,6 +155,7 @@ fn regular_file(
         logical_block_bytes: logical,
         physical_block_bytes: preferred.clamp(SECTOR_BYTES, PAGE_BYTES).max(logical),
         block_device: false,
+        named: metadata.nlink() > 0,
         discard: !read_only && punches_holes(fd, size),
         rotational: queue_number(metadata.dev(), "rotational") == Some(1),
         identity: None,

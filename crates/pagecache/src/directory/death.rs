@@ -28,10 +28,12 @@ impl Directory {
         } else {
             self.forget_requests(node, out);
             self.tell_death(node, out);
+            self.make_room(out);
         }
     }
 
-    /// Tells the living, and takes the pages of a dead node from them.
+    /// Tells the living, and takes the pages of a dead node from them. The caller makes room when this is done for all who are
+    /// dead: a page in the memory of one of them that is taken for room before that leaves none.
     pub(super) fn tell_death(&mut self, node: NodeId, out: &mut Outbox) {
         let (living, pooled) = (self.living(), self.pooled());
         let member = &mut self.members[node.index()];
@@ -57,7 +59,6 @@ impl Directory {
         self.serves = true;
         self.vacated(node, out);
         self.serve_room(out);
-        self.make_room(out);
         // Others' deaths and farewells may have waited for this one.
         self.forget_dead(out);
     }
