@@ -200,3 +200,33 @@ fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
     assert!(matches!(heard[1], (2, ToNode::Fill { .. })), "{heard:?}");
     assert_eq!(desk.out.forgotten, [node(1)], "its number may be another's");
 }
+
+#[test]
+fn pages_of_several_dead_are_rescued_once_each_however_little_room_there_is() {
+    let config = Config {
+        budget_pages: 4,
+        free_low: 1,
+        free_high: 2,
+        placement: Placement::Pool,
+    };
+    let dead = |number: u8| Share {
+        node: node(number),
+        first_frame: u32::from(number) * 2,
+        frames: 2,
+        unpublished_pages: 0,
+        alive: false,
+    };
+    let mut directory = Directory::recover(config, 2, &[dead(0), dead(1)]).expect("possible");
+    let place = |frame: u32| Place {
+        frame,
+        generation: 1 + u64::from(frame),
+    };
+    let unsaved = (0..4).map(|frame| (page(frame.into()), place(frame)));
+    let mut out = Outbox::default();
+    directory.recovered(unsaved.collect(), &mut out);
+    let mut rescued: Vec<_> = out.rescues.iter().map(|(_, place)| place.frame).collect();
+    rescued.sort_unstable();
+    assert_eq!(rescued, [0, 1, 2, 3]);
+    assert_eq!(directory.leaving, 0, "of the dead there is no room to come");
+    assert_eq!(out.lost, []);
+}
