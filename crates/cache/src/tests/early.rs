@@ -193,7 +193,10 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
             for (request, done) in backing.held.take() {
                 backing.device.submit(request, done);
             }
-            assert_eq!(reading.get().await, (Ok(()), vec![7; 4096]));
+            let (read, found) = reading.get().await;
+            read.expect("reads");
+            // Where the change does not wait, what is read depends on the cleaner.
+            assert!(!waits || found == [7; 4096], "a later write was read");
             same.get().await.0.expect("writes");
             waits
         })
