@@ -61,7 +61,10 @@ impl CachedVolume {
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
-            done.complete(if write { engine.check_alive() } else { Ok(()) });
+            done.complete(match write && !engine.commit.is_alive() {
+                true => engine.check_alive(),
+                false => Ok(()),
+            });
             return Ok(());
         }
         let locked = !Site::here().lacks(Part::Lock);
