@@ -2,7 +2,7 @@
 //! docs/durability.md tells the same.
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 11] = [
+pub(crate) const ARGUED: [(&str, &str); 12] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -30,6 +30,10 @@ pub(crate) const ARGUED: [(&str, &str); 11] = [
         "metadata/tree/sector.rs choose Step",
         "matters only where the newer of a unit's copies was damaged behind a crash, which few of these lives have; the \
          tree's own sweep, whose media rot, finds it",
+    ),
+    (
+        "cache/compare.rs what_backing_has Step: self.flush_backing",
+        "without a flush behind it nothing is compared, and all that may be dirty is written back",
     ),
     (
         "cache/leave.rs end_uncleanly",

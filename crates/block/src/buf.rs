@@ -325,6 +325,21 @@ impl Buf {
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
+    /// Whether the bytes are those of `other`.
+    #[must_use]
+    pub fn equals(&self, other: &Buf) -> bool {
+        if self.len != other.len {
+            return false;
+        }
+        let (mut one, mut two) = ([0u8; 512], [0u8; 512]);
+        (0..self.len).step_by(512).all(|offset| {
+            let len = (self.len - offset).min(512);
+            self.copy_to(offset, &mut one[..len]);
+            other.copy_to(offset, &mut two[..len]);
+            one[..len] == two[..len]
+        })
+    }
+
     /// Whether every byte is zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
@@ -370,6 +385,16 @@ mod tests {
         assert_eq!(address % BUF_ALIGN, 0);
         drop(first);
         assert_eq!(Buf::scratch(8192).as_ptr() as usize, address);
+    }
+
+    #[test]
+    fn equal_bytes_are_told_from_others() {
+        let one = Buf::zeroed(1300);
+        one.copy_from(1299, b"x");
+        let two = Buf::copied(&one.to_vec());
+        assert!(one.equals(&two) && !one.equals(&two.slice(0..1299)));
+        two.copy_from(1299, b"y");
+        assert!(!one.equals(&two) && one.slice(0..1299).equals(&two.slice(0..1299)));
     }
 
     #[test]

@@ -123,6 +123,7 @@ impl Cache {
         engine
             .flush_what_was_left(name, id, &backing, needed)
             .await?;
+        let may_show_lost = engine.may_show_lost(id);
         let identity = info.identity.unwrap_or(0);
         engine
             .check_identity(name, known.as_ref(), identity, &options)
@@ -151,6 +152,7 @@ impl Cache {
                     size_bytes,
                     identity,
                     flush_failed: false,
+                    may_show_lost,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
@@ -171,6 +173,7 @@ impl Cache {
             in_flight: Cell::new(0),
             detaching: Cell::new(false),
             divergence: OnceCell::new(),
+            comparable: !may_show_lost,
             told: Told::default(),
             idle: WaitList::new(),
         });

@@ -32,6 +32,8 @@ pub(crate) struct Backing {
     session: Cell<u64>,
     /// The volume was given up: nothing more is sent to the device.
     given_up: Cell<bool>,
+    /// The superblock says that a flush failed.
+    failure_noted: Cell<bool>,
     /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
     to_be_noted: Cell<bool>,
     /// One flush at a time: of two, the one that is told of lost data may be answered last.
@@ -71,6 +73,7 @@ impl Backing {
             clients: [Cell::new(written), Cell::new(written), Cell::new(0)],
             session: Cell::new(0),
             given_up: Cell::new(false),
+            failure_noted: Cell::new(false),
             to_be_noted: Cell::new(false),
             flushing: Semaphore::new(1),
             failed: RefCell::new(None),
@@ -88,6 +91,12 @@ impl Backing {
     pub(crate) fn owes_clients(&self) -> bool {
         let [started, _, flushed] = &self.clients;
         started.get() != flushed.get() || self.durable_in_flight.get() > 0
+    }
+
+    /// Whether a flush succeeded since it was attached: then nothing that can be read from it, and that was not written through
+    /// this attachment, can be lost any more.
+    pub(crate) fn has_flushed(&self) -> bool {
+        !self.volatile || self.flushed.get() > 0 || planted(Fault::CompareUnflushed)
     }
 
     /// Changes when a flush fails: what was written before may be gone.
@@ -109,9 +118,27 @@ impl Backing {
         debug_assert!(first.is_ok(), "it is asked for once");
     }
 
+    /// Whether no flush has failed: behind one that has, what can be read may be what it lost.
+    pub(crate) fn shows_what_it_has(&self) -> bool {
+        self.session.get() == 0 || planted(Fault::CompareBehindFailedFlush)
+    }
+
+    /// Whether a flush has failed and nobody noted that yet. Told once.
+    pub(crate) const fn take_first_failure(&self) -> bool {
+        self.session.get() > 0 && !self.failure_noted.replace(true)
+    }
+
     /// Whether the next process is to be told of a failed flush. Told once.
     pub(crate) const fn take_note(&self) -> bool {
         self.to_be_noted.replace(false)
+    }
+
+    /// Reads what the cache's own copy is compared with.
+    pub(crate) async fn read_back(&self, offset: u64, buf: Buf) -> Result<()> {
+        if self.given_up.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        self.device.read(offset, buf).await
     }
 
     /// Writes what stays dirty in the cache until a flush has covered it.

@@ -7,7 +7,6 @@
 //! reads slots whose data may still sit in the cache device's volatile cache, which is fine as long as no flush
 //! of that failed: the dirty record stays until the copy is durable elsewhere.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -16,6 +15,7 @@ use forebay_policy::cleaning::WIDEST;
 use forebay_policy::{BlockId, BlockKey, clean_with};
 
 use crate::bring::Spread;
+use crate::compare::{OnBacking, Run};
 use crate::engine::{Attached, Engine};
 use crate::geometry::Block;
 use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
@@ -192,8 +192,7 @@ impl Engine {
     async fn write_back_parts(&self, volume: &Attached, parts: &[Part]) -> Result<()> {
         volume.backing.check()?;
         let geometry = self.geometry;
-        // Slot, where in it, and where on the backing device.
-        let mut runs: Vec<(BlockId, u32, Range<u64>)> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         for part in parts {
             let limit = volume.limit(geometry, part.block);
             for run in geometry.runs(part.block.class, part.granules, 0..limit) {
@@ -210,7 +209,7 @@ impl Engine {
                 self.read_slot(*slot, *from, buf.slice(piece)).await?;
             }
             self.flush_in_flight().await;
-            let doubtful = |(slot, ..): &(BlockId, u32, Range<u64>)| self.is_in_doubt(*slot);
+            let doubtful = |(slot, ..): &Run| self.is_in_doubt(*slot);
             if joined.iter().any(doubtful) {
                 return Err(in_doubt());
             }
@@ -220,10 +219,14 @@ impl Engine {
                 self.verify_for_write_back(volume, *slot, *from, &piece)
                     .await?;
             }
+            let wanted = self.what_differs(volume, joined, &buf).await;
             // Who writes to a block says so before the first byte.
             let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
-            for whole in joined.chunk_by(|one, next| is_whole(one.0) == is_whole(next.0)) {
-                let (from, to) = (whole[0].2.start, whole[whole.len() - 1].2.end);
+            let is_one = |one: &OnBacking, next: &OnBacking| {
+                one.1.end == next.1.start && is_whole(one.0) == is_whole(next.0)
+            };
+            for whole in wanted.chunk_by(is_one) {
+                let (from, to) = (whole[0].1.start, whole[whole.len() - 1].1.end);
                 if is_whole(whole[0].0) {
                     let buf = buf.slice((from - start) as usize..(to - start) as usize);
                     volume.backing.write_back(from, buf).await?;

@@ -60,6 +60,8 @@ pub(crate) struct Engine {
     pub(crate) recovering: Cell<u64>,
     /// How many these were when it was opened.
     pub(crate) found_blocks: u64,
+    /// The cache was open last in an earlier boot of the machine.
+    pub(crate) power_was_lost: bool,
     pub(crate) opened: Duration,
     pub(crate) commit: Committer,
     /// Slots whose clean granules wait for a backing flush.
@@ -96,6 +98,8 @@ pub(crate) struct Attached {
     pub(crate) detaching: Cell<bool>,
     /// That it goes on without its cache, should that fail.
     pub(crate) divergence: OnceCell<Divergence>,
+    /// What recovery found may be compared with what can be read from its backing device.
+    pub(crate) comparable: bool,
     pub(crate) told: Told,
     pub(crate) idle: WaitList,
 }

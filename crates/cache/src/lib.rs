@@ -17,6 +17,7 @@ mod bring;
 mod clean;
 mod cleaner;
 mod commit;
+mod compare;
 mod diverge;
 mod early;
 mod engine;

@@ -7,22 +7,36 @@ use forebay_block::{Error, Result};
 
 use crate::backing::Backing;
 use crate::engine::{Attached, Engine};
+use crate::plant::{Fault, planted};
 
 impl Engine {
-    /// Notes durably that a flush failed that clients' writes hung on, before any of them is told.
+    /// Notes durably that a flush failed, and whether clients' writes hung on it, before any of them is told.
     pub(crate) async fn note_failed_flush(&self, volume: &Attached) {
-        if volume.backing.take_note() {
-            let _ = self.set_flush_failed(volume.id).await;
+        let hung = volume.backing.take_note();
+        if hung || volume.backing.take_first_failure() {
+            let _ = self.set_flush_failed(volume.id, hung).await;
         }
     }
 
-    async fn set_flush_failed(&self, id: u16) -> Result<()> {
+    async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
         self.change_superblock(|superblock| {
-            for entry in &mut superblock.volumes {
-                entry.flush_failed |= entry.id == id;
+            let mut volumes = superblock.volumes.iter_mut();
+            if let Some(entry) = volumes.find(|entry| entry.id == id) {
+                entry.flush_failed |= clients_hung_on_it;
+                entry.may_show_lost |= !planted(Fault::ForgetFailedFlush);
             }
         })
         .await
+    }
+
+    /// Whether what can be read from a volume's backing device may be lost with its next power loss, although it was flushed
+    /// meanwhile: a flush failed, or may have failed as its process died, and what recovery found to be dirty has not been
+    /// written again since.
+    pub(crate) fn may_show_lost(&self, id: u16) -> bool {
+        let superblock = self.superblock.borrow();
+        let known = superblock.volumes.iter().find(|known| known.id == id);
+        let told = known.is_some_and(|known| known.may_show_lost);
+        self.recovering.get() > 0 && (told || !self.power_was_lost)
     }
 
     /// Before a volume is attached: what an earlier process left in its backing device's cache is flushed if `needed`, or if a
@@ -46,7 +60,7 @@ impl Engine {
             let flushed = backing.flush().await;
             if let Err(error) = flushed {
                 if !failed {
-                    self.set_flush_failed(id).await?;
+                    self.set_flush_failed(id, true).await?;
                 }
                 let what = "what was written before may be lost";
                 return Err(Error::context(error, format!("volume {name:?}: {what}")));

@@ -21,6 +21,7 @@ use crate::geometry::Geometry;
 use crate::integrity::Scrubber;
 use crate::lock::LockTable;
 use crate::options::{CacheOptions, Devices, Mode};
+use crate::plant::{Fault, planted};
 use crate::queue::Entry;
 use crate::reclaim::Reclaimer;
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
@@ -86,6 +87,7 @@ impl Cache {
             scrubber: Scrubber::default(),
             recovering: Cell::new(0),
             found_blocks: report.doubtful_blocks,
+            power_was_lost: report.power_was_lost || planted(Fault::CompareAfterProcessDeath),
             opened: rt::now(),
             commit: Committer::new(log, None),
             deferred: RefCell::default(),
@@ -214,6 +216,8 @@ impl Cache {
                 left_blocks: engine.recovering.get(),
                 elapsed_ms: u64::try_from((rt::now() - engine.opened).as_millis())
                     .unwrap_or(u64::MAX),
+                compared_bytes: stats.compared_bytes.get(),
+                same_bytes: stats.same_bytes.get(),
             },
             evictions: stats.evictions.get(),
             promotions: stats.promotions.get(),

@@ -22,6 +22,16 @@ pub enum Fault {
     TrustOpen,
     /// Checksums: what is written back is not verified.
     WriteCorruptBack,
+    /// Rule 4: what the backing device has in its own volatile cache counts as what it has.
+    CompareUnflushed,
+    /// Rule 9: and so does what can be read behind a flush that failed,
+    CompareBehindFailedFlush,
+    /// in an earlier process, too,
+    ForgetFailedFlush,
+    /// or in one of this boot that died and told nobody.
+    CompareAfterProcessDeath,
+    /// Rule 4: a block that is found to be as the backing device has it is not looked at granule by granule.
+    CompareFirstGranule,
     /// Rule 4: what was written back before a flush of the backing device failed is believed after a later one.
     TrustAcrossSessions,
     /// Dirty data that was abandoned is forgotten in memory alone.

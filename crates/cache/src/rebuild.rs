@@ -390,6 +390,7 @@ mod tests {
             next_volume: 2,
             volumes: vec![VolumeEntry {
                 flush_failed: false,
+                may_show_lost: false,
                 id: 1,
                 name: "v".into(),
                 epoch: 1,

@@ -51,6 +51,8 @@ impl LostRange {
 pub struct RecoveryReport {
     /// The last shutdown was clean.
     pub clean_shutdown: bool,
+    /// The cache was open last in an earlier boot of the machine.
+    pub power_was_lost: bool,
     /// There was no record at all: the cache is as it was formatted.
     pub never_used: bool,
     /// Blocks that are cached.
@@ -165,6 +167,8 @@ pub(crate) async fn recover(
     let report = RecoveryReport {
         lost_tree_units: tree.lost_units,
         clean_shutdown: replayed.clean,
+        power_was_lost: (replayed.last_open.as_ref())
+            .is_some_and(|(boot_id, _)| *boot_id != options.boot_id),
         never_used: replayed.records + replayed.damaged_records + replayed.unreadable_units == 0,
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,

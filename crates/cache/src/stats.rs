@@ -28,6 +28,8 @@ pub(crate) struct Stats {
     pub(crate) evictions: Counter,
     pub(crate) write_backs: Counter,
     pub(crate) write_back_bytes: Counter,
+    pub(crate) compared_bytes: Counter,
+    pub(crate) same_bytes: Counter,
     pub(crate) write_back_errors: Counter,
     pub(crate) promotions: Counter,
     pub(crate) cache_read_errors: Counter,
@@ -68,6 +70,10 @@ pub struct RecoveryProgress {
     pub left_blocks: u64,
     /// Since the start, milliseconds.
     pub elapsed_ms: u64,
+    /// Bytes of them that were compared with the backing device.
+    pub compared_bytes: u64,
+    /// Of these, bytes that it had already: they were not written back.
+    pub same_bytes: u64,
 }
 
 impl RecoveryProgress {
@@ -179,7 +185,7 @@ pub struct CacheStats {
     pub evictions: u64,
     /// Blocks promoted by reads.
     pub promotions: u64,
-    /// Blocks written back.
+    /// Blocks written back, or found to be as the backing device has them.
     pub write_backs: u64,
     /// Bytes written back.
     pub write_back_bytes: u64,

@@ -11,6 +11,7 @@ use super::*;
 
 mod aftermath;
 mod along;
+mod compare;
 mod damage;
 mod discard;
 mod diverge;

@@ -116,7 +116,7 @@ fn cache(text: &mut Text, status: &Status) {
         ),
         (
             "recovering_blocks",
-            "Blocks that counted as dirty at the start though no record said so, and are not written back yet.",
+            "Blocks that counted as dirty at the start though no record said so, and were not compared with the backing device, and written back where they differ, yet.",
             cache.recovering_blocks,
         ),
         (
@@ -150,6 +150,16 @@ fn cache(text: &mut Text, status: &Status) {
             "cleaned_bytes",
             "Bytes that were written back.",
             cache.cleaned_bytes,
+        ),
+        (
+            "recovery_compared_bytes",
+            "Bytes that counted as dirty at the start though no record said so, and were compared with the backing device.",
+            cache.recovery_compared_bytes,
+        ),
+        (
+            "recovery_same_bytes",
+            "Of these, bytes that it had already.",
+            cache.recovery_same_bytes,
         ),
         ("commits", "Durable writes of metadata.", cache.commits),
         (

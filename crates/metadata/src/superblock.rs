@@ -83,6 +83,8 @@ pub struct VolumeEntry {
     pub identity: u64,
     /// Whether a flush of the backing device failed that clients' writes hung on.
     pub flush_failed: bool,
+    /// Whether any flush of it failed: what can be read from it may be lost with its next power loss, until it is written again.
+    pub may_show_lost: bool,
 }
 
 /// The superblock.
@@ -377,7 +379,7 @@ impl Superblock {
                 2,
                 u16::try_from(volume.name.len()).expect("at most MAX_NAME_BYTES"),
             );
-            entry[4] = u8::from(volume.flush_failed);
+            entry[4] = u8::from(volume.flush_failed) | u8::from(volume.may_show_lost) << 1;
             put_u64(entry, 8, volume.epoch);
             put_u64(entry, 16, volume.size_bytes);
             put_u64(entry, 24, volume.identity);
@@ -441,6 +443,7 @@ impl Superblock {
                         size_bytes: get_u64(entry, 16),
                         identity: get_u64(entry, 24),
                         flush_failed: entry[4] & 1 != 0,
+                        may_show_lost: entry[4] & 2 != 0,
                     }
                 })
                 .collect(),

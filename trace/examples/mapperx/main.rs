@@ -6,6 +6,7 @@
 //! requests a second of a trace that tells neither operations nor times, all of which are taken for writes.
 
 mod bounds;
+mod input;
 #[path = "../study/source.rs"]
 mod source;
 mod trackers;
@@ -16,24 +17,22 @@ use std::time::Duration;
 use forebay_metadata::tree::Adjustment;
 use forebay_policy::{BlockId, BlockSizes, TwoLevel};
 use forebay_trace::sim::{CacheModel, Change, Changed, Costs, Fill, Simulated, WriteBack};
-use forebay_trace::stats::{Stats, StatsOptions};
-use forebay_trace::{Op, Request, Volumes};
+use forebay_trace::{Op, Request};
 use serde_json::{Value, json};
 
 use bounds::{Bound, Log};
-use source::{Outcome, Source};
+use input::{Input, UNIT_BYTES};
+use source::Outcome;
 use trackers::{Block, Cost, Marks, Over, Scope, Trees};
 
 /// The cache's share of the working set, percent.
 const CACHE_PERCENT: u64 = 10;
-/// The smallest block.
-const UNIT_BYTES: u64 = 32 << 10;
+/// A cache knows this many volumes; of a trace with more, all are laid one behind another.
+const MAX_VOLUMES: usize = 64;
 /// The tree warms up until this much of the trace's writes have been served, percent.
 const WARM_UP_PERCENT: u64 = 20;
 /// Crashes at these parts of the trace, percent.
 const CRASHES_PERCENT: std::ops::RangeInclusive<u64> = 30..=100;
-/// A cache knows this many volumes; of a trace with more, all are laid one behind another.
-const MAX_VOLUMES: usize = 64;
 /// Target ratios, as 10 to the power of minus this.
 const NINES: [f64; 3] = [2.0, 3.0, 4.0];
 
@@ -53,7 +52,7 @@ fn run(job: &str) -> Outcome<Value> {
     let percents = job["dirty_percents"].as_array();
     let percents = percents.ok_or("the job has no dirty_percents")?;
     let percents: Vec<u64> = percents.iter().filter_map(Value::as_u64).collect();
-    let input = Input::read(&job)?;
+    let input = Input::read(&job, MAX_VOLUMES)?;
     let runs: Vec<Value> = percents
         .iter()
         .map(|percent| one(&input, *percent))
@@ -68,82 +67,6 @@ fn run(job: &str) -> Outcome<Value> {
         "working_set_bytes": input.working_set_bytes,
         "runs": runs,
     }))
-}
-
-/// A trace in memory.
-struct Input {
-    requests: Vec<Request>,
-    writes: u64,
-    write_bytes: u64,
-    working_set_bytes: u64,
-    /// By volume, blocks of the smallest size.
-    blocks: BTreeMap<u16, u64>,
-}
-
-impl Input {
-    fn read(job: &Value) -> Outcome<Self> {
-        let mut source = Source::open(job)?;
-        let as_writes = job["as_writes"].as_f64();
-        let mut stats = Stats::new(StatsOptions::default());
-        let (mut requests, mut batch) = (Vec::new(), Vec::new());
-        while source.fill(&mut batch)? {
-            batch.retain(|request| matches!(request.op, Op::Read | Op::Write));
-            stats.add(&batch);
-            requests.append(&mut batch);
-        }
-        let mut latest = 0;
-        for (nth, request) in requests.iter_mut().enumerate() {
-            if let Some(rate) = as_writes {
-                request.op = Op::Write;
-                request.time_ns = (nth as f64 / rate * 1e9) as u64;
-            }
-            latest = request.time_ns.max(latest);
-            request.time_ns = latest;
-        }
-        let mut ends = BTreeMap::new();
-        for request in &requests {
-            let end = ends.entry(request.volume).or_insert(0);
-            *end = request.end_bytes().max(*end);
-        }
-        let mut names = Volumes::new();
-        for number in 0..=ends.keys().copied().max().unwrap_or(0) {
-            let _ = names.number(&number.to_string());
-        }
-        let working_set_bytes = stats.summary(&names).working_set_bytes();
-        if ends.len() > MAX_VOLUMES {
-            ends = lay_out(&mut requests, &ends);
-        }
-        let writes = requests.iter().filter(|request| request.op == Op::Write);
-        let write_bytes = writes
-            .clone()
-            .map(|request| u64::from(request.len_bytes))
-            .sum();
-        let writes = writes.count() as u64;
-        let blocks = ends.into_iter();
-        let blocks = blocks.map(|(volume, end)| (volume as u16, end.div_ceil(UNIT_BYTES)));
-        Ok(Self {
-            requests,
-            writes,
-            write_bytes,
-            working_set_bytes,
-            blocks: blocks.collect(),
-        })
-    }
-}
-
-/// Puts all volumes one behind another.
-fn lay_out(requests: &mut [Request], ends: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
-    let mut at = 0;
-    let mut starts = HashMap::new();
-    for (volume, end) in ends {
-        starts.insert(*volume, at);
-        at += end.next_multiple_of(1 << 20);
-    }
-    for request in requests {
-        request.offset_bytes += starts[&request.volume];
-        request.volume = 0;
-    }
-    BTreeMap::from([(0, at)])
 }
 
 fn model(capacity_bytes: u64) -> CacheModel {

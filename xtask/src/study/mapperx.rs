@@ -1,6 +1,7 @@
 //! `cargo xtask study mapperx`: what a crash has written back, and what knowing it costs; with `--timing`, what
 //! writes wait for.
 
+mod engine;
 mod page;
 mod result;
 mod timing;
@@ -15,9 +16,12 @@ use super::jobs::{in_parallel, shared_folder};
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
 use crate::claims::Report;
-use result::{DIRTY_PERCENTS, Simulation, Trace, claims};
+use result::{Crash, DIRTY_PERCENTS, Simulation, Trace, claims};
 
 const QUICK_REQUESTS: u64 = 100_000;
+/// The engine serves so many requests of a trace at most, and keeps what they write.
+const ENGINE_REQUESTS: u64 = 100_000;
+const QUICK_ENGINE_REQUESTS: u64 = 10_000;
 
 /// What the study takes.
 #[derive(Debug, Args)]
@@ -125,13 +129,28 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
         root,
         &["--package", "forebay-trace", "--example", "mapperx"],
     )?;
+    let engine = built_program(
+        root,
+        &["--package", "forebay-tests", "--example", "recovery"],
+    )?;
     let commit = commit(root)?;
     let jobs = jobs(root, options.quick);
     if jobs.is_empty() {
         return Ok(true);
     }
     let traces = in_parallel(&jobs, |job| job.title, |job| simulate(&program, job));
-    let traces: Vec<Trace> = traces.into_iter().collect::<Outcome<_>>()?;
+    let mut traces: Vec<Trace> = traces.into_iter().collect::<Outcome<_>>()?;
+    let counting: Vec<usize> = (0..traces.len())
+        .filter(|nth| traces[*nth].counts())
+        .collect();
+    let served = in_parallel(
+        &counting,
+        |nth| jobs[*nth].title,
+        |nth| serve(&engine, &jobs[*nth], options.quick),
+    );
+    for (nth, crashes) in counting.iter().zip(served) {
+        traces[*nth].crashes = crashes?;
+    }
     let report = Report {
         quick: options.quick,
         claims: claims(&traces),
@@ -197,5 +216,23 @@ fn simulate(program: &Path, job: &Job) -> Outcome<Trace> {
         title: job.title,
         as_writes: job.as_writes,
         result: result.map_err(|error| format!("{}: {error}", job.title))?,
+        crashes: Vec::new(),
     })
+}
+
+/// The same by the engine, with the first requests of the trace.
+fn serve(program: &Path, job: &Job, quick: bool) -> Outcome<Vec<Crash>> {
+    let most = if quick {
+        QUICK_ENGINE_REQUESTS
+    } else {
+        ENGINE_REQUESTS
+    };
+    let mut shorter = job.job.clone();
+    let limit = shorter["limit"].as_u64().unwrap_or(u64::MAX);
+    shorter["limit"] = json!(limit.min(most));
+    let mut command = std::process::Command::new(program);
+    command.arg(shorter.to_string());
+    let mut served = json_of(&run_for_output(command)?)?;
+    let crashes: Result<Vec<Crash>, _> = serde_json::from_value(served["crashes"].take());
+    crashes.map_err(|error| format!("{}: {error}", job.title))
 }

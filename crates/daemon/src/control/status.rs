@@ -120,6 +120,12 @@ pub struct CacheStatus {
     /// Time until they are written back, milliseconds, if it goes on as it did; none if nobody can tell yet.
     #[serde(default)]
     pub recovering_ms: Option<u64>,
+    /// Bytes of those blocks that were compared with the backing device.
+    #[serde(default)]
+    pub recovery_compared_bytes: u64,
+    /// Of these, bytes that it had already, so that they were not written back.
+    #[serde(default)]
+    pub recovery_same_bytes: u64,
     /// How the cache knows what was overwritten in place: `exact`, `abt` or `none`.
     #[serde(default)]
     pub dirty_tracking: String,
@@ -453,6 +459,8 @@ pub(crate) fn example() -> Status {
             recovered_blocks: 40,
             recovering_blocks: 10,
             recovering_ms: Some(1500),
+            recovery_compared_bytes: 1 << 20,
+            recovery_same_bytes: 1 << 19,
             dirty_tracking: "abt".into(),
             tree_persists: 7,
             tree_written_bytes: 7 << 12,

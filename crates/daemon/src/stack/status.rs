@@ -132,6 +132,8 @@ fn cache_status(
         recovered_blocks: stats.recovery.found_blocks,
         recovering_blocks: stats.recovery.left_blocks,
         recovering_ms: stats.recovery.left_ms(),
+        recovery_compared_bytes: stats.recovery.compared_bytes,
+        recovery_same_bytes: stats.recovery.same_bytes,
         dirty_tracking: stats.dirty_tracking.to_string(),
         tree_persists: tree.persists,
         tree_written_bytes: tree.bytes,

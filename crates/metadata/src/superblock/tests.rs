@@ -165,6 +165,7 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
     let mut superblock = plan(1 << 30, None, 32768).expect("fits");
     superblock.volumes.push(VolumeEntry {
         flush_failed: true,
+        may_show_lost: true,
         id: 5,
         name: "db".into(),
         epoch: 9,

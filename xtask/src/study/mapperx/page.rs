@@ -1,5 +1,6 @@
 //! The page: docs/results/mapperx.md.
 
+use super::engine::{self, times};
 use super::result::{DIRTY_PERCENTS, MOST, Row, Run, Trace, all_over_dirty, median_and_most};
 use crate::claims::Report;
 use crate::study::table::{Table, number, percent, size};
@@ -34,8 +35,12 @@ const WAYS: [(&str, Option<f64>, &str); 15] = [
     ("recency", Some(2.0), "*recency in hindsight, 0.01*"),
 ];
 
+const ANSWER: &str = "\
+After a crash, what no record calls dirty and a mark or the bit-tree cannot rule out *may be dirty*. The next process reads it from both devices, and *writes back* what differs ([durability.md](../durability.md), \"What may be dirty is compared\"). The rows *engine* count what that wrote. The others count, in a simulation of the tree alone, the blocks that may be dirty: what recovery reads, and what earlier versions wrote back, for whom the bar failed.
+";
+
 const BOUNDS: &str = "\
-Medians of blocks written back over dirty blocks. At a ratio of 0.01 a tracker writes once in a hundred client writes, so that it must have marked, each time, nearly all of the clean blocks that the next hundred turn dirty, or somebody waits beyond the ratio. With few dirty blocks most writes turn one dirty (the row *exact* of each trace says how many), and those that do are, by the way in which dirty blocks are held down, those that were not written to lately.
+Medians of blocks that may be dirty over dirty blocks. At a ratio of 0.01 a tracker writes once in a hundred client writes, so that it must have marked, each time, nearly all of the clean blocks that the next hundred turn dirty, or somebody waits beyond the ratio. With few dirty blocks most writes turn one dirty (the row *exact* of each trace says how many), and those that do are, by the way in which dirty blocks are held down, those that were not written to lately.
 *Foresight* is what this costs who knows them; what lies between it and ours is the price of not knowing. *Recency in hindsight* is what it costs who guesses by the time of the last write, and was told how far to go.";
 
 /// By hand, since what was tried is not in the tree any more.
@@ -53,14 +58,14 @@ A write-back cache of 10% of the trace's working set is simulated that keeps no 
 the least recently written dirty blocks are written back, with what the engine would write back beside them, until at most 5, 20 or 50% of the cached blocks are dirty. Beside the cache stand the ways to know after a crash what was dirty;
 those with a tree run the `metadata` crate's own code, with one tree a volume if nothing else is said, degree 4, 7 levels below the root (16,384 leaves), written in units of 4 KiB. (A trace with more than 64 volumes, which is what a cache knows, has them laid one behind another.)
 
-- A *crash* falls at 30, 32, ... 100% of the trace. **Written back** is the number of cached blocks that the next process would write back; *of dirty* is that over the blocks that were dirty, *of cached* over all that were cached.
+- A *crash* falls at 30, 32, ... 100% of the trace. **May be dirty** is the number of cached blocks that the next process takes for dirty, and compares or writes back; *of dirty* is that over the blocks that were dirty, *of cached* over all that were cached.
 - **Metadata** is the units written over the client's writes, of all rounds: those that a client waited for, those that refine, coarsen or unmark. The first 20% of the writes are the warm-up, and apart. *Of bytes* is the same in bytes, 4 KiB for each of them. *Waited* are client writes that waited for a round.
 - **ours**, **Algorithm 1**: the tree with our adjustment and with the paper's, at a target ratio of 0.01, 0.001 or 0.0001. Both write what nobody waits for only as far as the ratio allows; they differ in what they want to have written. The constants of our adjustment were chosen on CloudPhysics, MSN-FS and smartphone, with 5 and 20% dirty. Announced is a write to a block that is cached and clean. A new block needs no announcement: its record, which has
   to be written anyway, says that it is dirty. (A record that says so counts for a second after the block was written back, since the one that calls it clean waits for room in a batch.)
 - **over places**: the same tree over the places of the cache, which is where the engine has it ([format.md](../format.md), \"The bit-tree\"): there one tree serves all volumes, and with caches as small as these a leaf is a place, of 32K. What it learns of a place is of the blocks that were there, and neighbours in it need not be neighbours in the volume.
 - **every write**: as in the paper, where the mapping says nothing of that: each write that turns a block dirty is announced, those that place a new block too.
 - **marks** is what the log does today: writes in place are announced by a mark for 64 blocks, cleared after three seconds of quiet. There is no ratio that it keeps.
-- **exact**: a write of metadata for each client write that turns a block dirty. **none**: everything that is cached is written back, 100% of cached, for no metadata.
+- **exact**: a write of metadata for each client write that turns a block dirty. **none**: everything that is cached may be dirty, 100% of cached, for no metadata (dm-cache writes it back).
 - *foresight* and *recency in hindsight* are bounds, counted on the same runs; no cache can have either. Both know single blocks, write any number of marks at once, and remember everything. *Foresight* writes once in 100 client writes, each time what is dirty and what will be announced in the next 100, so that nobody waits; one that also chose its moments could do a little better.
   *Recency* keeps the blocks marked that turned clean last, the fewest with which the whole run keeps the ratio. Where no number keeps it, everything that was ever dirty stays marked, and its ratio is in bold: it never foresees the first announcement of a block.
 - A trace that tells no operations is taken for writes altogether, which no cache sees; one that tells no times either is given so many requests a second as its publisher's words come to. Reads that bring in clean blocks are missing there.
@@ -76,7 +81,7 @@ pub(super) fn render(header: &Header, report: &Report<Trace>) -> String {
     } = header;
     let traces = &report.rows;
     let mut text = format!(
-        "# The bit-tree: what a crash has written back (MapperX, the counting half)\n\nWritten by `cargo xtask study mapperx`, which took {minutes:.0} min; no figure is typed by hand but those under \"What was tried\". Commit {commit}, {date}. Everything is counted, and the same on any machine.\n"
+        "# The bit-tree: what a crash costs (MapperX, the counting half)\n\nWritten by `cargo xtask study mapperx`, which took {minutes:.0} min; no figure is typed by hand but those under \"What was tried\". Commit {commit}, {date}. Everything is counted, and the same on any machine.\n"
     );
     if report.quick {
         text +=
@@ -86,6 +91,7 @@ pub(super) fn render(header: &Header, report: &Report<Trace>) -> String {
         text += &format!("\n## {title}\n\n{}\n", body.trim_end());
     };
     section("The answer", &answer(report));
+    section("In the engine", &engine::section(traces));
     section("What could be", &bounds(report));
     section("What was tried", TRIED);
     section("How", HOW);
@@ -98,7 +104,7 @@ pub(super) fn render(header: &Header, report: &Report<Trace>) -> String {
     section("All traces that count", &{
         let both: Vec<&Trace> = traces.iter().filter(|trace| trace.counts()).collect();
         format!(
-            "Blocks written back over dirty blocks, median and worst over traces and crashes.\n\nTraces that tell which requests are writes:\n\n{}\nTraces taken for writes:\n\n{}\nAll:\n\n{}",
+            "Blocks that may be dirty over dirty blocks, median and worst over traces and crashes.\n\nTraces that tell which requests are writes:\n\n{}\nTraces taken for writes:\n\n{}\nAll:\n\n{}",
             overview(&counting(false)),
             overview(&counting(true)),
             overview(&both)
@@ -126,9 +132,10 @@ fn answer(report: &Report<Trace>) -> String {
         .filter(|claim| claim.name.ends_with("median"))
     {
         lines.push(format!(
-            "- {}: {:.2} times the dirty blocks at a ratio of 0.01 ({}): {}.",
+            "- {}: {:.2} times {} at a ratio of 0.01 ({}): {}.",
             claim.name,
             claim.ours,
+            claim.unit.trim_start_matches("of "),
             claim.bar,
             if claim.holds { "holds" } else { "**fails**" }
         ));
@@ -164,6 +171,7 @@ fn answer(report: &Report<Trace>) -> String {
             "- Worst of ours at 0.01: {most:.1} times the dirty blocks ({title}, {dirty}% dirty)."
         ));
     }
+    lines.insert(0, ANSWER.into());
     lines.push("- The paper's own figure (0.6% of dm-cache's recovery on `proj` at 0.01) is of a trace that is not here.".into());
     lines.join("\n")
 }
@@ -254,13 +262,6 @@ fn overview(traces: &[&Trace]) -> String {
     table.0
 }
 
-fn times(value: f64) -> String {
-    match value {
-        small if small < 100.0 => format!("{small:.2}"),
-        large => format!("{large:.0}"),
-    }
-}
-
 fn trace_table(trace: &Trace) -> String {
     let result = &trace.result;
     let mut text = format!(
@@ -290,7 +291,7 @@ fn trace_table(trace: &Trace) -> String {
         );
         let mut table = Table::new(&[
             "tracking",
-            "written back, of cached: median",
+            "may be dirty, of cached: median",
             "worst",
             "of dirty: median",
             "worst",

@@ -1,0 +1,104 @@
+//! After a crash: what is only presumed to be dirty is compared with what the backing device has, and only what differs is
+//! written back.
+//!
+//! Where no record calls a block dirty, and a mark, the bit-tree or the want of either does, most blocks are as the backing
+//! device has them: how many, depends on how few writes of metadata their dirty state may cost (docs/results/mapperx.md). Who
+//! writes all of them back writes many times what was dirty. Who reads both first writes what was.
+//!
+//! Rule 4 holds if equal bytes on the backing device stay there. They are compared only behind a flush of ours (a server that loses power
+//! shows, and loses, what another process wrote and did not flush), and never where a flush may have failed since they were
+//! written: what it lost may be shown until power is lost (rule 9). So not after a failed flush of this process, nor after one that the
+//! superblock tells of, nor behind a process that died in this boot of the machine, whose flush in flight nobody saw end.
+//! docs/durability.md, "What may be dirty is compared".
+
+use std::ops::Range;
+
+use forebay_block::Buf;
+use forebay_policy::BlockId;
+
+use crate::engine::{Attached, Engine};
+use crate::map::RECOVERED;
+use crate::plant::{Fault, planted};
+
+/// Bytes of a block: its slot, where in it they begin, and where they lie on the backing device.
+pub(crate) type Run = (BlockId, u32, Range<u64>);
+/// The same without where in the slot.
+pub(crate) type OnBacking = (BlockId, Range<u64>);
+
+impl Engine {
+    /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must be written there.
+    pub(crate) async fn what_differs(
+        &self,
+        volume: &Attached,
+        runs: &[Run],
+        buf: &Buf,
+    ) -> Vec<OnBacking> {
+        let is_presumed = |run: &Run| self.map.borrow().has(run.0, RECOVERED);
+        let mut wanted = Vec::with_capacity(runs.len());
+        for alike in runs.chunk_by(|one, next| is_presumed(one) == is_presumed(next)) {
+            let all = alike.iter().map(|(slot, _, at)| (*slot, at.clone()));
+            if !is_presumed(&alike[0]) {
+                wanted.extend(all);
+                continue;
+            }
+            let (from, to) = (alike[0].2.start, alike[alike.len() - 1].2.end);
+            let ours =
+                buf.slice((from - runs[0].2.start) as usize..(to - runs[0].2.start) as usize);
+            match self.what_backing_has(volume, from, to).await {
+                Some(theirs) => {
+                    let before = wanted.len();
+                    for run in alike {
+                        self.add_unequal(run, from, &ours, &theirs, &mut wanted);
+                    }
+                    let unequal = wanted[before..].iter().map(|(_, at)| at.end - at.start);
+                    self.stats.compared_bytes.add(to - from);
+                    self.stats.same_bytes.add(to - from - unequal.sum::<u64>());
+                }
+                // It may take writes where it gives nothing.
+                None => wanted.extend(all),
+            }
+        }
+        wanted
+    }
+
+    /// What lies on the backing device, if it can be had and cannot be lost any more.
+    async fn what_backing_has(&self, volume: &Attached, from: u64, to: u64) -> Option<Buf> {
+        let backing = &volume.backing;
+        if !volume.comparable {
+            return None;
+        }
+        if !backing.has_flushed() {
+            self.flush_backing(volume).await.ok()?;
+        }
+        let theirs = Buf::scratch((to - from) as usize);
+        let read = backing.read_back(from, theirs.clone()).await;
+        let holds = backing.has_flushed() && backing.shows_what_it_has();
+        (holds && read.is_ok()).then_some(theirs)
+    }
+
+    /// Adds the granules of a run that are not the same in both; `start` is where the buffers begin on the backing device.
+    fn add_unequal(
+        &self,
+        run: &Run,
+        start: u64,
+        ours: &Buf,
+        theirs: &Buf,
+        wanted: &mut Vec<OnBacking>,
+    ) {
+        let (slot, _, at) = run;
+        let class = self.map.borrow().slot(*slot).class;
+        let granule = self.geometry.granule_bytes(class);
+        for from in at.clone().step_by(granule as usize) {
+            let to = (from + granule).min(at.end);
+            let piece = (from - start) as usize..(to - start) as usize;
+            let skip = planted(Fault::CompareFirstGranule) && from != at.start;
+            if skip || ours.slice(piece.clone()).equals(&theirs.slice(piece)) {
+                continue;
+            }
+            match wanted.last_mut() {
+                Some((last, before)) if *last == *slot && before.end == from => before.end = to,
+                _ => wanted.push((*slot, from..to)),
+            }
+        }
+    }
+}
