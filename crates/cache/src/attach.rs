@@ -123,7 +123,7 @@ impl Cache {
         engine
             .flush_what_was_left(name, id, &backing, needed)
             .await?;
-        let may_show_lost = engine.may_show_lost(id);
+        let may_show_lost = engine.may_show_lost(known.as_ref(), options.epoch);
         let identity = info.identity.unwrap_or(0);
         engine
             .check_identity(name, known.as_ref(), identity, &options)
@@ -173,7 +173,7 @@ impl Cache {
             in_flight: Cell::new(0),
             detaching: Cell::new(false),
             divergence: OnceCell::new(),
-            comparable: !may_show_lost,
+            may_show_lost: Cell::new(may_show_lost),
             told: Told::default(),
             idle: WaitList::new(),
         });
@@ -419,7 +419,12 @@ impl Engine {
             let start = u32::try_from(start).expect("in a block");
             let end = old.next_multiple_of(granule).min(size);
             // What is read becomes a part of a clean granule, which claims that it is durable there.
-            backing.flush().await?;
+            if let Err(error) = backing.flush().await {
+                let _ = self
+                    .set_flush_failed(known.id, backing.owes_clients())
+                    .await;
+                return Err(error);
+            }
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
             backing.device.read(old, buf.clone()).await?;
             let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");

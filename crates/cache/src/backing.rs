@@ -32,8 +32,8 @@ pub(crate) struct Backing {
     session: Cell<u64>,
     /// The volume was given up: nothing more is sent to the device.
     given_up: Cell<bool>,
-    /// The superblock says that a flush failed.
-    failure_noted: Cell<bool>,
+    /// A write or a flush failed: what it was to write may be read all the same, until the device loses power.
+    failed_once: Cell<bool>,
     /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
     to_be_noted: Cell<bool>,
     /// One flush at a time: of two, the one that is told of lost data may be answered last.
@@ -73,7 +73,7 @@ impl Backing {
             clients: [Cell::new(written), Cell::new(written), Cell::new(0)],
             session: Cell::new(0),
             given_up: Cell::new(false),
-            failure_noted: Cell::new(false),
+            failed_once: Cell::new(false),
             to_be_noted: Cell::new(false),
             flushing: Semaphore::new(1),
             failed: RefCell::new(None),
@@ -118,14 +118,9 @@ impl Backing {
         debug_assert!(first.is_ok(), "it is asked for once");
     }
 
-    /// Whether no flush has failed: behind one that has, what can be read may be what it lost.
+    /// Whether no write and no flush has failed: behind one that has, what can be read may be what it lost.
     pub(crate) fn shows_what_it_has(&self) -> bool {
-        self.session.get() == 0 || planted(Fault::CompareBehindFailedFlush)
-    }
-
-    /// Whether a flush has failed and nobody noted that yet. Told once.
-    pub(crate) const fn take_first_failure(&self) -> bool {
-        self.session.get() > 0 && !self.failure_noted.replace(true)
+        !self.failed_once.get() || planted(Fault::CompareBehindFailure)
     }
 
     /// Whether the next process is to be told of a failed flush. Told once.
@@ -215,6 +210,8 @@ impl Backing {
             count_client(clients_started);
             count_client(clients_completed);
         }
+        self.failed_once
+            .set(self.failed_once.get() || result.is_err());
         result?;
         if durable && !by_itself && !Site::here().lacks(Part::Step) {
             self.flush().await?;
@@ -257,6 +254,7 @@ impl Backing {
             let name = self.device.info().name;
             tracing::error!(device = name, error = %error.report(), "a flush of the backing device failed");
             self.session.set(self.session.get() + 1);
+            self.failed_once.set(true);
             if !self.owes_clients() {
                 let what =
                     format!("a flush of {name} failed: what was written back is written again");

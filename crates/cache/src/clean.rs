@@ -18,7 +18,7 @@ use crate::bring::Spread;
 use crate::compare::{OnBacking, Run};
 use crate::engine::{Attached, Engine};
 use crate::geometry::Block;
-use crate::map::{CLEANED, CLEANING, LIVE, REWRITTEN};
+use crate::map::{CLEANED, CLEANING, COMPARED, LIVE, Map, REWRITTEN};
 use crate::plant::{Fault, planted};
 
 /// Blocks written back between two flushes of the backing device.
@@ -43,6 +43,18 @@ struct WrittenBack {
     result: Result<()>,
 }
 
+/// What was written to a block until now is not counted as written meanwhile. But it is not what recovery found.
+pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
+    if map.has(slot, REWRITTEN) {
+        let compared = if planted(Fault::CompareChanged) {
+            0
+        } else {
+            COMPARED
+        };
+        map.clear_flags(slot, REWRITTEN | compared);
+    }
+}
+
 impl Engine {
     /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to
     /// meanwhile. Dirty blocks go back on the queue.
@@ -53,6 +65,7 @@ impl Engine {
         slots: &[BlockId],
         width: usize,
     ) -> Result<()> {
+        self.flush_before_comparing(slots).await;
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
         let windows = self.by_window(slots);
         for chunk in windows.chunks(width) {
@@ -76,6 +89,12 @@ impl Engine {
                 }
                 None => Err(ErrorKind::ShuttingDown.into()),
             };
+            let failed = |done: &WrittenBack| done.volume == volume && done.result.is_err();
+            if results.iter().any(failed)
+                && let Some(attached) = self.volume_by_id(volume)
+            {
+                self.note_failure(&attached).await;
+            }
             for done in results.iter_mut().filter(|done| done.volume == volume) {
                 let flushed = match &flushed {
                     // A flush failed in between: what was written before may be gone.
@@ -91,6 +110,7 @@ impl Engine {
                 error.get_or_insert(found);
             }
         }
+        self.forget_failures().await;
         self.cleaners.ended.wake_all();
         error.map_or(Ok(()), Err)
     }
@@ -154,7 +174,7 @@ impl Engine {
             let shift = (region - first) * geometry.region_granule_count();
             let granules = part.granules & geometry.gather(chosen >> shift, span);
             if granules != 0 {
-                map.clear_flags(part.slot, REWRITTEN);
+                forget_rewrite(&mut map, part.slot);
                 map.add_flags(part.slot, CLEANING);
                 parts.push(Part { granules, ..part });
             }

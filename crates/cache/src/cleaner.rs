@@ -16,6 +16,7 @@ use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, Look, Turn, Whose};
 
 use crate::clean::BATCH;
+use crate::clean::forget_rewrite;
 use crate::engine::{Attached, Engine};
 use crate::integrity::Sums;
 use crate::map::{LIVE, Map, REWRITTEN, Slot};
@@ -287,7 +288,7 @@ impl Engine {
                     map.requeue_dirty(slot);
                 } else if entry.has(REWRITTEN) && turn.spare {
                     // Written to since the hand came by last: it may be again before it comes next.
-                    map.clear_flags(slot, REWRITTEN);
+                    forget_rewrite(&mut map, slot);
                     map.requeue_dirty(slot);
                 } else {
                     slots.push(slot);

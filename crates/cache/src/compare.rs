@@ -7,8 +7,9 @@
 //!
 //! Rule 4 holds if equal bytes on the backing device stay there. They are compared only behind a flush of ours (a server that loses power
 //! shows, and loses, what another process wrote and did not flush), and never where a flush may have failed since they were
-//! written: what it lost may be shown until power is lost (rule 9). So not after a failed flush of this process, nor after one that the
-//! superblock tells of, nor behind a process that died in this boot of the machine, whose flush in flight nobody saw end.
+//! written: what it lost may be shown until power is lost (rule 9). So not after a failed flush or write of this process, nor after one that
+//! the superblock tells of, nor behind a process that died in this boot of the machine, whose flush in flight nobody saw end. And only what
+//! a record calls clean, and nobody has written to since: that was on the backing device once, durably.
 //! docs/durability.md, "What may be dirty is compared".
 
 use std::ops::Range;
@@ -17,7 +18,7 @@ use forebay_block::Buf;
 use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine};
-use crate::map::RECOVERED;
+use crate::map::{COMPARED, REWRITTEN};
 use crate::plant::{Fault, planted};
 
 /// Bytes of a block: its slot, where in it they begin, and where they lie on the backing device.
@@ -26,6 +27,30 @@ pub(crate) type Run = (BlockId, u32, Range<u64>);
 pub(crate) type OnBacking = (BlockId, Range<u64>);
 
 impl Engine {
+    /// Before blocks are written back: so that what is read from their backing device cannot be lost any more.
+    pub(crate) async fn flush_before_comparing(&self, slots: &[BlockId]) {
+        let mut volumes: Vec<u16> = {
+            let map = self.map.borrow();
+            let compared = slots.iter().filter(|slot| map.has(**slot, COMPARED));
+            compared.map(|slot| map.volume(*slot)).collect()
+        };
+        volumes.sort_unstable();
+        volumes.dedup();
+        for volume in volumes {
+            if let Some(volume) = self.volume_by_id(volume)
+                && Self::is_comparable(&volume)
+                && !volume.backing.has_flushed()
+            {
+                // Where it fails nothing is compared.
+                let _ = self.flush_backing(&volume).await;
+            }
+        }
+    }
+
+    fn is_comparable(volume: &Attached) -> bool {
+        !volume.may_show_lost.get() && volume.backing.shows_what_it_has()
+    }
+
     /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must be written there.
     pub(crate) async fn what_differs(
         &self,
@@ -33,29 +58,26 @@ impl Engine {
         runs: &[Run],
         buf: &Buf,
     ) -> Vec<OnBacking> {
-        let is_presumed = |run: &Run| self.map.borrow().has(run.0, RECOVERED);
+        // What is written to meanwhile is not written back either.
+        let is_compared = |run: &Run| {
+            let map = self.map.borrow();
+            map.has(run.0, COMPARED) && !map.has(run.0, REWRITTEN)
+        };
         let mut wanted = Vec::with_capacity(runs.len());
-        for alike in runs.chunk_by(|one, next| is_presumed(one) == is_presumed(next)) {
-            let all = alike.iter().map(|(slot, _, at)| (*slot, at.clone()));
-            if !is_presumed(&alike[0]) {
-                wanted.extend(all);
-                continue;
-            }
+        for alike in runs.chunk_by(|one, next| is_compared(one) == is_compared(next)) {
             let (from, to) = (alike[0].2.start, alike[alike.len() - 1].2.end);
+            let theirs = match is_compared(&alike[0]) {
+                true => self.what_backing_has(volume, from, to).await,
+                false => None,
+            };
+            let Some(theirs) = theirs else {
+                wanted.extend(alike.iter().map(|(slot, _, at)| (*slot, at.clone())));
+                continue;
+            };
             let ours =
                 buf.slice((from - runs[0].2.start) as usize..(to - runs[0].2.start) as usize);
-            match self.what_backing_has(volume, from, to).await {
-                Some(theirs) => {
-                    let before = wanted.len();
-                    for run in alike {
-                        self.add_unequal(run, from, &ours, &theirs, &mut wanted);
-                    }
-                    let unequal = wanted[before..].iter().map(|(_, at)| at.end - at.start);
-                    self.stats.compared_bytes.add(to - from);
-                    self.stats.same_bytes.add(to - from - unequal.sum::<u64>());
-                }
-                // It may take writes where it gives nothing.
-                None => wanted.extend(all),
+            for run in alike {
+                self.add_unequal(run, from, &ours, &theirs, &mut wanted);
             }
         }
         wanted
@@ -63,20 +85,16 @@ impl Engine {
 
     /// What lies on the backing device, if it can be had and cannot be lost any more.
     async fn what_backing_has(&self, volume: &Attached, from: u64, to: u64) -> Option<Buf> {
-        let backing = &volume.backing;
-        if !volume.comparable {
+        if !Self::is_comparable(volume) || !volume.backing.has_flushed() {
             return None;
         }
-        if !backing.has_flushed() {
-            self.flush_backing(volume).await.ok()?;
-        }
         let theirs = Buf::scratch((to - from) as usize);
-        let read = backing.read_back(from, theirs.clone()).await;
-        let holds = backing.has_flushed() && backing.shows_what_it_has();
-        (holds && read.is_ok()).then_some(theirs)
+        let read = volume.backing.read_back(from, theirs.clone()).await;
+        (read.is_ok() && Self::is_comparable(volume)).then_some(theirs)
     }
 
-    /// Adds the granules of a run that are not the same in both; `start` is where the buffers begin on the backing device.
+    /// Adds the granules of a run that a record calls dirty, or that are not the same in both; `start` is where the buffers begin on the
+    /// backing device.
     fn add_unequal(
         &self,
         run: &Run,
@@ -85,15 +103,22 @@ impl Engine {
         theirs: &Buf,
         wanted: &mut Vec<OnBacking>,
     ) {
-        let (slot, _, at) = run;
-        let class = self.map.borrow().slot(*slot).class;
-        let granule = self.geometry.granule_bytes(class);
+        let (slot, first, at) = run;
+        let granule = self
+            .geometry
+            .granule_bytes(self.map.borrow().slot(*slot).class);
+        let recorded = self.recorded.borrow().get(slot).copied().unwrap_or(0);
         for from in at.clone().step_by(granule as usize) {
             let to = (from + granule).min(at.end);
             let piece = (from - start) as usize..(to - start) as usize;
-            let skip = planted(Fault::CompareFirstGranule) && from != at.start;
-            if skip || ours.slice(piece.clone()).equals(&theirs.slice(piece)) {
-                continue;
+            let nth = (u64::from(*first) + from - at.start) / granule;
+            if recorded >> nth & 1 == 0 || planted(Fault::CompareRecorded) {
+                self.stats.compared_bytes.add(to - from);
+                let skip = planted(Fault::CompareFirstGranule) && from != at.start;
+                if skip || ours.slice(piece.clone()).equals(&theirs.slice(piece)) {
+                    self.stats.same_bytes.add(to - from);
+                    continue;
+                }
             }
             match wanted.last_mut() {
                 Some((last, before)) if *last == *slot && before.end == from => before.end = to,

@@ -1,7 +1,7 @@
 //! The engine: what the parts of the cache share.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -62,6 +62,8 @@ pub(crate) struct Engine {
     pub(crate) found_blocks: u64,
     /// The cache was open last in an earlier boot of the machine.
     pub(crate) power_was_lost: bool,
+    /// Of blocks that recovery found dirty in a part that no record calls so: what their records do.
+    pub(crate) recorded: RefCell<HashMap<BlockId, u64>>,
     pub(crate) opened: Duration,
     pub(crate) commit: Committer,
     /// Slots whose clean granules wait for a backing flush.
@@ -98,8 +100,8 @@ pub(crate) struct Attached {
     pub(crate) detaching: Cell<bool>,
     /// That it goes on without its cache, should that fail.
     pub(crate) divergence: OnceCell<Divergence>,
-    /// What recovery found may be compared with what can be read from its backing device.
-    pub(crate) comparable: bool,
+    /// The superblock says that what can be read from its backing device may be what that has lost.
+    pub(crate) may_show_lost: Cell<bool>,
     pub(crate) told: Told,
     pub(crate) idle: WaitList,
 }
@@ -296,7 +298,7 @@ impl Engine {
                 return Ok(());
             }
             if let Err(error) = volume.backing.flush().await {
-                self.note_failed_flush(volume).await;
+                self.note_failure(volume).await;
                 return Err(error);
             }
             if !volume.backing.unflushed() {

@@ -3,40 +3,71 @@
 //! Clients are told by their own flushes while the volume stays attached. The superblock remembers it beyond that, so that a
 //! later process, whose flush succeeds, does not take the device's word for what an earlier flush did not cover.
 
+use std::rc::Rc;
+
 use forebay_block::{Error, Result};
+use forebay_metadata::superblock::VolumeEntry;
 
 use crate::backing::Backing;
 use crate::engine::{Attached, Engine};
 use crate::plant::{Fault, planted};
 
 impl Engine {
-    /// Notes durably that a flush failed, and whether clients' writes hung on it, before any of them is told.
-    pub(crate) async fn note_failed_flush(&self, volume: &Attached) {
+    /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before any of them is told.
+    pub(crate) async fn note_failure(&self, volume: &Attached) {
         let hung = volume.backing.take_note();
-        if hung || volume.backing.take_first_failure() {
-            let _ = self.set_flush_failed(volume.id, hung).await;
+        // A cache that has failed cannot note anything, and its device may not even answer.
+        let shows = !volume.backing.shows_what_it_has()
+            && !volume.may_show_lost.get()
+            && self.commit.is_alive();
+        if (hung || shows) && self.set_flush_failed(volume.id, hung).await.is_ok() {
+            volume.may_show_lost.set(true);
         }
     }
 
-    async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
+    /// As [`Engine::note_failure`], before a volume is there, or of one that is being fitted to a new size.
+    pub(crate) async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
         self.change_superblock(|superblock| {
             let mut volumes = superblock.volumes.iter_mut();
             if let Some(entry) = volumes.find(|entry| entry.id == id) {
                 entry.flush_failed |= clients_hung_on_it;
-                entry.may_show_lost |= !planted(Fault::ForgetFailedFlush);
+                entry.may_show_lost |= !planted(Fault::ForgetFailure);
             }
         })
         .await
     }
 
-    /// Whether what can be read from a volume's backing device may be lost with its next power loss, although it was flushed
-    /// meanwhile: a flush failed, or may have failed as its process died, and what recovery found to be dirty has not been
-    /// written again since.
-    pub(crate) fn may_show_lost(&self, id: u16) -> bool {
-        let superblock = self.superblock.borrow();
-        let known = superblock.volumes.iter().find(|known| known.id == id);
-        let told = known.is_some_and(|known| known.may_show_lost);
-        self.recovering.get() > 0 && (told || !self.power_was_lost)
+    /// Before a volume is attached: whether what can be read from its backing device may be lost with that device's next power loss,
+    /// although it was flushed meanwhile. A flush or a write failed, or may have failed as its process died or while it was served without
+    /// this cache, and what recovery presumed to be dirty has not been written again since.
+    pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
+        let told =
+            |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
+        self.recovering.get() > 0 && (!self.power_was_lost || known.is_some_and(told))
+    }
+
+    /// When all that recovery presumed to be dirty has been written back or dropped: earlier failures no longer matter.
+    pub(crate) async fn forget_failures(&self) {
+        if self.recovering.get() > 0 {
+            return;
+        }
+        let over = |volume: &&Rc<Attached>| {
+            volume.may_show_lost.get() && volume.backing.shows_what_it_has()
+        };
+        let over: Vec<Rc<Attached>> =
+            (self.volumes.borrow().values().filter(over).map(Rc::clone)).collect();
+        for volume in over {
+            volume.may_show_lost.set(false);
+            // It is kept where this fails, and costs comparisons.
+            let _ = self
+                .change_superblock(|superblock| {
+                    let mut volumes = superblock.volumes.iter_mut();
+                    if let Some(entry) = volumes.find(|entry| entry.id == volume.id) {
+                        entry.may_show_lost = false;
+                    }
+                })
+                .await;
+        }
     }
 
     /// Before a volume is attached: what an earlier process left in its backing device's cache is flushed if `needed`, or if a

@@ -47,6 +47,8 @@ pub(crate) const LATER: u16 = 2048;
 pub(crate) const MARKED: u16 = 4096;
 /// Counts as dirty since recovery, though no record says so.
 pub(crate) const RECOVERED: u16 = 8192;
+/// What of it no record called dirty then may be compared with the backing device: nobody has written to it since.
+pub(crate) const COMPARED: u16 = 128;
 /// A write to it failed, and then the cache, before a record could say what that left.
 pub(crate) const UNKNOWN: u16 = 16384;
 

@@ -24,12 +24,16 @@ pub enum Fault {
     WriteCorruptBack,
     /// Rule 4: what the backing device has in its own volatile cache counts as what it has.
     CompareUnflushed,
-    /// Rule 9: and so does what can be read behind a flush that failed,
-    CompareBehindFailedFlush,
+    /// Rule 9: and so does what can be read behind a flush or a write that failed,
+    CompareBehindFailure,
     /// in an earlier process, too,
-    ForgetFailedFlush,
+    ForgetFailure,
     /// or in one of this boot that died and told nobody.
     CompareAfterProcessDeath,
+    /// Rule 4: what a record calls dirty is compared as well,
+    CompareRecorded,
+    /// and what was changed since recovery.
+    CompareChanged,
     /// Rule 4: a block that is found to be as the backing device has it is not looked at granule by granule.
     CompareFirstGranule,
     /// Rule 4: what was written back before a flush of the backing device failed is believed after a later one.

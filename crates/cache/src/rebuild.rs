@@ -3,7 +3,7 @@
 //! Blocks are put in as they come, the newest first, so that what overlaps one that is there already is older than it. What
 //! marks, bit-tree and damage say of them is applied when all are there: a mark may be older than the records of its blocks.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use forebay_metadata::log::Log;
 use forebay_metadata::record::MarkState;
@@ -202,6 +202,7 @@ impl Rebuild {
             }
         }
         let (mut stale, mut unrecorded) = (Vec::new(), Vec::new());
+        let mut recorded = HashMap::new();
         // After a clean end the records are exact.
         let ask = !replayed.clean && !tracking.is_exact();
         // A lost record may have been a mark.
@@ -269,6 +270,9 @@ impl Rebuild {
             }
             if dirty != was.dirty && state == MarkState::MaybeDirty {
                 unrecorded.push(slot);
+                if was.dirty != 0 {
+                    recorded.insert(slot, was.dirty);
+                }
             }
         }
         if !tracking.is_exact() {
@@ -291,6 +295,7 @@ impl Rebuild {
             stale,
             zombies: self.zombies,
             unrecorded,
+            recorded,
             tracking,
             sums: self.sums.map(LoadedSums::finish),
             report,

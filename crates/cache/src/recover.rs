@@ -1,6 +1,6 @@
 //! From what is on media to a map in memory.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -98,8 +98,10 @@ pub(crate) struct RecoveredMap {
     pub(crate) stale: Vec<BlockId>,
     /// Slots that hold nothing but whose records are alive: killed before they are free.
     pub(crate) zombies: Vec<Zombie>,
-    /// Slots dirty though no record says so.
+    /// Slots dirty though no record says so,
     pub(crate) unrecorded: Vec<BlockId>,
+    /// and of those of which a record does say so in part, which.
+    pub(crate) recorded: HashMap<BlockId, u64>,
     pub(crate) tracking: Tracking,
     pub(crate) sums: Option<Sums>,
     pub(crate) report: RecoveryReport,
@@ -167,8 +169,11 @@ pub(crate) async fn recover(
     let report = RecoveryReport {
         lost_tree_units: tree.lost_units,
         clean_shutdown: replayed.clean,
-        power_was_lost: (replayed.last_open.as_ref())
-            .is_some_and(|(boot_id, _)| *boot_id != options.boot_id),
+        // What says that a process of this boot was there may be among damaged records.
+        power_was_lost: replayed.damaged_records + replayed.unreadable_units == 0
+            && journal.is_none()
+            && (replayed.last_open.as_ref())
+                .is_some_and(|(boot_id, _)| *boot_id != options.boot_id),
         never_used: replayed.records + replayed.damaged_records + replayed.unreadable_units == 0,
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,

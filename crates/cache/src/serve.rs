@@ -80,7 +80,7 @@ impl BlockDevice for CachedVolume {
         rt::spawn(async move {
             let result = engine.serve(&volume, request).await;
             if result.is_err() {
-                engine.note_failed_flush(&volume).await;
+                engine.note_failure(&volume).await;
             }
             volume.leave();
             done.complete(result);

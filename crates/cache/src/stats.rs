@@ -70,7 +70,7 @@ pub struct RecoveryProgress {
     pub left_blocks: u64,
     /// Since the start, milliseconds.
     pub elapsed_ms: u64,
-    /// Bytes of them that were compared with the backing device.
+    /// Bytes of them that were compared with the backing device, each time.
     pub compared_bytes: u64,
     /// Of these, bytes that it had already: they were not written back.
     pub same_bytes: u64,

@@ -17,7 +17,7 @@ use forebay_metadata::tree::{self, LoadReport, Loaded, Marked, TreeOptions, Tree
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
-use crate::map::{LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
+use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
 
 /// How often the tree is looked after.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -223,7 +223,7 @@ impl Engine {
     pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
         for slot in unrecorded {
             self.note_unrecorded(*slot);
-            self.map.borrow_mut().add_flags(*slot, RECOVERED);
+            self.map.borrow_mut().add_flags(*slot, RECOVERED | COMPARED);
         }
         self.recovering.set(unrecorded.len() as u64);
         let Tracking::Abt(tree) = &self.tracking else {
@@ -244,7 +244,8 @@ impl Engine {
     fn no_longer_recovering(&self, slot: BlockId) {
         let mut map = self.map.borrow_mut();
         if map.has(slot, RECOVERED) {
-            map.clear_flags(slot, RECOVERED);
+            map.clear_flags(slot, RECOVERED | COMPARED);
+            self.recorded.borrow_mut().remove(&slot);
             self.recovering.set(self.recovering.get() - 1);
         }
     }

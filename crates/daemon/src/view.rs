@@ -112,11 +112,17 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             None => "just begun".to_owned(),
         };
         lines.push(format!(
-            "recovery: {} of {} that may be dirty to be compared and written back ({left}); {} of {} were on the backing device",
+            "recovery: {} of {} that may be dirty to be written back ({left}){}",
             cache.recovering_blocks,
             human_count(cache.recovered_blocks, "block"),
-            human_bytes(cache.recovery_same_bytes),
-            human_bytes(cache.recovery_compared_bytes),
+            match cache.recovery_compared_bytes {
+                0 => String::new(),
+                bytes => format!(
+                    "; of {} that were compared, the backing device had {}",
+                    human_bytes(bytes),
+                    human_bytes(cache.recovery_same_bytes)
+                ),
+            }
         ));
     }
     if let Some(failure) = &cache.failure {

@@ -83,7 +83,7 @@ pub struct VolumeEntry {
     pub identity: u64,
     /// Whether a flush of the backing device failed that clients' writes hung on.
     pub flush_failed: bool,
-    /// Whether any flush of it failed: what can be read from it may be lost with its next power loss, until it is written again.
+    /// Whether a write to it or a flush failed, or may have: what can be read from it may be lost with its next power loss.
     pub may_show_lost: bool,
 }
 

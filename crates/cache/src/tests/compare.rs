@@ -198,7 +198,7 @@ fn what_a_backing_device_may_still_lose_is_not_what_it_has() {
 #[test]
 fn what_a_failed_flush_lost_is_written_again_however_it_looks() {
     const AT: u64 = 4 * BLOCK + GRANULE;
-    for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailedFlush), 1)] {
+    for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailure), 1)] {
         let world = crashed(AT);
         // The first comes before the first comparison, the second covers what was written back.
         world.disks()[1].set_faults(FaultPlan {
@@ -249,7 +249,7 @@ fn what_an_earlier_process_lost_is_written_again_however_it_looks() {
             shown: (AT, 2),
         }) as Rc<dyn BlockDevice>
     };
-    for (fault, expected) in [(None, 2), (Some(Fault::ForgetFailedFlush), 1)] {
+    for (fault, expected) in [(None, 2), (Some(Fault::ForgetFailure), 1)] {
         let world = crashed(AT);
         world.disks()[1].set_faults(FaultPlan {
             fail_nth: Some((OpClass::Flush, 2)),
@@ -289,4 +289,223 @@ fn what_an_earlier_process_lost_is_written_again_however_it_looks() {
     world.crash_power(Keep::None);
     recovered_in(10, &world, shows, None);
     assert_eq!(world.disks()[1].peek(AT, 1)[0], 2);
+}
+
+/// A write-through server: its first write to `at` fails, and from then on it shows what that was to write.
+struct WriteThrough {
+    disk: SimDisk,
+    at: u64,
+    shown: Cell<Option<u8>>,
+}
+
+impl BlockDevice for WriteThrough {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            volatile_cache: false,
+            ..self.disk.info()
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let (op, offset, buf) = (request.op, request.offset, request.buf.clone());
+        let covers = |buf: &Buf| (offset..offset + buf.len() as u64).contains(&self.at);
+        if let (Op::Write { .. }, Some(buf), None) = (op, &buf, self.shown.get())
+            && covers(buf)
+        {
+            let mut byte = [0];
+            buf.copy_to((self.at - offset) as usize, &mut byte);
+            self.shown.set(Some(byte[0]));
+            return done.complete(Err(ErrorKind::Io.into()));
+        }
+        let io = self.disk.start(request);
+        let shown =
+            (self.shown.get()).filter(|_| op == Op::Read && buf.as_ref().is_some_and(covers));
+        let at = self.at;
+        rt::spawn(async move {
+            let result = io.await;
+            if let (Some(byte), Some(buf)) = (shown, buf) {
+                buf.slice((at - offset) as usize..(at - offset + GRANULE) as usize)
+                    .fill(byte);
+            }
+            done.complete(result);
+        });
+    }
+}
+
+#[test]
+fn what_a_failed_write_left_behind_is_not_what_the_device_has() {
+    const AT: u64 = 6 * BLOCK + GRANULE;
+    for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailure), 1)] {
+        let world = crashed(AT);
+        let device = |disk| {
+            Rc::new(WriteThrough {
+                disk,
+                at: AT,
+                shown: Cell::new(None),
+            }) as Rc<dyn BlockDevice>
+        };
+        recovered(&world, device, fault);
+        assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
+    }
+}
+
+/// One granule of a block is dirty by its record, and was written back with a flush that failed; the cache ends cleanly, is opened
+/// again, which leaves nothing in doubt, and then power is lost.
+#[test]
+fn what_a_record_calls_dirty_is_not_compared() {
+    const AT: u64 = 6 * BLOCK + GRANULE;
+    for (fault, expected) in [(None, 2), (Some(Fault::CompareRecorded), 1)] {
+        let world = world(31, 4 << 20, 512);
+        run(&world, async move |disks| {
+            make_untracked(&disks).await;
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            for granule in 0..BLOCKS * BLOCK / GRANULE {
+                write(&volume, granule * GRANULE, 1).await;
+            }
+            cache.write_back(None).await.expect("writes back");
+            cache.set_cleaning(Cleaning::Nop);
+            write(&volume, AT, 2).await;
+            // A clean end makes the record exact.
+            cache.close().await.expect("closes");
+        });
+        run(&world, async move |disks| {
+            let options = CacheOptions {
+                cleaning: Cleaning::Nop,
+                ..CacheOptions::new([9; 16])
+            };
+            let (cache, report) = (Cache::open(devices(&disks), options).await).expect("opens");
+            assert_eq!((report.clean_shutdown, report.dirty_blocks), (true, 1));
+            attach(&cache, &disks, Mode::WriteBack).await;
+        });
+        world.crash_power(Keep::None);
+        let shows = |disk| {
+            Rc::new(Showing {
+                disk,
+                shown: (AT, 2),
+            }) as Rc<dyn BlockDevice>
+        };
+        let stats = recovered(&world, shows, fault);
+        assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
+        let recorded = if fault.is_none() { GRANULE } else { 0 };
+        assert_eq!(stats.write_back_bytes, recorded);
+        assert_eq!(stats.recovery.compared_bytes, BLOCKS * BLOCK - recorded);
+    }
+}
+
+/// What a client changed since recovery is not compared: of what it discarded, a device may say now this and now that.
+#[test]
+fn what_was_changed_since_recovery_is_not_compared() {
+    const AT: u64 = 2 * BLOCK + GRANULE;
+    for (fault, expected) in [(None, 3), (Some(Fault::CompareChanged), 1)] {
+        let world = crashed(AT);
+        run(&world, async move |disks| {
+            plant(fault);
+            let options = CacheOptions {
+                cleaning: Cleaning::Nop,
+                ..CacheOptions::new([10; 16])
+            };
+            let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
+            // It shows what the client is about to write.
+            let device = Showing {
+                disk: disks[1].clone(),
+                shown: (AT, 3),
+            };
+            let options = VolumeOptions::new(Mode::WriteBack);
+            let volume = cache.attach("v", Rc::new(device), options).await;
+            let volume = volume.expect("attaches");
+            write(&volume, AT, 3).await;
+            cache.write_back(None).await.expect("writes back");
+            assert_eq!(cache.stats().dirty_blocks, 0);
+            plant(None);
+        });
+        assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
+    }
+}
+
+/// Blocks of several sizes, with granules of several, and a volume that ends within one: what is there in the end is right, and
+/// little of it was written.
+#[test]
+fn blocks_of_any_size_are_compared_to_their_end() {
+    for sizes in [&[4 << 10, 8 << 10, 64 << 10][..], &[16 << 10, 512 << 10]] {
+        let world = world(32, 8 << 20, 512);
+        let mut model = vec![1; VOLUME_BYTES as usize];
+        let ends = [0, 5 * GRANULE, 70 * GRANULE, VOLUME_BYTES - 512];
+        for at in ends {
+            model[at as usize..at as usize + 512].fill(2);
+        }
+        run(&world, async move |disks| {
+            let options = FormatOptions {
+                dirty_tracking: DirtyTracking::None,
+                ..FormatOptions::sizes(sizes, [5; 16])
+            };
+            (format(&devices(&disks), &options).await).expect("formats");
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let mut at = 0;
+            for len in [4096, 8192, 65536, 16384].into_iter().cycle() {
+                let len = len.min(VOLUME_BYTES - at);
+                let buf = Buf::copied(&vec![1; len as usize]);
+                volume.write(at, buf).await.expect("writes");
+                at += len;
+                if at == VOLUME_BYTES {
+                    break;
+                }
+            }
+            cache.write_back(None).await.expect("writes back");
+            cache.set_cleaning(Cleaning::Nop);
+            for at in ends {
+                (volume.write(at, Buf::copied(&[2; 512])).await).expect("writes");
+            }
+            volume.flush().await.expect("flushes");
+        });
+        world.crash_power(Keep::None);
+        let stats = run(&world, async move |disks| {
+            let options = CacheOptions::new([10; 16]);
+            let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
+            attach(&cache, &disks, Mode::WriteBack).await;
+            cache.write_back(None).await.expect("writes back");
+            cache.stats()
+        });
+        let found = world.disks()[1].peek(0, VOLUME_BYTES as usize);
+        assert!(found == model, "{sizes:?}");
+        let written = stats.write_back_bytes;
+        assert!((2048..=4 * 8192).contains(&written), "{sizes:?}: {written}");
+        assert!(stats.recovery.same_bytes > VOLUME_BYTES - 5 * 8192);
+    }
+}
+
+/// The note of a failure goes when all that it may concern has been written again, and comparisons are made again.
+#[test]
+fn the_note_of_a_failure_goes_when_nothing_is_left_of_it() {
+    const AT: u64 = 4 * BLOCK + GRANULE;
+    let world = killed(AT);
+    let noted = async |disks: &[SimDisk]| {
+        let superblock = forebay_metadata::superblock::Superblock::read(&disks[0]).await;
+        superblock.expect("sound").volumes[0].may_show_lost
+    };
+    run(&world, async move |disks| {
+        let options = CacheOptions {
+            accept_journal_loss: true,
+            ..CacheOptions::new([9; 16])
+        };
+        let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        assert!(noted(&disks).await, "the process before it died");
+        while cache.stats().dirty_blocks > 0 {
+            rt::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        assert_eq!(cache.stats().recovery.compared_bytes, 0);
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        assert!(!noted(&disks).await);
+        cache.set_cleaning(Cleaning::Nop);
+        write(&volume, AT, 3).await;
+        volume.flush().await.expect("flushes");
+    });
+    world.crash_power(Keep::None);
+    let stats = recovered(&world, itself, None);
+    // Its record may have been written behind the last write, and then calls that dirty.
+    assert!(stats.recovery.compared_bytes >= BLOCKS * BLOCK - GRANULE);
+    assert_eq!(stats.write_back_bytes, GRANULE);
+    assert_eq!(world.disks()[1].peek(AT, 1)[0], 3);
 }
