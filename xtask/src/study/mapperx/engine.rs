@@ -1,6 +1,6 @@
 //! What the engine itself did after crashes, on the page.
 
-use super::result::{Crash, DIRTY_PERCENTS, Trace, median_and_most};
+use super::result::{Crash, DIRTY_PERCENTS, Trace, median_and_most, with_tree};
 use crate::study::table::{Table, percent};
 
 const HOW: &str = "\
@@ -37,6 +37,19 @@ pub(super) fn section(traces: &[Trace]) -> String {
         text += &format!("\nThe high mark at {mark}%:\n\n{}", table.0);
     }
     text
+}
+
+/// The crash of a cache with a tree after which most was written back, over what was dirty.
+pub(super) fn worst(traces: &[Trace]) -> Option<String> {
+    let crashes = traces.iter().flat_map(|trace| {
+        let crashes = with_tree(&trace.crashes, None);
+        crashes.filter_map(|crash| Some((crash.written_over_dirty()?, trace.title, crash)))
+    });
+    let (most, title, crash) = crashes.max_by(|one, other| one.0.total_cmp(&other.0))?;
+    Some(format!(
+        "- Worst of the engine: {most:.2} times the dirty bytes written back ({title}, the mark at {}%, power lost at {}% of the trace, {} of {} blocks dirty).",
+        crash.dirty_percent, crash.at, crash.dirty_blocks, crash.cached_blocks
+    ))
 }
 
 fn row(title: &str, tracking: &str, crashes: &[&Crash]) -> Vec<String> {

@@ -167,13 +167,9 @@ pub(super) fn all_over_dirty(
         .collect()
 }
 
-/// Crashes of the engine with a bit-tree, at this mark or all.
-pub(super) fn with_tree<'a>(
-    traces: &'a [&Trace],
-    percent: Option<u64>,
-) -> impl Iterator<Item = &'a Crash> {
-    let crashes = traces.iter().flat_map(|trace| &trace.crashes);
-    crashes.filter(move |crash| {
+/// Those of a cache with a bit-tree, at this mark or all.
+pub(super) fn with_tree(crashes: &[Crash], percent: Option<u64>) -> impl Iterator<Item = &Crash> {
+    crashes.iter().filter(move |crash| {
         crash.tracking == "abt" && percent.is_none_or(|percent| crash.dirty_percent == percent)
     })
 }
@@ -182,7 +178,10 @@ pub(super) fn with_tree<'a>(
 fn engine_claims(traces: &[&Trace]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for percent in DIRTY_PERCENTS.map(Some).into_iter().chain([None]) {
-        let values = with_tree(traces, percent).filter_map(Crash::written_over_dirty);
+        let crashes = traces
+            .iter()
+            .flat_map(|trace| with_tree(&trace.crashes, percent));
+        let values = crashes.filter_map(Crash::written_over_dirty);
         if let Some((median, _)) = median_and_most(values.collect()) {
             let of = percent.map_or("all".to_owned(), |percent| {
                 format!("mark at {percent}% dirty")
@@ -199,7 +198,7 @@ fn engine_claims(traces: &[&Trace]) -> Vec<Claim> {
         }
     }
     for trace in traces {
-        for crash in with_tree(&[trace], None).filter(|crash| crash.at == 100) {
+        for crash in with_tree(&trace.crashes, None).filter(|crash| crash.at == 100) {
             claims.push(Claim {
                 name: format!(
                     "engine/{}/mark at {}% dirty/metadata writes at 0.01",
