@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
-# boot.sh -i IMAGE [-d DISK]... [-v SOCKET] [-n NVDIMM [-l]] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
+# boot.sh -i IMAGE [-d DISK]... [-v SOCKET] [-n NVDIMM [-l]] [-p POOL] [-q FILE] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
 # six seconds), runs SCRIPT in it, prints what it says as it says it, and exits with its code. The disks are raw files:
 # /dev/d0, /dev/d1... inside, and NVDIMM, a file of whole MiB, is persistent memory, with -l its last 128 KiB labels. The
 # host's 127.0.0.1 is 10.0.2.2 inside. SOCKET is that of a disk by vhost-user, with two queues, to
-# which the machine connects again when it was closed. With -k the machine is killed two seconds after the script has said MARK.
+# which the machine connects again when it was closed. POOL is a page cache's, of which the machine is to be a node: its
+# memory is that of an ivshmem device inside, its directory's socket the serial port "directory", it itself the 9p share "pool",
+# and the disks are shared with other machines. FILE gets the number of the machine's process. With -k the machine is killed two seconds after the script has said MARK.
 set -euo pipefail
 # shellcheck source=tests/guest/kernel.sh
 . "$(dirname "$0")/kernel.sh"
-image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark='' socket=''
-while getopts i:d:v:n:lk:m:t: option; do
+image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark='' socket='' pool='' number=/dev/null
+while getopts i:d:v:n:lp:q:k:m:t: option; do
     case $option in
     i) image=$OPTARG ;;
     d) disks+=("$OPTARG") ;;
     v) socket=$OPTARG ;;
     n) nvdimm=$OPTARG ;;
     l) labels=,label-size=128K ;;
+    p) pool=$OPTARG ;;
+    q) number=$OPTARG ;;
     k) mark=$OPTARG ;;
     m) memory=$OPTARG ;;
     t) patience=$OPTARG ;;
@@ -41,8 +45,8 @@ truncate -s 1M "$work/ctl"
 # One queue a disk: flushes then end in the order in which they came, which dm-log-writes takes for granted.
 drives=()
 drive() {
-    drives+=(-drive "file=$2,format=raw,if=none,id=$1,cache=unsafe"
-        -device "virtio-blk-pci,drive=$1,serial=$1,num-queues=1,write-cache=on")
+    drives+=(-drive "file=$2,format=raw,if=none,id=$1,cache=unsafe${pool:+,file.locking=off}"
+        -device "virtio-blk-pci,drive=$1,serial=$1,num-queues=1,write-cache=on${pool:+,share-rw=on}")
 }
 drive ctl "$work/ctl"
 for index in "${!disks[@]}"; do
@@ -63,6 +67,14 @@ if [ -n "$socket" ]; then
         -chardev "socket,id=disk,path=$socket,reconnect=1" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
 fi
 
+if [ -n "$pool" ]; then
+    hardware+=(-object "memory-backend-file,id=frames,share=on,mem-path=$pool/frames,size=$(stat -c %s "$pool/frames")"
+        -device ivshmem-plain,memdev=frames
+        -chardev "socket,id=directory,path=$pool/directory.sock,reconnect=1"
+        -device virtio-serial-pci -device virtserialport,chardev=directory,name=directory
+        -fsdev "local,id=pool,path=$pool,security_model=none" -device virtio-9p-pci,fsdev=pool,mount_tag=pool)
+fi
+
 # This emulation's cmpxchg16b leaves garbage in the flags, of which newer kernels die within seconds: they do without. And a busy
 # machine keeps an emulated timer from ticking while the kernel tries it.
 : >"$work/console"
@@ -71,6 +83,7 @@ qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-cx16 -smp 2 "${hardware[@]}
     -netdev user,id=n0 -device virtio-net-pci,netdev=n0,romfile= "${drives[@]}" \
     -serial "file:$work/console" </dev/null >"$work/qemu" 2>&1 &
 machine=$!
+echo "$machine" >"$number"
 (sleep "$patience" && kill -9 "$machine") >/dev/null 2>&1 &
 watchdog=$!
 if [ -n "$mark" ]; then

@@ -25,7 +25,7 @@ pub mod status;
 pub mod tree;
 
 pub use coherence::Coherence;
-pub use device::DeviceNode;
+pub use device::{DeviceNode, InFlight};
 pub use file::{File, PageView};
 pub use forebay_pagecache::client::Emulated;
 pub use forebay_pagecache::directory::Placement;

@@ -168,7 +168,8 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     // After the directory was heard: it has made them.
     let settled = settled(&pool)?;
     let coherence = options.coherence.of_segment()?;
-    let segment = Arc::new(pool.join_frames()?.with_coherence(coherence));
+    let frames = pool.join_frames(settled.pages)?;
+    let segment = Arc::new(frames.with_coherence(coherence));
     let store = store(Path::new(&settled.source), &pool)?;
     let way = Way::default();
     way.open(outgoing);

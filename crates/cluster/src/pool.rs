@@ -19,7 +19,7 @@ use crate::PAGE_BYTES;
 
 const MAPPED: &str = "mapped";
 
-const FIRST_LINE: &str = "forebay pagecache 1";
+const FIRST_LINE: &str = "forebay pagecache 2";
 
 /// Longest path of a socket, by unix(7).
 const SOCKET_PATH_MAX: usize = 107;
@@ -111,25 +111,24 @@ impl Pool {
         self.path.join("nodes")
     }
 
-    /// The frames, for the directory: alone, and made if they are not there with this size. Whether they were.
-    pub(crate) fn open_frames(&self, pages: u32) -> Result<(Segment, bool)> {
+    /// The frames, for the directory: alone, and made if they are not there with this size.
+    pub(crate) fn open_frames(&self, pages: u32) -> Result<Segment> {
         let size_bytes = Segment::size_bytes(pages, PAGE_BYTES);
-        let (memory, existed) = shm::open_shared(&self.frames(), size_bytes)?;
-        Ok((Segment::new(memory, pages, PAGE_BYTES)?, existed))
+        let (memory, _) = shm::open_padded(&self.frames(), size_bytes)?;
+        Segment::new(memory, pages, PAGE_BYTES)
     }
 
-    /// The frames, for a node.
-    pub(crate) fn join_frames(&self) -> Result<Segment> {
-        let memory = shm::join_shared(&self.frames())?;
-        let frame_bytes = Segment::size_bytes(1, PAGE_BYTES);
-        let frames = u32::try_from(memory.len() / frame_bytes).map_err(std::io::Error::other)?;
-        Segment::new(memory, frames, PAGE_BYTES)
+    /// The frames, for a node: so many pages, as the pool remembers.
+    pub(crate) fn join_frames(&self, pages: u32) -> Result<Segment> {
+        let size_bytes = Segment::size_bytes(pages, PAGE_BYTES);
+        let memory = shm::join_shared(&self.frames(), size_bytes)?;
+        Segment::new(memory, pages, PAGE_BYTES)
     }
 
-    /// Pages of the frames that are there now, 0 if none.
-    pub(crate) fn frames_there(&self) -> u64 {
-        let len = fs::metadata(self.frames()).map_or(0, |metadata| metadata.size());
-        len / Segment::size_bytes(1, PAGE_BYTES) as u64
+    /// Whether there are frames for so many pages.
+    pub(crate) fn has_frames(&self, pages: u32) -> bool {
+        let expected = shm::padded_bytes(Segment::size_bytes(pages, PAGE_BYTES));
+        fs::metadata(self.frames()).is_ok_and(|metadata| metadata.size() == expected as u64)
     }
 
     /// A node leaves word that it has gone, though its process goes on: the directory may be killed before it hears.
@@ -320,7 +319,7 @@ mod tests {
         for end in 0..text.len() - 1 {
             assert_eq!(parse(&text[..end]), None, "{end} bytes of it");
         }
-        assert_eq!(parse(&text.replace("pagecache 1", "pagecache 2")), None);
+        assert_eq!(parse(&text.replace("pagecache 2", "pagecache 1")), None);
         assert_eq!(parse(&text.replace("77", "x")), None);
     }
 

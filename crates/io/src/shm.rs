@@ -50,25 +50,48 @@ impl Drop for Shared {
 /// `Busy` if another process holds it, `Permission` if it belongs to another user or others may
 /// write to it, `InvalidInput` for a size of zero, `NoSpace`, or what the system says.
 pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
-    open(path, size_bytes).context(|| format!("shared memory {}", path.display()))
+    open(path, size_bytes, size_bytes).context(|| format!("shared memory {}", path.display()))
 }
 
-/// Maps the file at `path` that another process made with [`open_shared`], all of it, and holds it with that one.
+/// As [`open_shared`]; the file ends at the next power of two ([`padded_bytes`]), where the memory of a PCI device has
+/// to, so that a virtual machine can be given it as one. What is behind `size_bytes` takes no memory.
 ///
 /// # Errors
-/// `NotFound` if nobody made it, `Permission` if it belongs to another user or others may write to it, or what the
-/// system says.
-pub fn join_shared(path: &Path) -> Result<Buf> {
+/// As [`open_shared`].
+pub fn open_padded(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
+    let file_bytes = padded_bytes(size_bytes);
+    open(path, size_bytes, file_bytes).context(|| format!("shared memory {}", path.display()))
+}
+
+/// How long the file of [`open_padded`] is.
+#[must_use]
+pub const fn padded_bytes(size_bytes: usize) -> usize {
+    size_bytes.next_power_of_two()
+}
+
+/// Maps the first `size_bytes` of the file at `path` that another process made with [`open_shared`] or [`open_padded`],
+/// and holds it with that one. Inside of a virtual machine, the file is the memory of the PCI device that the maker's
+/// file is there.
+///
+/// # Errors
+/// `NotFound` if nobody made it, `Permission` if it belongs to another user or others may write to it, `InvalidInput` if it
+/// is shorter, or what the system says.
+pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
     let join = || {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)?;
-        let size_bytes = usize::try_from(private(&file)?.size()).map_err(io::Error::other)?;
-        if size_bytes == 0 {
+        let there = private(&file)?.size();
+        if there == 0 || size_bytes == 0 {
             let context = "it is empty: it is being made, or was not made by a forebay";
             return Err(Error::new(ErrorKind::NotFound, context));
+        }
+        if there < size_bytes as u64 {
+            // What is mapped behind its end cannot be touched.
+            let context = format!("it has {there} bytes where {size_bytes} are expected");
+            return Err(Error::new(ErrorKind::InvalidInput, context));
         }
         map(file, size_bytes)
     };
@@ -111,7 +134,7 @@ pub fn nameless_bytes(file: &File) -> Result<u64> {
     Ok(file.metadata()?.size())
 }
 
-fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
+fn open(path: &Path, size_bytes: usize, file_bytes: usize) -> Result<(Buf, bool)> {
     if size_bytes == 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "a size of zero bytes"));
     }
@@ -136,10 +159,10 @@ fn open(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
         });
     }
     // Looked at again under the lock.
-    let existed = file.metadata()?.size() == size_bytes as u64;
+    let existed = file.metadata()?.size() == file_bytes as u64;
     if !existed {
         file.set_len(0)?;
-        file.set_len(size_bytes as u64)?;
+        file.set_len(file_bytes as u64)?;
     }
     allocate(&file, size_bytes).context(|| {
         format!("allocating {size_bytes} bytes: free some memory or choose another file system")
@@ -214,10 +237,12 @@ mod tests {
         let refused = open_shared(&path, 8192).expect_err("it is held");
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(refused.report().contains("journal"), "{refused:?}");
-        let joined = join_shared(&path).expect("it is there");
+        let joined = join_shared(&path, 4096).expect("it is there");
         joined.copy_from(100, b"ours");
         assert_eq!(memory.slice(100..104).to_vec(), b"ours");
-        let missing = join_shared(&scratch.path("none")).expect_err("nobody made it");
+        let short = join_shared(&path, 8193).expect_err("it is shorter");
+        assert_eq!(short.kind(), ErrorKind::InvalidInput);
+        let missing = join_shared(&scratch.path("none"), 8192).expect_err("nobody made it");
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         drop(memory);
         let (memory, existed) = open_shared(&path, 8192).expect("again");
@@ -226,6 +251,27 @@ mod tests {
         drop(memory);
         let (memory, existed) = open_shared(&path, 4096).expect("smaller");
         assert!(!existed && memory.is_zero());
+    }
+
+    #[test]
+    fn what_is_behind_the_memory_takes_none() {
+        use std::os::unix::fs::MetadataExt as _;
+        let scratch = Scratch::new();
+        let path = scratch.path("padded");
+        let (memory, existed) = open_padded(&path, (1 << 20) + 4096).expect("new");
+        assert!(!existed && memory.len() == (1 << 20) + 4096);
+        let metadata = std::fs::metadata(&path).expect("there");
+        assert_eq!(metadata.size(), 2 << 20);
+        assert!(
+            metadata.blocks() * 512 < 3 << 19,
+            "{} blocks",
+            metadata.blocks()
+        );
+        memory.copy_from(0, b"kept");
+        drop(memory);
+        let (memory, existed) = open_padded(&path, (1 << 20) + 4096).expect("again");
+        assert!(existed);
+        assert_eq!(memory.slice(0..4).to_vec(), b"kept");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     ForgetMapped,
     /// A page that outlived its node is given up without a write-back.
     PoolLost,
+    /// Nobody hears that a page that outlived its node was given up since the store refuses it.
+    UntoldUnrescued,
     /// A word is taken that another node has.
     TakeTaken,
     /// A dead node's words stay its own.

@@ -298,6 +298,16 @@ impl Segment {
         self.drop_header(frame);
     }
 
+    /// All frames are as in new memory: what was there was another segment's, or nobody's any more.
+    pub fn wipe(&self) {
+        for frame in 0..self.frames {
+            for number in 0..HEADER_BYTES / WORD_BYTES {
+                self.word(frame, number).store(0, Ordering::Release);
+            }
+            self.drop_header(frame);
+        }
+    }
+
     /// The page in a frame that the store may not have, by what the frame itself says: what a directory that was
     /// started anew does not hear from a node that maps it.
     #[must_use]

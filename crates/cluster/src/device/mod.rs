@@ -4,11 +4,12 @@
 //! is not to be changed beside the cache. A file system on it must be one that several hosts may have mounted: most may
 //! be read only then.
 
+mod fence;
 mod store;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use forebay_pagecache::node::Counts;
 use crate::PAGE_BYTES;
 use crate::link::Way;
 use crate::node::{Inner, Options, join};
+pub use fence::InFlight;
 pub use store::DeviceStore;
 
 /// A page's only copy, where it is.
@@ -30,23 +32,57 @@ pub type DeviceView<'a> = View<'a, DeviceStore, Way>;
 pub struct DeviceNode {
     inner: Arc<Inner<DeviceStore>>,
     frames: u32,
+    /// Why nobody writes, if so.
+    unfenced: Option<String>,
 }
 
 impl DeviceNode {
     /// Joins the cluster of a pool, with the device that `open` opens on a reactor of its own, given the path of the
-    /// pool's source: that one, or another way to it.
+    /// pool's source: that one, or another way to it. `in_flight` says what becomes of writes by that way.
+    ///
+    /// A source with a server behind it is for reading, on all nodes.
     ///
     /// # Errors
-    /// As [`Node::join`](crate::Node::join), or what `open` says.
+    /// As [`Node::join`](crate::Node::join), `Unsupported` if the others write and this way is not one to write by, or
+    /// what `open` says.
     pub fn join(
         options: Options,
+        in_flight: InFlight,
         open: impl AsyncFnOnce(PathBuf) -> Result<Rc<dyn BlockDevice>> + Send + 'static,
     ) -> Result<Self> {
+        Self::join_fenced(options, in_flight, fence::unfenced, open)
+    }
+
+    fn join_fenced(
+        options: Options,
+        in_flight: InFlight,
+        fence: impl FnOnce(&Path) -> Option<String>,
+        open: impl AsyncFnOnce(PathBuf) -> Result<Rc<dyn BlockDevice>> + Send + 'static,
+    ) -> Result<Self> {
+        let mut unfenced = None;
         let (inner, frames) = join(options, |source, _| {
+            unfenced = fence(source);
+            if unfenced.is_none() && in_flight == InFlight::MayLand {
+                let context = format!(
+                    "{}: nodes write to it, and a write by way of a server may land after this process has been killed, over what they have written since: open it by its path, or share a device that is on that server for all (which is for reading)",
+                    source.display()
+                );
+                return Err(Error::new(ErrorKind::Unsupported, context));
+            }
             let source = source.to_owned();
             DeviceStore::open(async move || open(source).await)
         })?;
-        Ok(Self { inner, frames })
+        Ok(Self {
+            inner,
+            frames,
+            unfenced,
+        })
+    }
+
+    /// Why the source is only read, if that is so.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&str> {
+        self.unfenced.as_deref()
     }
 
     /// Frames that the directory took of those that were offered: what its budget had left.
@@ -83,8 +119,14 @@ impl DeviceNode {
     /// Writes `bytes` at `offset`. The part in each page is one step for all who read.
     ///
     /// # Errors
-    /// `OutOfRange` behind the device's end; what the device says, or `Disconnected`: some pages may be written then.
+    /// `ReadOnly` if the source is only read ([`DeviceNode::read_only`]); `OutOfRange` behind the device's end; what the device says, or `Disconnected`: some pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(why) = &self.unfenced {
+            let context = format!(
+                "writing through the page cache: {why}: write to the device itself while no pool has it, or share a disk of this machine, an image or a tree"
+            );
+            return Err(Error::new(ErrorKind::ReadOnly, context));
+        }
         let end = offset.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > self.size_bytes()) {
             let context = format!(

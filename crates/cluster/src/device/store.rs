@@ -47,7 +47,9 @@ impl DeviceStore {
     ) -> Result<Self> {
         let stop = Answer::default();
         let (stopped, (send, receive)) = (stop.clone(), sync_channel(1));
-        let thread = spawn_reactor("pagecache-device", Engine::Auto, move || async move {
+        // Not io_uring, whose direct writes may be under way still when the process has ended: a thread that writes ends
+        // before it, and the directory waits for that.
+        let thread = spawn_reactor("pagecache-device", Engine::Threads, move || async move {
             match open().await {
                 Ok(device) => {
                     let info = device.info();

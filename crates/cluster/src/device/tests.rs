@@ -34,7 +34,9 @@ impl Bed {
     fn join(&self, number: u8) -> Result<DeviceNode> {
         let id = NodeId::new(number).expect("few");
         let options = Options::new(&self.pool, id, 16);
-        DeviceNode::join(options, async |source: PathBuf| open(&source))
+        DeviceNode::join(options, InFlight::Ends, async |source: PathBuf| {
+            open(&source)
+        })
     }
 }
 
@@ -107,9 +109,40 @@ fn a_device_is_no_tree_and_says_so() {
     let refused = crate::Node::join(tree).expect_err("there are no files");
     assert!(refused.report().contains("DeviceNode"), "{refused:?}");
     let id = NodeId::new(2).expect("two");
-    let missing = DeviceNode::join(Options::new(&bed.pool, id, 16), async |_| {
-        open(Path::new("/nowhere/at all"))
-    });
+    let missing = DeviceNode::join(
+        Options::new(&bed.pool, id, 16),
+        InFlight::Ends,
+        async |_| open(Path::new("/nowhere/at all")),
+    );
     let refused = missing.expect_err("there is no such device");
     assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused:?}");
+}
+
+#[test]
+fn a_source_with_a_server_behind_it_is_read_and_not_written() {
+    let bed = Bed::new("fence");
+    let server = Server::open(bed.options(64)).expect("it opens");
+    std::thread::spawn(move || server.run());
+    let options = |number| Options::new(&bed.pool, NodeId::new(number).expect("few"), 16);
+    let way = async |source: PathBuf| open(&source);
+    let writer = bed.join(1).expect("the image is of this machine");
+    assert_eq!(writer.read_only(), None);
+    writer.write_at(0, &[1; 8]).expect("written");
+    let refused = DeviceNode::join(options(2), InFlight::MayLand, way);
+    let refused = refused.expect_err("others write");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused:?}");
+    assert!(refused.report().contains("by its path"), "{refused:?}");
+    drop(writer);
+    let remote = |_: &Path| Some("nbd0 is on a server".into());
+    for (number, in_flight) in [(3, InFlight::MayLand), (4, InFlight::Ends)] {
+        let reader = DeviceNode::join_fenced(options(number), in_flight, remote, way);
+        let reader = reader.expect("it may read");
+        let mut out = [0; 8];
+        reader.read_at(0, &mut out).expect("read");
+        assert_eq!(out, [1; 8]);
+        let refused = reader.write_at(0, &[2; 8]).expect_err("it may not write");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused:?}");
+        assert!(refused.report().contains("nbd0"), "{refused:?}");
+        reader.fsync().expect("there is nothing to flush");
+    }
 }

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::process::Process;
 use forebay_io::system;
 use forebay_pagecache::message::{NodeId, Refusal, ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
 
+use super::rescue::Tried;
 use crate::link::{Incoming, Outgoing};
 use crate::status::Status;
 
@@ -38,6 +39,7 @@ pub(super) enum Input {
         why: Option<Error>,
     },
     Status(SyncSender<Status>),
+    Rescued(Tried),
 }
 
 /// Who has connected and said who it is.
@@ -171,7 +173,8 @@ fn greet_with(
     // Nobody is meant: who it is it will say.
     say(NodeId::new(0).expect("a number"), ToNode::Hello { nonce })?;
     let mut bytes = Vec::new();
-    if !incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets))? {
+    let heard = incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets));
+    if !heard.context(|| format!("it did not say who it is in {PATIENCE:?}"))? {
         return Ok(None);
     }
     let packet = Packet::<ToDirectory>::decode(&bytes)?;

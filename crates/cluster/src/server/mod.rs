@@ -8,11 +8,14 @@ mod connection;
 mod peers;
 mod report;
 mod rescue;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -52,6 +55,8 @@ pub struct Options {
     pub acknowledge: Duration,
     /// Whether pages outlive the node in whose memory they are.
     pub placement: Placement,
+    /// How long the store may refuse a page that outlived its node, before the page counts as lost.
+    pub rescue: Duration,
     /// Directories of the source, by their paths from there, whose files may be mapped shared: they are not cached in
     /// the pool. The same as long as nodes run.
     pub mapped: Vec<PathBuf>,
@@ -68,6 +73,7 @@ impl Options {
             lease: Duration::from_secs(5),
             acknowledge: Duration::from_secs(60),
             placement: Placement::Node,
+            rescue: Duration::from_secs(60),
             mapped: Vec::new(),
         }
     }
@@ -78,7 +84,7 @@ impl Options {
 pub struct Server {
     options: Options,
     pool: Pool,
-    segment: Segment,
+    segment: Arc<Segment>,
     directory: Directory,
     inputs: Receiver<Input>,
     peers: BTreeMap<NodeId, Peer>,
@@ -107,11 +113,11 @@ impl Server {
         pool.make()?;
         // Looked at before the frames are: memory that is mapped must not change its size.
         check_same(&pool, &options, &source)?;
-        let (segment, _) = pool.open_frames(options.pages)?;
-        let (before, forgotten) = check_same(&pool, &options, &source)?;
-        // Nobody else ends what they had begun: the memory may be the same.
-        for node in forgotten {
-            segment.end_stores(node);
+        let segment = Arc::new(pool.open_frames(options.pages)?);
+        let (before, same) = check_same(&pool, &options, &source)?;
+        if !same {
+            // The file may have the same length: words of the forgotten dead are there, or pages' bytes in their place.
+            segment.wipe();
         }
         // Pages that outlived their nodes have to find their files.
         let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
@@ -146,7 +152,11 @@ impl Server {
         }
         let (sender, inputs) = sync_channel(INPUTS_MAX);
         listen(&pool.socket(), sender.clone(), connection::serve)?;
-        listen(&pool.status_socket(), sender, connection::serve_status)?;
+        listen(
+            &pool.status_socket(),
+            sender.clone(),
+            connection::serve_status,
+        )?;
         let mut server = Self {
             options,
             pool,
@@ -160,7 +170,7 @@ impl Server {
             messages_out: 0,
             lost_pages: 0,
             fenced: 0,
-            rescue: Rescue::default(),
+            rescue: Rescue::new(sender),
         };
         server.deliver(Outbox::default())?;
         Ok(server)
@@ -179,21 +189,12 @@ impl Server {
     pub fn run(mut self) -> Result<()> {
         let mut ticked = Instant::now();
         loop {
-            match self.inputs.recv_timeout(self.rescue.patience(TICK)) {
+            match self.inputs.recv_timeout(TICK) {
                 Ok(input) => self.take(input)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     let context = "page cache directory: nobody listens any more";
                     return Err(Error::new(ErrorKind::Disconnected, context));
-                }
-            }
-            let begin = Instant::now();
-            self.rescue_one()?;
-            let blocked = begin.elapsed();
-            if blocked >= TICK {
-                // Who was not heard meanwhile may have said that it lives.
-                for peer in self.peers.values_mut() {
-                    peer.heard += blocked;
                 }
             }
             if ticked.elapsed() >= TICK {
@@ -219,6 +220,7 @@ impl Server {
                 self.gone(node, connection, why.as_ref());
                 return self.tick();
             }
+            Input::Rescued(tried) => return self.rescued(tried),
             Input::Status(answer) => {
                 // Who asked may have gone.
                 let _ = answer.send(self.status());
@@ -271,7 +273,7 @@ impl Server {
         for frame in &out.discarded {
             self.segment.discard(*frame);
         }
-        self.rescue.add(std::mem::take(&mut out.rescues));
+        self.rescue(std::mem::take(&mut out.rescues))?;
         self.lost_pages += out.lost.len() as u64;
         for page in &out.lost {
             tracing::warn!("page cache: {page} is lost with the node that held it");
@@ -369,9 +371,9 @@ fn check_source(source: &Path, options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// What an earlier directory left, with who is dead since marked so, if this one may go on from there; and else the dead that it
-/// forgets.
-fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, Vec<NodeId>)> {
+/// What an earlier directory left, with who is dead since marked so, and whether this one goes on from there. Else what
+/// was there is forgotten.
+fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, bool)> {
     let mut before = pool.load()?.unwrap_or_default();
     if before.boot != boot()? {
         before.known.clear();
@@ -381,9 +383,9 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, V
     }
     let same = before.pages == options.pages
         && before.source == source.display().to_string()
-        && pool.frames_there() == u64::from(options.pages);
+        && pool.has_frames(options.pages);
     if same {
-        return Ok((before, Vec::new()));
+        return Ok((before, true));
     }
     if let Some(alive) = before.known.iter().find(|known| known.share.alive) {
         return Err(Error::new(
@@ -398,10 +400,9 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, V
             ),
         ));
     }
-    let dead = before.known.drain(..).map(|known| known.share.node);
-    let dead = dead.collect();
+    before.known.clear();
     rescue::check_nothing_left(pool, options, &before)?;
-    Ok((before, dead))
+    Ok((before, false))
 }
 
 /// The process of a node that is remembered, if it still runs.

@@ -24,6 +24,8 @@ pub(crate) struct Cluster {
     pages: u32,
     lease: Duration,
     placement: &'static str,
+    /// How long the source may refuse a page that outlived its node.
+    rescue: Duration,
     /// How long the process of a node goes on after the node has left.
     pub(crate) linger: Duration,
     directory: Option<Worker>,
@@ -116,6 +118,16 @@ impl Cluster {
     }
 
     pub(crate) fn placed(name: &str, pages: u32, lease: Duration, placement: &'static str) -> Self {
+        Self::rescuing(name, pages, lease, placement, Duration::from_secs(60))
+    }
+
+    pub(crate) fn rescuing(
+        name: &str,
+        pages: u32,
+        lease: Duration,
+        placement: &'static str,
+        rescue: Duration,
+    ) -> Self {
         let id = std::process::id();
         let mut cluster = Self {
             pool: PathBuf::from(format!("/dev/shm/forebay-test-{name}-{id}")),
@@ -123,6 +135,7 @@ impl Cluster {
             pages,
             lease,
             placement,
+            rescue,
             linger: Duration::ZERO,
             directory: None,
         };
@@ -145,6 +158,7 @@ impl Cluster {
             ("FOREBAY_SOURCE", self.source.display().to_string()),
             ("FOREBAY_LEASE_MS", self.lease.as_millis().to_string()),
             ("FOREBAY_PLACEMENT", self.placement.to_owned()),
+            ("FOREBAY_RESCUE_MS", self.rescue.as_millis().to_string()),
         ]
     }
 

@@ -1,12 +1,16 @@
 //! `placement = "pool"`: what a dead node had in its memory is not lost.
 
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use forebay_block::ErrorKind;
+use forebay_block::{ErrorKind, Result};
 use forebay_cluster::server::{self, Server};
-use forebay_cluster::{File, PAGE_BYTES, Placement};
+use forebay_cluster::{File, Node, PAGE_BYTES, Placement};
+use forebay_io::tree::{Lock, lock_byte};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, PATIENCE, Worker};
 
 const PAGES: u64 = 40;
 
@@ -100,4 +104,86 @@ fn pages_outlive_all_nodes_and_the_directory() {
         (0..10).any(all_are_killed),
         "a pool that holds what the source does not is refused"
     );
+}
+
+/// A file of which most pages are in the memory of another node, which nobody has flushed.
+fn with_pages_of_another(cluster: &Cluster) -> (Worker, Node, Arc<File>) {
+    let worker = cluster.worker(1, 128);
+    assert_eq!(worker.hear(), "joined");
+    let mine = cluster.join(2, 8);
+    let file = mine.create("mine").expect("made");
+    write_all(&file, 1);
+    (worker, mine, Arc::new(file))
+}
+
+/// What a flush comes to, by a thread of its own.
+fn flushing(file: &Arc<File>) -> Receiver<Result<()>> {
+    let ((sender, ended), file) = (channel(), Arc::clone(file));
+    std::thread::spawn(move || sender.send(file.fsync()));
+    ended
+}
+
+/// Another file, while the source has or refuses the first.
+fn another_file_works(mine: &Node) {
+    let other = Arc::new(mine.create("other").expect("made"));
+    other.write_at(0, b"other").expect("written");
+    let ended = flushing(&other).recv_timeout(PATIENCE);
+    ended.expect("it waits for nobody").expect("flushed");
+}
+
+#[test]
+fn a_slow_rescue_holds_up_nobody_but_those_who_want_the_page() {
+    let lease = Duration::from_secs(1);
+    let cluster = Cluster::placed("slow", 256, lease, "pool");
+    let (mut worker, mine, file) = with_pages_of_another(&cluster);
+    // Who writes to the file waits for this byte of it.
+    let source = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(cluster.source().join("mine"));
+    let source = source.expect("there");
+    lock_byte(&source, i64::MAX - 2, Lock::Exclusive).expect("nobody has it");
+    worker.kill();
+    let ended = flushing(&file);
+    std::thread::sleep(lease * 3);
+    let status = cluster.status();
+    assert_eq!(status.fenced, 0, "all say that they live: {status:?}");
+    let alive = |node: &&forebay_cluster::status::NodeStatus| node.state == "alive";
+    assert_eq!(status.nodes.iter().filter(alive).count(), 1, "{status:?}");
+    another_file_works(&mine);
+    assert!(ended.try_recv().is_err(), "the page is not in the source");
+    lock_byte(&source, i64::MAX - 2, Lock::None).expect("given back");
+    let ended = ended.recv_timeout(PATIENCE).expect("it is now");
+    ended.expect("and nothing is lost");
+    assert!(cluster.status().rescued_pages > 8);
+}
+
+#[test]
+fn pages_that_the_source_refuses_for_ever_are_lost_after_a_time_and_one_flush_says_so() {
+    let (lease, rescue) = (Duration::from_secs(5), Duration::from_secs(2));
+    let cluster = Cluster::rescuing("refused", 256, lease, "pool", rescue);
+    let (mut worker, mine, file) = with_pages_of_another(&cluster);
+    // Who has not opened the file does not find it any more.
+    let inode = std::fs::metadata(cluster.source().join("mine"))
+        .expect("there")
+        .ino();
+    let kept = cluster.source().join(".forebay/files");
+    std::fs::remove_file(kept.join(inode.to_string())).expect("its second name");
+    worker.kill();
+    let ended = flushing(&file);
+    another_file_works(&mine);
+    let ended = ended.recv_timeout(PATIENCE).expect("it ends");
+    let lost = ended.expect_err("what was in the dead node's memory is lost");
+    assert_eq!(lost.kind(), ErrorKind::Lost, "{lost:?}");
+    cluster.wait(|status| status.nodes.len() == 1);
+    let status = cluster.status();
+    assert!(status.lost_pages > 8 && status.fenced == 0, "{status:?}");
+    file.fsync().expect("it is said once");
+    write_all(&file, 2);
+    file.fsync().expect("written again");
+    let stored = std::fs::read(cluster.source().join("mine")).expect("there");
+    assert_eq!(right(&stored, 2), PAGES as usize);
+    let mut again = cluster.worker(1, 64);
+    assert_eq!(again.hear(), "joined", "the number is free");
+    again.kill();
 }

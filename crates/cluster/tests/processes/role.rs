@@ -43,6 +43,7 @@ fn directory() {
     let (source, pool) = (variable("FOREBAY_SOURCE"), variable("FOREBAY_POOL"));
     let mut options = server::Options::new(&PathBuf::from(source), &PathBuf::from(pool), pages);
     options.lease = Duration::from_millis(number("FOREBAY_LEASE_MS"));
+    options.rescue = Duration::from_millis(number("FOREBAY_RESCUE_MS"));
     if variable("FOREBAY_PLACEMENT") == "pool" {
         options.placement = Placement::Pool;
     }

@@ -10,7 +10,8 @@ use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Pages, Status, ask};
 use forebay_cluster::{
-    Coherence, Consistency, DeviceNode, Emulated, Node, NodeId, Options, PAGE_BYTES, Placement,
+    Coherence, Consistency, DeviceNode, Emulated, InFlight, Node, NodeId, Options, PAGE_BYTES,
+    Placement,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_frontend::fuse::shared::{self, SharedMount};
@@ -71,6 +72,9 @@ struct Directory {
     /// What becomes of pages in the memory of a node that dies
     #[arg(long, value_enum, default_value = "node")]
     placement: Place,
+    /// With --placement pool: how long the source may refuse a page that outlived its node, before it counts as lost
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    rescue: Interval,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -165,6 +169,7 @@ fn run_directory(arguments: &Directory) -> Result<()> {
     let mut options = server::Options::new(&arguments.source, &arguments.pool, pages);
     options.lease = arguments.lease.0;
     options.acknowledge = arguments.acknowledge.0;
+    options.rescue = arguments.rescue.0;
     options.mapped.clone_from(&arguments.map);
     options.placement = match arguments.placement {
         Place::Node => Placement::Node,
@@ -276,11 +281,14 @@ fn run_device_node(
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
     let id = options.id;
-    let node = DeviceNode::join(options, async |source| {
+    let node = DeviceNode::join(options, InFlight::Ends, async |source| {
         FileDevice::open(source, FileDeviceOptions::default())
     })?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
     out::print(&format!("{id}: joined with {memory}\n"))?;
+    if let Some(why) = node.read_only() {
+        out::print(&format!("{id}: read only: {why}\n"))?;
+    }
     while !signals.wait(LOOK) {
         if let Some(error) = node.broken() {
             return Err(error);

@@ -144,16 +144,46 @@ impl Directory {
     }
 
     /// The caller has written back one of [`Outbox::rescues`], whether it was dirty or not. If the store refuses it, the
-    /// caller tries again: until then the page is not to be had.
+    /// caller tries again, or gives it up ([`Directory::unrescued`]): until then the page is not to be had.
     pub fn rescued(&mut self, place: Place, out: &mut Outbox) {
-        let going = |entry: &Entry| entry.state == State::ToBeInvalidated && entry.is(FINAL);
-        if !self.at(place).is_some_and(going) {
+        if self.is_rescued(place).is_none() {
             return;
         }
         self.counts.evicted += 1;
         self.release(place.frame, true, out);
         self.make_room(out);
         self.forget_dead(out);
+    }
+
+    /// The store refuses one of [`Outbox::rescues`], and the caller has given it up: it is lost with its node, whose
+    /// death those who wrote it hear now, as far as this frame goes.
+    pub fn unrescued(&mut self, place: Place, out: &mut Outbox) {
+        let Some(Entry { page, host, .. }) = self.is_rescued(place) else {
+            return;
+        };
+        let told = match self.has(Fault::UntoldUnrescued) {
+            true => 0,
+            false => self.living(),
+        };
+        self.members[host.index()].told |= told;
+        for living in nodes(told) {
+            let message = ToNode::Died {
+                node: host,
+                first_frame: place.frame,
+                frames: 1,
+            };
+            out.send(living, message);
+        }
+        out.lost.push(page);
+        self.release(place.frame, false, out);
+        self.make_room(out);
+        self.forget_dead(out);
+    }
+
+    /// What is at a place, if it is a page that is being rescued.
+    fn is_rescued(&self, place: Place) -> Option<Entry> {
+        let going = |entry: &&Entry| entry.state == State::ToBeInvalidated && entry.is(FINAL);
+        self.at(place).filter(going).copied()
     }
 
     /// A node wants what it wrote to be in the store.

@@ -19,6 +19,8 @@ impl Node {
                 say(ToDirectory::Lock { ticket, range });
             }
         } else {
+            // The next one says who is dead of those who matter still, and which are forgotten it may not know.
+            self.dead.clear();
             say(ToDirectory::Rejoin {
                 first_frame: self.first_frame,
                 frames: self.frames,

@@ -195,3 +195,8 @@ fn a_dead_nodes_word_that_stays_its_own_is_found() {
 fn a_page_that_outlived_its_node_and_is_given_up_is_found() {
     found(Fault::PoolLost);
 }
+
+#[test]
+fn a_page_that_the_store_refuses_and_whose_loss_nobody_hears_is_found() {
+    found(Fault::UntoldUnrescued);
+}

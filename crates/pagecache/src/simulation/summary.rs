@@ -23,6 +23,8 @@ pub(super) struct Summary {
     pub(super) awaited: u64,
     /// Dirty pages that outlived their node.
     pub(super) rescues: u64,
+    /// And those of them that the store refused until they were given up.
+    pub(super) unrescued: u64,
     /// Most copies of one page that anybody could read at a time: in frames, and unpublished.
     pub(super) copies_peak: u64,
 }
@@ -49,6 +51,7 @@ impl Summary {
             retries: self.retries + other.retries,
             awaited: self.awaited + other.awaited,
             rescues: self.rescues + other.rescues,
+            unrescued: self.unrescued + other.unrescued,
             copies_peak,
         };
     }
@@ -69,6 +72,7 @@ impl Summary {
             self.retries,
             self.awaited,
             self.rescues,
+            self.unrescued,
         ];
         assert!(
             rare.iter().all(|count| *count > 0),

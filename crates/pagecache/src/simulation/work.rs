@@ -155,9 +155,21 @@ impl World {
         Ok(Some(Half { bytes, sequence }))
     }
 
-    /// Writes back a page that outlived its node, or fails to and tries again later.
+    /// Writes back a page that outlived its node, or fails to and tries again later, or gives it up.
     pub(super) fn rescue(&mut self, index: usize) -> Result<(), String> {
         if self.fails() {
+            if self.rng.chance(1, 2) {
+                let (_, place) = self.rescues.swap_remove(index);
+                if self.segment.is_dirty(place) {
+                    self.summary.unrescued += 1;
+                    let mut out = Outbox::default();
+                    self.directory.unrescued(place, &mut out);
+                    return self.deliver(out);
+                }
+                let mut out = Outbox::default();
+                self.directory.rescued(place, &mut out);
+                return self.deliver(out);
+            }
             return Ok(());
         }
         let (page, place) = self.rescues.swap_remove(index);

@@ -162,7 +162,8 @@ impl World {
             summary: Summary::default(),
             fault,
             by_words: rng.chance(1, 2),
-            store_fails: if fault.is_none() && rng.chance(1, 4) {
+            store_fails: if matches!(fault, None | Some(Fault::UntoldUnrescued)) && rng.chance(1, 4)
+            {
                 12
             } else {
                 0

@@ -202,6 +202,47 @@ fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
 }
 
 #[test]
+fn a_page_that_the_store_refuses_for_ever_is_lost_and_those_who_live_hear_it_before_their_flush_ends()
+ {
+    let mut desk = Desk::new(3, 2, 0, 0);
+    desk.directory.config.placement = Placement::Pool;
+    let theirs = desk.bring(1, 1, Access::Write);
+    desk.lookup(0, 1, Access::Write);
+    desk.die(1);
+    let flush = ToDirectory::Flush {
+        page: page(1),
+        place: theirs,
+    };
+    assert_eq!(desk.say(0, flush), [], "it waits");
+    assert_eq!(desk.say(0, ToDirectory::Invalidated { place: theirs }), []);
+    desk.out = Outbox::default();
+    desk.directory.unrescued(theirs, &mut desk.out);
+    let died = ToNode::Died {
+        node: node(1),
+        first_frame: theirs.frame,
+        frames: 1,
+    };
+    let flushed = ToNode::Flushed {
+        page: page(1),
+        place: theirs,
+        ok: false,
+    };
+    let forget = ToNode::Forget { node: node(1) };
+    assert_eq!(
+        desk.heard(),
+        [(0, died), (2, died), (0, flushed), (0, forget), (2, forget)]
+    );
+    assert_eq!(desk.out.lost, [page(1)]);
+    assert_eq!(desk.out.discarded, [theirs.frame]);
+    desk.say(0, ToDirectory::Forgotten { node: node(1) });
+    assert_eq!(desk.out.forgotten, []);
+    desk.say(2, ToDirectory::Forgotten { node: node(1) });
+    assert_eq!(desk.out.forgotten, [node(1)], "its number may be another's");
+    desk.directory.unrescued(theirs, &mut desk.out);
+    assert_eq!(desk.out.lost, [], "once");
+}
+
+#[test]
 fn pages_of_several_dead_are_rescued_once_each_however_little_room_there_is() {
     let config = Config {
         budget_pages: 4,
