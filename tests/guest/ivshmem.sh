@@ -7,7 +7,8 @@
 #  3. The first machine is killed with pages in its memory that the second has not flushed: one fsync says so.
 # And from here: each page has one frame in the pool's file, which shows what the machines wrote; the disk has what fsync promised;
 # a machine that is stopped is ended by the directory, which takes its QEMU for the node's process.
-# Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN and IVSHMEM_BIN are the programs (built if not set).
+# Prints a line for each check, and writes them to RESULT too if that is set (docs/results/dpc-machines.txt). Exit code 0 if
+# all hold. FOREBAY_BIN and IVSHMEM_BIN are the programs (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -35,6 +36,7 @@ finish() {
     rm -rf "$work" "$pool"
 }
 trap finish EXIT
+say() { echo "$*" | tee -a "$work/result"; }
 fail() {
     echo "guest ivshmem: $*" >&2
     tail -n 20 "$work"/log "$work"/first "$work"/second >&2 2>/dev/null || true
@@ -43,6 +45,7 @@ fail() {
 }
 
 truncate -s 4M "$work/disk"
+touch "$work/log"
 # Emulated machines are slow to say that they live.
 "$program" pagecache directory --source "$work/disk" --pool "$pool" --capacity 16M --lease 20s >"$work/log" 2>&1 &
 directory=$!
@@ -102,7 +105,10 @@ pages=$(jq '[.pages[]] | add' <<<"$alive")
 frames=$(jq '.capacity_bytes / .page_bytes' <<<"$alive")
 od -An -v -t u8 -w64 -N $((frames * 64)) "$pool/frames" | awk '$1 > 0 {print $5, NR - 1}' >"$work/frames"
 [ "$(wc -l <"$work/frames")" -eq "$pages" ] || fail "$pages pages and $(wc -l <"$work/frames") frames that hold one"
-[ -z "$(cut -d ' ' -f 1 "$work/frames" | sort | uniq -d)" ] || fail "two frames hold the same page"
+# Pages of which there are two: of a list that has one, it is found.
+twice() { cut -d ' ' -f 1 | sort | uniq -d; }
+[ "$( (cat "$work/frames" && tail -n 1 "$work/frames") | twice | wc -l)" -eq 1 ] || fail "a second copy would not be found"
+[ -z "$(twice <"$work/frames")" ] || fail "two frames hold the same page"
 # The pages that the second has written, in the first's memory, as this machine sees them.
 word() { # FILE OFFSET
     od -An -v -t u8 -j "$2" -N 4096 "$1" -w8 | sort -u | tr -d ' '
@@ -112,7 +118,7 @@ for page in 1 64; do
     [ "$(word "$pool/frames" $((frames * 64 + frame * 4096)))" = $((page * 256 + 4)) ] || fail "page $page in the pool's file is another"
     [ "$(word "$work/disk" $((page * 4096)))" = $((page * 256 + 3)) ] || fail "page $page on the disk is not what was flushed"
 done
-echo "one copy: $pages pages in $pages frames of the pool's file, which shows what the machines wrote; $(jq .filled <<<"$alive") fills, $(jq .evicted <<<"$alive") evicted"
+say "one copy: $pages pages in $pages frames of the pool's file, which shows what the machines wrote; $(jq .filled <<<"$alive") fills, $(jq .evicted <<<"$alive") evicted"
 
 for which in 0 1; do
     code=0
@@ -123,7 +129,8 @@ done
 [ "${codes[1]}" -eq 0 ] || fail "the second machine: exit code ${codes[1]}"
 # What a machine said is there again at its end, if it was killed.
 for one in first second; do
-    awk '/^DONE/ && !seen[$0]++ {sub("DONE", "'$one':"); print}' "$work/$one" | tee "$work/$one-done"
+    tr -d '\r' <"$work/$one" | awk '/^DONE/ && !seen[$0]++ {sub("DONE", "'$one':"); print}' >"$work/$one-done"
+    say "$(cat "$work/$one-done")"
 done
 [ "$(wc -l <"$work/first-done")" -eq 2 ] || fail "the first has not done all"
 [ "$(wc -l <"$work/second-done")" -eq 5 ] || fail "the second has not done all"
@@ -132,7 +139,7 @@ for page in 1 64; do
 done
 lost=$(status | jq .lost_pages)
 [ "$lost" -ge 64 ] || fail "$lost pages are lost with the first machine"
-echo "the first machine killed: $lost pages may be lost by the directory's account, and the disk has what fsync promised"
+say "the first machine killed: $lost pages may be lost by the directory's account, and the disk has what fsync promised"
 
 # A machine that does not answer: its QEMU is the process that is ended.
 boot first -q "$work/pid"
@@ -149,4 +156,5 @@ for _ in $(seq 400); do
 done
 ! kill -0 "$machine" 2>/dev/null || fail "a machine that is stopped still has its memory"
 [ "$(status | jq .fenced)" -ge 1 ] || fail "nobody was fenced"
-echo "a machine that was stopped was ended by its lease"
+say "a machine that was stopped was ended by its lease, and its node with it"
+[ -z "${RESULT:-}" ] || cp "$work/result" "$RESULT"

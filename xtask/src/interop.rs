@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 /// The tests of exports in a guest, what they are asked for, and whether `--quick` has them, in their short form.
-const TESTS: [(&str, &[&str], bool); 6] = [
+const TESTS: [(&str, &[&str], bool); 7] = [
     ("nvme-tcp.sh", &[], true),
     // A kernel that authenticates itself.
     ("nvme-tcp.sh", &["--backports", "--quick"], false),
@@ -14,6 +14,8 @@ const TESTS: [(&str, &[&str], bool); 6] = [
     ("transit.sh", &[], false),
     ("ublk.sh", &[], false),
     ("nbd.sh", &[], false),
+    // Builds the program that runs inside by itself.
+    ("ivshmem.sh", &[], false),
 ];
 
 /// What can be chosen.

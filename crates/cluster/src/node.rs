@@ -259,6 +259,9 @@ impl Inner {
 
 impl<S: Store> Drop for Inner<S> {
     fn drop(&mut self) {
+        // It never was in, or is not any more: there is nothing of it that anybody waits for.
+        let refused = |error: &Error| error.kind() == ErrorKind::Permission;
+        let refused = self.client.broken().as_ref().is_some_and(refused);
         let left = match self.client.broken() {
             Some(error) => Err(error),
             None => self.client.leave(FAREWELL),
@@ -271,6 +274,9 @@ impl<S: Store> Drop for Inner<S> {
         for thread in self.threads.drain(..) {
             // What it had to say it has said.
             let _ = thread.join();
+        }
+        if refused {
+            return;
         }
         if let Err(error) = left {
             tracing::warn!(

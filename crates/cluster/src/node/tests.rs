@@ -160,3 +160,16 @@ fn a_node_does_not_join_with_what_an_earlier_directory_had_settled() {
     let refused = node.join().expect("it ended").expect_err("it has another");
     assert_eq!(refused.kind(), ErrorKind::Busy);
 }
+
+#[test]
+fn who_is_refused_leaves_nothing_in_the_pool() {
+    let bed = Bed::new("refused");
+    let node = bed.node();
+    let mut ear = bed.accept();
+    let why = forebay_pagecache::message::Refusal::NumberInUse;
+    ear.say(ToNode::Refused { why });
+    ear.end();
+    let refused = node.join().expect("it ended").expect_err("it is refused");
+    assert_eq!(refused.kind(), ErrorKind::Permission);
+    assert!(!bed.pool().has_left(NONCE), "it never was in");
+}
