@@ -6,8 +6,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
+
+use crate::file::RELEASE_TIME;
 
 struct Shared {
     address: *mut libc::c_void,
@@ -54,13 +57,21 @@ pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
 }
 
 /// As [`open_shared`]; the file ends at the next power of two ([`padded_bytes`]), where the memory of a PCI device has
-/// to, so that a virtual machine can be given it as one. What is behind `size_bytes` takes no memory.
+/// to, so that a virtual machine can be given it as one. What is behind `size_bytes` takes no memory. A process that was
+/// killed holds its memory for a moment longer: this waits for it, for [`RELEASE_TIME`].
 ///
 /// # Errors
 /// As [`open_shared`].
 pub fn open_padded(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
-    let file_bytes = padded_bytes(size_bytes);
-    open(path, size_bytes, file_bytes).context(|| format!("shared memory {}", path.display()))
+    let (file_bytes, begin) = (padded_bytes(size_bytes), Instant::now());
+    loop {
+        match open(path, size_bytes, file_bytes) {
+            Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other.context(|| format!("shared memory {}", path.display())),
+        }
+    }
 }
 
 /// How long the file of [`open_padded`] is.
@@ -272,6 +283,20 @@ mod tests {
         let (memory, existed) = open_padded(&path, (1 << 20) + 4096).expect("again");
         assert!(existed);
         assert_eq!(memory.slice(0..4).to_vec(), b"kept");
+    }
+
+    #[test]
+    fn memory_that_is_about_to_be_let_go_is_waited_for() {
+        let scratch = Scratch::new();
+        let path = scratch.path("held");
+        let (memory, _) = open_padded(&path, 8192).expect("new");
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(memory);
+        });
+        let (_, existed) = open_padded(&path, 8192).expect("it was let go");
+        assert!(existed);
+        holder.join().expect("it ended");
     }
 
     #[test]

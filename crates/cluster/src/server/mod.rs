@@ -275,8 +275,18 @@ impl Server {
         }
         self.rescue(std::mem::take(&mut out.rescues))?;
         self.lost_pages += out.lost.len() as u64;
+        let mut lost: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for page in &out.lost {
-            tracing::warn!("page cache: {page} is lost with the node that held it");
+            lost.entry(page.inode).or_default().push(page.index);
+        }
+        for (inode, pages) in lost {
+            let (first, last) = (pages.iter().min(), pages.iter().max());
+            tracing::warn!(
+                "page cache: {} pages of inode {inode} are lost with the node that held them, the first {}, the last {}",
+                pages.len(),
+                first.unwrap_or(&0),
+                last.unwrap_or(&0)
+            );
         }
         self.remember()?;
         let mut packets: BTreeMap<NodeId, Vec<ToNode>> = BTreeMap::new();

@@ -135,7 +135,8 @@ fn another_file_works(mine: &Node) {
 fn a_slow_rescue_holds_up_nobody_but_those_who_want_the_page() {
     let lease = Duration::from_secs(1);
     let cluster = Cluster::placed("slow", 256, lease, "pool");
-    let (mut worker, mine, file) = with_pages_of_another(&cluster);
+    let (mut worker, _mine, file) = with_pages_of_another(&cluster);
+    let third = cluster.join(3, 8);
     // Who writes to the file waits for this byte of it.
     let source = std::fs::File::options()
         .read(true)
@@ -149,8 +150,8 @@ fn a_slow_rescue_holds_up_nobody_but_those_who_want_the_page() {
     let status = cluster.status();
     assert_eq!(status.fenced, 0, "all say that they live: {status:?}");
     let alive = |node: &&forebay_cluster::status::NodeStatus| node.state == "alive";
-    assert_eq!(status.nodes.iter().filter(alive).count(), 1, "{status:?}");
-    another_file_works(&mine);
+    assert_eq!(status.nodes.iter().filter(alive).count(), 2, "{status:?}");
+    another_file_works(&third);
     assert!(ended.try_recv().is_err(), "the page is not in the source");
     lock_byte(&source, i64::MAX - 2, Lock::None).expect("given back");
     let ended = ended.recv_timeout(PATIENCE).expect("it is now");
