@@ -133,7 +133,7 @@ fn another_file_works(mine: &Node) {
 
 #[test]
 fn a_slow_rescue_holds_up_nobody_but_those_who_want_the_page() {
-    let lease = Duration::from_secs(1);
+    let lease = Duration::from_secs(3);
     let cluster = Cluster::placed("slow", 256, lease, "pool");
     let (mut worker, _mine, file) = with_pages_of_another(&cluster);
     let third = cluster.join(3, 8);
@@ -146,7 +146,7 @@ fn a_slow_rescue_holds_up_nobody_but_those_who_want_the_page() {
     lock_byte(&source, i64::MAX - 2, Lock::Exclusive).expect("nobody has it");
     worker.kill();
     let ended = flushing(&file);
-    std::thread::sleep(lease * 3);
+    std::thread::sleep(lease * 2);
     let status = cluster.status();
     assert_eq!(status.fenced, 0, "all say that they live: {status:?}");
     let alive = |node: &&forebay_cluster::status::NodeStatus| node.state == "alive";
