@@ -5,14 +5,17 @@
 #     forebay counts them; the same writes without O_DSYNC are not, which shows that the check can fail.
 #  3. ext4 and fsck, fio's verify on several queues, discard, write-zeroes (`--quick`: less of fio).
 #  4. The daemon is killed (-9) under fio's verify and started again, five times (`--quick`: twice): the machine's requests go on.
-#  5. The machine is killed with requests in flight: another one gets the disk, and finds what was flushed.
+#  5. The daemon is stopped in an orderly way under the same and started again, three times (`--quick`: once): likewise.
+#  6. While the machine has requests in flight, the daemon is stopped, the volume is served to others, and the daemon started
+#     again: the machine's list of requests in flight is refused, and nothing of it is done.
+#  7. The machine is killed with requests in flight: another one gets the disk, and finds what was flushed.
 # The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
 "$here/setup.sh"
-amount=32M kills=5
-[ "${1:-}" != --quick ] || amount=8M kills=2
+amount=32M kills=5 stops=3
+[ "${1:-}" != --quick ] || amount=8M kills=2 stops=1
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
     cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
@@ -58,12 +61,24 @@ control = "control.sock"
 metrics = "127.0.0.1:0"
 state = "state"
 TOML
+# The same volume for somebody else.
+sed 's|^vhost-user-blk = .*|nbd = "unix:others.sock"|' "$work/forebay.toml" >"$work/others.toml"
 "$program" format --cache "$work/cache" >"$work/log"
-start() {
-    (cd "$work" && exec "$program" serve forebay.toml) >>"$work/log" 2>&1 </dev/null &
+start() { # CONFIGURATION
+    (cd "$work" && exec "$program" serve "$1") >>"$work/log" 2>&1 </dev/null &
     daemon=$!
 }
-start
+# In an orderly way.
+stop() {
+    local code=0
+    kill -TERM "$daemon"
+    wait "$daemon" || code=$?
+    if [ "$code" != 0 ]; then
+        echo "the daemon ended with $code: FAILED"
+        failed=1
+    fi
+}
+start forebay.toml
 status() { "$program" status --json --control "$work/control.sock"; }
 for _ in $(seq 200); do
     [ ! -S "$work/vm.sock" ] || break
@@ -127,14 +142,28 @@ for _ in \$(seq $kills); do
 done
 wait \$load || { cat /tmp/fio; exit 1; }
 echo "DONE fio verify on both queues while the daemon was killed $kills times"
+fio --name=s --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=48M --numjobs=2 --offset_increment=64M \\
+    --time_based --runtime=$((stops * 8)) --verify=crc32c --verify_fatal=1 --verify_backlog=256 >/tmp/fio 2>&1 &
+load=\$!
+for _ in \$(seq $stops); do
+    sleep 4
+    kill -0 \$load
+    echo "STOP"
+    sleep 3
+done
+wait \$load || { cat /tmp/fio; exit 1; }
+echo "DONE fio verify on both queues while the daemon was stopped and started $stops times"
 [ "\$(dmesg | grep -c 'I/O error')" = 0 ]
 echo "DONE the kernel has seen no error"
 mkfs.ext4 -q -F \$d
 mount \$d /mnt
 echo "what was flushed" >/mnt/kept
 sync
-fio --name=k --directory=/mnt --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=64M >/dev/null 2>&1 &
+fio --name=k --directory=/mnt --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=64M \\
+    --time_based --runtime=120 >/dev/null 2>&1 &
 sleep 3
+echo "REFUSE"
+sleep 40
 echo "DIE"
 sleep 60
 G
@@ -149,7 +178,34 @@ echo "DONE another machine finds what was flushed"
 G
 
 "$here/image.sh" "$work/image"
-failed=0 ended=''
+failed=0 ended='' refusals='the virtual machine has run on another disk than this volume'
+# Another user of the volume, and then the machine again.
+refuse() {
+    stop
+    rm -f "$work/others.sock"
+    start others.toml
+    for _ in $(seq 200); do
+        [ ! -S "$work/others.sock" ] || break
+        sleep 0.05
+    done
+    stop
+    start forebay.toml
+    for _ in $(seq 200); do
+        ! grep -q "$refusals" "$work/log" || break
+        sleep 0.1
+    done
+    # It tries again.
+    sleep 3
+    local times done
+    times=$(grep -c "$refusals" "$work/log" || true)
+    done=$(status | jq '[.volumes[].operations[].count] | add')
+    if [ "$times" -gt 0 ] && [ "$done" = 0 ]; then
+        echo "a list of requests in flight from before others had the volume is refused ($times times), and none of it is done: holds"
+    else
+        echo "a list of requests in flight from before others had the volume: $times refusals, $done requests: FAILED"
+        failed=1
+    fi
+}
 declare -A before
 hear() {
     while read -r word name rest; do
@@ -160,8 +216,13 @@ hear() {
         KILL)
             kill -9 "$daemon"
             wait "$daemon" 2>/dev/null || true
-            start
+            start forebay.toml
             ;;
+        STOP)
+            stop
+            start forebay.toml
+            ;;
+        REFUSE) refuse ;;
         SNAP)
             now=$(durable)
             if [ "$rest" = before ]; then

@@ -13,6 +13,7 @@ mod nbd;
 mod nvme_tcp;
 mod others;
 mod policy;
+mod rack;
 mod record;
 mod replay;
 pub(crate) mod server;
@@ -35,7 +36,14 @@ pub(crate) enum Bench {
     /// IOPS and p99 over NBD beside nbdkit, 4 KiB hits, memory-backed devices on both sides
     Nbd(Options),
     /// IOPS, latency and processor time over NVMe/TCP by our own initiator, memory-backed, beside nbdkit
-    NvmeTcp(Options),
+    NvmeTcp {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        arguments: nvme_tcp::Arguments,
+    },
+    /// A file in memory, used locally, exported by NVMe/TCP and by NBD, beside a cloud block store of one node
+    Rack(Options),
     /// Whether 64 NVMe/TCP hosts on 16 volumes get equal shares, or their limits, and what memory they take
     Hosts(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
@@ -81,46 +89,53 @@ pub(crate) struct Options {
 
 /// Runs a benchmark. Fails when it could not be run or a claim does not hold.
 pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
-    let outcome =
-        match bench {
-            Bench::Nbd(options) => program(root, options)
-                .and_then(|binary| nbd::run(&binary, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::NvmeTcp(options) => program(root, options)
-                .and_then(|binary| nvme_tcp::run(&binary, &initiator(root, "load")?, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Hosts(options) => program(root, options)
-                .and_then(|binary| hosts::run(&binary, &initiator(root, "hosts")?, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Record(options) => program(root, options)
-                .and_then(|binary| record::run(&binary, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Replay { options, replay } => program(root, options)
-                .and_then(|binary| replay::run(&binary, replay, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Cleaning(options) => program(root, options)
-                .and_then(|binary| cleaning::run(&binary, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Checksums(options) => program(root, options)
-                .and_then(|binary| checksums::run(root, &binary, options.quick))
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Cold(options) => cold::run(root, options)
-                .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Engine { json } => {
-                engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
+    let outcome = match bench {
+        Bench::Nbd(options) => program(root, options)
+            .and_then(|binary| nbd::run(&binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::NvmeTcp { options, arguments } => program(root, options)
+            .and_then(|binary| {
+                let load = initiator(root, "load")?;
+                nvme_tcp::run(&binary, &load, arguments, options.quick)
+            })
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Rack(options) => program(root, options)
+            .and_then(|binary| rack::run(root, &binary, &initiator(root, "load")?, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Hosts(options) => program(root, options)
+            .and_then(|binary| hosts::run(&binary, &initiator(root, "hosts")?, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Record(options) => program(root, options)
+            .and_then(|binary| record::run(&binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Replay { options, replay } => program(root, options)
+            .and_then(|binary| replay::run(&binary, replay, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Cleaning(options) => program(root, options)
+            .and_then(|binary| cleaning::run(&binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Checksums(options) => program(root, options)
+            .and_then(|binary| checksums::run(root, &binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Cold(options) => {
+            cold::run(root, options).and_then(|report| conclude(&report, options.json.as_deref()))
+        }
+        Bench::Engine { json } => {
+            engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
+        }
+        Bench::Policy(options) => {
+            policy::run(root, options).and_then(|report| conclude(&report, options.json.as_deref()))
+        }
+        Bench::Amplification(options) => match loops::unavailable() {
+            Some(reason) => {
+                println!("SKIPPED: bench amplification: {reason}");
+                return ExitCode::SUCCESS;
             }
-            Bench::Policy(options) => policy::run(root, options)
+            None => program(root, options)
+                .and_then(|binary| amplification::run(&binary, options.quick))
                 .and_then(|report| conclude(&report, options.json.as_deref())),
-            Bench::Amplification(options) => match loops::unavailable() {
-                Some(reason) => {
-                    println!("SKIPPED: bench amplification: {reason}");
-                    return ExitCode::SUCCESS;
-                }
-                None => program(root, options)
-                    .and_then(|binary| amplification::run(&binary, options.quick))
-                    .and_then(|report| conclude(&report, options.json.as_deref())),
-            },
-        };
+        },
+    };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

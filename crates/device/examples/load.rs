@@ -1,6 +1,7 @@
 //! A load of 4 KiB requests at random on what a URI names, by our own initiators:
-//! `load nvme-tcp://127.0.0.1:4420/NQN read 32 5 256`: direction, queue depth, seconds, MiB. Prints its figures as
-//! JSON, as `cargo xtask bench nvme-tcp` reads them. A write load destroys what is there.
+//! `load nvme-tcp://127.0.0.1:4420/NQN read 32 5 256`: direction, queue depth, seconds, MiB. With `spin` behind these it looks
+//! for answers all the time, and never sleeps. Prints its figures as JSON, as `cargo xtask bench nvme-tcp` reads them. A write
+//! load destroys what is there.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -90,8 +91,12 @@ async fn open(uri: &str) -> Result<Rc<dyn BlockDevice>> {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [uri, direction, depth, seconds, size_mib] = &*arguments else {
-        let what = "usage: load URI read|write DEPTH SECONDS MIB";
+    let (spins, arguments) = match &*arguments {
+        [all @ .., last] if last == "spin" => (true, all),
+        all => (false, all),
+    };
+    let [uri, direction, depth, seconds, size_mib] = arguments else {
+        let what = "usage: load URI read|write DEPTH SECONDS MIB [spin]";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     };
     let number = |text: &str| {
@@ -102,6 +107,9 @@ fn main() -> Result<()> {
     let (uri, write) = (uri.clone(), direction == "write");
     let blocks = (number(size_mib)? << 20) / REQUEST_BYTES;
     Reactor::new(Engine::Auto)?.run(async move {
+        if spins {
+            forebay_io::never_sleep()?;
+        }
         let device = open(&uri).await?;
         let from = rt::now() + BEFORE;
         let load = Rc::new(Load {

@@ -1,33 +1,35 @@
 //! Clients that outlive this process and go on with the next one: by what that one knows the volume again, and whether it
 //! may serve them.
 
-use std::sync::Arc;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use forebay_block::Persistence;
 use forebay_volume::VolumeHandle;
 
-/// What this process is to those before it that served a volume.
+/// What this process is to those before it that served a volume to virtual machines.
 #[derive(Clone, Debug)]
 pub struct Succession {
-    /// What the volume is told apart by from others, and from what other programs serve.
+    /// What the volume is told apart by from others, and from what it was before it lacked writes.
     pub(crate) note: u64,
-    /// Why this process may lack writes that one before it acknowledged, if it may.
-    pub(crate) gap: Option<String>,
     /// The volume was taken out of service for good: no later process has what is left over.
     over: Arc<AtomicBool>,
 }
 
 impl Succession {
-    /// `origin` is what this volume is told apart by from others of its name; `gap` is why this process may lack writes that
-    /// the one before acknowledged, if it may.
+    /// `origin` is what this volume is told apart by from others of its name, and from itself before it lacked writes that were
+    /// acknowledged. One whose contents end with the process is told apart from that of any other process too.
     #[must_use]
-    pub fn new(volume: &VolumeHandle, origin: &[u8], gap: Option<String>) -> Self {
+    pub fn new(volume: &VolumeHandle, origin: &[u8]) -> Self {
         let volatile = volume.info().persistence == Persistence::Process;
-        let volatile = volatile.then(|| "its contents end with the process".to_owned());
+        Self::of(volume.name(), origin, volatile.then(process))
+    }
+
+    pub(crate) fn of(name: &str, origin: &[u8], process: Option<u64>) -> Self {
         Self {
-            note: note(origin, volume.name()),
-            gap: volatile.or(gap),
+            note: note(origin, name) ^ process.unwrap_or(0),
             over: Arc::default(),
         }
     }
@@ -42,8 +44,14 @@ impl Succession {
     }
 }
 
+/// What tells this process from all others; not 0.
+fn process() -> u64 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish() | 1)
+}
+
 /// FNV-1a of both, with a byte between that is in neither.
-fn note(origin: &[u8], name: &str) -> u64 {
+pub(crate) fn note(origin: &[u8], name: &str) -> u64 {
     let bytes = b"forebay\0".iter().chain(origin).chain(b"\0");
     let bytes = bytes.chain(name.as_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

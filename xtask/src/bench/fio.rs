@@ -1,4 +1,4 @@
-//! fio over NBD, and what it says.
+//! fio, over NBD if nothing else is said, and what it says.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -74,8 +74,8 @@ pub(super) fn scatter(socket: &Path, name: &str, size_bytes: u64, bytes: u64) ->
     run_for_output(fio).map(drop)
 }
 
-fn timed(socket: &Path, name: &str, size_bytes: u64, load: Load, seconds: u32) -> Command {
-    let mut fio = base(socket, name, size_bytes);
+/// `fio`, which knows on what, with a load for a time.
+fn timed(mut fio: Command, load: Load, seconds: u32) -> Command {
     fio.arg(format!("--rw=rand{}", load.direction()));
     fio.arg(format!("--iodepth={}", load.depth));
     fio.arg(format!("--runtime={seconds}"));
@@ -107,7 +107,7 @@ pub(super) fn start(
     load: Load,
     seconds: u32,
 ) -> Outcome<Running> {
-    let mut fio = timed(socket, name, size_bytes, load, seconds);
+    let mut fio = timed(base(socket, name, size_bytes), load, seconds);
     // In one process, which is the one that is ended.
     fio.arg("--thread").stdout(Stdio::null());
     let started = fio.spawn();
@@ -124,8 +124,12 @@ pub(super) fn run(
     load: Load,
     seconds: u32,
 ) -> Outcome<Figures> {
-    let fio = timed(socket, name, size_bytes, load, seconds);
-    let job = json_of(&run_for_output(fio)?)?;
+    measure(base(socket, name, size_bytes), load, seconds)
+}
+
+/// Runs a load for a time on what this `fio` names.
+pub(super) fn measure(fio: Command, load: Load, seconds: u32) -> Outcome<Figures> {
+    let job = json_of(&run_for_output(timed(fio, load, seconds))?)?;
     let side = &job["jobs"][0][load.direction()];
     let number = |value: &Value, what: &str| {
         value

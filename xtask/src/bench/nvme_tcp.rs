@@ -4,6 +4,9 @@
 //! memory before it (write-back, everything cached), and `nbdkit memory` over TCP and over a Unix socket. All are
 //! pinned to one processor and the load, one program for both protocols, to another. A round measures them one after
 //! the other, in the opposite order in the next round; ratios are of one round, and the claim is their median.
+//!
+//! One request at a time is also asked for where neither side ever sleeps, as between other targets that poll and their
+//! initiators: `poll = "busy"` in two more of our servers, and a load that spins. These are stopped while others are measured.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,20 +38,41 @@ const LATENCY_BAR: f64 = 1.1;
 enum Who {
     Memory,
     Cache,
+    MemoryPolls,
+    CachePolls,
     NbdkitTcp,
     NbdkitUnix,
 }
 
 impl Who {
-    const ALL: [Self; 4] = [Self::Memory, Self::Cache, Self::NbdkitTcp, Self::NbdkitUnix];
+    const ALL: [Self; 6] = [
+        Self::Memory,
+        Self::Cache,
+        Self::MemoryPolls,
+        Self::CachePolls,
+        Self::NbdkitTcp,
+        Self::NbdkitUnix,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Memory => "forebay, memory",
             Self::Cache => "forebay, cache",
+            Self::MemoryPolls => "forebay, memory, both poll",
+            Self::CachePolls => "forebay, cache, both poll",
             Self::NbdkitTcp => "nbdkit memory, TCP",
             Self::NbdkitUnix => "nbdkit memory, Unix",
         }
+    }
+
+    /// Whether server and load look for work all the time.
+    const fn polls(self) -> bool {
+        matches!(self, Self::MemoryPolls | Self::CachePolls)
+    }
+
+    /// Two that poll have a processor each whatever the depth: what it saves is a single request's.
+    const fn has(self, depth: u32) -> bool {
+        depth == 1 || !self.polls()
     }
 }
 
@@ -74,7 +98,32 @@ struct Served {
     pid: u32,
 }
 
-pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row>> {
+impl Served {
+    /// Stops one that polls, which would not let others have the processor, or lets it go on.
+    fn signal(&self, signal: &str) -> Outcome<()> {
+        if !self.who.polls() {
+            return Ok(());
+        }
+        let mut kill = Command::new("kill");
+        kill.args([signal, &self.pid.to_string()]);
+        run_for_output(kill).map(drop)
+    }
+}
+
+/// What is left out.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only loads of one request at a time
+    #[arg(long)]
+    single: bool,
+}
+
+pub(super) fn run(
+    binary: &Path,
+    load: &Path,
+    arguments: &Arguments,
+    quick: bool,
+) -> Outcome<Report<Row>> {
     require(&["nbdkit", "taskset", "setpriv"])?;
     let (rounds, seconds) = match quick {
         true => (QUICK_ROUNDS, QUICK_SECONDS),
@@ -89,26 +138,40 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
     let scratch = [
         Scratch::new("bench-nvme-memory")?,
         Scratch::new("bench-nvme-cache")?,
+        Scratch::new("bench-nvme-memory-polls")?,
+        Scratch::new("bench-nvme-cache-polls")?,
     ];
     let size_bytes = SET_MIB << 20;
-    let ports = [free_port()?, free_port()?, free_port()?];
+    let ports = [
+        free_port()?,
+        free_port()?,
+        free_port()?,
+        free_port()?,
+        free_port()?,
+    ];
     let bare = format!(
         "[[device]]\nname = \"disk\"\nkind = \"mem\"\nsize = {size_bytes}\n\n\
          [[volume]]\nname = \"v\"\nbacking = \"disk\"\n"
     );
     let mut ours = Vec::new();
-    for (at, config) in [bare, in_memory(size_bytes)].iter().enumerate() {
-        let port = ports[at];
+    let cached = in_memory(size_bytes);
+    let adaptive = "poll = \"adaptive\"";
+    let busy = "poll = \"busy\"";
+    for (at, (config, poll)) in [
+        (&bare, adaptive),
+        (&cached, adaptive),
+        (&bare, busy),
+        (&cached, busy),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (scratch, port) = (&scratch[at], ports[at]);
         let config = format!(
-            "{config}\n[[export]]\nvolume = \"v\"\nnvme-tcp = \"127.0.0.1:{port}\"\nnqn = \"{NQN}\"\n"
+            "{config}\n[[export]]\nvolume = \"v\"\nnvme-tcp = \"127.0.0.1:{port}\"\nnqn = \"{NQN}\"\n\n[server]\n{poll}\n"
         );
-        ours.push(Forebay::start(
-            binary,
-            &scratch[at],
-            &config,
-            Some(server_cpu),
-            &[],
-        )?);
+        let started = Forebay::start_tcp(binary, scratch, &config, Some(server_cpu), port);
+        ours.push(started?);
     }
     let log = scratch[0].path("nbdkit.log");
     let socket = scratch[0].path("nbdkit.sock");
@@ -116,15 +179,17 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
     nbdkit.args(["--foreground", "--unix"]).arg(&socket);
     nbdkit.args(["memory", &size_bytes.to_string()]);
     let unix = Server::start(&nbdkit, Some(server_cpu), socket.clone(), &log)?;
-    let port = ports[2].to_string();
+    let port = ports[4].to_string();
     let mut nbdkit = Command::new("nbdkit");
     nbdkit.args(["--foreground", "--ipaddr", "127.0.0.1", "--port", &port]);
     nbdkit.args(["memory", &size_bytes.to_string()]);
-    let tcp = Server::start_tcp(&nbdkit, Some(server_cpu), ports[2], &log)?;
+    let tcp = Server::start_tcp(&nbdkit, Some(server_cpu), ports[4], &log)?;
     let nvme = |port: u16| format!("nvme-tcp://127.0.0.1:{port}/{NQN}?queue_depth=127");
     let served = [
         (Who::Memory, nvme(ports[0]), ours[0].server.pid()),
         (Who::Cache, nvme(ports[1]), ours[1].server.pid()),
+        (Who::MemoryPolls, nvme(ports[2]), ours[2].server.pid()),
+        (Who::CachePolls, nvme(ports[3]), ours[3].server.pid()),
         (
             Who::NbdkitTcp,
             format!("nbd://127.0.0.1:{port}/"),
@@ -137,6 +202,14 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
         ),
     ];
     let served = served.map(|(who, uri, pid)| Served { who, uri, pid });
+    for server in &served {
+        server.signal("-STOP")?;
+    }
+    let depths = if arguments.single {
+        &DEPTHS[..1]
+    } else {
+        &DEPTHS
+    };
     let mut rows = Vec::new();
     for server in &served {
         // All of it is there, and cached, once it was written; at the depth that fills it soonest.
@@ -147,9 +220,9 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
         measure(load, server, fill, 0, seconds.max(3))?;
     }
     for round in 0..rounds {
-        for depth in DEPTHS {
+        for &depth in depths {
             for write in [false, true] {
-                let mut order: Vec<_> = served.iter().collect();
+                let mut order: Vec<_> = served.iter().filter(|one| one.who.has(depth)).collect();
                 if round % 2 == 1 {
                     order.reverse();
                 }
@@ -194,9 +267,14 @@ fn measure(
         seconds.to_string(),
         SET_MIB.to_string(),
     ]);
+    if server.who.polls() {
+        command.arg("spin");
+    }
+    server.signal("-CONT")?;
     let processors = Processors::look(server.pid);
     let before_s = used_s(server.pid);
     let said = run_for_output(command)?;
+    server.signal("-STOP")?;
     let used_us = (used_s(server.pid) - before_s) * 1e6;
     let others_percent = processors.others_percent(server.pid);
     let said = json_of(&said)?;
@@ -244,6 +322,9 @@ fn print_rows(rows: &[Row]) {
     for load in ["read", "write"] {
         for depth in DEPTHS {
             for who in Who::ALL {
+                if of(rows, who, load, depth).next().is_none() {
+                    continue;
+                }
                 let middle = |what: fn(&Row) -> f64| median(of(rows, who, load, depth).map(what));
                 table.row(vec![
                     format!("{load} QD {depth}"),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use forebay_block::{Context as _, Error, ErrorKind, Persistence, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_frontend::fuse::{self, FuseMount};
 use forebay_frontend::nbd::{self, Exports};
 use forebay_frontend::nvme_tcp::{self, Subsystem};
@@ -14,15 +14,15 @@ use forebay_frontend::vhost_user;
 use forebay_frontend::{Spread, Succession};
 use forebay_io::net::{Address, Listener};
 use forebay_io::rt::{self, Remote};
-use forebay_io::{spawn_reactor, system};
+use forebay_io::spawn_reactor;
 use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
+use super::disks;
 use super::engine::Handle;
 use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
-use crate::state::hex;
 
 /// What other threads need to take a volume out of service.
 #[derive(Default)]
@@ -41,6 +41,19 @@ pub(super) struct Shared {
 
 /// Subsystems with their volumes, by names.
 type Offered<'a> = Vec<(&'a str, &'a str)>;
+
+/// A volume that is to be a block device, of a number.
+struct Disk<'a> {
+    export: &'a Export,
+    volume: VolumeHandle,
+    number: u32,
+}
+
+impl disks::Disk for Disk<'_> {
+    fn volume(&self) -> &str {
+        &self.export.volume
+    }
+}
 
 /// The front-ends, running.
 pub(super) struct Running {
@@ -253,15 +266,9 @@ impl Running {
             let generation = (self.engine)
                 .ask(move |engine| async move { engine.stack.disk_generation(&name).await })
                 .await?;
-            let mut generation = generation.context(|| config.place(export.line))?;
-            if volume.info().persistence == Persistence::Process {
-                // What it has goes with this process: no later one has it.
-                let mut own = [0; 16];
-                system::random(&mut own);
-                generation.push_str(&hex(&own));
-            }
+            let generation = generation.context(|| config.place(export.line))?;
             let origin = [origin(config), generation.as_bytes()].concat();
-            let succession = Succession::new(&volume, &origin, None);
+            let succession = Succession::new(&volume, &origin);
             let machine = (export.volume.clone(), succession.clone());
             lock(&self.shared.machines).push(machine);
             let serve = |listener| vhost_user::serve_on(listener, volume, succession, spread);
@@ -277,40 +284,49 @@ impl Running {
 
     /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not before the cache is open:
     /// should that fail, their users go on waiting, and have no error.
-    async fn start_ublk(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
-        let mut gaps = BTreeMap::new();
-        for export in &config.exports {
-            if matches!(export.protocol, Protocol::Ublk(_)) && !gaps.contains_key(&export.volume) {
-                let name = export.volume.clone();
-                let gap = (self.engine)
-                    .ask(move |engine| async move { engine.stack.disk_gap(&name).await })
-                    .await?;
-                gaps.insert(&export.volume, gap.context(|| config.place(export.line))?);
-            }
+    async fn start_ublk<'a>(&mut self, config: &'a Config, spread: &Arc<Spread>) -> Result<()> {
+        let ublk = |export: &'a Export| match export.protocol {
+            Protocol::Ublk(number) => Some((export, number)),
+            _ => None,
+        };
+        let mut disks = Vec::new();
+        for (export, number) in config.exports.iter().filter_map(ublk) {
+            disks.push(Disk {
+                export,
+                volume: self.handle(&export.volume)?,
+                number,
+            });
         }
-        for export in &config.exports {
-            let Protocol::Ublk(number) = export.protocol else {
-                continue;
-            };
-            let (volume, spread) = (self.handle(&export.volume)?, Arc::clone(spread));
-            let (gap, origin) = (gaps[&export.volume].clone(), origin(config).to_vec());
+        let Self {
+            engine,
+            shared,
+            listening,
+            ..
+        } = self;
+        let place = |disk: &Disk<'_>| config.place(disk.export.line);
+        let gap = async |disk: &Disk<'_>| {
+            let name = disk.export.volume.clone();
+            let gap = engine.ask(move |engine| async move { engine.stack.disk_gap(&name).await });
+            gap.await?.context(|| place(disk))
+        };
+        let attach = async |disk: Disk<'_>, gap| {
+            let (volume, number) = (disk.volume.clone(), disk.number);
+            let (origin, spread) = (origin(config).to_vec(), Arc::clone(spread));
             let attach = move || ublk::attach(volume, number, &origin, gap, &spread);
             let attached = super::shutdown::blocking(attach).await;
-            let disk = attached.context(|| config.place(export.line))?;
-            let (volume, path) = (&export.volume, disk.path().display().to_string());
-            let line = format!("{UBLK_AT}volume {volume:?} is {path}");
-            self.listening.push(line);
-            lock(&self.shared.disks).push((volume.clone(), disk));
-        }
-        // Behind all of them: what is missing concerns each device that waits.
-        for name in gaps.into_keys() {
-            let name = name.clone();
-            let noted = (self.engine)
-                .ask(move |engine| async move { engine.stack.note_disk(&name).await })
-                .await?;
-            noted?;
-        }
-        Ok(())
+            let device = attached.context(|| place(&disk))?;
+            let (volume, path) = (&disk.export.volume, device.path().display().to_string());
+            listening.push(format!("{UBLK_AT}volume {volume:?} is {path}"));
+            lock(&shared.disks).push((volume.clone(), device));
+            Ok(())
+        };
+        let forget = async |volume: &str| {
+            let name = volume.to_owned();
+            let noted =
+                engine.ask(move |engine| async move { engine.stack.note_disk(&name).await });
+            noted.await?
+        };
+        disks::attach_all(disks, gap, attach, forget).await
     }
 
     fn handle(&self, name: &str) -> Result<VolumeHandle> {

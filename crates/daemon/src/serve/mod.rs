@@ -4,6 +4,7 @@
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
+mod disks;
 mod engine;
 mod exports;
 pub(crate) mod guard;

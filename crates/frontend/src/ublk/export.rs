@@ -5,7 +5,7 @@ use forebay_volume::VolumeHandle;
 use forebay_wire::ublk::{Info, Params, SECTOR_BYTES, attribute, feature, state};
 
 use super::queue::BUDGET_BYTES;
-use crate::succession::Succession;
+use crate::succession::note;
 
 /// Most queues of a device.
 const MAX_QUEUES: usize = 16;
@@ -31,8 +31,14 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn new(volume: VolumeHandle, origin: &[u8], gap: Option<String>) -> Self {
-        let Succession { note, gap, .. } = Succession::new(&volume, origin, gap);
-        Self { volume, note, gap }
+        let note = note(origin, volume.name());
+        let volatile = volume.info().persistence == Persistence::Process;
+        let volatile = volatile.then(|| "its contents end with the process".to_owned());
+        Self {
+            volume,
+            note,
+            gap: volatile.or(gap),
+        }
     }
 
     /// Whether the device outlives this process: only where no acknowledged write is lost with it, since the kernel

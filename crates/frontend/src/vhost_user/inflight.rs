@@ -2,13 +2,11 @@
 //! does again what this one had not answered.
 //!
 //! The layout is that of vhost-user's "inflight I/O tracking" for split rings: for each queue a header of 16 bytes and
-//! 16 bytes for each descriptor. Behind the last queue are ours: what the volume is told apart by, and the process.
+//! 16 bytes for each descriptor. Behind the last queue is our own: what the volume is told apart by.
 
-use std::collections::hash_map::RandomState;
 use std::fs::File;
-use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use forebay_io::shm;
 use vhost::vhost_user::message::VhostUserInflight;
@@ -28,14 +26,8 @@ const HEADER_BYTES: usize = 16;
 /// Of a descriptor: whether it is the head of a request in flight, and when it was taken.
 const TAKEN: usize = 8;
 const ENTRY_BYTES: usize = 16;
-/// Behind the queues: the volume's note, and the process.
-const OWN_BYTES: usize = 16;
-
-/// What tells this process from all others.
-fn process() -> u64 {
-    static PROCESS: OnceLock<u64> = OnceLock::new();
-    *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish())
-}
+/// Behind the queues: the volume's note.
+const NOTE_BYTES: usize = 8;
 
 /// The memory of a disk's requests in flight.
 pub(super) struct Inflight {
@@ -59,7 +51,8 @@ impl Inflight {
         let told = VhostUserInflight::new(bytes, 0, queues, entries);
         let copy = made.try_clone().map_err(|error| error.to_string())?;
         let own = Self::map(&told, copy)?;
-        own.own(succession).map_err(|error| error.to_string())?;
+        let noted = own.store(succession.note, own.note_at());
+        noted.map_err(|error| error.to_string())?;
         Ok((told, made))
     }
 
@@ -73,25 +66,11 @@ impl Inflight {
         succession: &Succession,
     ) -> Result<Self, String> {
         let inflight = Self::map(told, file)?;
-        let at = inflight.own_at();
-        let own = inflight.load(at).and_then(|note: u64| {
-            let process = inflight.load(at + 8)?;
-            Ok((note, process))
-        });
-        let (note, before): (u64, u64) = own.map_err(|error| error.to_string())?;
+        let note: Result<u64, _> = inflight.load(inflight.note_at());
+        let note = note.map_err(|error| error.to_string())?;
         if note != succession.note {
             return Err("the virtual machine has run on another disk than this volume, or writes that were acknowledged to it may be missing here: restart it".to_owned());
         }
-        if before != process()
-            && let Some(gap) = &succession.gap
-        {
-            return Err(format!(
-                "the virtual machine cannot go on: writes that were acknowledged to it may be missing ({gap}); restart it"
-            ));
-        }
-        inflight
-            .own(succession)
-            .map_err(|error| error.to_string())?;
         Ok(inflight)
     }
 
@@ -112,14 +91,8 @@ impl Inflight {
         })
     }
 
-    fn own_at(&self) -> usize {
+    fn note_at(&self) -> usize {
         stride(self.entries) * usize::from(self.queues)
-    }
-
-    /// Notes the volume, and this process.
-    fn own(&self, succession: &Succession) -> Result<(), OutOfRange> {
-        self.store(succession.note, self.own_at())?;
-        self.store(process(), self.own_at() + 8)
     }
 
     fn load<T: AtomicAccess>(&self, at: usize) -> Result<T, OutOfRange> {
@@ -141,7 +114,7 @@ fn bytes(queues: u16, entries: u16) -> Result<usize, String> {
             "requests in flight of {queues} queues with {entries} entries; {QUEUES} and {MAX_QUEUE_SIZE} are the most"
         ));
     }
-    Ok(stride(entries) * usize::from(queues) + OWN_BYTES)
+    Ok(stride(entries) * usize::from(queues) + NOTE_BYTES)
 }
 
 /// The requests in flight of one queue. What the memory's other owner has written there is the guest's loss alone.
@@ -242,3 +215,6 @@ impl Tracker {
         let _ = self.clear(head, used);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,13 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use forebay_wire::virtio_blk::{HEADER_BYTES, Header, feature};
-use vhost::vhost_user::message::VhostUserConfigFlags;
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _, VhostUserProtocolFeatures};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap};
@@ -45,7 +46,14 @@ pub(crate) struct Guest {
     file: File,
     /// Of its memory, as the kernel lists it.
     pub(crate) name: String,
+    /// Of the features that are offered, those that it does without.
+    without: u64,
+    /// The list of requests in flight that the monitor keeps, if it does.
+    list: Option<(VhostUserInflight, File)>,
 }
+
+/// What a target that was killed has left: the guest's memory, and the list of requests in flight.
+pub(crate) struct Left(Vec<u8>, Vec<u8>);
 
 /// Where a queue lies in the guest's memory: descriptors, available and used entries.
 fn places(queue: usize) -> [u64; 3] {
@@ -73,16 +81,21 @@ impl Guest {
         }
     }
 
-    fn start(mut monitor: Frontend, queues: usize, without: u64) -> Result<Self, vhost::Error> {
+    fn agree(monitor: &mut Frontend, without: u64) -> Result<(), vhost::Error> {
         let offered = monitor.get_features()?;
         monitor.set_owner()?;
         monitor.set_features(offered & !without)?;
         let protocol = monitor.get_protocol_features()?;
         let wanted = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::REPLY_ACK;
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD;
         assert!(protocol.contains(wanted));
-        monitor.set_protocol_features(wanted)?;
+        Ok(monitor.set_protocol_features(wanted)?)
+    }
+
+    fn start(mut monitor: Frontend, queues: usize, without: u64) -> Result<Self, vhost::Error> {
+        Self::agree(&mut monitor, without)?;
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // The dash at the end: no name is the beginning of another.
         let name = format!("forebay-guest-{}-", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -99,6 +112,8 @@ impl Guest {
             queues: Vec::new(),
             file,
             name,
+            without,
+            list: None,
         };
         guest.share_memory()?;
         for queue in 0..queues {
@@ -111,6 +126,69 @@ impl Guest {
             guest.run(queue, 0)?;
         }
         Ok(guest)
+    }
+
+    /// Keeps a list of requests in flight from here on.
+    pub(crate) fn keep_list(&mut self) {
+        let queues = u16::try_from(self.queues.len()).expect("few");
+        let asked = VhostUserInflight::new(0, 0, queues, ENTRIES);
+        let (told, file) = self.monitor.get_inflight_fd(&asked).expect("made");
+        let handed = self.monitor.set_inflight_fd(&told, file.as_raw_fd());
+        handed.expect("its own");
+        self.list = Some((told, file));
+    }
+
+    /// All that the target would leave if it were killed now.
+    pub(crate) fn left(&self) -> Left {
+        let (told, file) = self.list.as_ref().expect("kept");
+        let mut left = Left(vec![0; MEMORY_BYTES], vec![0; told.mmap_size as usize]);
+        self.file.read_exact_at(&mut left.0, 0).expect("memory");
+        file.read_exact_at(&mut left.1, 0).expect("memory");
+        left
+    }
+
+    /// Makes the target before have been killed when it left this, and nobody hear a kick since.
+    pub(crate) fn was_killed(&self, left: &Left) {
+        let (_, file) = self.list.as_ref().expect("kept");
+        self.file.write_all_at(&left.0, 0).expect("memory");
+        file.write_all_at(&left.1, 0).expect("memory");
+        self.forget_kicks();
+    }
+
+    /// Makes the list what it was before any queue began.
+    pub(crate) fn forget_list(&self) {
+        let (_, file) = self.list.as_ref().expect("kept");
+        file.write_all_at(&[0; 16 + 16 * ENTRIES as usize], 0)
+            .expect("memory");
+    }
+
+    /// As if all kicks so far had gone to who is dead.
+    pub(crate) fn forget_kicks(&self) {
+        for driver in &self.queues {
+            let _ = driver.kick.read();
+        }
+    }
+
+    /// Goes on with the next target, and tells it these bases of its queues.
+    pub(crate) fn go_on(&mut self, path: &Path, bases: &[u16]) -> Result<(), vhost::Error> {
+        self.monitor = Frontend::connect(path, 64).expect("the target listens");
+        Self::agree(&mut self.monitor, self.without)?;
+        self.share_memory()?;
+        let (told, file) = self.list.as_ref().expect("kept");
+        self.monitor.set_inflight_fd(told, file.as_raw_fd())?;
+        for (queue, base) in bases.iter().enumerate() {
+            self.run(queue, *base)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a head of the first queue is in flight, by the list.
+    pub(crate) fn in_flight(&self, head: u16) -> bool {
+        let (_, file) = self.list.as_ref().expect("kept");
+        let mut taken = [0];
+        let at = 16 + 16 * u64::from(head);
+        file.read_exact_at(&mut taken, at).expect("in it");
+        taken == [1]
     }
 
     /// Hands the memory over.
@@ -190,13 +268,20 @@ impl Guest {
         self.queues[queue].kick.write(1).expect("a kick");
     }
 
+    /// How many chains the target has been done with so far.
+    pub(crate) fn done(&self, queue: usize) -> u16 {
+        let used = places(queue)[2];
+        let mut index = [0; 2];
+        (self.memory.read_slice(&mut index, GuestAddress(used + 2))).expect("the guest's memory");
+        u16::from_le_bytes(index)
+    }
+
     /// The next chain that the target is done with: its head, and how many bytes were written.
     pub(crate) fn used(&mut self, queue: usize) -> Option<(u16, u32)> {
         let used = places(queue)[2];
+        let done = self.done(queue);
         let driver = &mut self.queues[queue];
-        let mut index = [0; 2];
-        (self.memory.read_slice(&mut index, GuestAddress(used + 2))).expect("the guest's memory");
-        if u16::from_le_bytes(index) == driver.used {
+        if done == driver.used {
             return None;
         }
         let mut entry = [0; 8];

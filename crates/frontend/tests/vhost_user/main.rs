@@ -2,6 +2,7 @@
 
 mod hostile;
 mod rings;
+mod takeover;
 
 use std::time::{Duration, Instant};
 

@@ -51,11 +51,13 @@ pub(crate) struct Target {
     pub(crate) log: Log,
     pub(crate) hold: Arc<AtomicBool>,
     pub(crate) volume: VolumeHandle,
+    pub(crate) succession: Succession,
     stops: Vec<(Remote, JoinHandle<()>)>,
 }
 
 thread_local! {
     static STOP: Promise<()> = Promise::new();
+    static CLOSE: Promise<()> = Promise::new();
 }
 
 fn reactor<T: Send + 'static>(
@@ -76,6 +78,11 @@ fn reactor<T: Send + 'static>(
 impl Target {
     /// A disk whose queues are spread over two reactors, one of them the volume's.
     pub(crate) fn start(engine: Engine) -> Self {
+        Self::of(engine, b"test")
+    }
+
+    /// One whose volume is told apart from others by `origin`.
+    pub(crate) fn of(engine: Engine, origin: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("forebay-vhost-{}-{number}.sock", std::process::id());
@@ -92,18 +99,19 @@ impl Target {
             let handle = volume.handle();
             rt::spawn(async move {
                 let _volume = volume;
-                std::future::pending::<()>().await;
+                CLOSE.with(Promise::clone).get().await;
             });
             handle
         });
         let (at, served) = (path.clone(), volume.clone());
         let beside = engine_stop.0.clone();
+        let succession = Succession::new(&volume, origin);
+        let own = succession.clone();
         let ((), second_stop) = reactor("second", engine, move || {
             let listener = Listener::bind(&Address::Unix(at)).expect("a socket");
             let spread = Arc::new(Spread::new([rt::remote(), beside]));
             rt::spawn(async move {
-                let succession = Succession::new(&served, b"test", None);
-                let served = vhost_user::serve_on(listener, served, succession, spread).await;
+                let served = vhost_user::serve_on(listener, served, own, spread).await;
                 served.expect("the target goes on");
             });
         });
@@ -112,6 +120,7 @@ impl Target {
             log,
             hold,
             volume,
+            succession,
             stops: vec![engine_stop, second_stop],
         }
     }
@@ -123,6 +132,20 @@ impl Target {
     /// What the device was asked since the last call, but for reads.
     pub(crate) fn take_log(&self) -> Vec<(Op, u64, u64)> {
         std::mem::take(&mut self.log.lock().expect("no test panics here"))
+    }
+
+    /// The volume takes no more requests, as when it is detached and when the daemon ends.
+    pub(crate) fn close_volume(&self) {
+        let (tell, told) = mpsc::channel();
+        self.stops[0].0.call(move || {
+            CLOSE.with(|close| close.set(()));
+            rt::spawn(async move {
+                // Behind the task that has it.
+                rt::sleep(Duration::from_millis(10)).await;
+                tell.send(()).expect("the test waits");
+            });
+        });
+        told.recv().expect("done");
     }
 
     /// Whether requests wait.

@@ -1,0 +1,101 @@
+//! The order in which volumes become block devices of this machine.
+
+use std::collections::BTreeMap;
+
+use forebay_block::Result;
+
+/// A volume that is to be a block device.
+pub(super) trait Disk {
+    /// The volume's name.
+    fn volume(&self) -> &str;
+}
+
+/// Attaches all of them. Why a volume may lack writes is asked for before the first and forgotten behind the last: it concerns
+/// each device of the volume that waits, whichever was made anew before.
+///
+/// # Errors
+/// The first one of the three; what was attached stays so, and nothing is forgotten.
+pub(super) async fn attach_all<D: Disk>(
+    disks: Vec<D>,
+    gap: impl AsyncFn(&D) -> Result<Option<String>>,
+    mut attach: impl AsyncFnMut(D, Option<String>) -> Result<()>,
+    forget: impl AsyncFn(&str) -> Result<()>,
+) -> Result<()> {
+    let mut gaps = BTreeMap::new();
+    for disk in &disks {
+        if !gaps.contains_key(disk.volume()) {
+            gaps.insert(disk.volume().to_owned(), gap(disk).await?);
+        }
+    }
+    for disk in disks {
+        let gap = gaps.get(disk.volume()).cloned().flatten();
+        attach(disk, gap).await?;
+    }
+    for volume in gaps.keys() {
+        forget(volume).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use forebay_block::ErrorKind;
+    use forebay_io::{Engine, Reactor};
+
+    use super::*;
+
+    impl Disk for (&str, u32) {
+        fn volume(&self) -> &str {
+            self.0
+        }
+    }
+
+    /// Attaches them where "db" may lack writes, but for a number that fails; what each was told, and what is still remembered.
+    fn attached(
+        disks: Vec<(&'static str, u32)>,
+        fails: Option<u32>,
+    ) -> (Vec<(u32, bool)>, Vec<&'static str>) {
+        let (told, remembered) = (RefCell::new(Vec::new()), RefCell::new(vec!["db"]));
+        let reactor = Reactor::new(Engine::Threads).expect("a reactor");
+        let outcome = reactor.run(attach_all(
+            disks,
+            async |disk| {
+                let lacks = remembered.borrow().contains(&disk.0);
+                Ok(lacks.then(|| "others wrote".to_owned()))
+            },
+            async |disk, gap| {
+                told.borrow_mut().push((disk.1, gap.is_some()));
+                match fails == Some(disk.1) {
+                    true => Err(ErrorKind::InvalidInput.into()),
+                    false => Ok(()),
+                }
+            },
+            async |volume| {
+                remembered.borrow_mut().retain(|name| *name != volume);
+                Ok(())
+            },
+        ));
+        assert_eq!(outcome.is_err(), fails.is_some());
+        (told.into_inner(), remembered.into_inner())
+    }
+
+    #[test]
+    fn two_devices_of_a_volume_are_told_the_same() {
+        let (told, remembered) = attached(vec![("db", 0), ("logs", 1), ("db", 2)], None);
+        assert_eq!(told, [(0, true), (1, false), (2, true)]);
+        assert_eq!(remembered, [""; 0], "all that wait have been told");
+    }
+
+    #[test]
+    fn what_is_missing_is_remembered_until_each_device_has_been_told() {
+        let (told, remembered) = attached(vec![("db", 0), ("db", 2)], Some(2));
+        assert_eq!(told, [(0, true), (2, true)]);
+        assert_eq!(
+            remembered,
+            ["db"],
+            "the second waits for another process yet"
+        );
+    }
+}
