@@ -129,7 +129,7 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
 /// Why there can be no RBD here, if there cannot.
 fn no_ceph() -> Outcome<()> {
     let install = "apt-get install ceph-mon ceph-mgr ceph-osd ceph-common";
-    require(&CEPH).map_err(|missing| format!("{missing}; {install}"))?;
+    require(&CEPH).map_err(|missing| format!("{missing} ({install})"))?;
     let mut engines = Command::new("fio");
     engines.arg("--enghelp");
     let engines = run_for_output(engines)?;

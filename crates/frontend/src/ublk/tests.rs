@@ -1,5 +1,6 @@
 mod daemon;
 mod fake;
+mod numbers;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;

@@ -79,6 +79,23 @@ fn virtual_machines_go_on_with_their_generation_only() {
 }
 
 #[test]
+fn virtual_machines_do_not_go_on_after_a_detach() {
+    let scratch = Scratch::new("machine-detached");
+    let with = memory("true", "wb");
+    let with = format!("{with}\nexport = [{{ volume = \"db\", vhost-user-blk = \"vm.sock\" }}]\n");
+    let with = scratch.config(&with);
+    on_reactor(|| async move {
+        let wishes = Wishes::default();
+        let stack = Stack::open(&with, &wishes).await.expect("opens");
+        let before = stack.disk_generation("db").await.expect("known");
+        stack.detach("db").await.expect("nothing is dirty");
+        let after = stack.disk_generation("db").await.expect("known");
+        assert_ne!(after, before);
+        stack.close().await.expect("closes");
+    });
+}
+
+#[test]
 fn what_an_opening_lost_is_told_of_the_volume_that_lost_it() {
     let range = |volume: &str| forebay_cache::LostRange {
         volume: volume.into(),

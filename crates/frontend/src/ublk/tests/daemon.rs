@@ -142,8 +142,17 @@ impl Daemon {
     }
 
     pub(super) fn attach(&self, driver: &Fake, gap: Option<&str>) -> Result<Attached<Fake>> {
+        self.attach_as(driver, 0, gap)
+    }
+
+    pub(super) fn attach_as(
+        &self,
+        driver: &Fake,
+        number: u32,
+        gap: Option<&str>,
+    ) -> Result<Attached<Fake>> {
         let export = Export::new(self.volume.clone(), b"here", gap.map(str::to_owned));
-        handshake::attach(driver, &Arc::new(export), 0, &self.spread, SOON)
+        handshake::attach(driver, &Arc::new(export), number, &self.spread, SOON)
     }
 
     /// The volume takes no more requests, as in an orderly end.
