@@ -38,7 +38,9 @@ fn what_is_missing_concerns_each_of_them() {
     let both = [0, 1].map(|number| first.attach_as(&driver, number, None).expect("made"));
     drop(both);
     first.die();
-    [0, 1].map(|number| driver.after_death(number));
+    for number in [0, 1] {
+        driver.after_death(number);
+    }
     // One is given up and made anew: that says nothing of the other.
     handshake::remove(&driver, 0).expect("nobody serves it");
     driver.log();
