@@ -53,8 +53,23 @@ const POOL_CLASS_BYTES: usize = 1 << 20;
 const POOL_SHARED_BYTES: usize = 32 << 20;
 
 thread_local! {
-    static FREE: RefCell<[Vec<NonNull<u8>>; POOL_CLASSES]> =
-        const { RefCell::new([const { Vec::new() }; POOL_CLASSES]) };
+    static FREE: RefCell<Free> =
+        const { RefCell::new(Free([const { Vec::new() }; POOL_CLASSES])) };
+}
+
+/// What one thread keeps for reuse: it owns what it points to.
+struct Free([Vec<NonNull<u8>>; POOL_CLASSES]);
+
+impl Drop for Free {
+    /// The thread has ended.
+    fn drop(&mut self) {
+        for (class, list) in self.0.iter_mut().enumerate() {
+            for ptr in list.drain(..) {
+                // SAFETY: `ptr` came from `alloc` with the layout of its class and nobody else holds it.
+                unsafe { std::alloc::dealloc(ptr.as_ptr(), layout(class_bytes(class))) }
+            }
+        }
+    }
 }
 
 /// What one thread frees and another allocates (a front end with threads of its own fills buffers that
@@ -117,7 +132,7 @@ impl Drop for Mem {
                     let Ok(mut free) = free.try_borrow_mut() else {
                         return false;
                     };
-                    let list = &mut free[class];
+                    let list = &mut free.0[class];
                     let keep = list.len() * capacity < POOL_CLASS_BYTES;
                     if keep {
                         list.push(ptr);
@@ -163,8 +178,8 @@ impl Buf {
         };
         let ptr = class_of(capacity)
             .and_then(|class| {
-                let own = FREE.with(|free| free.borrow_mut()[class].pop());
-                own.or_else(|| Shared::take(class))
+                let own = FREE.try_with(|free| free.borrow_mut().0[class].pop());
+                own.ok().flatten().or_else(|| Shared::take(class))
             })
             .unwrap_or_else(|| {
                 let layout = layout(capacity);
@@ -395,6 +410,26 @@ mod tests {
         assert!(one.equals(&two) && !one.equals(&two.slice(0..1299)));
         two.copy_from(1299, b"y");
         assert!(!one.equals(&two) && one.slice(0..1299).equals(&two.slice(0..1299)));
+    }
+
+    #[test]
+    fn a_thread_that_ends_keeps_nothing() {
+        let resident_bytes = || {
+            let words = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+            let pages = words.split_whitespace().nth(1).expect("resident pages");
+            pages.parse::<usize>().expect("a number") * 4096
+        };
+        let keeps_a_buffer = || {
+            let thread = std::thread::spawn(|| drop(Buf::zeroed(POOL_CLASS_BYTES)));
+            thread.join().expect("it ends");
+        };
+        keeps_a_buffer();
+        let before = resident_bytes();
+        for _ in 0..128 {
+            keeps_a_buffer();
+        }
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < 64 << 20, "128 threads left {grown} bytes");
     }
 
     #[test]
