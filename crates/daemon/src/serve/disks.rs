@@ -40,9 +40,10 @@ pub(super) async fn attach_all<D: Disk>(
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
 
     use forebay_block::ErrorKind;
-    use forebay_io::{Engine, Reactor};
 
     use super::*;
 
@@ -58,8 +59,7 @@ mod tests {
         fails: Option<u32>,
     ) -> (Vec<(u32, bool)>, Vec<&'static str>) {
         let (told, remembered) = (RefCell::new(Vec::new()), RefCell::new(vec!["db"]));
-        let reactor = Reactor::new(Engine::Threads).expect("a reactor");
-        let outcome = reactor.run(attach_all(
+        let all = attach_all(
             disks,
             async |disk| {
                 let lacks = remembered.borrow().contains(&disk.0);
@@ -76,7 +76,11 @@ mod tests {
                 remembered.borrow_mut().retain(|name| *name != volume);
                 Ok(())
             },
-        ));
+        );
+        let outcome = match pin!(all).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => panic!("nothing here waits"),
+        };
         assert_eq!(outcome.is_err(), fails.is_some());
         (told.into_inner(), remembered.into_inner())
     }

@@ -91,7 +91,7 @@ impl Guest {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD;
         assert!(protocol.contains(wanted));
-        Ok(monitor.set_protocol_features(wanted)?)
+        monitor.set_protocol_features(wanted)
     }
 
     fn start(mut monitor: Frontend, queues: usize, without: u64) -> Result<Self, vhost::Error> {
