@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
 use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, VolumeOptions,
+    Admission, Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode,
+    VolumeOptions,
 };
 use forebay_device::counted::{Counted, Counters};
 use forebay_device::mem::MemDevice;
@@ -54,16 +55,22 @@ enum System {
     Blocks,
     /// Ours, with records in lines of 64 bytes on persistent memory.
     Lines,
+    /// *Blocks* with measured admission.
+    BlocksMeasured,
+    /// *Lines* with measured admission.
+    LinesMeasured,
 }
 
 impl System {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::RawCache,
         Self::RawBacking,
         Self::OpenCasEvict,
         Self::OpenCasStatic,
         Self::Blocks,
         Self::Lines,
+        Self::BlocksMeasured,
+        Self::LinesMeasured,
     ];
 
     const fn name(self) -> &'static str {
@@ -74,6 +81,19 @@ impl System {
             Self::OpenCasStatic => "opencas-static",
             Self::Blocks => "blocks",
             Self::Lines => "lines",
+            Self::BlocksMeasured => "blocks-measured",
+            Self::LinesMeasured => "lines-measured",
+        }
+    }
+
+    const fn has_lines(self) -> bool {
+        matches!(self, Self::Lines | Self::LinesMeasured)
+    }
+
+    const fn admission(self) -> Admission {
+        match self {
+            Self::BlocksMeasured | Self::LinesMeasured => Admission::Measured,
+            _ => Admission::Always,
         }
     }
 
@@ -126,6 +146,7 @@ async fn ours(setup: Setup, devices: Devices, backing: Rc<dyn BlockDevice>) -> R
         durability: Durability::Sync,
         dirty_limit_percent: 100,
         cleaning: Cleaning::Nop,
+        admission: setup.system.admission(),
         ..CacheOptions::new([9; 16])
     };
     let (cache, _) = Cache::open(devices, options).await?;
@@ -149,8 +170,8 @@ async fn run(setup: Setup) -> Result<Vec<Value>> {
     let (behind, behind_count) = device(MemDevice::new("backing", most), backing, &links[0]);
     let lines = CACHE_BYTES / line_bytes;
     let data_bytes = match system {
-        System::Blocks => CACHE_BYTES + METADATA_BYTES,
-        System::Lines => CACHE_BYTES + METADATA_BYTES / 4,
+        System::Blocks | System::BlocksMeasured => CACHE_BYTES + METADATA_BYTES,
+        System::Lines | System::LinesMeasured => CACHE_BYTES + METADATA_BYTES / 4,
         _ => layout::device_bytes(line_bytes, lines).max(most),
     };
     let (data, data_count) = device(MemDevice::new("data", data_bytes), cache, &links[1]);
@@ -171,8 +192,8 @@ async fn run(setup: Setup) -> Result<Vec<Value>> {
             let most = Some(STATIC_EVICTIONS);
             Target::OpenCas(OpenCas::new(data, behind, line_bytes, lines, most))
         }
-        System::Blocks | System::Lines => {
-            let metadata = (system == System::Lines).then_some(metadata);
+        System::Blocks | System::Lines | System::BlocksMeasured | System::LinesMeasured => {
+            let metadata = system.has_lines().then_some(metadata);
             ours(setup, Devices { data, metadata }, behind).await?
         }
     };

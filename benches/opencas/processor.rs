@@ -61,7 +61,7 @@ async fn sample(setup: Setup) -> Result<[f64; 2]> {
     let mut target = match setup.system {
         System::RawCache => Target::Device(data),
         system => {
-            let metadata = (system == System::Lines).then(|| Rc::clone(&metadata));
+            let metadata = system.has_lines().then(|| Rc::clone(&metadata));
             ours(setup, Devices { data, metadata }, backing).await?
         }
     };

@@ -168,6 +168,7 @@ impl Cache {
             mode: Cell::new(options.mode),
             filter: RefCell::new(PromotionFilter::new(options.promotion, blocks)),
             streams: RefCell::new(SequentialDetector::new(options.sequential_cutoff_bytes)),
+            measured: RefCell::new(engine.new_measures()),
             counters: VolumeCounters::default(),
             cleaner: Cleaner::new(engine.cleaning.get()),
             in_flight: Cell::new(0),

@@ -20,6 +20,7 @@ use crate::clean::forget_rewrite;
 use crate::engine::{Attached, Engine};
 use crate::integrity::Sums;
 use crate::map::{LIVE, Map, REWRITTEN, Slot};
+use crate::options::Admission;
 
 /// How long nothing happens before policies are asked again.
 const TICK: Duration = Duration::from_millis(500);
@@ -257,8 +258,12 @@ impl Engine {
         map.dirty_units() * 100 / u64::from(map.units()).max(1)
     }
 
+    /// Whether so much is dirty that writes which miss go round the cache. If all of it may be, what they do when there is
+    /// no room is for measured admission to say.
     pub(crate) fn above_dirty_limit(&self) -> bool {
-        self.dirty_percent() >= u64::from(self.options.dirty_limit_percent)
+        let limit = self.options.dirty_limit_percent;
+        let none = limit >= 100 && self.options.admission == Admission::Measured;
+        !none && self.dirty_percent() >= u64::from(limit)
     }
 
     /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.

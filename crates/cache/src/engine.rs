@@ -12,7 +12,9 @@ use forebay_io::sync::{Promise, Semaphore, WaitList};
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::cleaning::Cleaning;
-use forebay_policy::{BlockId, BlockKey, Footprint, PromotionFilter, SequentialDetector, Span};
+use forebay_policy::{
+    BlockId, BlockKey, Footprint, Measured, PromotionFilter, SequentialDetector, Span,
+};
 
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
@@ -94,6 +96,7 @@ pub(crate) struct Attached {
     pub(crate) mode: Cell<Mode>,
     pub(crate) filter: RefCell<PromotionFilter>,
     pub(crate) streams: RefCell<SequentialDetector>,
+    pub(crate) measured: RefCell<Measured>,
     pub(crate) counters: VolumeCounters,
     pub(crate) cleaner: Cleaner,
     pub(crate) in_flight: Cell<u64>,
@@ -148,8 +151,8 @@ pub(crate) struct Job<P> {
     pub(crate) buf: Buf,
     /// Force unit access, or every write under `sync`.
     pub(crate) durable: bool,
-    /// Belongs to a sequential stream that goes round the cache.
-    pub(crate) sequential: bool,
+    /// Goes round the cache, where that does not hold it: it belongs to a sequential stream, or that is cheaper.
+    pub(crate) around: bool,
 }
 
 impl Job<Stretch> {
@@ -175,7 +178,7 @@ impl Job<Stretch> {
             buf: self.buf.slice(at..at + part.len()),
             part,
             durable: self.durable,
-            sequential: self.sequential,
+            around: self.around,
         }
     }
 }

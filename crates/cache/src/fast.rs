@@ -189,7 +189,7 @@ impl Engine {
             part: part.expect("it was issued as one"),
             buf: request.buf.clone().expect("a write has one"),
             durable: false,
-            sequential: false,
+            around: false,
         };
         let result = mode::write_again(self, volume, job).await;
         if let Err(error) = &result {

@@ -10,6 +10,7 @@
 //! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
 
+mod admit;
 mod attach;
 mod backing;
 mod batch;
@@ -56,7 +57,9 @@ pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
 pub use integrity::{DataReport, ScrubProgress};
 pub use open::Cache;
-pub use options::{CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions};
+pub use options::{
+    Admission, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions,
+};
 pub use recover::{LostRange, RecoveryReport};
 pub use repair::{RepairOptions, RepairReport, repair, verify};
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, VolumeStats};

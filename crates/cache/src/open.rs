@@ -20,10 +20,10 @@ use crate::format::check_roles;
 use crate::geometry::Geometry;
 use crate::integrity::Scrubber;
 use crate::lock::LockTable;
-use crate::options::{CacheOptions, Devices, Mode};
+use crate::options::{Admission, CacheOptions, Devices, Mode};
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
-use crate::reclaim::Reclaimer;
+use crate::reclaim::{Dirty, Reclaimer};
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
 use crate::stats::{CacheStats, RecoveryProgress, Stats, VolumeStats};
 use crate::tracts::TractBits;
@@ -66,7 +66,11 @@ impl Cache {
         let granule = geometry.region_granule_bytes();
         let granules = u32::try_from(sizes.region_bytes() / granule).expect("at most 64");
         let footprint = Footprint::new(sizes, granules, units, worth(granule));
-        let reclaim = Reclaimer::new(sizes, units);
+        let dirty = match options.admission {
+            Admission::Always => Dirty::Wanted,
+            Admission::Measured => Dirty::Beside,
+        };
+        let reclaim = Reclaimer::new(sizes, units, dirty);
         let engine = Rc::new(Engine {
             data_volatile: data_info.volatile_cache,
             data_block: data_info.logical_block_bytes,

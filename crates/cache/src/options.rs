@@ -97,6 +97,29 @@ pub enum Durability {
     Flush,
 }
 
+/// What a write does for which there is no room, since what could go is dirty. docs/operations.md has the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// `always`: it waits until something is written back, which the cache sees to ahead of need.
+    #[default]
+    Always,
+    /// `measured`: the same, or it goes round the cache, which then keeps what it has: whichever was measured to take less
+    /// ([`forebay_policy::Measured`]).
+    Measured,
+}
+
+impl Admission {
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "always" => Some(Self::Always),
+            "measured" => Some(Self::Measured),
+            _ => None,
+        }
+    }
+}
+
 /// The devices of a cache.
 #[derive(Clone)]
 pub struct Devices {
@@ -171,6 +194,8 @@ pub struct CacheOptions {
     pub dirty_low_percent: u8,
     /// When dirty blocks are written back.
     pub cleaning: Cleaning,
+    /// What becomes of writes for which there is no room.
+    pub admission: Admission,
     /// How often the map is made durable without anybody asking.
     pub commit_interval: Duration,
     /// What devices may take for what is under way when a volume is detached or the cache closed, before that is told to
@@ -196,6 +221,7 @@ impl CacheOptions {
             dirty_limit_percent: 75,
             dirty_low_percent: 20,
             cleaning: Cleaning::Auto,
+            admission: Admission::Always,
             commit_interval: Duration::from_secs(1),
             patience: Duration::from_secs(60),
             accept_journal_loss: false,

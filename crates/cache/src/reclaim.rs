@@ -24,6 +24,18 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// After a round that found nothing, the next one is not worth its time for so long.
 const RETRY: Duration = Duration::from_millis(1);
 
+/// Whether blocks that are dirty are written back to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dirty {
+    /// If they are colder than some that are clean. Nobody has lacked room yet: what is given up may not be in need of
+    /// being so, and a cache that the working set just fills would lose a part of it.
+    Beside,
+    /// Ahead of need: somebody waits, or has waited, for room.
+    Wanted,
+    /// Writes that lack room go round the cache instead.
+    Spared,
+}
+
 /// State of the reclaimer.
 #[derive(Debug)]
 pub(crate) struct Reclaimer {
@@ -34,19 +46,24 @@ pub(crate) struct Reclaimer {
     waits_for: Cell<Option<Ticket>>,
     /// The last round found nothing that could be evicted.
     stuck: Cell<bool>,
+    /// Something could have been, had it been written back, which was not asked for.
+    spared: Cell<bool>,
+    dirty: Cell<Dirty>,
     /// When it ended.
     ended: Cell<Duration>,
     busy: Cell<bool>,
 }
 
 impl Reclaimer {
-    pub(crate) fn new(sizes: BlockSizes, units: u32) -> Self {
+    pub(crate) fn new(sizes: BlockSizes, units: u32, dirty: Dirty) -> Self {
         Self {
             ahead: RefCell::new(Ahead::new(sizes, units)),
             kick: WaitList::new(),
             freed: WaitList::new(),
             waits_for: Cell::new(None),
             stuck: Cell::new(false),
+            spared: Cell::new(false),
+            dirty: Cell::new(dirty),
             ended: Cell::new(Duration::ZERO),
             busy: Cell::new(false),
         }
@@ -60,6 +77,11 @@ impl Reclaimer {
     /// A slot is free.
     pub(crate) fn made_room(&self) {
         self.freed.wake_all();
+    }
+
+    /// Units that room is made for at a time.
+    pub(crate) fn batch(&self) -> u32 {
+        self.ahead.borrow().batch()
     }
 
     /// Something changed that may let blocks be evicted.
@@ -108,11 +130,8 @@ impl Engine {
             if self.commit.failure().is_some() || self.stopping.get() {
                 return None;
             }
-            if self.reclaim.stuck.get() {
-                if rt::now() < self.reclaim.ended.get() + RETRY {
-                    return None;
-                }
-                self.reclaim.hint();
+            if !self.want_room() {
+                return None;
             }
             self.reclaim.freed.wait().await;
         }
@@ -134,6 +153,25 @@ impl Engine {
             self.request(round);
         }
         slot
+    }
+
+    /// Has room made, at the price of dirty blocks. False if that was tried in vain just now.
+    pub(crate) fn want_room(&self) -> bool {
+        self.reclaim.dirty.set(Dirty::Wanted);
+        if self.reclaim.stuck.get() {
+            if !self.reclaim.spared.replace(false) && rt::now() < self.reclaim.ended.get() + RETRY {
+                return false;
+            }
+            self.reclaim.hint();
+        }
+        true
+    }
+
+    /// Writes that lack room go round the cache: what is dirty stays.
+    pub(crate) fn keep_dirty(&self) {
+        if self.reclaim.dirty.replace(Dirty::Spared) == Dirty::Wanted {
+            self.want_clean(Vec::new());
+        }
     }
 
     /// The reclaimer's task.
@@ -206,7 +244,13 @@ impl Engine {
             let mut map = self.map.borrow_mut();
             (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
         };
-        if !picked.dirty.is_empty() {
+        let wanted = match self.reclaim.dirty.get() {
+            Dirty::Beside => !picked.leaving.is_empty(),
+            Dirty::Wanted => true,
+            Dirty::Spared => false,
+        };
+        self.reclaim.spared.set(!wanted && !picked.dirty.is_empty());
+        if wanted && !picked.dirty.is_empty() {
             self.want_clean(picked.dirty);
         }
         let victims = picked.leaving;

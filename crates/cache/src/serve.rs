@@ -7,7 +7,7 @@ use std::task::Poll;
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::Site;
-use forebay_policy::{BlockId, Span};
+use forebay_policy::{BlockId, Span, Way};
 
 use crate::diverge;
 use crate::engine::{Attached, Engine, Job};
@@ -128,6 +128,11 @@ impl Engine {
                 let (start, end) = (request.offset, request.offset + request.len);
                 let sequential = (volume.streams.borrow_mut()).request(start, request.len);
                 let wide = self.bring(volume, start..end, write, sequential);
+                let visit = match write && !sequential {
+                    true => self.way(volume, start..end),
+                    false => None,
+                };
+                let around = sequential || visit.is_some_and(|visit| visit.way != Way::Cache);
                 let job = move |wide: Stretch| {
                     // The part of the request that lies in this part of what is brought in.
                     let from = self.geometry.region_offset(&wide);
@@ -143,13 +148,15 @@ impl Engine {
                         part,
                         buf: buf.slice(at..at + part.len()),
                         durable: write && (fua || sync),
-                        sequential,
+                        around,
                     }
                 };
                 let mut parts = self.geometry.parts(wide.start, wide.end - wide.start);
                 let first = parts.next().expect("a request has a part");
                 if first.len() as u64 == wide.end - wide.start {
-                    return self.run(volume, job(first), first, write).await;
+                    let result = self.run(volume, job(first), first, write).await;
+                    self.went(volume, visit, &result);
+                    return result;
                 }
                 // What was asked for gets room first.
                 let parts = std::iter::once(first)
@@ -161,7 +168,9 @@ impl Engine {
                     let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
                     async move { engine.run(&volume, job, part, write).await }
                 });
-                Self::all(parts).await
+                let result = Self::all(parts).await;
+                self.went(volume, visit, &result);
+                result
             }
         }
     }

@@ -8,6 +8,7 @@ mod bits;
 pub mod cleaning;
 mod index;
 mod lru;
+mod measured;
 mod order;
 pub mod replacement;
 
@@ -20,5 +21,6 @@ pub use adaptive::{
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use index::{BlockIndex, BlockKey, SlotId};
 pub use lru::LruList;
+pub use measured::{Measured, Way};
 pub use order::DirtyOrder;
 pub use replacement::{Policy, Replacement};

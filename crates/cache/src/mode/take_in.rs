@@ -101,7 +101,7 @@ pub(super) async fn take_in(
     }
     let fresh = takers.len();
     // What nobody asked for goes with what was asked for before it, if any of that was missing.
-    let may = !job.sequential && engine.commit.is_alive();
+    let may = !job.around && engine.commit.is_alive();
     let mut admitted = may && volume.filter.borrow().admits_all();
     for span in geometry.sizes().cut_asked(missing, asked) {
         let block = geometry.block_in(wide.region, span);
@@ -109,7 +109,7 @@ pub(super) async fn take_in(
         if wanted {
             volume.counters.read_misses.add(1);
             admitted =
-                !job.sequential && engine.commit.is_alive() && volume.promotes(volume.key(block));
+                !job.around && engine.commit.is_alive() && volume.promotes(volume.key(block));
         }
         let slot = match (admitted, wanted) {
             (true, true) => engine.allocate(volume.id, block).await,

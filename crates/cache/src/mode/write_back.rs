@@ -100,7 +100,7 @@ async fn write_pieces(
     job: Job<Stretch>,
     using: Use,
 ) -> Result<()> {
-    if job.sequential || engine.above_dirty_limit() {
+    if job.around || engine.above_dirty_limit() {
         let present = move |engine, volume, slot, job| async move {
             write_present(&engine, &volume, slot, &job, using).await
         };

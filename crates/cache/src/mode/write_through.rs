@@ -16,7 +16,7 @@ pub(super) async fn write(
     volume: &Rc<Attached>,
     job: Job<Stretch>,
 ) -> Result<()> {
-    if job.sequential {
+    if job.around {
         return around::write_beside(engine, volume, job, around::Copy::Extend).await;
     }
     let write = async |job| {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_cache::{Cleaning, DirtyTracking};
+use forebay_cache::{Admission, Cleaning, DirtyTracking};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -32,6 +32,8 @@ pub struct Cache {
     pub dirty_low_percent: u8,
     /// When dirty blocks are written back.
     pub cleaning: Cleaning,
+    /// What becomes of writes for which there is no room.
+    pub admission: Admission,
     /// Longest time that metadata waits for a flush before it is written anyway.
     pub commit_interval: Duration,
     /// Where the process journal lies; none for `/dev/shm/forebay-UUID.journal`.
@@ -70,6 +72,7 @@ pub(super) struct RawCache {
     dirty_limit: Option<Spanned<Percent>>,
     dirty_low: Option<Spanned<Percent>>,
     cleaning: Option<Spanned<String>>,
+    admission: Option<Spanned<String>>,
     commit_interval: Option<Spanned<Interval>>,
     journal: Option<PathBuf>,
     journal_size: Option<Spanned<Size>>,
@@ -136,6 +139,14 @@ impl RawCache {
                 Cleaning::default()
             })
         });
+        let admission = (self.admission.as_ref()).map_or(Admission::default(), |name| {
+            Admission::named(name.get_ref()).unwrap_or_else(|| {
+                let what = format!("there is no admission {:?}", name.get_ref());
+                let help = "write \"always\" or \"measured\", or leave `admission` out";
+                problems.add(&name.span(), what, help);
+                Admission::default()
+            })
+        });
         let percent = |given: &Option<Spanned<Percent>>| given.as_ref().map(|p| p.get_ref().0);
         let dirty_limit_percent = percent(&self.dirty_limit).unwrap_or(DIRTY_LIMIT_PERCENT);
         let dirty_low_percent = percent(&self.dirty_low).unwrap_or(dirty_limit_percent / 3);
@@ -153,6 +164,7 @@ impl RawCache {
         Cache {
             checksums,
             cleaning,
+            admission,
             dirty_low_percent,
             block_sizes,
             dirty_tracking,

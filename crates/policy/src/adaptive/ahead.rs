@@ -73,6 +73,12 @@ impl Ahead {
         self.low
     }
 
+    /// What is given up at a time, units.
+    #[must_use]
+    pub const fn batch(&self) -> u32 {
+        self.batch
+    }
+
     /// A block of a class is about to be placed.
     #[inline]
     pub const fn ask(&mut self, class: u8) {

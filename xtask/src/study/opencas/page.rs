@@ -10,6 +10,7 @@ A file is written twice, front to back, through a write-back cache: one write at
 - **Time is modelled**: it is that of these devices and of waiting for them, on a virtual clock, the same in each run on every machine. The study's figures have the processor's time in them (a file system, the block layer and Open CAS take most of it: its Table 1), these have none. So what metadata costs is larger here, in percent, than what the study measured, for Open CAS as for us. **Bytes are counted.**
 - **opencas-evict** is Open CAS's rule, [re-implemented](../../benches/opencas/layout.rs) for this study and used in nothing else: entries of 12, 18 or 42 bytes in pages of 4 KiB, shared among the lines of one request; data is written, then pages; without a free line the oldest is read, written back, and its page rewritten first. **opencas-static** is the same, and a request that needs more than 32 evictions goes round the cache.
 - **blocks** and **lines** are the engine as it is: `durability = \"sync\"`, dirty tracking `exact`, `cleaning = \"nop\"`, metadata in blocks on the cache device, or in lines of 64 bytes on persistent memory (of the same medium for pmem, beside the SSD for nvme).
+- **blocks, measured** and **lines, measured** are the same with `admission = \"measured\"`.
 - **raw** is the device alone.
 ";
 
@@ -34,7 +35,14 @@ fn slow(rows: &[Row]) -> String {
 }
 
 /// What is compared.
-const SYSTEMS: [&str; 4] = ["opencas-evict", "opencas-static", "blocks", "lines"];
+const SYSTEMS: [&str; 6] = [
+    "opencas-evict",
+    "opencas-static",
+    "blocks",
+    "lines",
+    "blocks-measured",
+    "lines-measured",
+];
 
 fn kib(bytes: u64) -> String {
     match bytes >> 20 {
@@ -87,7 +95,7 @@ pub(super) fn body(study: &Study) -> String {
     text += &bytes(rows);
     for (cache, backing) in distinct(rows.iter().map(|row| (&row.cache, &row.backing))) {
         text += &format!("\n## {cache} before {backing}: MB/s\n\n");
-        text += "| lines | writes | file | access | opencas-evict | opencas-static | blocks | lines |\n|---|---|---|---|---:|---:|---:|---:|\n";
+        text += "| lines | writes | file | access | opencas-evict | opencas-static | blocks | lines | blocks, measured | lines, measured |\n|---|---|---|---|---:|---:|---:|---:|---:|---:|\n";
         let cells = rows.iter().filter(|row| {
             (&row.cache, &row.backing) == (cache, backing) && SYSTEMS.contains(&&*row.system)
         });

@@ -25,6 +25,18 @@ fn cleaning_and_its_marks_are_checked() {
     assert_eq!(plain.cleaning, forebay_cache::Cleaning::Auto);
 }
 
+#[test]
+fn admission_is_named() {
+    let limit = "dirty_limit = \"40%\"";
+    let with = |admission: &str| format!("{limit}\nadmission = \"{admission}\"");
+    let report = broken(limit, &with("often"));
+    assert!(report.contains("no admission \"often\""), "{report}");
+    let of = |text: &str| parse(text).expect("right").cache.expect("there is a cache");
+    let measured = of(&GOOD.replace(limit, &with("measured")));
+    assert_eq!(measured.admission, forebay_cache::Admission::Measured);
+    assert_eq!(of(GOOD).admission, forebay_cache::Admission::Always);
+}
+
 /// A disk's profile goes over any device.
 #[test]
 fn a_disk_is_emulated_over_anything() {

@@ -1,0 +1,97 @@
+//! What the engine tells measured admission ([`forebay_policy::Measured`]), and asks it: the one place.
+//!
+//! A write that misses and finds no room would wait until dirty blocks are written back. It is asked whether it does, or
+//! goes round the cache, as what is above the dirty limit does (rule 5: under its lock, beside what is cached of it).
+//! Writes that hit, or find room, are not asked about; nor are reads.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::Result;
+use forebay_io::rt;
+use forebay_policy::{Measured, Way};
+
+use crate::engine::{Attached, Engine};
+use crate::options::Admission;
+
+/// The least that the wait for room is averaged over, units: the cleaner writes 64 blocks back at a time, and whoever waits
+/// for the first of them waits for all.
+const WINDOW: u32 = 16 * 64;
+
+/// A write that misses on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    pub(crate) way: Way,
+    /// What is not cached of it, bytes.
+    bytes: u64,
+    /// None of it is cached: what it takes says what such writes take.
+    all: bool,
+    had_room: bool,
+    began: Duration,
+}
+
+impl Engine {
+    pub(crate) fn new_measures(&self) -> Measured {
+        let window = self.reclaim.batch().saturating_mul(8).max(WINDOW);
+        Measured::new(u64::from(window) * self.geometry.block_bytes(0))
+    }
+
+    /// Which way a write takes; none if nothing of it is missing, or it is not measured.
+    pub(crate) fn way(&self, volume: &Rc<Attached>, range: Range<u64>) -> Option<Visit> {
+        if self.options.admission == Admission::Always
+            || !volume.mode.get().makes_dirty()
+            || self.above_dirty_limit()
+        {
+            return None;
+        }
+        let (mut missing, mut asked) = (0, 0);
+        let mut room = true;
+        {
+            let map = self.map.borrow();
+            for part in self.geometry.parts(range.start, range.end - range.start) {
+                let units = self.geometry.units(&part);
+                let blocks = map.overlapping(volume.id, part.region, units);
+                let rest = blocks.fold(units, |rest, (_, span)| rest & !span.mask());
+                asked += units.count_ones();
+                missing += rest.count_ones();
+                if let Some(span) = self.geometry.sizes().cut(rest).next() {
+                    room &= map.table().room(span.class) >= missing;
+                }
+            }
+        }
+        if missing == 0 || !volume.filter.borrow().admits_all() {
+            return None;
+        }
+        let bytes =
+            (u64::from(missing) * self.geometry.block_bytes(0)).min(range.end - range.start);
+        let way = match room {
+            true => Way::Cache,
+            false => {
+                let mut measured = volume.measured.borrow_mut();
+                let way = measured.way(bytes);
+                if !measured.gives_up() {
+                    self.keep_dirty();
+                }
+                way
+            }
+        };
+        Some(Visit {
+            way,
+            bytes,
+            all: missing == asked,
+            had_room: room,
+            began: rt::now(),
+        })
+    }
+
+    /// A write has ended.
+    pub(crate) fn went(&self, volume: &Attached, visit: Option<Visit>, result: &Result<()>) {
+        let Some(visit) = visit.filter(|visit| visit.all && result.is_ok()) else {
+            return;
+        };
+        let took = rt::now() - visit.began;
+        let mut measured = volume.measured.borrow_mut();
+        measured.took(visit.bytes, visit.way, visit.had_room, took);
+    }
+}

@@ -1,0 +1,273 @@
+//! Measured admission: what a write does that finds no room in a cache of dirty blocks.
+//!
+//! Static rules (Open CAS: more than 32 evictions go round) are right before one pair of devices and wrong before another
+//! (Z. Lin and others, HotStorage '23, section 3.3.3). Here both ways are measured as the client feels them, at the load
+//! that is there: what a write takes that goes round the cache, and what one takes that goes into it with its share of the
+//! price of room. That price comes in lumps, since room is made for many blocks at a time: one write waits long, and many
+//! find what it waited for. So it is averaged over many blocks, of all sizes of writes.
+//!
+//! Nothing is given up before it is known that there is no room, and nothing is decided before both ways are known: one
+//! write goes round to tell, and then the cache makes room, and writes wait for it, as without this. Now and then what is
+//! dearer is tried again, for at most one byte in [`PROBE`], so that both stay known.
+
+use std::time::Duration;
+
+/// Sizes of writes that are measured apart: up to 4 KiB, 8 KiB, and so on; the largest have no end.
+const SIZES: usize = 12;
+/// Writes of a size that the cache must have taken before that says something.
+const ENOUGH: u32 = 4;
+/// Writes that an average over one size remembers.
+const MEMORY: u32 = 16;
+/// Of writes that wait for room one in so many goes round; and so many times what the price of room is averaged over goes
+/// round before it is asked for again.
+const PROBE: u32 = 64;
+
+/// A cache that gives something up stops if that takes one part in so many less, or better.
+const LEAST: u128 = 8;
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Into the cache, when there is room.
+    Cache,
+    /// To the backing device alone.
+    Around,
+}
+
+/// An average that forgets, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    ns: u64,
+    count: u32,
+}
+
+impl Mean {
+    fn note(&mut self, ns: u64) {
+        self.count = (self.count + 1).min(MEMORY);
+        let (weight, old, new) = (u128::from(self.count), u128::from(self.ns), u128::from(ns));
+        let mean = (old * (weight - 1) + new) / weight;
+        self.ns = u64::try_from(mean).unwrap_or(u64::MAX);
+    }
+
+    fn known(&self, enough: u32) -> Option<u64> {
+        (self.count >= enough).then_some(self.ns)
+    }
+}
+
+/// What writes of a size take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    /// Into the cache, with room at once.
+    cache: Mean,
+    around: Mean,
+}
+
+/// A volume's measures, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    sizes: [Size; SIZES],
+    /// Bytes over which the price of room is averaged.
+    window: u64,
+    /// Bytes that went into the cache since it gives something up, and what was waited for that.
+    paid_for: u64,
+    paid_ns: u64,
+    /// The cache gives up what it must.
+    gives_up: bool,
+    /// It does until the price is known.
+    trial: bool,
+    /// Bytes that went round since it was.
+    passed: u64,
+    /// Writes that were to wait since one went round.
+    waited: u32,
+}
+
+impl Measured {
+    /// One that knows nothing. The price of room is averaged over `window_bytes`, many times what is made at a time.
+    #[must_use]
+    pub fn new(window_bytes: u64) -> Self {
+        Self {
+            sizes: [Size::default(); SIZES],
+            window: window_bytes.max(2),
+            paid_for: 0,
+            paid_ns: 0,
+            gives_up: false,
+            trial: false,
+            passed: 0,
+            waited: 0,
+        }
+    }
+
+    /// Which way a write of so many bytes goes for which there is no room.
+    pub fn way(&mut self, bytes: u64) -> Way {
+        let size = self.sizes[size(bytes)];
+        let Some(cache) = size.cache.known(ENOUGH) else {
+            self.gives_up = true;
+            return Way::Cache;
+        };
+        let Some(around) = size.around.known(1) else {
+            return Way::Around;
+        };
+        let price = (self.paid_for >= self.window / 2)
+            .then(|| u128::from(self.paid_ns) * u128::from(bytes) / u128::from(self.paid_for));
+        self.trial &= price.is_none();
+        let within = u128::from(cache) + price.unwrap_or(0);
+        let keeps = match (self.gives_up, price) {
+            // What is on its way out is in the way of what goes round.
+            (true, Some(_)) => u128::from(around) <= within - within / LEAST,
+            _ => u128::from(around) <= within,
+        };
+        if keeps && !self.trial {
+            self.passed = self.passed.saturating_add(bytes);
+            if self.passed < self.window.saturating_mul(u64::from(PROBE)) {
+                self.gives_up = false;
+                return Way::Around;
+            }
+            (self.passed, self.paid_for, self.paid_ns) = (0, 0, 0);
+        }
+        self.gives_up = true;
+        self.trial = self.paid_for < self.window / 2;
+        self.waited = (self.waited + 1) % PROBE;
+        match self.waited {
+            0 => Way::Around,
+            _ => Way::Cache,
+        }
+    }
+
+    /// Whether the cache gives dirty blocks up to make room.
+    #[must_use]
+    pub const fn gives_up(&self) -> bool {
+        self.gives_up
+    }
+
+    /// A write of nothing that was cached has ended: which way it went, whether it had room at once, and what it took.
+    pub fn took(&mut self, bytes: u64, way: Way, had_room: bool, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let Size { cache, around } = &mut self.sizes[size(bytes)];
+        if way == Way::Around {
+            return around.note(took);
+        }
+        let usual = cache.known(ENOUGH);
+        if had_room {
+            cache.note(took);
+        }
+        let (true, Some(usual)) = (self.gives_up, usual) else {
+            return;
+        };
+        self.paid_for = self.paid_for.saturating_add(bytes);
+        if !had_room {
+            self.paid_ns = self.paid_ns.saturating_add(took.saturating_sub(usual));
+        }
+        if self.paid_for >= self.window {
+            self.paid_for /= 2;
+            self.paid_ns /= 2;
+        }
+    }
+}
+
+fn size(bytes: u64) -> usize {
+    let blocks = bytes.div_ceil(4096).max(1);
+    (blocks.next_power_of_two().trailing_zeros() as usize).min(SIZES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 64 << 10;
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    /// A cache in which a write takes 10 us with room, of which one in eight waits `wait_us` for it, before a device that
+    /// takes `around_us`: how many of `writes` went round.
+    fn run(measured: &mut Measured, writes: u32, wait_us: u64, around_us: u64) -> u32 {
+        let mut round = 0;
+        for nth in 0..writes {
+            let lacks = !measured.gives_up() || nth % 8 == 0;
+            let way = match lacks {
+                true => measured.way(BLOCK),
+                false => Way::Cache,
+            };
+            round += u32::from(way == Way::Around);
+            let took = match (way, lacks) {
+                (Way::Around, _) => around_us,
+                (Way::Cache, true) => 10 + wait_us,
+                (Way::Cache, false) => 10,
+            };
+            measured.took(BLOCK, way, !lacks, us(took));
+        }
+        round
+    }
+
+    fn filled() -> Measured {
+        let mut measured = Measured::new(64 * BLOCK);
+        for _ in 0..ENOUGH {
+            measured.took(BLOCK, Way::Cache, true, us(10));
+        }
+        measured
+    }
+
+    #[test]
+    fn nothing_is_decided_before_it_is_known() {
+        let mut measured = Measured::new(64 * BLOCK);
+        assert_eq!(measured.way(BLOCK), Way::Cache, "no write is known");
+        let mut measured = filled();
+        assert_eq!(measured.way(BLOCK), Way::Around, "one tells");
+        assert!(!measured.gives_up());
+        measured.took(BLOCK, Way::Around, false, us(100));
+        // Long as the first wait is, it says nothing alone.
+        for _ in 0..31 {
+            assert_eq!(measured.way(BLOCK), Way::Cache);
+            measured.took(BLOCK, Way::Cache, false, us(100_000));
+        }
+        assert!(measured.gives_up());
+        measured.took(BLOCK, Way::Cache, false, us(10));
+        assert_eq!(measured.way(BLOCK), Way::Around);
+        assert!(!measured.gives_up());
+    }
+
+    #[test]
+    fn what_is_slower_than_the_cache_alone_is_not_even_tried() {
+        let mut measured = filled();
+        assert_eq!(run(&mut measured, 1000, 100_000, 9), 1000);
+        assert!(!measured.gives_up());
+    }
+
+    /// One long wait for many quick writes: by the average it is worth it, by itself it is not.
+    #[test]
+    fn a_wait_is_shared_by_all_that_find_room_after_it() {
+        let mut measured = filled();
+        let round = run(&mut measured, 8000, 400, 100);
+        assert!((1..=8000 / 8 / PROBE + 1).contains(&round), "{round}");
+        let mut measured = filled();
+        let round = run(&mut measured, 8000, 1000, 100);
+        assert!(round > 7900, "the same with a wait of 1000: {round}");
+    }
+
+    #[test]
+    fn a_device_that_gets_faster_is_noticed_and_one_that_gets_slower() {
+        let mut measured = filled();
+        run(&mut measured, 4000, 400, 100);
+        assert!(measured.gives_up());
+        run(&mut measured, 16 * 8 * PROBE * MEMORY, 400, 20);
+        assert!(!measured.gives_up(), "now it is faster");
+        run(&mut measured, 32, 400, 1000);
+        assert!(measured.gives_up(), "now it is slower");
+    }
+
+    #[test]
+    fn a_price_that_falls_is_noticed() {
+        let mut measured = filled();
+        run(&mut measured, 4000, 4000, 100);
+        assert!(!measured.gives_up());
+        let round = run(&mut measured, 64 * PROBE + 8000, 100, 100);
+        assert!(measured.gives_up(), "{round} went round");
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        let at = [1, 4096, 4097, 8192, 1 << 20, (1 << 20) + 1, u64::MAX];
+        assert_eq!(at.map(size), [0, 0, 1, 1, 8, 9, 11]);
+    }
+}
