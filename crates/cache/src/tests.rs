@@ -9,6 +9,7 @@ use forebay_io::sim::{DiskConfig, Keep, Outcome, Rng, SimDisk, World};
 
 use super::*;
 
+mod admission;
 mod aftermath;
 mod along;
 mod compare;

@@ -18,6 +18,8 @@ const SIZES: usize = 12;
 const ENOUGH: u32 = 4;
 /// Writes that an average over one size remembers.
 const MEMORY: u32 = 16;
+/// How many times what is usual a write counts for at most.
+const OUTLIER: u64 = 8;
 /// Of writes that wait for room one in so many goes round; and so many times what the price of room is averaged over goes
 /// round before it is asked for again.
 const PROBE: u32 = 64;
@@ -42,7 +44,12 @@ struct Mean {
 }
 
 impl Mean {
+    /// One that takes very long (a device that paused) counts for [`OUTLIER`] usual ones.
     fn note(&mut self, ns: u64) {
+        let ns = match self.known(ENOUGH) {
+            Some(usual) => ns.min(usual.max(1000).saturating_mul(OUTLIER)),
+            None => ns,
+        };
         self.count = (self.count + 1).min(MEMORY);
         let (weight, old, new) = (u128::from(self.count), u128::from(self.ns), u128::from(ns));
         let mean = (old * (weight - 1) + new) / weight;
@@ -263,6 +270,18 @@ mod tests {
         assert!(!measured.gives_up());
         let round = run(&mut measured, 64 * PROBE + 8000, 100, 100);
         assert!(measured.gives_up(), "{round} went round");
+    }
+
+    #[test]
+    fn one_write_that_takes_very_long_changes_nothing() {
+        let mut measured = filled();
+        run(&mut measured, 100, 400, 5);
+        measured.took(BLOCK, Way::Around, false, us(100_000));
+        assert_eq!(measured.way(BLOCK), Way::Around);
+        for _ in 0..8 {
+            measured.took(BLOCK, Way::Around, false, us(100_000));
+        }
+        assert_eq!(measured.way(BLOCK), Way::Cache, "if all do, it does");
     }
 
     #[test]

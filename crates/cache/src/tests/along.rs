@@ -29,7 +29,7 @@ async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
         part: part(4096),
         buf: Buf::zeroed(4096),
         durable: false,
-        sequential: false,
+        around: false,
     };
     let began = rt::now();
     let read = mode::read(engine, &volume, job, part(28 << 10));
