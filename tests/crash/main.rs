@@ -164,6 +164,7 @@ fn random(part: u64) {
         let setup = match (seed / PARTS % 32, seed % 8 < PARTS) {
             (0, _) => Setup::large(seed),
             (1 | 18, _) => Setup::tiny(seed),
+            (7 | 25, _) => Setup::measured(seed),
             (_, true) => Setup::draw(seed),
             (_, false) => Setup::pressed(seed),
         };

@@ -159,6 +159,7 @@ async fn open_cache(
         durability: stack.setup.durability,
         journal: details.journal.then(|| process.journal.clone()),
         dirty_limit_percent: details.dirty_limit_percent,
+        admission: details.admission,
         cleaning: details.cleaning,
         commit_interval: details.commit_interval,
         patience: stack.timeout(),

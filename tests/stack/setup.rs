@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_cache::{Cleaning, DirtyTracking, Durability, Mode, Promotion};
+use forebay_cache::{Admission, Cleaning, DirtyTracking, Durability, Mode, Promotion};
 use forebay_io::sim::Rng;
 use forebay_testkit::crash::{Depth, Failure, Report, Target};
 use forebay_testkit::workload::{Mix, Plan};
@@ -39,6 +39,8 @@ pub(crate) const SUMS: u64 = 1 << 38;
 pub(crate) const EARLY: u64 = 1 << 40;
 /// Set in a variant of the plain configuration whose metadata lies on byte-addressable media.
 pub(crate) const LINES: u64 = 1 << 41;
+/// Set in a variant of [`Setup::measured`].
+const MEASURED: u64 = 1 << 42;
 /// Set in a variant of [`Setup::tiny`].
 const TINY: u64 = 1 << 37;
 
@@ -165,6 +167,18 @@ impl Setup {
         Self {
             fits: false,
             variant: drawn.variant | TINY,
+            ..drawn
+        }
+    }
+
+    /// A configuration that `seed` draws among those that press, whose cache measures what writes without room take.
+    #[allow(dead_code, reason = "not every test draws them")]
+    pub(crate) fn measured(seed: u64) -> Self {
+        let drawn = Self::pressed(seed);
+        Self {
+            mode: [Mode::WriteBack, Mode::WriteOnly][usize::from(seed.is_multiple_of(3))],
+            fits: false,
+            variant: drawn.variant | MEASURED,
             ..drawn
         }
     }
@@ -365,6 +379,7 @@ impl Setup {
             cutoff_bytes: 0,
             modes: vec![self.mode],
             dirty_limit_percent: 75,
+            admission: Admission::Always,
             cleaning: match self.variant & CLEANED {
                 0 => Cleaning::Auto,
                 _ => Cleaning::Acp,
@@ -417,7 +432,14 @@ impl Setup {
             } else {
                 vec![self.mode, Mode::ALL[rng.index(Mode::ALL.len())]]
             },
-            dirty_limit_percent: [30, 75, 95][rng.index(3)],
+            dirty_limit_percent: match self.variant & MEASURED {
+                0 => [30, 75, 95][rng.index(3)],
+                _ => 100,
+            },
+            admission: match self.variant & MEASURED {
+                0 => Admission::Always,
+                _ => Admission::Measured,
+            },
             cleaning: Cleaning::ALL[Rng::labelled(self.variant, 26).index(Cleaning::ALL.len())],
             // A slow device widens the windows in which others can overtake it.
             latency_us: [(); 3].map(|()| [(5, 50), (20, 200), (500, 3000)][rng.index(3)]),
@@ -499,6 +521,7 @@ pub(super) struct Details {
     /// One a boot, in turn.
     pub(super) modes: Vec<Mode>,
     pub(super) dirty_limit_percent: u8,
+    pub(super) admission: Admission,
     pub(super) cleaning: Cleaning,
     /// Of the data, metadata and backing devices.
     pub(super) latency_us: [(u64, u64); 3],
