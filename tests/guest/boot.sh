@@ -68,11 +68,12 @@ if [ -n "$socket" ]; then
 fi
 
 if [ -n "$pool" ]; then
-    hardware+=(-object "memory-backend-file,id=frames,share=on,mem-path=$pool/frames,size=$(stat -c %s "$pool/frames")"
-        -device ivshmem-plain,memdev=frames
+    frames="memory-backend-file,id=frames,share=on,mem-path=$pool/frames,size=$(stat -c %s "$pool/frames")"
+    hardware+=(-object "$frames"
+        -device "ivshmem-plain,memdev=frames"
         -chardev "socket,id=directory,path=$pool/directory.sock,reconnect=1"
-        -device virtio-serial-pci -device virtserialport,chardev=directory,name=directory
-        -fsdev "local,id=pool,path=$pool,security_model=none" -device virtio-9p-pci,fsdev=pool,mount_tag=pool)
+        -device virtio-serial-pci -device "virtserialport,chardev=directory,name=directory"
+        -fsdev "local,id=pool,path=$pool,security_model=none" -device "virtio-9p-pci,fsdev=pool,mount_tag=pool")
 fi
 
 # This emulation's cmpxchg16b leaves garbage in the flags, of which newer kernels die within seconds: they do without. And a busy
@@ -95,6 +96,8 @@ fi
 tail -n +1 -f --pid="$machine" "$work/console" | sed -u -n -e 's|\r$||' -e '/^=====BEGIN/,/^=====END/{/^=====/!p}'
 wait "$machine" 2>/dev/null || true
 machine=''
+# With what it waits in, which would outlive it and keep what it inherited.
+pkill -P "$watchdog" 2>/dev/null || true
 kill "$watchdog" 2>/dev/null || true
 code=$(tr -d '\r' <"$work/console" | sed -n 's/^=====END //p')
 if [ -z "$code" ]; then

@@ -196,13 +196,13 @@ refuse() {
     done
     # It tries again.
     sleep 3
-    local times done
+    local times served
     times=$(grep -c "$refusals" "$work/log" || true)
-    done=$(status | jq '[.volumes[].operations[].count] | add')
-    if [ "$times" -gt 0 ] && [ "$done" = 0 ]; then
+    served=$(status | jq '[.volumes[].operations[].count] | add')
+    if [ "$times" -gt 0 ] && [ "$served" = 0 ]; then
         echo "a list of requests in flight from before others had the volume is refused ($times times), and none of it is done: holds"
     else
-        echo "a list of requests in flight from before others had the volume: $times refusals, $done requests: FAILED"
+        echo "a list of requests in flight from before others had the volume: $times refusals, $served requests: FAILED"
         failed=1
     fi
 }
