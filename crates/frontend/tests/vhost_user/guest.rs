@@ -135,6 +135,8 @@ impl Guest {
         let (told, file) = self.monitor.get_inflight_fd(&asked).expect("made");
         let handed = self.monitor.set_inflight_fd(&told, file.as_raw_fd());
         handed.expect("its own");
+        // Nothing is answered to that; whatever is asked next is answered behind it.
+        self.monitor.get_features().expect("the list is there");
         self.list = Some((told, file));
     }
 
