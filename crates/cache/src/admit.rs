@@ -68,11 +68,8 @@ impl Engine {
         let way = match room {
             true => Way::Cache,
             false => {
-                let mut measured = volume.measured.borrow_mut();
-                let way = measured.way(bytes);
-                if !measured.gives_up() {
-                    self.keep_dirty();
-                }
+                let way = volume.measured.borrow_mut().way(bytes);
+                self.keep_dirty();
                 way
             }
         };

@@ -42,6 +42,8 @@ pub(crate) struct Reclaimer {
     ahead: RefCell<Ahead>,
     kick: WaitList,
     freed: WaitList,
+    /// How many wait for that.
+    waiting: Cell<u32>,
     /// Kills wait for this round, for which nobody has asked yet.
     waits_for: Cell<Option<Ticket>>,
     /// The last round found nothing that could be evicted.
@@ -60,6 +62,7 @@ impl Reclaimer {
             ahead: RefCell::new(Ahead::new(sizes, units)),
             kick: WaitList::new(),
             freed: WaitList::new(),
+            waiting: Cell::new(0),
             waits_for: Cell::new(None),
             stuck: Cell::new(false),
             spared: Cell::new(false),
@@ -133,7 +136,10 @@ impl Engine {
             if !self.want_room() {
                 return None;
             }
+            let waiting = &self.reclaim.waiting;
+            waiting.set(waiting.get() + 1);
             self.reclaim.freed.wait().await;
+            waiting.set(waiting.get() - 1);
         }
     }
 
@@ -167,8 +173,15 @@ impl Engine {
         true
     }
 
-    /// Writes that lack room go round the cache: what is dirty stays.
+    /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for room, or writes of some volume
+    /// would rather.
     pub(crate) fn keep_dirty(&self) {
+        let volumes = self.volumes.borrow();
+        let mut measures = volumes.values().map(|volume| volume.measured.borrow());
+        if self.reclaim.waiting.get() > 0 || measures.any(|measured| measured.gives_up()) {
+            return;
+        }
+        drop(volumes);
         if self.reclaim.dirty.replace(Dirty::Spared) == Dirty::Wanted {
             self.want_clean(Vec::new());
         }

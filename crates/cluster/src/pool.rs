@@ -179,7 +179,7 @@ impl Pool {
         let nodes = parse(&text);
         nodes.map(Some).ok_or_else(|| {
             let context = format!(
-                "{}: no pool of this version: stop its nodes, then remove the pool",
+                "{}: no pool of this version: stop its nodes, have the version that made it write back what it keeps (start its directory once), then remove the pool",
                 path.display()
             );
             Error::new(ErrorKind::Corrupt, context)

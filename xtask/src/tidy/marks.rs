@@ -1,4 +1,4 @@
-//! Nothing unfinished is left behind: no stub, no fix-it note, no ignored test without a reason.
+//! Nothing unfinished is left behind: no half of a merge, no stub, no fix-it note, no ignored test without a reason.
 //!
 //! The marks are spelled in two halves here, so that this file does not find itself.
 
@@ -7,6 +7,7 @@ use super::{Finding, Source};
 const RULE: &str = "marks";
 const STUBS: [&str; 2] = [concat!("to", "do!("), concat!("unimple", "mented!(")];
 const NOTES: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
+const MERGES: [&str; 2] = [concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
 const IGNORE: &str = concat!("#[ign", "ore");
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
@@ -18,7 +19,9 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
         let rust = source.has_extension(&["rs"]);
         for (index, line) in source.text.lines().enumerate() {
             let note = NOTES.iter().find(|note| has_word(line, note));
-            let message = if let Some(note) = note {
+            let message = if MERGES.iter().any(|mark| line.starts_with(mark)) {
+                "a merge was left half done".into()
+            } else if let Some(note) = note {
                 format!("{note}: finish it, or open an issue and say what holds today")
             } else if let Some(stub) = STUBS.iter().find(|stub| rust && line.contains(*stub)) {
                 format!("{stub}): a stub is not finished work")
@@ -70,6 +73,14 @@ mod tests {
         for stub in STUBS {
             assert_eq!(findings("a.rs", &format!("    {stub});")), 1);
             assert_eq!(findings("a.md", &format!("    {stub});")), 0);
+        }
+    }
+
+    #[test]
+    fn halves_of_merges_are_found() {
+        for mark in MERGES {
+            assert_eq!(findings("a.md", &format!("{mark}HEAD")), 1);
+            assert_eq!(findings("a.md", &format!("as in {mark}HEAD")), 0);
         }
     }
 

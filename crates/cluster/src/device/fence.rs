@@ -20,9 +20,12 @@ pub enum InFlight {
 
 /// Why nobody may write to a source, if so.
 pub(crate) fn unfenced(source: &Path) -> Option<String> {
-    let metadata = fs::metadata(source).ok()?;
+    let metadata = match fs::metadata(source) {
+        Ok(metadata) => metadata,
+        Err(error) => return Some(format!("{}: {error}", source.display())),
+    };
     if !metadata.file_type().is_block_device() {
-        return None;
+        return served(source);
     }
     let number = metadata.rdev();
     let (major, minor) = (libc::major(number), libc::minor(number));
@@ -30,6 +33,36 @@ pub(crate) fn unfenced(source: &Path) -> Option<String> {
     remote(&link).map(|name| {
         format!("{name} is not known as a disk of this machine: a write of a node that is killed may be done by its server later, over what others have written since")
     })
+}
+
+/// Why nobody may write to a file, if it lies on a file system that has a server.
+fn served(file: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo");
+    let (Ok(file), Ok(mounts)) = (fs::canonicalize(file), mounts) else {
+        return Some(format!(
+            "{}: where it lies cannot be found out",
+            file.display()
+        ));
+    };
+    let kind = file_system(&file, &mounts)?;
+    let served = [
+        "nfs", "cifs", "smb", "ceph", "9p", "virtiofs", "fuse", "afs", "lustre", "gfs2", "ocfs2",
+    ];
+    served.iter().any(|name| kind.starts_with(name)).then(|| {
+        format!("{} lies on a file system with a server ({kind}): a write of a node that is killed may be done there later, over what others have written since", file.display())
+    })
+}
+
+/// The type of the file system that a file lies on, by what proc(5) calls mountinfo: of the mounts above it, the deepest, and of
+/// several there the last.
+fn file_system<'a>(file: &Path, mounts: &'a str) -> Option<&'a str> {
+    let mounts = mounts.lines().filter_map(|line| {
+        let (before, behind) = line.split_once(" - ")?;
+        let place = before.split(' ').nth(4)?.replace("\\040", " ");
+        let depth = Path::new(&place).components().count();
+        (file.starts_with(&place)).then(|| (depth, behind.split(' ').next().unwrap_or_default()))
+    });
+    mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind)
 }
 
 /// The name of the device at the bottom that is not known as one of this machine, if there is one.
@@ -51,6 +84,9 @@ fn remote(link: &Path) -> Option<String> {
     if !under.is_empty() {
         return under.iter().find_map(|part| remote(part));
     }
+    if let Ok(file) = fs::read_to_string(path.join("loop/backing_file")) {
+        return served(Path::new(file.trim_end())).map(|_| name);
+    }
     let memory = ["loop", "ram", "zram", "pmem"];
     if memory.iter().any(|kind| name.starts_with(kind)) {
         return None;
@@ -67,6 +103,24 @@ fn remote(link: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_lies_on_the_deepest_mount_above_it() {
+        let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            30 21 0:40 / /srv rw shared:1 - nfs4 server:/x rw\n\
+            31 30 0:41 / /srv/with\\040space rw - tmpfs tmpfs rw\n\
+            32 21 0:42 / /srvother rw - fuse.sshfs x rw\n";
+        for (file, kind) in [
+            ("/var/image", "ext4"),
+            ("/srv/image", "nfs4"),
+            ("/srv/with space/image", "tmpfs"),
+            ("/srvother/image", "fuse.sshfs"),
+        ] {
+            assert_eq!(file_system(Path::new(file), mounts), Some(kind), "{file}");
+        }
+        let missing = unfenced(Path::new("/nowhere/at/all"));
+        assert!(missing.is_some(), "what is not known is not written to");
+    }
 
     #[test]
     fn disks_of_this_machine_are_told_from_those_with_a_server() {

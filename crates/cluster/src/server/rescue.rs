@@ -78,8 +78,13 @@ impl Server {
             }
         };
         for page in pages {
-            // It ends with us alone.
-            let _ = to.send(page);
+            if to.send(page).is_err() {
+                // It ends with us alone, unless it failed: then whoever starts the directory anew rescues what is left.
+                return Err(Error::new(
+                    ErrorKind::ShuttingDown,
+                    "the thread that saves dead nodes' pages has failed: start the directory again, which goes on where it was",
+                ));
+            }
         }
         Ok(())
     }
