@@ -55,13 +55,15 @@ impl Watched {
     }
 
     pub(super) fn status(&self) -> DeviceStatus {
+        // Asked first: it may find that the device is gone, and that is what was found last.
+        let size_bytes = self.device.info().size_bytes;
         let counts = self.counters.get();
         let last = self.faults.last();
         DeviceStatus {
             name: self.name.clone(),
             what: self.what.clone(),
             role: self.role.into(),
-            size_bytes: self.device.info().size_bytes,
+            size_bytes,
             reads: counts.reads,
             read_bytes: counts.read_bytes,
             writes: counts.writes,

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
@@ -106,6 +106,10 @@ pub(super) fn open(
     }
     let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
     let created = !path.exists();
+    if created && !path.is_symlink() {
+        // Where it fails, opening it says why.
+        let _ = place(&path, len, uuid);
+    }
     if let Ok(metadata) = std::fs::metadata(&path)
         && metadata.len() >= SMALLEST_BYTES
     {
@@ -138,7 +142,6 @@ pub(super) fn open(
         ));
     }
     if created {
-        // Should this process die before it is begun.
         memory.copy_from(MAGIC.len(), uuid);
     }
     Ok(Opened {
@@ -146,6 +149,23 @@ pub(super) fn open(
         path,
         created,
     })
+}
+
+/// Puts a file there that can be seen to be this cache's from its first moment on, should this process die before the journal in
+/// it is begun.
+fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".forebay-new");
+    let _ = std::fs::remove_file(&beside);
+    let mut options = File::options();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.set_len(len as u64)?;
+    file.write_all_at(uuid, MAGIC.len() as u64)?;
+    std::fs::rename(&beside, path)
 }
 
 /// A mapped journal.
@@ -252,5 +272,23 @@ pub(crate) fn remove(uuid: &[u8; 16], path: &Path) {
     let usual = usual_place(uuid);
     if usual.is_symlink() {
         remove(&usual);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_was_only_placed_is_this_caches() {
+        let path = std::env::temp_dir().join(format!("forebay-placed-{}", std::process::id()));
+        place(&path, 2 << 20, &[7; 16]).expect("placed");
+        let found = std::fs::metadata(&path).expect("there");
+        assert_eq!((found.len(), found.mode() & 0o777), (2 << 20, 0o600));
+        assert_eq!(owner(&path, Some(&[7; 16])).expect("it may be taken"), None);
+        owner(&path, Some(&[8; 16])).expect_err("another cache's");
+        let opened = open(Some(&path), 2 << 20, &[7; 16], false).expect("opened");
+        assert!(!opened.created);
+        std::fs::remove_file(&path).expect("ours");
     }
 }
