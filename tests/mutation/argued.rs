@@ -32,7 +32,7 @@ pub(crate) const ARGUED: [(&str, &str); 12] = [
          tree's own sweep, whose media rot, finds it",
     ),
     (
-        "cache/compare.rs flush_before_comparing Step: let _ = self.flush_backing",
+        "cache/compare.rs what_backing_has Step: let _ = self.flush_backing",
         "without a flush behind it nothing is compared, and all that may be dirty is written back",
     ),
     (

@@ -9,7 +9,7 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
 };
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
+use forebay_io::sync::{Semaphore, WaitList};
 use forebay_metadata::order::Site;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
@@ -175,6 +175,7 @@ impl Cache {
             detaching: Cell::new(false),
             divergence: OnceCell::new(),
             may_show_lost: Cell::new(may_show_lost),
+            first_flush: Semaphore::new(1),
             told: Told::default(),
             idle: WaitList::new(),
         });

@@ -65,7 +65,6 @@ impl Engine {
         slots: &[BlockId],
         width: usize,
     ) -> Result<()> {
-        self.flush_before_comparing(slots).await;
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
         let windows = self.by_window(slots);
         for chunk in windows.chunks(width) {
@@ -110,7 +109,6 @@ impl Engine {
                 error.get_or_insert(found);
             }
         }
-        self.forget_failures().await;
         self.cleaners.ended.wake_all();
         error.map_or(Ok(()), Err)
     }

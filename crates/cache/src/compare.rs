@@ -27,26 +27,6 @@ pub(crate) type Run = (BlockId, u32, Range<u64>);
 pub(crate) type OnBacking = (BlockId, Range<u64>);
 
 impl Engine {
-    /// Before blocks are written back: so that what is read from their backing device cannot be lost any more.
-    pub(crate) async fn flush_before_comparing(&self, slots: &[BlockId]) {
-        let mut volumes: Vec<u16> = {
-            let map = self.map.borrow();
-            let compared = slots.iter().filter(|slot| map.has(**slot, COMPARED));
-            compared.map(|slot| map.volume(*slot)).collect()
-        };
-        volumes.sort_unstable();
-        volumes.dedup();
-        for volume in volumes {
-            if let Some(volume) = self.volume_by_id(volume)
-                && Self::is_comparable(&volume)
-                && !volume.backing.has_flushed()
-            {
-                // Where it fails nothing is compared.
-                let _ = self.flush_backing(&volume).await;
-            }
-        }
-    }
-
     fn is_comparable(volume: &Attached) -> bool {
         !volume.may_show_lost.get() && volume.backing.shows_what_it_has()
     }
@@ -85,12 +65,22 @@ impl Engine {
 
     /// What lies on the backing device, if it can be had and cannot be lost any more.
     async fn what_backing_has(&self, volume: &Attached, from: u64, to: u64) -> Option<Buf> {
-        if !Self::is_comparable(volume) || !volume.backing.has_flushed() {
+        if !Self::is_comparable(volume) {
             return None;
+        }
+        if !volume.backing.has_flushed() {
+            // Once, however many windows come here together.
+            volume.first_flush.acquire(1).await;
+            if !volume.backing.has_flushed() {
+                // Where it fails nothing is compared.
+                let _ = self.flush_backing(volume).await;
+            }
+            volume.first_flush.release(1);
         }
         let theirs = Buf::scratch((to - from) as usize);
         let read = volume.backing.read_back(from, theirs.clone()).await;
-        (read.is_ok() && Self::is_comparable(volume)).then_some(theirs)
+        (read.is_ok() && volume.backing.has_flushed() && Self::is_comparable(volume))
+            .then_some(theirs)
     }
 
     /// Adds the granules of a run that a record calls dirty, or that are not the same in both; `start` is where the buffers begin on the

@@ -105,6 +105,8 @@ pub(crate) struct Attached {
     pub(crate) divergence: OnceCell<Divergence>,
     /// The superblock says that what can be read from its backing device may be what that has lost.
     pub(crate) may_show_lost: Cell<bool>,
+    /// Whose turn it is to flush that before the first comparison.
+    pub(crate) first_flush: Semaphore,
     pub(crate) told: Told,
     pub(crate) idle: WaitList,
 }

@@ -224,6 +224,8 @@ impl Engine {
                 // A cache that failed meanwhile said so.
                 let _ = self.write_tracts(&twice, false).await;
             }
+            // Here, since the end of a cache waits for this turn: the superblock is not written behind it.
+            self.forget_failures().await;
             self.tracts.turn.release(1);
             clean_before = clean;
         }

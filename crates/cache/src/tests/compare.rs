@@ -496,7 +496,7 @@ fn the_note_of_a_failure_goes_when_nothing_is_left_of_it() {
             rt::sleep(std::time::Duration::from_millis(100)).await;
         }
         assert_eq!(cache.stats().recovery.compared_bytes, 0);
-        rt::sleep(std::time::Duration::from_secs(1)).await;
+        rt::sleep(std::time::Duration::from_secs(60)).await;
         assert!(!noted(&disks).await);
         cache.set_cleaning(Cleaning::Nop);
         write(&volume, AT, 3).await;
