@@ -57,6 +57,10 @@ impl Engine {
         let over: Vec<Rc<Attached>> =
             (self.volumes.borrow().values().filter(over).map(Rc::clone)).collect();
         for volume in over {
+            // It may have failed while another's note was written.
+            if !volume.backing.shows_what_it_has() {
+                continue;
+            }
             volume.may_show_lost.set(false);
             // It is kept where this fails, and costs comparisons.
             let _ = self
