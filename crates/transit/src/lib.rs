@@ -34,6 +34,7 @@ mod evictor;
 mod fault;
 mod lines;
 mod links;
+mod lookout;
 mod memory;
 mod parts;
 mod policy;

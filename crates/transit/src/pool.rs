@@ -11,10 +11,8 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
+use crate::lookout::Lookout;
 use crate::sync::{Arc, AtomicUsize, Condvar, LOOKS, Mutex, Ordering, spin_loop, thread};
-
-/// Jobs that a thread sleeps before, at most, until it tries again whether looking out is worth it.
-const REST_MAX: u32 = 1 << 10;
 
 struct Jobs<J> {
     queue: VecDeque<J>,
@@ -81,19 +79,20 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         Ok(pool)
     }
 
-    /// Adds a job.
-    pub(crate) fn push(&self, job: J) {
+    /// Adds a job. Whether a thread had to be woken for it.
+    pub(crate) fn push(&self, job: J) -> bool {
         let mut jobs = self.shared.jobs.lock().expect(UNPOISONED);
         jobs.queue.push_back(job);
         self.shared
             .queued
             .store(jobs.queue.len(), Ordering::Relaxed);
-        let asleep = jobs.sleeping > 0;
+        let wake = jobs.sleeping > 0;
         drop(jobs);
         // A system call, which is left out where nobody needs it.
-        if asleep {
+        if wake {
             self.shared.arrived.notify_one();
         }
+        wake
     }
 
     /// Takes the results that are there; waits for one if there is none.
@@ -123,39 +122,20 @@ impl<J, R> Drop for Pool<J, R> {
     }
 }
 
-/// Whether looking out for the next job is worth it.
-#[derive(Default)]
-struct Lookout {
-    /// Jobs before which the thread sleeps at once.
-    resting: u32,
-    /// The same, after the next time in vain.
-    rest: u32,
-}
-
-impl Lookout {
-    /// Looks out for a job, without the lock. It may be another's by then.
-    fn look(&mut self, queued: &AtomicUsize) {
-        if self.resting > 0 {
-            self.resting -= 1;
-            return;
-        }
-        for _ in 0..LOOKS {
-            if queued.load(Ordering::Relaxed) > 0 {
-                self.rest /= 2;
-                return;
-            }
-            spin_loop();
-        }
-        self.rest = (self.rest * 2 + 1).min(REST_MAX);
-        self.resting = self.rest;
-    }
+/// Looks out for a job, without the lock. Whether there is one, which may be another's by then.
+fn look(queued: &AtomicUsize) -> bool {
+    (0..LOOKS).any(|_| {
+        let queued = queued.load(Ordering::Relaxed);
+        spin_loop();
+        queued > 0
+    })
 }
 
 fn run<J, R>(shared: &Shared<J, R>, work: &impl Fn(J) -> R) {
     let mut lookout = Lookout::default();
     loop {
-        if shared.queued.load(Ordering::Relaxed) == 0 {
-            lookout.look(&shared.queued);
+        if shared.queued.load(Ordering::Relaxed) == 0 && lookout.begins() {
+            lookout.ended(look(&shared.queued));
         }
         let mut jobs = shared.jobs.lock().expect(UNPOISONED);
         let job = loop {

@@ -24,6 +24,8 @@ struct Shared {
     pending: RefCell<Vec<Option<Completion>>>,
     unused: RefCell<Vec<usize>>,
     in_flight: Cell<usize>,
+    /// Requests for which a thread had to be woken.
+    woken: Cell<u64>,
     collecting: Cell<bool>,
 }
 
@@ -43,6 +45,9 @@ impl std::fmt::Debug for Workers {
 }
 
 impl Workers {
+    /// How often a thread looks for the next request before it sleeps.
+    pub const LOOKS: usize = crate::sync::LOOKS;
+
     /// A device that is described by `info`, and whose requests `threads` threads carry out by `run`.
     ///
     /// # Errors
@@ -57,10 +62,17 @@ impl Workers {
                 pending: RefCell::default(),
                 unused: RefCell::default(),
                 in_flight: Cell::new(0),
+                woken: Cell::new(0),
                 collecting: Cell::new(false),
             }),
             info,
         })
+    }
+
+    /// Requests for which a thread had to be woken: each cost who sent it a system call.
+    #[must_use]
+    pub fn woken(&self) -> u64 {
+        self.shared.woken.get()
     }
 }
 
@@ -96,7 +108,9 @@ impl BlockDevice for Workers {
         });
         pending[token] = Some(done);
         shared.in_flight.set(shared.in_flight.get() + 1);
-        shared.pool.push(Job { token, request });
+        if shared.pool.push(Job { token, request }) {
+            shared.woken.set(shared.woken.get() + 1);
+        }
         if !shared.collecting.replace(true) {
             rt::spawn(Rc::clone(shared).collect());
         }

@@ -12,6 +12,8 @@ mod sync {
     pub(crate) const LOOKS: usize = 1;
 }
 
+#[path = "../src/lookout.rs"]
+mod lookout;
 #[path = "../src/pool.rs"]
 mod pool;
 

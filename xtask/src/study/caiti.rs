@@ -52,11 +52,14 @@ const LONG_RUN: &str = "6.5";
 /// The same in the runs that show where time goes, which are shorter.
 const PARTS_FLUSH: &str = "0.25";
 
+/// Requests so far apart that a thread that evicts sleeps before most.
+const FAR_APART: &str = "open:20000";
+
 /// What the study takes.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Runs of each at saturation and at half of it, one system after the other in every round
-    #[arg(long, value_name = "NUMBER", default_value_t = 8)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 11)]
     rounds: usize,
     /// Of each of these; the kernel takes real-time programs away from the processor when they have run for a second
     #[arg(long, value_name = "SECONDS", default_value_t = 0.7)]
@@ -149,6 +152,9 @@ impl Study<'_> {
         let meter = "meter=1".to_owned();
         for system in ["null", "pmem", "btt", "workers"] {
             self.measure("service", system, &full, &[])?;
+        }
+        for (part, load) in [("asleep", FAR_APART), ("awake", "closed:1")] {
+            self.measure(part, "workers", load, std::slice::from_ref(&meter))?;
         }
         for system in STAGING.into_iter().chain(["caiti-without-bypass"]) {
             self.measure("service", system, &full, std::slice::from_ref(&meter))?;
@@ -279,7 +285,8 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     };
     study.parts()?;
     let declared: Value = runs::run(&program, &["costs".into()])?;
-    let service = Service::of(&measured.runs);
+    let look: Value = runs::run(&program, &["look".into()])?;
+    let service = Service::of(&measured.runs, look["look_ns"].as_f64().unwrap_or_default());
     let half = half_load(&measured.runs);
     let results = Results {
         models: modelled::run(&program, &service, &declared, &half, options.quick)?,

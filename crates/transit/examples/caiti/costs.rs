@@ -43,6 +43,12 @@ pub(crate) struct Service {
     pub(crate) place_ns: u64,
     /// An eviction, by the cache's thread: choice, handover, end; and what a write that waits costs.
     pub(crate) evict_ns: u64,
+    /// How long a thread that evicts looks out for the next job before it sleeps.
+    pub(crate) look_ns: u64,
+    /// What waking it takes of the thread that hands a job over,
+    pub(crate) wake_ns: u64,
+    /// and how long after that call began it is there.
+    pub(crate) woken_ns: u64,
 }
 
 impl Service {
@@ -55,6 +61,9 @@ impl Service {
             "job-ns" => &mut self.job_ns,
             "place-ns" => &mut self.place_ns,
             "evict-ns" => &mut self.evict_ns,
+            "look-ns" => &mut self.look_ns,
+            "wake-ns" => &mut self.wake_ns,
+            "woken-ns" => &mut self.woken_ns,
             _ => return Err(format!("there is no key {key:?}")),
         };
         *field = value.max(0.0) as u64;

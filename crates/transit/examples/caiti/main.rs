@@ -5,9 +5,12 @@
 //! `caiti run SYSTEM LOAD SECONDS [KEY=VALUE]...` measures, `caiti model SYSTEM LOAD WRITES [KEY=VALUE]...`
 //! models, where SYSTEM is `pmem`, `btt` or a policy, LOAD is `closed:N` (N writes under way at a time) or
 //! `open:N` (N a second, at random moments, whatever becomes of them). `caiti costs` prints what the model
-//! declares. Each prints one JSON object. The keys are in [`settings`].
+//! declares, `caiti look` how long a thread looks out for a job before it sleeps. Each prints one JSON object. The keys are in [`settings`].
 
 mod costs;
+mod evictors;
+#[path = "../../src/lookout.rs"]
+mod lookout;
 mod measured;
 mod model;
 mod modelled;
@@ -23,10 +26,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["costs"] => Ok(costs::declared()),
+        ["look"] => Ok(serde_json::json!({ "look_ns": evictors::look_ns() })),
         ["run", ref rest @ ..] => settings_of(rest)
             .and_then(|settings| measured::run(&settings).map_err(|error| error.report())),
         ["model", ref rest @ ..] => settings_of(rest).and_then(|settings| model::run(&settings)),
-        _ => Err("say run, model or costs".into()),
+        _ => Err("say run, model, look or costs".into()),
     };
     match result {
         Ok(row) => {

@@ -38,6 +38,7 @@ const BUFFERS: usize = 64;
 struct Target {
     device: Rc<dyn BlockDevice>,
     transit: Option<Rc<Transit>>,
+    workers: Option<Rc<Workers>>,
 }
 
 impl From<Rc<dyn BlockDevice>> for Target {
@@ -45,6 +46,7 @@ impl From<Rc<dyn BlockDevice>> for Target {
         Self {
             device,
             transit: None,
+            workers: None,
         }
     }
 }
@@ -98,9 +100,17 @@ fn open(settings: &Settings) -> Result<Target> {
         Arc::new(move |request| run.run(request)),
         settings.threads,
     )?;
+    let workers = Rc::new(workers);
     if settings.system == "workers" {
-        let device: Rc<dyn BlockDevice> = Rc::new(workers);
-        return Ok(device.into());
+        let mut device: Rc<dyn BlockDevice> = Rc::clone(&workers) as _;
+        if settings.meter {
+            device = Metered::new(device, Account::Engine);
+        }
+        return Ok(Target {
+            device,
+            transit: None,
+            workers: Some(workers),
+        });
     }
     let policy: Policy = settings.system.parse()?;
     let options = TransitOptions {
@@ -115,7 +125,7 @@ fn open(settings: &Settings) -> Result<Target> {
     if settings.meter {
         table = Metered::new(table, Account::Device);
     }
-    let (transit, _) = Transit::open(table, Rc::new(workers), memory, options)?;
+    let (transit, _) = Transit::open(table, Rc::clone(&workers) as _, memory, options)?;
     let mut device: Rc<dyn BlockDevice> = Rc::clone(&transit) as _;
     if settings.meter {
         device = Metered::new(device, Account::Engine);
@@ -123,6 +133,7 @@ fn open(settings: &Settings) -> Result<Target> {
     Ok(Target {
         device,
         transit: Some(transit),
+        workers: Some(workers),
     })
 }
 
@@ -320,6 +331,8 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
         let warm = client(Duration::from_secs(60), slots + slots / 4, false);
         warm.drive(settings.load).await;
     }
+    let woken = || target.workers.as_ref().map_or(0, |workers| workers.woken());
+    let woken_before = woken();
     let before = target.transit.as_ref().map(|transit| transit.stats());
     let before = before.unwrap_or_default();
     let parts_before = target.transit.as_ref().map(|transit| transit.parts());
@@ -337,6 +350,7 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
     let took = client.begin.elapsed();
     let stolen = steal() - stolen;
     let spent = settings.meter.then(meter::spent).unwrap_or_default();
+    let woken = woken() - woken_before;
     let stats = target.transit.as_ref().map(|transit| transit.stats());
     let stats = stats.unwrap_or_default();
     let parts = target.transit.as_ref().map(|transit| transit.parts());
@@ -378,6 +392,7 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
         "waited": stats.waited - before.waited,
         "collided": stats.collided - before.collided,
         "evicted": stats.evicted - before.evicted,
+        "woken": woken,
         "flushed": stats.flushed - before.flushed,
         "read_hits": stats.read_hits - before.read_hits,
         "slot_bytes": stats.slot_bytes,

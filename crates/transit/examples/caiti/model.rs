@@ -1,6 +1,7 @@
 //! A modelled run: the cache's own code (policies, slots, core) on a virtual clock, over devices whose time is that
-//! of declared threads, of a declared memory and of service times that were measured. Nothing else is modelled:
-//! not what threads take from each other's caches, nor the kernel's scheduling.
+//! of declared threads, of a declared memory and of service times that were measured: what waking a thread that evicts
+//! takes is one of them. Nothing else is modelled: not what threads take from each other's caches, nor what the kernel
+//! has them wait for.
 //!
 //! A thread that sends writes is taken for what a write costs it before the device (`stack`), for the client, and for
 //! the write into the slot; then for each eviction, for choosing, handing over and ending it. Writes that go round
@@ -198,5 +199,6 @@ async fn model(settings: Settings, policy: Option<Policy>) -> Result<serde_json:
         "bypassed": stats.bypassed,
         "waited": stats.waited,
         "evicted": stats.evicted,
+        "woken": machine.evictors.woken(),
     }))
 }

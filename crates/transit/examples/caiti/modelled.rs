@@ -10,6 +10,7 @@ use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 
 use crate::costs::Service;
+use crate::evictors::Evictors;
 use crate::settings::{BLOCK_BYTES, Evict};
 
 const fn ns(time: u64) -> Duration {
@@ -89,17 +90,16 @@ pub(crate) struct Machine {
     /// Those that send writes: each does one thing at a time.
     pub(crate) writers: Box<[Semaphore]>,
     /// Those that evict.
-    evictors: Semaphore,
+    pub(crate) evictors: Evictors,
     pub(crate) service: Service,
 }
 
 impl Machine {
     pub(crate) fn new(memory: Memory, writers: usize, evictors: usize, service: Service) -> Self {
-        let evictors = evictors.max(1) as u64;
         Self {
             memory,
             writers: (0..writers.max(1)).map(|_| Semaphore::new(1)).collect(),
-            evictors: Semaphore::new(evictors),
+            evictors: Evictors::new(evictors, ns(service.look_ns)),
             service,
         }
     }
@@ -129,11 +129,16 @@ impl Machine {
     }
 
     /// Has a thread that evicts write a block: one that sends writes hands it over.
-    async fn evict(&self, block: u64) {
+    async fn evict(self: Rc<Self>, block: u64) {
         self.work(self.writer(block), self.service.evict_ns).await;
-        self.evictors.acquire(1).await;
+        let thread = self.evictors.take().await;
+        if thread.asleep {
+            let waker = Rc::clone(&self);
+            rt::spawn(async move { waker.work(waker.writer(block), waker.service.wake_ns).await });
+            rt::sleep(ns(self.service.woken_ns)).await;
+        }
         self.table(block, self.service.job_ns).await;
-        self.evictors.release(1);
+        self.evictors.put(thread);
     }
 }
 
@@ -186,7 +191,9 @@ impl BlockDevice for Modelled {
         rt::spawn(async move {
             let own = |thread| async move { Semaphore::acquire(thread, 1).await };
             match kind {
-                Kind::Evictor(Evict::Pool | Evict::Syncer) => machine.evict(block).await,
+                Kind::Evictor(Evict::Pool | Evict::Syncer) => {
+                    Rc::clone(&machine).evict(block).await
+                }
                 Kind::Raw | Kind::Table | Kind::Evictor(Evict::Writer) => {
                     let thread = machine.writer(block);
                     own(thread).await;

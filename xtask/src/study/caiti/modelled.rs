@@ -24,15 +24,22 @@ pub(super) struct Service {
     pub(super) pmem_ns: f64,
     pub(super) btt_ns: f64,
     pub(super) job_ns: f64,
+    /// How long a thread that evicts looks out for a job before it sleeps, what waking it takes of the cache's thread, and
+    /// how long it takes to be there.
+    pub(super) look_ns: f64,
+    pub(super) wake_ns: f64,
+    pub(super) woken_ns: f64,
     /// By system: a write into a slot, and an eviction, on the cache's thread.
     pub(super) cached: Vec<(String, f64, f64)>,
 }
 
 impl Service {
-    pub(super) fn of(all: &[Run]) -> Self {
+    /// From the measured runs; `look_ns` is what the program says of a look.
+    pub(super) fn of(all: &[Run], look_ns: f64) -> Self {
         let each = |system| 1e9 / cell(all, "service", system).median(|run| run.iops);
         let client_ns = each("null");
         let engine = |part, system| cell(all, part, system).median(|run| run.engine_ns);
+        let alone = |part| cell(all, part, "workers").median(|run| run.p50_us * 1e3);
         let cached = SYSTEMS.into_iter().skip(2).map(|system| {
             // Caiti and its parts are one code; without waiting, as measured at half load, or with it.
             let (filling, steady) = match system {
@@ -49,6 +56,10 @@ impl Service {
             pmem_ns: each("pmem") - client_ns,
             btt_ns: each("btt") - client_ns,
             job_ns: each("workers"),
+            look_ns,
+            // Requests that find the thread asleep, and requests that find it looking out.
+            wake_ns: (engine("asleep", "workers") - engine("awake", "workers")).max(0.0),
+            woken_ns: (alone("asleep") - alone("awake")).max(0.0),
             cached: cached.collect(),
         }
     }
@@ -59,6 +70,9 @@ impl Service {
             format!("pmem-ns={}", self.pmem_ns),
             format!("btt-ns={}", self.btt_ns),
             format!("job-ns={}", self.job_ns),
+            format!("look-ns={}", self.look_ns),
+            format!("wake-ns={}", self.wake_ns),
+            format!("woken-ns={}", self.woken_ns),
         ];
         if let Some((_, place, evict)) = self.cached.iter().find(|(name, ..)| name == system) {
             words.extend([format!("place-ns={place}"), format!("evict-ns={evict}")]);

@@ -33,6 +33,9 @@ pub(super) struct Run {
     pub(super) bypassed: u64,
     pub(super) waited: u64,
     pub(super) evicted: u64,
+    /// Evictions for which a thread had to be woken.
+    #[serde(default)]
+    pub(super) woken: u64,
     pub(super) read_hits: u64,
     pub(super) slot_bytes: u64,
     pub(super) engine_ns: f64,
@@ -59,6 +62,8 @@ pub(super) struct Model {
     pub(super) mean_us: f64,
     pub(super) p99_us: f64,
     pub(super) p9999_us: f64,
+    #[serde(default)]
+    pub(super) woken: u64,
 }
 
 impl Run {

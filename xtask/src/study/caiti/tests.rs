@@ -53,7 +53,14 @@ fn results() -> Results {
         }
     }
     results.measured.runs.push(run("service", "null", 1e7, 0.1));
-    results.service = Service::of(&results.measured.runs);
+    for (part, engine_ns, us) in [("awake", 100.0, 3.0), ("asleep", 2100.0, 8.0)] {
+        results.measured.runs.push(Run {
+            engine_ns,
+            p50_us: us,
+            ..run(part, "workers", 1e5, us)
+        });
+    }
+    results.service = Service::of(&results.measured.runs, 20_000.0);
     results
 }
 
@@ -95,6 +102,8 @@ fn service_times_are_what_is_left_of_measured_ones() {
     let service = results().service;
     assert!((service.client_ns - 100.0).abs() < 1e-6);
     assert!((service.btt_ns - 1900.0).abs() < 1e-6);
+    assert!((service.wake_ns - 2000.0).abs() < 1e-6);
+    assert!((service.woken_ns - 5000.0).abs() < 1e-6);
     let caiti = service.cached.iter().find(|(system, ..)| system == "caiti");
     assert_eq!(caiti, Some(&("caiti".to_owned(), 400.0, 600.0)));
 }

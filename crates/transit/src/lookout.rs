@@ -1,0 +1,33 @@
+//! Whether a thread that has nothing to do looks out for the next job, or sleeps at once. The study's model decides by
+//! the same lines.
+
+/// Jobs that a thread sleeps before, at most, until it tries again whether looking out is worth it.
+const REST_MAX: u32 = 1 << 10;
+
+/// Whether looking out for the next job is worth it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lookout {
+    /// Jobs before which the thread sleeps at once.
+    resting: u32,
+    /// The same, after the next time in vain.
+    rest: u32,
+}
+
+impl Lookout {
+    /// Whether to look out this time. If so, tell [`Lookout::ended`] what came of it.
+    pub(crate) const fn begins(&mut self) -> bool {
+        let rests = self.resting > 0;
+        self.resting = self.resting.saturating_sub(1);
+        !rests
+    }
+
+    /// A job came while the thread looked out for one; or none did.
+    pub(crate) fn ended(&mut self, came: bool) {
+        if came {
+            self.rest /= 2;
+        } else {
+            self.rest = (self.rest * 2 + 1).min(REST_MAX);
+            self.resting = self.rest;
+        }
+    }
+}
