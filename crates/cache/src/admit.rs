@@ -2,7 +2,8 @@
 //!
 //! A write that misses and finds no room would wait until dirty blocks are written back. It is asked whether it does, or
 //! goes round the cache, as what is above the dirty limit does (rule 5: under its lock, beside what is cached of it).
-//! Writes that hit, or find room, are not asked about; nor are reads.
+//! Writes that hit, or find room, are not asked about. Of reads those are that hit what is clean: both devices have it, and
+//! they may be read from the backing device ([`forebay_policy::Split`]).
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -80,6 +81,26 @@ impl Engine {
             had_room: room,
             began: rt::now(),
         })
+    }
+
+    /// Where a hit is read of which these granules are dirty; none if it is not measured.
+    pub(crate) fn way_of_hit(
+        &self,
+        volume: &Attached,
+        bytes: u64,
+        dirty: u64,
+    ) -> Option<(Way, Duration)> {
+        let asked = self.options.admission == Admission::Measured && dirty == 0;
+        asked.then(|| (volume.split.borrow_mut().way(bytes), rt::now()))
+    }
+
+    /// It was read, from there since then.
+    pub(crate) fn hit_took(&self, volume: &Attached, bytes: u64, hit: Option<(Way, Duration)>) {
+        let Some((way, began)) = hit else { return };
+        if way == Way::Around {
+            volume.counters.split_reads.add(1);
+        }
+        (volume.split.borrow_mut()).took(bytes, way, rt::now() - began);
     }
 
     /// A write has ended.

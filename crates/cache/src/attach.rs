@@ -169,6 +169,7 @@ impl Cache {
             filter: RefCell::new(PromotionFilter::new(options.promotion, blocks)),
             streams: RefCell::new(SequentialDetector::new(options.sequential_cutoff_bytes)),
             measured: RefCell::new(engine.new_measures()),
+            split: RefCell::default(),
             counters: VolumeCounters::default(),
             cleaner: Cleaner::new(engine.cleaning.get()),
             in_flight: Cell::new(0),

@@ -13,7 +13,7 @@ use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::cleaning::Cleaning;
 use forebay_policy::{
-    BlockId, BlockKey, Footprint, Measured, PromotionFilter, SequentialDetector, Span,
+    BlockId, BlockKey, Footprint, Measured, PromotionFilter, SequentialDetector, Span, Split,
 };
 
 use crate::backing::Backing;
@@ -97,6 +97,7 @@ pub(crate) struct Attached {
     pub(crate) filter: RefCell<PromotionFilter>,
     pub(crate) streams: RefCell<SequentialDetector>,
     pub(crate) measured: RefCell<Measured>,
+    pub(crate) split: RefCell<Split>,
     pub(crate) counters: VolumeCounters,
     pub(crate) cleaner: Cleaner,
     pub(crate) in_flight: Cell<u64>,

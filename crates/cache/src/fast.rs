@@ -9,12 +9,13 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_policy::cleaning::Whose;
-use forebay_policy::{BlockId, BlockKey};
+use forebay_policy::{BlockId, BlockKey, Way};
 
 use crate::engine::{Attached, Engine, Job};
 use crate::map::REWRITTEN;
@@ -30,6 +31,17 @@ struct Issued {
     io: IoFuture,
     /// With checksums: the first cell, and the block.
     cells: Option<(usize, BlockKey)>,
+    /// Of a clean hit that is measured, where it is read, and since when.
+    hit: Option<(Way, Duration)>,
+}
+
+impl Issued {
+    const fn whose(&self) -> Whose {
+        match self.hit {
+            Some((Way::Around, _)) => Whose::Backing,
+            _ => Whose::Cache,
+        }
+    }
 }
 
 impl CachedVolume {
@@ -42,12 +54,14 @@ impl CachedVolume {
         let Some(issued) = self.issue(&request) else {
             return Err((request, done));
         };
+        let whose = issued.whose();
         let Issued {
             region,
             granules,
             slot,
             io,
             cells,
+            hit,
         } = issued;
         let engine = &self.engine;
         let write = request.op != Op::Read;
@@ -61,6 +75,7 @@ impl CachedVolume {
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
+            engine.hit_took(&self.volume, request.len, hit);
             done.complete(match write && !engine.commit.is_alive() {
                 true => engine.check_alive(),
                 false => Ok(()),
@@ -79,13 +94,16 @@ impl CachedVolume {
         let begun = volume.begin_io();
         rt::spawn(async move {
             let mut result = io.await;
-            volume.end_io(Whose::Cache, begun);
+            volume.end_io(whose, begun);
             if write {
                 engine.slot_written(slot);
             }
             let agrees = engine.short_ended(cells, slot, &request, result.is_ok());
             drop(open);
             let failed = result.is_err() || !agrees;
+            if !failed {
+                engine.hit_took(&volume, request.len, hit);
+            }
             // Both are boxed, since they are seldom: each hit's future would have room for them.
             if write && (failed || !engine.commit.is_alive()) {
                 result = Box::pin(engine.write_short_again(&volume, &request)).await;
@@ -116,7 +134,7 @@ impl CachedVolume {
         let units = engine.geometry.units(&part);
         let granules = engine.geometry.region_granules(&part);
         let region = volume.region_key(part.region);
-        let (slot, offset, cells) = {
+        let (slot, offset, cells, hit) = {
             let mut map = engine.map.borrow_mut();
             let found = map.overlapping(volume.id, part.region, units).next();
             let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
@@ -141,7 +159,13 @@ impl CachedVolume {
             if (offset | request.len) & u64::from(engine.data_block - 1) != 0 {
                 return None;
             }
+            let hit = match write {
+                true => None,
+                false => engine.way_of_hit(volume, request.len, asked & dirty),
+            };
             let cells = match &engine.sums {
+                // The backing device's data is as good as its answer.
+                _ if matches!(hit, Some((Way::Around, _))) => None,
                 None => None,
                 Some(sums) => {
                     let place = map.place(slot);
@@ -153,7 +177,7 @@ impl CachedVolume {
                 map.add_flags(slot, REWRITTEN);
             }
             map.used(slot, span.class, asked);
-            (slot, offset, cells)
+            (slot, offset, cells, hit)
         };
         engine.note_part(volume.id, &part, granules, write);
         volume
@@ -165,7 +189,10 @@ impl CachedVolume {
             engine.data.write(offset, buf.clone())
         } else {
             volume.counters.read_hits.add(1);
-            engine.data.read(offset, buf.clone())
+            match hit {
+                Some((Way::Around, _)) => volume.backing.device.read(request.offset, buf.clone()),
+                _ => engine.data.read(offset, buf.clone()),
+            }
         };
         Some(Issued {
             region,
@@ -173,6 +200,7 @@ impl CachedVolume {
             slot,
             io,
             cells,
+            hit,
         })
     }
 }

@@ -261,6 +261,7 @@ impl Cache {
                         write_misses: counters.write_misses.get(),
                         bypassed_reads: counters.bypassed_reads.get(),
                         bypassed_writes: counters.bypassed_writes.get(),
+                        split_reads: counters.split_reads.get(),
                         loss: volume.backing.loss(),
                         diverged: volume.has_diverged(),
                     }

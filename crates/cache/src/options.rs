@@ -97,14 +97,16 @@ pub enum Durability {
     Flush,
 }
 
-/// What a write does for which there is no room, since what could go is dirty. docs/operations.md has the table.
+/// What a write does for which there is no room, since what could go is dirty, and where clean hits are read.
+/// docs/operations.md has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// `always`: it waits until something is written back, which the cache sees to ahead of need.
     #[default]
     Always,
     /// `measured`: the same, or it goes round the cache, which then keeps what it has: whichever was measured to take less
-    /// ([`forebay_policy::Measured`]).
+    /// ([`forebay_policy::Measured`]). And clean hits are read from the backing device as far as that answers sooner than a
+    /// cache device that is full of work ([`forebay_policy::Split`]).
     Measured,
 }
 

@@ -46,6 +46,7 @@ pub(crate) struct VolumeCounters {
     pub(crate) write_misses: Counter,
     pub(crate) bypassed_reads: Counter,
     pub(crate) bypassed_writes: Counter,
+    pub(crate) split_reads: Counter,
 }
 
 impl VolumeCounters {
@@ -134,6 +135,8 @@ pub struct VolumeStats {
     pub bypassed_reads: u64,
     /// Of the write misses, those that went to the backing device only.
     pub bypassed_writes: u64,
+    /// Of the read hits, clean ones that were read from the backing device, since it answers sooner.
+    pub split_reads: u64,
     /// Why what clients wrote to the backing device may be lost, if so.
     pub loss: Option<String>,
     /// Whether it is written without the cache, which has failed.

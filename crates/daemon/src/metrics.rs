@@ -376,6 +376,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| v.bypassed_writes,
         ),
         (
+            "split_reads",
+            "Pieces of read hits that the backing device answered, since it does so sooner.",
+            |v| v.split_reads,
+        ),
+        (
             "limited_requests",
             "Requests that waited for the volume's limits.",
             |v| v.limited,

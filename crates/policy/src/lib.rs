@@ -11,6 +11,7 @@ mod lru;
 mod measured;
 mod order;
 pub mod replacement;
+mod split;
 
 #[cfg(feature = "decisions")]
 pub use adaptive::take_decisions;
@@ -24,3 +25,4 @@ pub use lru::LruList;
 pub use measured::{Measured, Way};
 pub use order::DirtyOrder;
 pub use replacement::{Policy, Replacement};
+pub use split::Split;

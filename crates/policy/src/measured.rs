@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 /// Sizes of writes that are measured apart: up to 4 KiB, 8 KiB, and so on; the largest have no end.
-const SIZES: usize = 12;
+pub(crate) const SIZES: usize = 12;
 /// Writes of a size that the cache must have taken before that says something.
 const ENOUGH: u32 = 4;
 /// Writes that an average over one size remembers.
@@ -148,7 +148,7 @@ impl Measured {
 
     /// A write of nothing that was cached has ended: which way it went, whether it had room at once, and what it took.
     pub fn took(&mut self, bytes: u64, way: Way, had_room: bool, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let took = nanos(took);
         let Size { cache, around } = &mut self.sizes[size(bytes)];
         if way == Way::Around {
             return around.note(took);
@@ -171,7 +171,11 @@ impl Measured {
     }
 }
 
-fn size(bytes: u64) -> usize {
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn size(bytes: u64) -> usize {
     let blocks = bytes.div_ceil(4096).max(1);
     (blocks.next_power_of_two().trailing_zeros() as usize).min(SIZES - 1)
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Error, ErrorKind, Result};
 use forebay_metadata::order::Site;
-use forebay_policy::BlockId;
 use forebay_policy::cleaning::Whose;
+use forebay_policy::{BlockId, Way};
 
 use super::take_in::{Held, take_in};
 use crate::engine::{Attached, Engine, Job};
@@ -137,7 +137,21 @@ async fn from_cache(
     slot: BlockId,
     job: &Job<Piece>,
 ) -> Result<()> {
-    from_slot(engine, volume, slot, job, job.part.start..job.part.end).await
+    let within = job.part.start..job.part.end;
+    let dirty = engine.map.borrow().slot(slot).dirty;
+    let bytes = job.part.len() as u64;
+    let hit = engine.way_of_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
+    let around = matches!(hit, Some((Way::Around, _)));
+    if around && (from_backing(engine, volume, job, within.clone()).await).is_ok() {
+        engine.hit_took(volume, bytes, hit);
+        return Ok(());
+    }
+    from_slot(engine, volume, slot, job, within).await?;
+    // Where the backing device failed, the cache has it; what that took says nothing.
+    if !around {
+        engine.hit_took(volume, bytes, hit);
+    }
+    Ok(())
 }
 
 /// Reads a run of valid granules, bytes within the block. Clean ones can be had from the backing

@@ -1,6 +1,10 @@
 //! Measured admission, in virtual time, on devices of declared latency.
 
+use std::cell::Cell;
 use std::time::Duration;
+
+use forebay_block::{Completion, DeviceInfo, Request};
+use forebay_io::sim::FaultPlan;
 
 use super::*;
 
@@ -81,6 +85,101 @@ fn write(
     })
 }
 
+/// A disk that serves one request at a time, each so long.
+#[derive(Debug)]
+struct Queued {
+    disk: SimDisk,
+    each: Duration,
+    free_at: Cell<Duration>,
+}
+
+impl BlockDevice for Queued {
+    fn info(&self) -> DeviceInfo {
+        self.disk.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let due = self.free_at.get().max(rt::now()) + self.each;
+        self.free_at.set(due);
+        let disk = self.disk.clone();
+        rt::spawn(async move {
+            rt::sleep(due - rt::now()).await;
+            disk.submit(request, done);
+        });
+    }
+}
+
+/// Eight clients read a file that is cached and clean, one block each at a time, from devices that serve one request at a
+/// time. What it took, and how many hits the backing device answered.
+fn read_together(admission: Admission, cache_us: u64, backing_us: u64, faulty: bool) -> Came {
+    const BLOCKS: u64 = 256;
+    let mut world = World::new(12);
+    for (name, size) in [("cache", 5 << 20), ("backing", 8 << 20)] {
+        world.add_disk(&DiskConfig {
+            volatile_cache: false,
+            latency_us: (1, 1),
+            ..config(name, size, 512)
+        });
+    }
+    run(&world, async move |disks| {
+        make(&disks, BLOCK as u32).await;
+        let queued = |nth: usize, us| Queued {
+            disk: disks[nth].clone(),
+            each: Duration::from_micros(us),
+            free_at: Cell::default(),
+        };
+        let devices = Devices {
+            data: Rc::new(queued(0, cache_us)),
+            metadata: None,
+        };
+        let options = CacheOptions {
+            admission,
+            ..CacheOptions::new([9; 16])
+        };
+        let (cache, _) = Cache::open(devices, options).await.expect("opens");
+        let backing = Rc::new(queued(1, backing_us));
+        let options = VolumeOptions::new(Mode::WriteThrough);
+        let volume = cache.attach("v", backing, options).await;
+        let volume: Rc<dyn BlockDevice> = volume.expect("attaches");
+        let data = |block: u64| (block * 7 + 1).to_le_bytes().repeat(BLOCK as usize / 8);
+        let under_way = Rc::new(Cell::new(8));
+        for block in 0..BLOCKS {
+            let written = volume.write(block * BLOCK, Buf::copied(&data(block))).await;
+            written.expect("writes");
+        }
+        volume.flush().await.expect("flushes");
+        if faulty {
+            disks[1].set_faults(FaultPlan {
+                bad_range: Some(0..8 << 20),
+                ..FaultPlan::default()
+            });
+        }
+        let began = rt::now();
+        for client in 0..8 {
+            let (volume, under_way) = (Rc::clone(&volume), Rc::clone(&under_way));
+            rt::spawn(async move {
+                let rng = Rng::new(client);
+                for _ in 0..1000 {
+                    let block = rng.below(BLOCKS);
+                    let buf = Buf::zeroed(BLOCK as usize);
+                    let read = volume.read(block * BLOCK, buf.clone()).await;
+                    read.expect("reads");
+                    assert!(buf.to_vec() == data(block), "block {block}");
+                }
+                under_way.set(under_way.get() - 1);
+            });
+        }
+        while under_way.get() > 0 {
+            rt::sleep(Duration::from_micros(10)).await;
+        }
+        let took = rt::now() - began;
+        let stats = cache.stats();
+        assert_eq!(stats.volumes[0].read_misses, 0);
+        cache.close().await.expect("closes");
+        Came { took, stats }
+    })
+}
+
 /// Room is made ahead of need by who always admits; a working set that just fits loses a part of itself to that.
 #[test]
 fn nothing_is_given_up_before_a_write_finds_no_room() {
@@ -115,4 +214,34 @@ fn before_a_slow_backing_device_writes_wait_for_room_as_they_would_without() {
         measured.took <= always.took.mul_f64(1.03),
         "{measured:?}\n{always:?}"
     );
+}
+
+#[test]
+fn a_cache_device_full_of_work_shares_its_clean_hits_with_the_backing_device() {
+    let always = read_together(Admission::Always, 20, 30, false);
+    assert_eq!(always.volume().split_reads, 0);
+    let measured = read_together(Admission::Measured, 20, 30, false);
+    // Both together serve 5 in 60 us, the cache alone 3.
+    assert!(
+        measured.took < always.took.mul_f64(0.75),
+        "{measured:?}\n{always:?}"
+    );
+    assert!(measured.volume().split_reads > 2000, "{measured:?}");
+}
+
+#[test]
+fn before_a_slow_backing_device_clean_hits_stay() {
+    let measured = read_together(Admission::Measured, 20, 2000, false);
+    let always = read_together(Admission::Always, 20, 2000, false);
+    assert!(measured.volume().split_reads < 10, "{measured:?}");
+    assert!(
+        measured.took <= always.took.mul_f64(1.03),
+        "{measured:?}\n{always:?}"
+    );
+}
+
+#[test]
+fn a_clean_hit_that_the_backing_device_fails_is_had_from_the_cache() {
+    let measured = read_together(Admission::Measured, 20, 30, true);
+    assert_eq!(measured.volume().split_reads, 0, "{measured:?}");
 }

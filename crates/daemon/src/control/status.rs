@@ -219,6 +219,9 @@ pub struct VolumeStatus {
     pub bypassed_reads: u64,
     /// Writes that went to the backing device only.
     pub bypassed_writes: u64,
+    /// Of the read hits, those that the backing device answered, since it does so sooner (`admission = "measured"`).
+    #[serde(default)]
+    pub split_reads: u64,
     /// Requests that have started and not ended.
     pub in_flight: u64,
     /// Requests a second that it lets through at most; none without a limit.
@@ -490,6 +493,7 @@ pub(crate) fn example() -> Status {
             write_misses: 0,
             bypassed_reads: 0,
             bypassed_writes: 0,
+            split_reads: 0,
             in_flight: 0,
             iops_limit: Some(5000),
             bandwidth_limit_bytes_per_s: None,

@@ -1,0 +1,197 @@
+//! Which of two devices a clean hit is read from: the cache device, or the backing device, which has the same data.
+//!
+//! A cache device that is full of work may answer later than the backing device would (Wu and others, "The Storage
+//! Hierarchy is Not a Hierarchy: Optimizing Caching on Modern Storage Devices with Orthus", FAST '21, section 4: what the
+//! cache cannot take is offloaded by feedback). Here reads of both are measured as the client feels them, at the load that
+//! is there, and the share that goes to the backing device grows as long as that answers sooner, and shrinks when it does
+//! not: so it settles where both take the same.
+//!
+//! As long as the cache device takes no longer than it can, nothing is tried; and the longer trying was in vain, the seldomer
+//! it is tried again.
+
+use std::time::Duration;
+
+use crate::measured::{SIZES, Way, nanos, size};
+
+/// Clean hits of a size after which its share is looked at: it is counted in parts of so many.
+const ROUND: u32 = 64;
+/// The largest share: some stay, so that what the cache device takes stays known.
+const MOST: u32 = ROUND - ROUND / 8;
+/// Rounds in which nothing is tried, at most.
+const REST_MAX: u32 = 1 << 10;
+
+/// What reads of a device took, and how many they were.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    ns: u64,
+    count: u64,
+}
+
+impl Sum {
+    fn note(&mut self, ns: u64) {
+        self.ns = self.ns.saturating_add(ns);
+        self.count += 1;
+    }
+
+    fn mean(self) -> Option<u64> {
+        self.ns.checked_div(self.count)
+    }
+}
+
+/// Clean hits of a size.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    /// Of this round.
+    cache: Sum,
+    backing: Sum,
+    /// The least that one took of the cache device.
+    least_ns: u64,
+    /// Of [`ROUND`] hits so many go to the backing device.
+    share: u32,
+    /// Hits of this round.
+    turn: u32,
+    /// Rounds in which nothing is tried, and what it becomes if the next try is in vain.
+    resting: u32,
+    rest: u32,
+}
+
+/// Where a volume's clean hits are read.
+#[derive(Clone, Debug, Default)]
+pub struct Split {
+    sizes: [Hits; SIZES],
+}
+
+impl Split {
+    /// Where a clean hit of so many bytes is read.
+    pub fn way(&mut self, bytes: u64) -> Way {
+        self.sizes[size(bytes)].way()
+    }
+
+    /// A clean hit was read, and took so long.
+    pub fn took(&mut self, bytes: u64, way: Way, took: Duration) {
+        let hits = &mut self.sizes[size(bytes)];
+        let ns = nanos(took);
+        match way {
+            Way::Around => hits.backing.note(ns),
+            Way::Cache => {
+                hits.least_ns = match hits.least_ns {
+                    0 => ns,
+                    least => least.min(ns),
+                };
+                hits.cache.note(ns);
+            }
+        }
+    }
+}
+
+impl Hits {
+    fn way(&mut self) -> Way {
+        self.turn += 1;
+        if self.turn >= ROUND {
+            self.turn = 0;
+            self.adapt();
+        }
+        // Evenly over the round, and at once: what is tried has ended when the round has.
+        match self.turn * self.share % ROUND < self.share {
+            true => Way::Around,
+            false => Way::Cache,
+        }
+    }
+
+    fn adapt(&mut self) {
+        let (cache, backing) = (self.cache.mean(), self.backing.mean());
+        (self.cache, self.backing) = (Sum::default(), Sum::default());
+        let Some(cache) = cache else { return };
+        if self.share == 0 {
+            let waits = cache > self.least_ns.saturating_mul(2);
+            match (waits, self.resting) {
+                (false, _) => {}
+                (true, 0) => self.share = 1,
+                (true, _) => self.resting -= 1,
+            }
+            return;
+        }
+        match backing {
+            Some(backing) if backing < cache => {
+                self.share = (self.share + 1).min(MOST);
+                self.rest = 0;
+            }
+            // Or the tries failed, or have not ended.
+            _ => {
+                self.share -= self.share.div_ceil(4);
+                if self.share == 0 {
+                    self.rest = (self.rest * 2 + 1).min(REST_MAX);
+                    self.resting = self.rest;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 4096;
+
+    /// Hits of a cache device of which each takes `cache_us` more for each sixteenth that it serves, before a backing device
+    /// that takes `backing_us`: how many of the last thousand went there, and of all.
+    fn run(split: &mut Split, hits: u32, load: u64, backing_us: u64) -> (u32, u32) {
+        let (mut served, mut last, mut all) = (1.0, 0, 0);
+        for nth in 0..hits {
+            let way = split.way(BLOCK);
+            let here = f64::from(u8::from(way == Way::Cache));
+            served += (here - served) / 64.0;
+            let took = match way {
+                Way::Cache => 10.0 + load as f64 * served,
+                Way::Around => backing_us as f64,
+            };
+            split.took(BLOCK, way, Duration::from_secs_f64(took / 1e6));
+            let around = u32::from(way == Way::Around);
+            all += around;
+            last += around * u32::from(nth + 1000 >= hits);
+        }
+        (last, all)
+    }
+
+    /// One that has seen the cache device idle.
+    fn rested() -> Split {
+        let mut split = Split::default();
+        assert_eq!(run(&mut split, 200, 0, 5), (0, 0), "it takes what it can");
+        split
+    }
+
+    #[test]
+    fn a_cache_that_does_not_wait_keeps_its_hits_though_the_backing_device_is_faster() {
+        let mut split = rested();
+        assert_eq!(run(&mut split, 10_000, 5, 1), (0, 0));
+    }
+
+    #[test]
+    fn a_cache_that_waits_sheds_what_makes_both_take_the_same() {
+        let mut split = rested();
+        // 10 + 200 * served = 110 at one half.
+        let (last, _) = run(&mut split, 20_000, 200, 110);
+        assert!((400..=600).contains(&last), "{last}");
+        let (last, _) = run(&mut split, 20_000, 0, 110);
+        assert_eq!(last, 0, "it waits no more");
+    }
+
+    #[test]
+    fn a_slow_backing_device_is_tried_ever_more_seldom() {
+        let mut split = rested();
+        let (last, all) = run(&mut split, 64 * 2000, 200, 50_000);
+        assert!((1..=20).contains(&all), "{all}, {last} at last");
+        // It is noticed when it gets faster.
+        let (last, _) = run(&mut split, 64 * 3000, 200, 20);
+        assert!(last > 600, "{last}");
+    }
+
+    #[test]
+    fn sizes_are_measured_apart() {
+        let mut split = rested();
+        run(&mut split, 20_000, 200, 20);
+        assert!((0..64).any(|_| split.way(BLOCK) == Way::Around));
+        assert!((0..64).all(|_| split.way(64 * BLOCK) == Way::Cache));
+    }
+}
