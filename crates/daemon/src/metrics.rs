@@ -344,7 +344,7 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| u64::from(v.diverged),
         ),
     ];
-    let counters: [VolumeNumber; 8] = [
+    let counters: [VolumeNumber; 9] = [
         (
             "read_hits",
             "Pieces of reads (a cache block each) that the cache answered.",
