@@ -171,12 +171,18 @@ impl Setup {
         }
     }
 
-    /// A configuration that `seed` draws among those that press, whose cache measures what writes without room take.
+    /// A configuration that `seed` draws among those that press, whose cache measures what writes without room take, and clean
+    /// hits.
     #[allow(dead_code, reason = "not every test draws them")]
     pub(crate) fn measured(seed: u64) -> Self {
         let drawn = Self::pressed(seed);
         Self {
-            mode: [Mode::WriteBack, Mode::WriteOnly][usize::from(seed.is_multiple_of(3))],
+            mode: match seed % 5 {
+                0 => Mode::WriteOnly,
+                // Clean hits are measured in all of them.
+                1 => drawn.mode,
+                _ => Mode::WriteBack,
+            },
             fits: false,
             variant: drawn.variant | MEASURED,
             ..drawn

@@ -83,14 +83,17 @@ impl Engine {
         })
     }
 
-    /// Where a hit is read of which these granules are dirty; none if it is not measured.
+    /// Where a hit is read of which these granules are dirty; none if it is not measured, or the backing device may forget
+    /// what it shows, which the cache does not.
     pub(crate) fn way_of_hit(
         &self,
         volume: &Attached,
         bytes: u64,
         dirty: u64,
     ) -> Option<(Way, Duration)> {
-        let asked = self.options.admission == Admission::Measured && dirty == 0;
+        let asked = self.options.admission == Admission::Measured
+            && dirty == 0
+            && volume.backing.keeps_what_it_shows();
         asked.then(|| (volume.split.borrow_mut().way(bytes), rt::now()))
     }
 

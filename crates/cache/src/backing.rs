@@ -93,6 +93,15 @@ impl Backing {
         started.get() != flushed.get() || self.durable_in_flight.get() > 0
     }
 
+    /// Whether what can be read from it stays: nothing that clients wrote waits for a flush, and nothing has failed. Else the
+    /// device may forget it, as one of another machine does that starts anew, and who has read it would read what was there
+    /// before.
+    pub(crate) fn keeps_what_it_shows(&self) -> bool {
+        let [started, _, flushed] = &self.clients;
+        let flushed = !self.volatile || started.get() == flushed.get();
+        (flushed || planted(Fault::SplitUnflushed)) && self.shows_what_it_has()
+    }
+
     /// Whether a flush succeeded since it was attached: then nothing that can be read from it, and that was not written through
     /// this attachment, can be lost any more.
     pub(crate) fn has_flushed(&self) -> bool {

@@ -159,13 +159,7 @@ impl CachedVolume {
             if (offset | request.len) & u64::from(engine.data_block - 1) != 0 {
                 return None;
             }
-            let hit = match write {
-                true => None,
-                false => engine.way_of_hit(volume, request.len, asked & dirty),
-            };
             let cells = match &engine.sums {
-                // The backing device's data is as good as its answer.
-                _ if matches!(hit, Some((Way::Around, _))) => None,
                 None => None,
                 Some(sums) => {
                     let place = map.place(slot);
@@ -173,6 +167,13 @@ impl CachedVolume {
                     Some((first, piece.block.key(volume.id)))
                 }
             };
+            let hit = match write {
+                true => None,
+                false => engine.way_of_hit(volume, request.len, asked & dirty),
+            };
+            // What the backing device answers is not what these are of.
+            let around = matches!(hit, Some((Way::Around, _)));
+            let cells = cells.filter(|_| !around);
             if write {
                 map.add_flags(slot, REWRITTEN);
             }
@@ -190,7 +191,10 @@ impl CachedVolume {
         } else {
             volume.counters.read_hits.add(1);
             match hit {
-                Some((Way::Around, _)) => volume.backing.device.read(request.offset, buf.clone()),
+                Some((Way::Around, _)) => {
+                    let offset = engine.geometry.region_offset(&part);
+                    volume.backing.device.read(offset, buf.clone())
+                }
                 _ => engine.data.read(offset, buf.clone()),
             }
         };

@@ -36,6 +36,8 @@ pub enum Fault {
     CompareChanged,
     /// Rule 4: a block that is found to be as the backing device has it is not looked at granule by granule.
     CompareFirstGranule,
+    /// Rule 9: a clean hit is read from a backing device that may forget what it shows.
+    SplitUnflushed,
     /// Rule 4: what was written back before a flush of the backing device failed is believed after a later one.
     TrustAcrossSessions,
     /// Dirty data that was abandoned is forgotten in memory alone.

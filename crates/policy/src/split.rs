@@ -6,8 +6,9 @@
 //! is there, and the share that goes to the backing device grows as long as that answers sooner, and shrinks when it does
 //! not: so it settles where both take the same.
 //!
-//! As long as the cache device takes no longer than it can, nothing is tried; and the longer trying was in vain, the seldomer
-//! it is tried again.
+//! As long as the cache device takes less than twice the least that it took, nothing is tried; and the longer trying was in
+//! vain, and the longer that took, the seldomer it is tried again. Of sizes that were never read but in a queue nothing is
+//! known, and nothing tried.
 
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ const ROUND: u32 = 64;
 const MOST: u32 = ROUND - ROUND / 8;
 /// Rounds in which nothing is tried, at most.
 const REST_MAX: u32 = 1 << 10;
+/// Rounds that the end of the first try is waited for: they are short where many read together.
+const WAIT_MAX: u32 = 16;
 
 /// What reads of a device took, and how many they were.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +56,8 @@ struct Hits {
     /// Rounds in which nothing is tried, and what it becomes if the next try is in vain.
     resting: u32,
     rest: u32,
+    /// Rounds that the first try is waited for.
+    waited: u32,
 }
 
 /// Where a volume's clean hits are read.
@@ -92,17 +97,30 @@ impl Hits {
             self.adapt();
         }
         // Evenly over the round, and at once: what is tried has ended when the round has.
-        match self.turn * self.share % ROUND < self.share {
+        match self.waited == 0 && self.turn * self.share % ROUND < self.share {
             true => Way::Around,
             false => Way::Cache,
         }
     }
 
     fn adapt(&mut self) {
+        if self.share == 1 && self.backing.count == 0 && self.waited < WAIT_MAX {
+            self.waited += 1;
+            return;
+        }
+        self.waited = 0;
         let (cache, backing) = (self.cache.mean(), self.backing.mean());
         (self.cache, self.backing) = (Sum::default(), Sum::default());
         let Some(cache) = cache else { return };
+        // What a try in vain took may be no more than a hundredth of what the hits until the next take.
+        let dear = |backing: u64| {
+            u32::try_from(backing.saturating_mul(2) / cache.max(1)).unwrap_or(u32::MAX)
+        };
         if self.share == 0 {
+            // It ended late.
+            if let Some(backing) = backing {
+                self.resting = self.resting.max(dear(backing));
+            }
             let waits = cache > self.least_ns.saturating_mul(2);
             match (waits, self.resting) {
                 (false, _) => {}
@@ -121,7 +139,7 @@ impl Hits {
                 self.share -= self.share.div_ceil(4);
                 if self.share == 0 {
                     self.rest = (self.rest * 2 + 1).min(REST_MAX);
-                    self.resting = self.rest;
+                    self.resting = self.rest.max(backing.map_or(0, dear));
                 }
             }
         }
@@ -185,6 +203,30 @@ mod tests {
         // It is noticed when it gets faster.
         let (last, _) = run(&mut split, 64 * 3000, 200, 20);
         assert!(last > 600, "{last}");
+    }
+
+    /// A try that outlasts its round says what it took all the same.
+    #[test]
+    fn a_try_that_ends_behind_its_round_counts() {
+        let mut split = rested();
+        let slow = Duration::from_micros(5000);
+        let mut tried = None;
+        for nth in 0..100 * ROUND {
+            match split.way(BLOCK) {
+                Way::Cache => split.took(BLOCK, Way::Cache, slow),
+                Way::Around => tried = tried.or(Some(nth)),
+            }
+            if tried.is_some_and(|tried| nth == tried + 5 * ROUND) {
+                split.took(BLOCK, Way::Around, Duration::from_micros(2000));
+                let ways = (0..2 * ROUND).map(|_| {
+                    split.took(BLOCK, Way::Cache, slow);
+                    split.way(BLOCK)
+                });
+                assert!(ways.filter(|way| *way == Way::Around).count() > 1);
+                return;
+            }
+        }
+        panic!("nothing was tried: {tried:?}");
     }
 
     #[test]
