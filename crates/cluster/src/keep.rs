@@ -37,16 +37,33 @@ pub(crate) struct Kept {
     removals: AtomicU32,
 }
 
+/// A file in words, where its name is not known.
+pub(crate) fn unnamed(inode: u64, source: &Path) -> String {
+    let source = source.display();
+    format!("inode {inode} in {source} (`find {source} -xdev -inum {inode}` names it)")
+}
+
+/// Makes what is hidden there, with nothing in it.
+pub(crate) fn make_top(source: &Path) -> io::Result<()> {
+    builder().create(source.join(NAME))
+}
+
 /// Makes room for second names. `anew` says that no node runs, so that those that are there have no use.
 pub(crate) fn make(source: &Path, anew: bool) -> io::Result<()> {
-    let top = source.join(NAME);
-    if anew && top.exists() {
-        fs::remove_dir_all(&top)?;
+    for name in ["files", "removed"] {
+        let path = source.join(NAME).join(name);
+        if anew && path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
+        builder().create(path)?;
     }
+    Ok(())
+}
+
+fn builder() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
-    builder.create(top.join("files"))?;
-    builder.create(top.join("removed"))
+    builder
 }
 
 /// Says that this open file is in use.

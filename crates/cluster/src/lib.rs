@@ -6,10 +6,11 @@
 //!   [`names`]: the same by directory and name, for a mount, with [`locks`].
 //! - [`tree`]: a directory tree as the store; [`device`]: a block device. [`status`]: what the directory says about all.
 //!
-//! The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
+//! A source has one pool at a time (`claim`). The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
 //! first: the kernel says that no thread of its process runs any more, and so neither its stores into shared memory
 //! nor its writes to the store go on.
 
+mod claim;
 mod coherence;
 pub mod device;
 pub mod file;

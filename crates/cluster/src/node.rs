@@ -9,13 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_pagecache::client::{Client, Emulated, Link};
 use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
 use forebay_pagecache::node::{self, Consistency, Counts};
 use forebay_pagecache::protocol::{Packet, encode, encode_empty};
 use forebay_pagecache::store::Store;
 
+use crate::claim::Claim;
 use crate::coherence::Coherence;
 use crate::file::File;
 use crate::link::{Incoming, Outgoing, Way};
@@ -92,6 +93,8 @@ pub(crate) struct Inner<S: Store = Tree> {
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
     session: u64,
+    /// The source is this pool's until all that the node did there is over.
+    _claim: Option<Claim>,
 }
 
 impl Node {
@@ -158,11 +161,21 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     let pool = Pool::new(&options.pool)?;
     let id = options.id;
     let begin = Instant::now();
+    let mut said = false;
     let (incoming, outgoing, session) = loop {
         match connect(&pool, id, 0) {
             Ok(connection) => break connection,
             Err(error) if begin.elapsed() > options.patience => return Err(error),
-            Err(_) => std::thread::sleep(RETRY),
+            Err(error) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(
+                        "page cache, {id}: {}; it is waited for, for {:?}",
+                        error.report(),
+                        options.patience
+                    );
+                }
+                std::thread::sleep(RETRY);
+            }
         }
     };
     // After the directory was heard: it has made them.
@@ -170,7 +183,16 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     let coherence = options.coherence.of_segment()?;
     let frames = pool.join_frames(settled.pages)?;
     let segment = Arc::new(frames.with_coherence(coherence));
-    let store = store(Path::new(&settled.source), &pool)?;
+    let source = Path::new(&settled.source);
+    let claim = match std::fs::canonicalize(source) {
+        // It is a device that this process has by another way, and reads.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        path => {
+            let path = path.context(|| format!("source {}", source.display()))?;
+            Some(Claim::take(&path, &pool)?)
+        }
+    };
+    let store = store(source, &pool)?;
     let way = Way::default();
     way.open(outgoing);
     let config = node::Config {
@@ -203,6 +225,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         threads,
         pool: Pool::new(&options.pool)?,
         session,
+        _claim: claim,
     });
     let frames = inner.client.wait_joined(patience)?;
     // It cannot change from now on. Before, another directory may have come, which knew of no node.
@@ -405,10 +428,15 @@ struct Listener<S> {
 
 impl<S: Store> Listener<S> {
     fn run(self, mut incoming: Incoming) {
+        let mut came_back = false;
         loop {
             match self.hear(&mut incoming) {
                 Ok(()) => {}
-                Err(error) => {
+                Err(mut error) => {
+                    if came_back {
+                        let pool = self.pool.path().display();
+                        error = error.context(format!("coming back to the directory of {pool}"));
+                    }
                     tracing::error!("page cache: {}", error.report());
                     self.client.link().close();
                     self.client.disconnect(error);
@@ -417,7 +445,7 @@ impl<S: Store> Listener<S> {
             }
             self.client.link().close();
             match self.come_back() {
-                Ok(Some(next)) => incoming = next,
+                Ok(Some(next)) => (incoming, came_back) = (next, true),
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!("page cache: {}", error.report());
@@ -446,12 +474,21 @@ impl<S: Store> Listener<S> {
 
     /// Waits for the next directory and tells it what this node has; `None` if this node goes.
     fn come_back(&self) -> Result<Option<Incoming>> {
-        let begin = Instant::now();
+        let (begin, mut said) = (Instant::now(), false);
         while !self.stop.is_set() {
             match connect(&self.pool, self.id, self.session) {
                 Ok((incoming, outgoing, _)) => {
                     self.client.rejoin(|way| way.open(outgoing))?;
                     return Ok(Some(incoming));
+                }
+                Err(_) if !said => {
+                    said = true;
+                    tracing::warn!(
+                        "page cache, {}: the directory of the pool {} is gone: what is mapped is read and written on, the rest waits {:?} for one to be started again, with the same capacity and source",
+                        self.id,
+                        self.pool.path().display(),
+                        self.patience
+                    );
                 }
                 Err(error) if begin.elapsed() > self.patience => {
                     let context = format!("the directory is gone for {:?}", self.patience);

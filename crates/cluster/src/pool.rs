@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::shm;
 use forebay_pagecache::directory::Share;
-use forebay_pagecache::message::NodeId;
+use forebay_pagecache::message::{NodeId, PageId};
 use forebay_pagecache::segment::Segment;
 
 use crate::PAGE_BYTES;
@@ -129,6 +129,16 @@ impl Pool {
     pub(crate) fn has_frames(&self, pages: u32) -> bool {
         let expected = shm::padded_bytes(Segment::size_bytes(pages, PAGE_BYTES));
         fs::metadata(self.frames()).is_ok_and(|metadata| metadata.size() == expected as u64)
+    }
+
+    /// A page in frames of so many pages that the store may not have.
+    pub(crate) fn unsaved(&self, pages: u32) -> Result<Option<PageId>> {
+        if pages == 0 || !self.has_frames(pages) {
+            return Ok(None);
+        }
+        let frames = self.join_frames(pages)?;
+        let unsaved = (0..frames.frames()).find_map(|frame| frames.unsaved(frame));
+        Ok(unsaved.map(|(page, _)| page))
     }
 
     /// A node leaves word that it has gone, though its process goes on: the directory may be killed before it hears.

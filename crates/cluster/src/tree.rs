@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileTimes, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -188,10 +189,7 @@ impl Tree {
 
     /// Leaves word which file has this inode, where it can have no second name.
     fn link(&self, file: &fs::File, inode: u64) -> Result<()> {
-        let full = fs::read_link(format!(
-            "/proc/self/fd/{}",
-            std::os::fd::AsRawFd::as_raw_fd(file)
-        ))?;
+        let full = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let link = self.links.join(inode.to_string());
         if fs::read_link(&link).is_ok_and(|target| target == full) {
             return Ok(());
@@ -314,9 +312,19 @@ impl Tree {
 
     /// The file by its inode, for messages: by path where it is known.
     fn named(&self, inode: u64) -> String {
-        match fs::read_link(self.links.join(inode.to_string())) {
-            Ok(path) => path.display().to_string(),
-            Err(_) => format!("the file of inode {inode} in {}", self.root.display()),
+        let opened = || {
+            // Who opens one that is not open yet has the lock.
+            let state = self.state.try_lock().ok()?;
+            let opened = state.opened.get(&inode).map(|(file, _)| file);
+            let file = opened.or_else(|| state.used.get(&inode))?;
+            let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+            let below = path.strip_prefix(&self.root).ok()?;
+            (!below.starts_with(keep::NAME)).then_some(path)
+        };
+        let link = || fs::read_link(self.links.join(inode.to_string())).ok();
+        match opened().or_else(link) {
+            Some(path) => path.display().to_string(),
+            None => keep::unnamed(inode, &self.root),
         }
     }
 
@@ -349,6 +357,10 @@ impl State {
 }
 
 impl Store for Tree {
+    fn name(&self, inode: u64) -> String {
+        self.named(inode)
+    }
+
     fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
         let file = self.file(page.inode)?;
         let start = page.index * PAGE_BYTES as u64;

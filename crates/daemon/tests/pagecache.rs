@@ -58,6 +58,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.source);
         let _ = std::fs::remove_dir_all(&self.pool);
+        for name in ["directory", "again", "node"] {
+            let _ = std::fs::remove_file(self.source.with_extension(name));
+        }
     }
 }
 
@@ -73,6 +76,28 @@ fn start(mut command: Command) -> (Running, String) {
     let read = running.1.read_line(&mut line);
     read.expect("it says something");
     (running, line)
+}
+
+/// The same, with what it logs in a file beside the source.
+fn start_logging(place: &Place, mut command: Command, name: &str) -> (Running, PathBuf) {
+    let log = place.source.with_extension(name);
+    let file = std::fs::File::create(&log).expect("made");
+    command.stderr(file);
+    (start(command).0, log)
+}
+
+/// What has been logged, once it is enough.
+fn logged(log: &Path, enough: impl Fn(&str) -> bool) -> String {
+    let begin = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(log).expect("there");
+        if enough(&text) {
+            assert!(!text.contains('\x1b'), "no colours in a file: {text}");
+            return text;
+        }
+        assert!(begin.elapsed() < PATIENCE, "never: {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn said(output: &Output) -> String {
@@ -149,4 +174,128 @@ fn what_cannot_be_is_said() {
     let mut nowhere = place.command(&["directory", "--capacity", "1M", "--source", "/nonexistent"]);
     let nowhere = said(&nowhere.output().expect("run"));
     assert!(nowhere.contains("source /nonexistent"), "{nowhere}");
+}
+
+#[test]
+fn a_second_directory_on_a_source_is_told_who_has_it() {
+    let place = Place::new("pagecache-second");
+    let (mut first, _) = start(place.directory("4M"));
+    let other = Place::new("pagecache-second-pool");
+    let mut second = other.command(&["directory", "--capacity", "4M"]);
+    second.arg("--source").arg(&place.source);
+    let refused = said(&second.output().expect("run"));
+    let who = format!(
+        "process {} of the pool {} has it",
+        first.0.id(),
+        place.pool.display()
+    );
+    assert!(refused.contains(&who), "{refused}");
+    first.0.kill().expect("ours");
+    first.0.wait().expect("ended");
+    let (_second, line) = start(second);
+    assert!(line.ends_with(": ready\n"), "{line}");
+}
+
+#[test]
+fn a_node_says_at_once_what_it_waits_for() {
+    let place = Place::new("pagecache-waits");
+    let mut command = place.command(&["node", "--id", "1", "--memory", "1M"]);
+    let begin = Instant::now();
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("run");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("it says something");
+    let took = begin.elapsed();
+    child.kill().expect("ours");
+    child.wait().expect("ended");
+    assert!(took < Duration::from_secs(5), "{took:?}: {line}");
+    let pool = place.pool.display().to_string();
+    for part in [
+        &pool[..],
+        "forebay pagecache directory",
+        "waited for, for 10s",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains('\x1b'), "no colours in a pipe: {line}");
+}
+
+#[test]
+fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
+    let place = Place::new("pagecache-back");
+    let (mut directory, _) = start(place.directory("4M"));
+    let node = place.command(&["node", "--id", "1", "--memory", "1M"]);
+    let (mut node, log) = start_logging(&place, node, "node");
+    directory.0.kill().expect("ours");
+    directory.0.wait().expect("ended");
+    // The next directory takes it for dead: it does not see its process, say.
+    let nodes = place.pool.join("nodes");
+    let text = std::fs::read_to_string(&nodes).expect("there");
+    let line = text.lines().nth(3).expect("a node");
+    let mut parts: Vec<&str> = line.split(' ').collect();
+    assert_eq!(parts[4], "1", "it lives: {line}");
+    parts[4] = "0";
+    std::fs::write(&nodes, text.replace(line, &parts.join(" "))).expect("written");
+    let (_again, directory_log) = start_logging(&place, place.directory("4M"), "again");
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = node.0.try_wait().expect("a child") {
+            break status;
+        }
+        assert!(begin.elapsed() < PATIENCE, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let remedy = |text: &str| text.contains("start it again");
+    let text = logged(&log, remedy);
+    assert!(text.contains("coming back to the directory"), "{text}");
+    assert_eq!(status.code(), Some(1), "it ends by itself: {text}");
+    let text = logged(&directory_log, remedy);
+    let who = format!("process {} may not come back", node.0.id());
+    assert!(text.contains(&who), "{text}");
+}
+
+#[test]
+fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
+    use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
+    use std::os::unix::fs::MetadataExt as _;
+    const PAGES: usize = 4000;
+    let place = Place::new("pagecache-given-up");
+    let mut command = place.directory("64M");
+    command.args(["--placement", "pool", "--rescue", "2s"]);
+    let (_directory, log) = start_logging(&place, command, "directory");
+    let (mut dies, _) = start(place.command(&["node", "--id", "1", "--memory", "48M"]));
+    let id = NodeId::new(2).expect("a node");
+    let writer = Node::join(Options::new(&place.pool, id, 8)).expect("it joins");
+    let file = writer.create("mine").expect("made");
+    for page in 0..PAGES {
+        let wrote = file.write_at((page * PAGE_BYTES) as u64, &[1; PAGE_BYTES]);
+        wrote.expect("written");
+    }
+    // Who has not opened the file does not find it any more.
+    let mine = place.source.join("mine");
+    let inode = std::fs::metadata(&mine).expect("there").ino();
+    let kept = place.source.join(".forebay/files").join(inode.to_string());
+    std::fs::remove_file(kept).expect("its second name");
+    dies.0.kill().expect("ours");
+    dies.0.wait().expect("ended");
+    let begin = Instant::now();
+    let lost = file
+        .fsync()
+        .expect_err("what was with the dead node is lost");
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let path = mine.display().to_string();
+    assert!(lost.report().contains(&path), "{lost:?}");
+    file.fsync().expect("it is said once");
+    let text = logged(&log, |text| text.contains("has refused for 2s"));
+    let lines: Vec<&str> = text.lines().collect();
+    // One for all that is refused and one for all that is given up, or one more of each if that takes a second.
+    assert!((2..=6).contains(&lines.len()), "{text}");
+    for line in lines {
+        assert!(line.contains(&path) && line.len() < 1000, "{line}");
+        assert!(
+            line.contains(" pages of ") && line.contains(" to "),
+            "{line}"
+        );
+    }
 }

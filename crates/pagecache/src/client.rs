@@ -234,7 +234,8 @@ impl<S: Store, L: Link> Client<S, L> {
                 }
                 (Acquired::Unpublished, _) => {
                     let context = format!(
-                        "a view of {page}: it is not published: close or flush its file first"
+                        "a view of {}: it is not published: close or flush its file first",
+                        self.named(page)
                     );
                     return Err(Error::new(ErrorKind::Busy, context));
                 }
@@ -398,7 +399,8 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(&mut state)?;
         if self.outcome(state, ticket)? == Some(false) {
             let context = format!(
-                "{what} of inode {inode}: the store refused something written, or a node died that held it: write it again"
+                "{what} of {}: the store refused something written, or a node died that held it: write it again",
+                self.store.name(inode)
             );
             return Err(Error::new(ErrorKind::Lost, context));
         }
@@ -423,11 +425,15 @@ impl<S: Store, L: Link> Client<S, L> {
     fn wait(&self, state: MutexGuard<'_, State>, page: PageId, ticket: Ticket) -> Result<()> {
         match self.outcome(state, ticket)? {
             Some(false) => {
-                let context = format!("{page}: the store could not read it");
+                let context = format!("{}: the store could not read it", self.named(page));
                 Err(Error::new(ErrorKind::Io, context))
             }
             Some(true) | None => Ok(()),
         }
+    }
+
+    fn named(&self, page: PageId) -> String {
+        format!("page {} of {}", page.index, self.store.name(page.inode))
     }
 
     fn outcome(&self, state: MutexGuard<'_, State>, ticket: Ticket) -> Result<Option<bool>> {

@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     PoolLost,
     /// Nobody hears that a page that outlived its node was given up since the store refuses it.
     UntoldUnrescued,
+    /// A directory that is started anew does not tell of pages that the one before it had given up.
+    GivenUpForgotten,
     /// A word is taken that another node has.
     TakeTaken,
     /// A dead node's words stay its own.

@@ -327,3 +327,21 @@ pub enum Refusal {
     /// The directory cannot see its process, and could not end it.
     Unseen,
 }
+
+impl Refusal {
+    /// The refusal of `node` in words: why, and what to do.
+    #[must_use]
+    pub fn of(self, node: NodeId) -> String {
+        match self {
+            Self::NumberInUse => {
+                format!("{node} is in the cluster already: choose another number")
+            }
+            Self::Unknown => format!(
+                "{node} was declared dead, or the pool was made anew: start it again (what it wrote and had not flushed may be lost)"
+            ),
+            Self::Unseen => format!(
+                "the directory cannot see the process of {node}, and could not end it if it hung: run both as one user, in one PID namespace"
+            ),
+        }
+    }
+}

@@ -5,8 +5,9 @@
 //! away and never undefined behaviour. A frame has a *generation* (which page's fill it holds, see
 //! [`Place`]), a *sequence* (counts stores; names the node that is storing now) and a *clean* word (the sequence
 //! that the store is known to hold: the frame is dirty while the two differ, so that a store during a write-back
-//! leaves it dirty by itself). And it names its page, for a directory that is started anew. One more word has nothing
-//! to do with the page: [`alone`](Segment::take_alone).
+//! leaves it dirty by itself). And it names its page, for a directory that is started anew, and says for such a one that
+//! its page was [given up](Segment::give_up). One more word has nothing to do with the page:
+//! [`alone`](Segment::take_alone).
 
 mod alone;
 #[cfg(test)]
@@ -28,6 +29,7 @@ const CLEAN: usize = 2;
 const INODE: usize = 3;
 const INDEX: usize = 4;
 const ALONE: usize = 5;
+const GIVEN_UP: usize = 6;
 
 /// The low byte of a sequence: 0, or one more than the node that is storing, with [`FILLING`] if that is a fill.
 const WRITER: u64 = 0xff;
@@ -295,6 +297,31 @@ impl Segment {
         self.word(frame, GENERATION).store(0, Ordering::Release);
         let sequence = self.unlock(frame);
         self.word(frame, CLEAN).store(sequence, Ordering::Release);
+        self.drop_header(frame);
+    }
+
+    /// The page in a frame is given up: it is lost, though the store may not have it, and those who wrote it are to hear
+    /// that. To be done before [`Segment::discard`] and before any message says so: the word outlives a directory that
+    /// ends before all have heard, until [`Segment::forget_given_up`].
+    pub fn give_up(&self, frame: u32) {
+        self.word(frame, GIVEN_UP).store(1, Ordering::Release);
+        self.drop_header(frame);
+    }
+
+    /// The page that was given up in a frame, if all may not have heard of it. One that is there still was not.
+    #[must_use]
+    pub fn given_up(&self, frame: u32) -> Option<PageId> {
+        let load = |number| self.word(frame, number).load(Ordering::Acquire);
+        let page = PageId {
+            inode: load(INODE),
+            index: load(INDEX),
+        };
+        (load(GIVEN_UP) != 0 && load(GENERATION) == 0).then_some(page)
+    }
+
+    /// All have heard of the page that was given up in a frame, if one was.
+    pub fn forget_given_up(&self, frame: u32) {
+        self.word(frame, GIVEN_UP).store(0, Ordering::Release);
         self.drop_header(frame);
     }
 

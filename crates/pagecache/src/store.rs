@@ -30,6 +30,11 @@ pub trait Store {
     /// # Errors
     /// What the store says. What was written since the last good one may be lost.
     fn sync(&self, inode: u64) -> Result<()>;
+
+    /// What messages call a file.
+    fn name(&self, inode: u64) -> String {
+        format!("inode {inode}")
+    }
 }
 
 /// Fills a frame from the store: the work of a node that is told to fill. The frame names the page before the store is

@@ -134,6 +134,10 @@ impl Drop for DeviceStore {
 }
 
 impl Store for DeviceStore {
+    fn name(&self, _: u64) -> String {
+        self.info.name.clone()
+    }
+
     fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
         let (start, len) = self.range(page);
         into[len..].fill(0);

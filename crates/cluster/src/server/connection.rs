@@ -10,10 +10,9 @@ use std::time::Duration;
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::process::Process;
 use forebay_io::system;
-use forebay_pagecache::message::{NodeId, Refusal, ToDirectory, ToNode};
+use forebay_pagecache::message::{NodeId, Place, Refusal, ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
 
-use super::rescue::Tried;
 use crate::link::{Incoming, Outgoing};
 use crate::status::Status;
 
@@ -39,7 +38,13 @@ pub(super) enum Input {
         why: Option<Error>,
     },
     Status(SyncSender<Status>),
-    Rescued(Tried),
+    /// A page that outlived its node is in the store; whether it was not before.
+    Rescued {
+        place: Place,
+        dirty: bool,
+    },
+    /// The store has refused such pages for long enough.
+    GivenUp(Vec<Place>),
 }
 
 /// Who has connected and said who it is.
@@ -49,6 +54,8 @@ pub(super) struct Newcomer {
     pub(super) connection: u64,
     /// What it was told when it joined: now, or by an earlier directory.
     pub(super) session: u64,
+    /// It says that it was in before.
+    pub(super) comes_back: bool,
     pub(super) process: Process,
     pub(super) outgoing: Outgoing,
     /// Its thread goes on when it hears that it may.
@@ -213,6 +220,7 @@ fn greet_with(
         node,
         connection,
         session: if session == 0 { nonce } else { session },
+        comes_back: session != 0,
         process,
         outgoing,
         admitted,

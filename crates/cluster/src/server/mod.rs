@@ -5,6 +5,7 @@
 //! having asked to leave, or that says what no correct node says, is ended by the kernel first.
 
 mod connection;
+mod losses;
 mod peers;
 mod report;
 mod rescue;
@@ -23,11 +24,12 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::process::Process;
 use forebay_io::system;
 use forebay_pagecache::directory::{self, Directory, Outbox, Placement, Share};
-use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
+use forebay_pagecache::message::{NodeId, PageId, ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
 use forebay_pagecache::segment::Segment;
 
 use crate::PAGE_BYTES;
+use crate::claim::{Claim, record};
 use crate::pool::{Known, Nodes, Pool};
 use crate::{keep, mapped};
 use connection::{Input, Newcomer};
@@ -97,13 +99,16 @@ pub struct Server {
     lost_pages: u64,
     fenced: u64,
     rescue: Rescue,
+    /// The source is this pool's as long as this process may write to it.
+    _claim: Claim,
 }
 
 impl Server {
     /// Opens the pool, takes over what an earlier directory left there, and listens.
     ///
     /// # Errors
-    /// `Busy` if another directory runs on the pool, or its nodes still run with another capacity or source;
+    /// `Busy` if another directory runs on the pool, its nodes still run with another capacity or source, or another pool
+    /// has the source, one that it is in or one that is in it, or holds what was not written back to it;
     /// `InvalidInput` for a source that is no directory; `NoSpace`, or what the system says.
     pub fn open(options: Options) -> Result<Self> {
         let pool = Pool::new(&options.pool)?;
@@ -111,10 +116,21 @@ impl Server {
             .context(|| format!("source {}", options.source.display()))?;
         let device = check_source(&source, &options)?;
         pool.make()?;
+        // Before anything of another pool's could be taken for this one's.
+        let claim = Claim::take(&source, &pool)?;
         // Looked at before the frames are: memory that is mapped must not change its size.
-        check_same(&pool, &options, &source)?;
+        let (before, _) = check_same(&pool, &options, &source)?;
+        let outlives = options.placement == Placement::Pool;
+        let record = match device {
+            true => None,
+            false => record::check(&source, &pool, &boot()?, &before, outlives)?,
+        };
         let segment = Arc::new(pool.open_frames(options.pages)?);
         let (before, same) = check_same(&pool, &options, &source)?;
+        if let Some(record) = record {
+            // No other directory runs on this pool.
+            record.save()?;
+        }
         if !same {
             // The file may have the same length: words of the forgotten dead are there, or pages' bytes in their place.
             segment.wipe();
@@ -171,6 +187,7 @@ impl Server {
             lost_pages: 0,
             fenced: 0,
             rescue: Rescue::new(sender),
+            _claim: claim,
         };
         server.deliver(Outbox::default())?;
         Ok(server)
@@ -220,7 +237,8 @@ impl Server {
                 self.gone(node, connection, why.as_ref());
                 return self.tick();
             }
-            Input::Rescued(tried) => return self.rescued(tried),
+            Input::Rescued { place, dirty } => return self.rescued(place, dirty),
+            Input::GivenUp(places) => return self.given_up(&places),
             Input::Status(answer) => {
                 // Who asked may have gone.
                 let _ = answer.send(self.status());
@@ -267,26 +285,26 @@ impl Server {
     fn deliver(&mut self, mut out: Outbox) -> Result<()> {
         if self.directory.awaited() == Some(0) {
             let frames = 0..self.segment.frames();
-            let unsaved = frames.filter_map(|frame| self.segment.unsaved(frame));
-            self.directory.recovered(unsaved.collect(), &mut out);
+            let unsaved = frames
+                .clone()
+                .filter_map(|frame| self.segment.unsaved(frame));
+            let given_up = frames.filter_map(|frame| Some((self.segment.given_up(frame)?, frame)));
+            let given_up: Vec<_> = given_up.collect();
+            self.directory
+                .recovered(unsaved.collect(), &given_up, &mut out);
         }
         for frame in &out.discarded {
             self.segment.discard(*frame);
         }
         self.rescue(std::mem::take(&mut out.rescues))?;
-        self.lost_pages += out.lost.len() as u64;
-        let mut lost: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        for page in &out.lost {
-            lost.entry(page.inode).or_default().push(page.index);
+        for share in &out.forgotten {
+            for frame in share.first_frame..share.first_frame + share.frames {
+                self.segment.forget_given_up(frame);
+            }
         }
-        for (inode, pages) in lost {
-            let (first, last) = (pages.iter().min(), pages.iter().max());
-            tracing::warn!(
-                "page cache: {} pages of inode {inode} are lost with the node that held them, the first {}, the last {}",
-                pages.len(),
-                first.unwrap_or(&0),
-                last.unwrap_or(&0)
-            );
+        self.lost_pages += out.lost.len() as u64;
+        for pages in self.by_file(&out.lost) {
+            tracing::warn!("page cache: lost with the node that held them: {pages}");
         }
         self.remember()?;
         let mut packets: BTreeMap<NodeId, Vec<ToNode>> = BTreeMap::new();
@@ -317,6 +335,14 @@ impl Server {
         {
             self.end(node, &error.report());
         }
+    }
+
+    /// Pages in words, a line a file.
+    fn by_file(&self, pages: &[PageId]) -> Vec<String> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
+        losses::by_file(pages, Path::new(&self.nodes.source), &self.pool)
     }
 
     /// Has the pool remember who is there, if that has changed.

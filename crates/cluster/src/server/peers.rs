@@ -178,6 +178,8 @@ impl Server {
                 // Its thread waits for just this.
                 let _ = admitted.send(());
             }
+            // What it has is of a time that nobody knows of any more.
+            _ if newcomer.comes_back => refuse(&newcomer, Refusal::Unknown),
             Some(_) => self.parked.push(newcomer),
             None if self.directory.share(node).is_some() => self.parked.push(newcomer),
             None => {
@@ -260,6 +262,16 @@ impl Server {
 }
 
 fn refuse(newcomer: &Newcomer, why: Refusal) {
+    tracing::warn!(
+        "page cache: process {} may not {}: {}",
+        newcomer.process.pid(),
+        if newcomer.comes_back {
+            "come back"
+        } else {
+            "join"
+        },
+        why.of(newcomer.node)
+    );
     let mut bytes = Vec::new();
     let message = ToNode::Refused { why };
     forebay_pagecache::protocol::encode(newcomer.node, &[message], &mut bytes);

@@ -1,9 +1,9 @@
 //! `placement = "pool"`: pages that outlived the node in whose memory they are go to the store from here.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -13,24 +13,17 @@ use forebay_pagecache::segment::Segment;
 use forebay_pagecache::store;
 
 use super::connection::Input;
-use super::{Options, Server};
+use super::{Options, Server, losses};
 use crate::PAGE_BYTES;
+use crate::keep;
 use crate::pool::{Nodes, Pool};
 use crate::tree::Tree;
 
 /// After the store has refused every page that there is.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What becomes of a page.
-#[derive(Debug)]
-pub(super) struct Tried {
-    page: PageId,
-    place: Place,
-    /// The store has it.
-    saved: bool,
-    /// It had not before.
-    dirty: bool,
-}
+/// Longest time from what happens to a page to when it is said, so that it can be said of many at once.
+const SAY: Duration = Duration::from_secs(1);
 
 /// What is to be written back, by a thread of its own: a store that is slow or refuses holds nobody up but those who
 /// want these pages.
@@ -67,13 +60,14 @@ impl Server {
                     pool: self.pool.clone(),
                     segment: Arc::clone(&self.segment),
                     patience: self.options.rescue,
+                    inputs: self.rescue.inputs.clone(),
                     tree: None,
                     refused: VecDeque::new(),
+                    unsaid: Unsaid::default(),
                 };
-                let inputs = self.rescue.inputs.clone();
                 std::thread::Builder::new()
                     .name("pagecache-rescue".into())
-                    .spawn(move || rescuer.run(&pages, &inputs))?;
+                    .spawn(move || rescuer.run(&pages))?;
                 self.rescue.pages.insert(to)
             }
         };
@@ -89,20 +83,29 @@ impl Server {
         Ok(())
     }
 
-    /// A page is in the store, or given up.
-    pub(super) fn rescued(&mut self, tried: Tried) -> Result<()> {
+    /// A page is in the store.
+    pub(super) fn rescued(&mut self, place: Place, dirty: bool) -> Result<()> {
         let mut out = Outbox::default();
-        if tried.saved {
-            self.rescue.rescued += u64::from(tried.dirty);
-            self.directory.rescued(tried.place, &mut out);
-        } else {
+        self.rescue.rescued += u64::from(dirty);
+        self.directory.rescued(place, &mut out);
+        self.deliver(out)
+    }
+
+    /// Pages are given up.
+    pub(super) fn given_up(&mut self, places: &[Place]) -> Result<()> {
+        // A directory that is started before all have heard tells them.
+        for place in places {
+            self.segment.give_up(place.frame);
+        }
+        let mut out = Outbox::default();
+        self.directory.unrescued(places, &mut out);
+        for pages in self.by_file(&out.lost) {
             tracing::error!(
-                "page cache: the store has refused {} for {:?}, so it counts as lost with its node",
-                tried.page,
+                "page cache: the store has refused for {:?} what outlived its node, so it is lost, and the next fsync of who wrote it says so: {pages}",
                 self.options.rescue
             );
-            self.directory.unrescued(tried.place, &mut out);
         }
+        self.lost_pages += std::mem::take(&mut out.lost).len() as u64;
         self.deliver(out)
     }
 }
@@ -113,72 +116,129 @@ struct Rescuer {
     pool: Pool,
     segment: Arc<Segment>,
     patience: Duration,
+    inputs: SyncSender<Input>,
     tree: Option<Tree>,
     /// Pages that the store has refused, and since when.
     refused: VecDeque<(PageId, Place, Instant)>,
+    unsaid: Unsaid,
 }
 
+/// What is said of many pages at once.
+#[derive(Default)]
+struct Unsaid {
+    /// When the first of it happened.
+    since: Option<Instant>,
+    /// Pages that the store has refused for the first time, and why it refused the first of them.
+    refused: Vec<PageId>,
+    why: Option<Error>,
+    /// Where pages are that it has refused for long enough.
+    given_up: Vec<Place>,
+}
+
+/// There is nobody any more who would say what is next.
+struct Ended;
+
 impl Rescuer {
-    /// Writes back what comes, each page until the store takes it or has refused it for long enough. Ends when nobody
-    /// is there any more who would say what is next.
-    fn run(mut self, pages: &Receiver<(PageId, Place)>, inputs: &SyncSender<Input>) {
+    /// Writes back what comes, each page until the store takes it or has refused it for long enough.
+    fn run(mut self, pages: &Receiver<(PageId, Place)>) {
         // How many of the refused are to be asked for again before there is a pause.
         let mut turn = 0;
-        loop {
-            let next = if self.refused.is_empty() {
-                pages.recv().map_err(|_| true)
-            } else if turn == 0 {
-                let waited = pages.recv_timeout(AGAIN);
-                turn = self.refused.len();
-                waited.map_err(|why| why == std::sync::mpsc::RecvTimeoutError::Disconnected)
-            } else {
-                let found = pages.try_recv();
-                found.map_err(|why| why == std::sync::mpsc::TryRecvError::Disconnected)
-            };
-            let (page, place, since) = match next {
-                Ok((page, place)) => (page, place, None),
-                Err(true) => return,
-                Err(false) => {
-                    let Some((page, place, since)) = self.refused.pop_front() else {
-                        continue;
-                    };
-                    turn -= 1;
-                    (page, place, Some(since))
-                }
-            };
-            if let Some(tried) = self.write_back(page, place, since)
-                && inputs.send(Input::Rescued(tried)).is_err()
-            {
+        while let Ok(next) = self.next(pages, &mut turn) {
+            let tried = next.map_or(Ok(()), |(page, place, since)| {
+                self.write_back(page, place, since)
+            });
+            let old = self
+                .unsaid
+                .since
+                .is_some_and(|since| since.elapsed() >= SAY);
+            if tried.is_err() || (old && self.say().is_err()) {
                 return;
             }
         }
     }
 
-    /// Tries once; nothing if it is to be tried again.
-    fn write_back(&mut self, page: PageId, place: Place, since: Option<Instant>) -> Option<Tried> {
-        let dirty = self.segment.is_dirty(place);
-        let written = self.write(page, place);
-        let since_now = since.unwrap_or_else(Instant::now);
-        if let Err(error) = &written {
-            if since.is_none() {
+    /// What is to be tried next, and since when it is refused; nothing after a pause.
+    #[allow(clippy::type_complexity)]
+    fn next(
+        &mut self,
+        pages: &Receiver<(PageId, Place)>,
+        turn: &mut usize,
+    ) -> std::result::Result<Option<(PageId, Place, Option<Instant>)>, Ended> {
+        match pages.try_recv() {
+            Ok((page, place)) => return Ok(Some((page, place, None))),
+            Err(TryRecvError::Disconnected) => return Err(Ended),
+            Err(TryRecvError::Empty) => {}
+        }
+        if *turn > 0
+            && let Some((page, place, since)) = self.refused.pop_front()
+        {
+            *turn -= 1;
+            return Ok(Some((page, place, Some(since))));
+        }
+        self.say()?;
+        *turn = self.refused.len();
+        let next = if self.refused.is_empty() {
+            pages.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            pages.recv_timeout(AGAIN)
+        };
+        match next {
+            Ok((page, place)) => Ok(Some((page, place, None))),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Ended),
+        }
+    }
+
+    /// Says what was not said.
+    fn say(&mut self) -> std::result::Result<(), Ended> {
+        let Unsaid {
+            refused,
+            why,
+            given_up,
+            ..
+        } = std::mem::take(&mut self.unsaid);
+        if let Some(why) = why {
+            for pages in losses::by_file(&refused, &self.source, &self.pool) {
                 tracing::error!(
-                    "page cache: {page} outlived its node, and the store refuses it; it is kept and tried again for {:?}: {}",
+                    "page cache: the store refuses what outlived its node; it is kept and tried again for {:?}: {pages}: {}",
                     self.patience,
-                    error.report()
+                    why.report()
                 );
             }
-            if since_now.elapsed() < self.patience {
-                self.refused.push_back((page, place, since_now));
-                return None;
-            }
         }
-        let saved = written.is_ok();
-        Some(Tried {
-            page,
-            place,
-            saved,
-            dirty,
-        })
+        if given_up.is_empty() {
+            return Ok(());
+        }
+        let sent = self.inputs.send(Input::GivenUp(given_up));
+        sent.map_err(|_| Ended)
+    }
+
+    /// Tries once.
+    fn write_back(
+        &mut self,
+        page: PageId,
+        place: Place,
+        since: Option<Instant>,
+    ) -> std::result::Result<(), Ended> {
+        let dirty = self.segment.is_dirty(place);
+        let Err(error) = self.write(page, place) else {
+            let rescued = Input::Rescued { place, dirty };
+            return self.inputs.send(rescued).map_err(|_| Ended);
+        };
+        let now = Instant::now();
+        if since.is_none() {
+            self.unsaid.refused.push(page);
+            self.unsaid.why.get_or_insert(error);
+            self.unsaid.since.get_or_insert(now);
+        }
+        let since = since.unwrap_or(now);
+        if since.elapsed() < self.patience {
+            self.refused.push_back((page, place, since));
+        } else {
+            self.unsaid.given_up.push(place);
+            self.unsaid.since.get_or_insert(now);
+        }
+        Ok(())
     }
 
     fn write(&mut self, page: PageId, place: Place) -> Result<()> {
@@ -195,18 +255,17 @@ impl Rescuer {
 
 /// Refuses to make a pool anew that holds what the store does not have.
 pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes) -> Result<()> {
-    if options.placement == Placement::Node || before.pages == 0 || !pool.has_frames(before.pages) {
+    if options.placement == Placement::Node {
         return Ok(());
     }
-    let frames = pool.join_frames(before.pages)?;
-    match (0..frames.frames()).find_map(|frame| frames.unsaved(frame)) {
+    match pool.unsaved(before.pages)? {
         None => Ok(()),
-        Some((page, _)) => Err(Error::new(
+        Some(PageId { inode, index }) => Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "pool {}: it holds {page} of {}, which was not written back when its nodes ended: start a directory with the capacity ({} pages) and source of before, until it is ready, or remove the pool",
+                "pool {}: it holds page {index} of {}, which was not written back when its nodes ended: start a directory with the capacity ({} pages) and source of before, until it is ready, or remove the pool",
                 pool.path().display(),
-                before.source,
+                keep::unnamed(inode, Path::new(&before.source)),
                 before.pages
             ),
         )),

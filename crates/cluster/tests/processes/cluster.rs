@@ -80,6 +80,10 @@ impl Worker {
         assert!(sent.expect("it runs").success());
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("ours");
         self.child.wait().expect("ended");
@@ -174,6 +178,11 @@ impl Cluster {
         self.directory.take().expect("it runs").kill();
     }
 
+    /// Another pool, which may want this one's source.
+    pub(crate) fn other_pool(&self) -> PathBuf {
+        self.pool.with_extension("other")
+    }
+
     /// It ends by itself.
     pub(crate) fn wait_for_the_directorys_end(&mut self) {
         let worker = self.directory.take().expect("it ran");
@@ -217,6 +226,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.directory = None;
         let _ = std::fs::remove_dir_all(&self.pool);
+        let _ = std::fs::remove_dir_all(self.other_pool());
         let _ = std::fs::remove_dir_all(&self.source);
     }
 }

@@ -4,6 +4,7 @@ mod cluster;
 mod kill;
 mod pool;
 mod role;
+mod source;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

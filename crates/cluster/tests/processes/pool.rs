@@ -176,6 +176,8 @@ fn pages_that_the_source_refuses_for_ever_are_lost_after_a_time_and_one_flush_sa
     let ended = ended.recv_timeout(PATIENCE).expect("it ends");
     let lost = ended.expect_err("what was in the dead node's memory is lost");
     assert_eq!(lost.kind(), ErrorKind::Lost, "{lost:?}");
+    let name = cluster.source().join("mine").display().to_string();
+    assert!(lost.report().contains(&name), "{lost:?}");
     cluster.wait(|status| status.nodes.len() == 1);
     let status = cluster.status();
     assert!(status.lost_pages > 8 && status.fenced == 0, "{status:?}");

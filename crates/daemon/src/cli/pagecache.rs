@@ -1,6 +1,7 @@
 //! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their own, beside the
 //! daemon.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -253,11 +254,20 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
 /// What the pool's directory caches, once there is one.
 fn pool_source(options: &Options) -> Result<PathBuf> {
     let (pool, begin) = (Pool::new(&options.pool)?, Instant::now());
+    let mut said = false;
     loop {
         match pool.source() {
             Err(error)
                 if error.kind() == ErrorKind::NotFound && begin.elapsed() < options.patience =>
             {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(
+                        "page cache, {}: {}; it is waited for, for {:?}",
+                        options.id,
+                        error.report(),
+                        options.patience
+                    );
+                }
                 std::thread::sleep(LOOK);
             }
             found => return found,
@@ -319,6 +329,7 @@ fn run_status(arguments: &StatusArguments) -> Result<()> {
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
+    let log = log.with_ansi(std::io::stderr().is_terminal());
     log.with_env_filter(filter).init();
 }
 

@@ -90,7 +90,7 @@ fn a_source_that_cannot_be_mapped_is_refused_when_it_is_mounted() {
     assert_eq!(names(&a), [] as [&str; 0]);
     assert_eq!(
         names(&cluster.source().join(".forebay")),
-        ["files", "removed"]
+        ["files", "pool", "removed"]
     );
     drop(node);
     cluster.kill_directory();

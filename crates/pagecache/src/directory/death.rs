@@ -40,7 +40,8 @@ impl Directory {
         // Who asked to leave and waited until no page was there has taken nothing along.
         let left = member.leaving && member.used == 0;
         let living = if left || pooled { 0 } else { living };
-        member.told = living;
+        // Of what the directory before had given up in its memory, some have heard already.
+        member.told |= living;
         let (first_frame, frames) = (member.first_frame, member.frames);
         for living in nodes(living) {
             let message = ToNode::Died {

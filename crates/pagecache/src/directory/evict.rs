@@ -155,29 +155,42 @@ impl Directory {
         self.forget_dead(out);
     }
 
-    /// The store refuses one of [`Outbox::rescues`], and the caller has given it up: it is lost with its node, whose
-    /// death those who wrote it hear now, as far as this frame goes.
-    pub fn unrescued(&mut self, place: Place, out: &mut Outbox) {
-        let Some(Entry { page, host, .. }) = self.is_rescued(place) else {
-            return;
-        };
-        let told = match self.has(Fault::UntoldUnrescued) {
-            true => 0,
-            false => self.living(),
-        };
-        self.members[host.index()].told |= told;
-        for living in nodes(told) {
-            let message = ToNode::Died {
-                node: host,
-                first_frame: place.frame,
-                frames: 1,
-            };
-            out.send(living, message);
+    /// The store refuses some of [`Outbox::rescues`], and the caller has given them up
+    /// ([`crate::segment::Segment::give_up`], before this): they are lost with their nodes, whose death those who wrote
+    /// them hear now, as far as these frames go.
+    pub fn unrescued(&mut self, places: &[Place], out: &mut Outbox) {
+        let going = |place: &&Place| self.is_rescued(**place).is_some();
+        let mut frames: Vec<u32> = places.iter().filter(going).map(|at| at.frame).collect();
+        frames.sort_unstable();
+        frames.dedup();
+        if !self.has(Fault::UntoldUnrescued) {
+            self.tell_given_up(&frames, out);
         }
-        out.lost.push(page);
-        self.release(place.frame, false, out);
+        for frame in frames {
+            out.lost.push(self.entries[frame as usize].page);
+            self.release(frame, false, out);
+        }
         self.make_room(out);
         self.forget_dead(out);
+    }
+
+    /// Tells the living that these frames of dead nodes' memory are dead too, in order: a message for each run of them.
+    pub(super) fn tell_given_up(&mut self, frames: &[u32], out: &mut Outbox) {
+        let told = self.living();
+        let host = |frame: &u32| self.entries[*frame as usize].host;
+        let runs = frames.chunk_by(|one, next| one + 1 == *next && host(one) == host(next));
+        for run in runs {
+            let node = host(&run[0]);
+            self.members[node.index()].told |= told;
+            for living in nodes(told) {
+                let message = ToNode::Died {
+                    node,
+                    first_frame: run[0],
+                    frames: u32::try_from(run.len()).expect("frames are counted in 32 bits"),
+                };
+                out.send(living, message);
+            }
+        }
     }
 
     /// What is at a place, if it is a page that is being rescued.

@@ -262,11 +262,12 @@ impl Directory {
     pub(super) fn forget_dead(&mut self, out: &mut Outbox) {
         let living = self.living();
         for node in (0..NODES_MAX).filter_map(NodeId::new) {
+            let share = self.share(node);
             let member = &mut self.members[node.index()];
             member.told &= living;
             if member.life == Life::Dead && member.asked && member.told == 0 {
                 *member = Member::NOBODY;
-                out.forgotten.push(node);
+                out.forgotten.extend(share);
             }
         }
     }

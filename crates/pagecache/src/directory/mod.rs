@@ -65,7 +65,8 @@ pub struct Outbox {
     /// [`Directory::rescued`] then: [`Placement::Pool`] alone.
     pub rescues: Vec<(PageId, Place)>,
     /// Nodes whose number and frames may be another's from now on.
-    pub forgotten: Vec<NodeId>,
+    /// [`crate::segment::Segment::forget_given_up`] is to be done to their frames.
+    pub forgotten: Vec<Share>,
     /// Nodes that have said earlier what no correct node says, and why: as an error of [`Directory::receive`].
     pub refused: Vec<(NodeId, Error)>,
 }

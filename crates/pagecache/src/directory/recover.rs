@@ -182,11 +182,17 @@ impl Directory {
     }
 
     /// Every node of the time before has come back or is dead: goes on from there. `unsaved` is what
-    /// [`crate::segment::Segment::unsaved`] says now of all frames, the stores of the dead ended.
+    /// [`crate::segment::Segment::unsaved`] says now of all frames, the stores of the dead ended, and `given_up` what
+    /// [`crate::segment::Segment::given_up`] does, with the frames.
     ///
     /// # Panics
     /// If a node is missing, or none was.
-    pub fn recovered(&mut self, mut unsaved: Vec<(PageId, Place)>, out: &mut Outbox) {
+    pub fn recovered(
+        &mut self,
+        mut unsaved: Vec<(PageId, Place)>,
+        given_up: &[(PageId, u32)],
+        out: &mut Outbox,
+    ) {
         let recovery = self.recovery.take().expect("it was started anew");
         assert_eq!(recovery.awaited, 0, "a node is missing");
         if self.has(Fault::UnsavedForgotten) {
@@ -229,6 +235,7 @@ impl Directory {
                 );
             }
         }
+        self.recover_given_up(given_up, out);
         for share in shares.iter().filter(|share| !share.alive) {
             self.tell_death(share.node, out);
         }
@@ -244,5 +251,22 @@ impl Directory {
             }
         }
         self.make_room(out);
+    }
+
+    /// What the directory before had given up in memory that is not forgotten: some may not have heard of it.
+    fn recover_given_up(&mut self, given_up: &[(PageId, u32)], out: &mut Outbox) {
+        let holds = |share: &Share, frame: u32| {
+            (share.first_frame..share.first_frame + share.frames).contains(&frame)
+        };
+        let dead: Vec<Share> = self.shares().filter(|share| !share.alive).collect();
+        let of_dead = |frame: u32| dead.iter().any(|share| holds(share, frame));
+        let given_up = given_up.iter().filter(|(_, frame)| of_dead(*frame));
+        let (pages, mut frames): (Vec<PageId>, Vec<u32>) = given_up.copied().unzip();
+        out.lost.extend(pages);
+        frames.sort_unstable();
+        // Else all hear of all of the memory.
+        if self.pooled() && !self.has(Fault::GivenUpForgotten) {
+            self.tell_given_up(&frames, out);
+        }
     }
 }

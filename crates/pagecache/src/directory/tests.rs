@@ -63,6 +63,10 @@ impl Desk {
             .collect()
     }
 
+    fn forgotten(&self) -> Vec<NodeId> {
+        self.out.forgotten.iter().map(|share| share.node).collect()
+    }
+
     fn die(&mut self, number: u8) -> Vec<(u8, ToNode)> {
         self.out = Outbox::default();
         self.directory.died(node(number), &mut self.out);

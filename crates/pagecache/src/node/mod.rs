@@ -170,8 +170,10 @@ pub struct Node {
     lost: BTreeSet<u64>,
     syncs: Vec<Sync>,
     files: BTreeMap<u64, Stream>,
-    /// Who died, with their frames.
-    dead: Vec<(NodeId, std::ops::Range<u32>)>,
+    /// Frames of who died: the first of a run, the first behind it, and whose.
+    dead: BTreeMap<u32, (u32, NodeId)>,
+    /// Whether some of them are new, and what was written into them has not been called lost.
+    unsettled: bool,
     /// Counts invalidations: the directory is told which pages are in use once after each.
     pressure: u32,
     counts: Counts,
@@ -202,7 +204,8 @@ impl Node {
             lost: BTreeSet::new(),
             syncs: Vec::new(),
             files: BTreeMap::new(),
-            dead: Vec::new(),
+            dead: BTreeMap::new(),
+            unsettled: false,
             pressure: 0,
             counts: Counts::default(),
             faults: Faults::default(),
@@ -348,6 +351,7 @@ impl Node {
 
     /// This node has stored into a page: a flush of the file will cover it.
     pub fn stored(&mut self, page: PageId, place: Place) {
+        self.lose_unflushed();
         if self.is_lost(place) {
             self.lose(page.inode);
             return;

@@ -3,7 +3,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::{Access, Effect, Fault, Node, PageId, Place};
-use crate::message::{Refusal, ToDirectory, ToNode};
+use crate::message::{ToDirectory, ToNode};
 
 impl Node {
     /// Takes one message of the directory.
@@ -70,11 +70,12 @@ impl Node {
                 first_frame,
                 frames,
             } => {
-                self.dead.push((node, first_frame..first_frame + frames));
-                self.lose_unflushed();
+                self.dead.insert(first_frame, (first_frame + frames, node));
+                self.unsettled = true;
             }
             ToNode::Forget { node } => {
-                self.dead.retain(|(dead, _)| *dead != node);
+                self.lose_unflushed();
+                self.dead.retain(|_, (_, dead)| *dead != node);
                 out.push(Effect::Send(ToDirectory::Forgotten { node }));
             }
             ToNode::Left {} => {
@@ -82,19 +83,7 @@ impl Node {
                 out.extend(self.leaving.take().map(left));
             }
             ToNode::Refused { why } => {
-                let id = self.id();
-                let context = match why {
-                    Refusal::NumberInUse => {
-                        format!("{id} is in the cluster already: choose another number")
-                    }
-                    Refusal::Unknown => {
-                        format!("{id} was declared dead, or the pool was made anew: start it again")
-                    }
-                    Refusal::Unseen => format!(
-                        "the directory cannot see the process of {id}, and could not end it if it hung: run both as one user, in one PID namespace"
-                    ),
-                };
-                return Err(Error::new(ErrorKind::Permission, context));
+                return Err(Error::new(ErrorKind::Permission, why.of(self.id())));
             }
             ToNode::Hello { .. } => {
                 return Err(self.refused(&message, "the node has answered that"));

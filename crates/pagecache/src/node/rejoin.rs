@@ -19,6 +19,7 @@ impl Node {
                 say(ToDirectory::Lock { ticket, range });
             }
         } else {
+            self.lose_unflushed();
             // The next one says who is dead of those who matter still, and which are forgotten it may not know.
             self.dead.clear();
             say(ToDirectory::Rejoin {

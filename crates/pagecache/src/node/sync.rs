@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Node, PageId, Place, Ticket};
-use crate::message::ToDirectory;
+use crate::message::{NodeId, ToDirectory};
 
 /// A page that this node wrote and that may not be in the store.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,7 @@ impl Node {
         for page in &publishing {
             self.begin_publish(*page, out);
         }
+        self.lose_unflushed();
         let ok = !(durable && self.lost.contains(&inode));
         self.syncs.push(Sync {
             ticket,
@@ -66,6 +67,7 @@ impl Node {
 
     /// Goes on with syncs that have published all, and ends those that have flushed all.
     fn go_on(&mut self, out: &mut Vec<Effect>) {
+        self.lose_unflushed();
         let (unflushed, lost) = (&self.unflushed, &mut self.lost);
         self.syncs.retain_mut(|sync| {
             if !sync.publishing.is_empty() {
@@ -115,6 +117,8 @@ impl Node {
         ok: bool,
         out: &mut Vec<Effect>,
     ) {
+        // Before the answer can say that nothing is to be flushed any more.
+        self.lose_unflushed();
         let asked = |sync: &&mut Sync| {
             sync.flushing
                 .get(&page)
@@ -133,9 +137,7 @@ impl Node {
     }
 
     pub(super) fn is_lost(&self, place: Place) -> bool {
-        self.dead
-            .iter()
-            .any(|(_, frames)| frames.contains(&place.frame))
+        is_dead(&self.dead, place)
     }
 
     /// Something that this node wrote to the file is lost. Every flush says so that is in progress or begins before
@@ -148,14 +150,16 @@ impl Node {
         }
     }
 
-    /// Forgets what was written into dead memory, and remembers of which files.
+    /// Forgets what was written into dead memory, and remembers of which files. Done before anything asks what is
+    /// unflushed or lost, and not for each message: thousands may come at once, each of one frame.
     pub(super) fn lose_unflushed(&mut self) {
+        if !std::mem::take(&mut self.unsettled) {
+            return;
+        }
         let mut inodes = BTreeSet::new();
         let dead = &self.dead;
         self.unflushed.retain(|page, written| {
-            let lost = dead
-                .iter()
-                .any(|(_, frames)| frames.contains(&written.place.frame));
+            let lost = is_dead(dead, written.place);
             if lost {
                 inodes.insert(page.inode);
             }
@@ -165,6 +169,11 @@ impl Node {
             self.lose(inode);
         }
     }
+}
+
+fn is_dead(dead: &BTreeMap<u32, (u32, NodeId)>, place: Place) -> bool {
+    let run = dead.range(..=place.frame).next_back();
+    run.is_some_and(|(_, (end, _))| place.frame < *end)
 }
 
 fn pages_of(inode: u64) -> std::ops::RangeInclusive<PageId> {

@@ -207,3 +207,21 @@ fn software_drops_lines_before_loads_and_after_stores() {
         (0, 0)
     );
 }
+
+#[test]
+fn a_frame_remembers_that_its_page_was_given_up_until_all_have_heard() {
+    let segment = segment(2);
+    segment.fill(P, place(1, 1), node(0), &[1; PAGE], false);
+    segment.give_up(1);
+    assert_eq!(
+        segment.given_up(1),
+        None,
+        "it is there still, and may be saved"
+    );
+    assert!(segment.unsaved(1).is_some());
+    segment.discard(1);
+    assert_eq!((segment.given_up(1), segment.given_up(0)), (Some(P), None));
+    assert!(segment.unsaved(1).is_none());
+    segment.forget_given_up(1);
+    assert_eq!(segment.given_up(1), None);
+}

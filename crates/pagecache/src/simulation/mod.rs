@@ -12,7 +12,8 @@
 //! - A dead node's memory stays readable as it was to those who map it, until they have unmapped it. In some lives it
 //!   outlives the node (`placement = "pool"`), and whoever runs the directory writes back what is in it.
 //! - The directory may end between any two steps, with all that was sent to it, and is started anew: it keeps who was
-//!   there, and what it had said of pages that it gave up. Nodes find the new one when they do.
+//!   there. What it had said to nodes that find the new one before they hear it is gone. Nodes find the new one when they
+//!   do.
 //! - The store does not die.
 
 mod client;
@@ -199,4 +200,9 @@ fn a_page_that_outlived_its_node_and_is_given_up_is_found() {
 #[test]
 fn a_page_that_the_store_refuses_and_whose_loss_nobody_hears_is_found() {
     found(Fault::UntoldUnrescued);
+}
+
+#[test]
+fn a_page_that_was_given_up_before_a_restart_and_whose_loss_nobody_hears_is_found() {
+    found(Fault::GivenUpForgotten);
 }

@@ -70,7 +70,11 @@ impl World {
             let unsaved =
                 (0..self.segment.frames()).filter_map(|frame| self.segment.unsaved(frame));
             let unsaved = unsaved.collect();
-            self.directory.recovered(unsaved, out);
+            let given_up = (0..self.segment.frames())
+                .filter_map(|frame| Some((self.segment.given_up(frame)?, frame)));
+            let given_up: Vec<_> = given_up.collect();
+            self.summary.retold += given_up.len() as u64;
+            self.directory.recovered(unsaved, &given_up, out);
         }
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Summary {
     pub(super) rescues: u64,
     /// And those of them that the store refused until they were given up.
     pub(super) unrescued: u64,
+    /// And those of them that a directory that was started anew told of again.
+    pub(super) retold: u64,
     /// Most copies of one page that anybody could read at a time: in frames, and unpublished.
     pub(super) copies_peak: u64,
 }
@@ -52,6 +54,7 @@ impl Summary {
             awaited: self.awaited + other.awaited,
             rescues: self.rescues + other.rescues,
             unrescued: self.unrescued + other.unrescued,
+            retold: self.retold + other.retold,
             copies_peak,
         };
     }
@@ -73,6 +76,7 @@ impl Summary {
             self.awaited,
             self.rescues,
             self.unrescued,
+            self.retold,
         ];
         assert!(
             rare.iter().all(|count| *count > 0),

@@ -162,9 +162,16 @@ impl World {
                 let (_, place) = self.rescues.swap_remove(index);
                 if self.segment.is_dirty(place) {
                     self.summary.unrescued += 1;
+                    self.segment.give_up(place.frame);
                     let mut out = Outbox::default();
-                    self.directory.unrescued(place, &mut out);
-                    return self.deliver(out);
+                    self.directory.unrescued(&[place], &mut out);
+                    self.deliver(out)?;
+                    if self.crashes_left > 0 && self.rng.chance(1, 2) {
+                        // Before those who wrote the page have heard.
+                        self.crashes_left -= 1;
+                        self.crash();
+                    }
+                    return Ok(());
                 }
                 let mut out = Outbox::default();
                 self.directory.rescued(place, &mut out);

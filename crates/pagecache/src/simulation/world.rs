@@ -93,7 +93,7 @@ pub(super) struct World {
     pub(super) config: directory::Config,
     pub(super) configs: Vec<node::Config>,
     pub(super) epoch: u64,
-    crashes_left: u64,
+    pub(super) crashes_left: u64,
     /// Nodes that are dead and forgotten: others may have their numbers.
     pub(super) forgotten: Vec<NodeId>,
     prints: bool,
@@ -162,7 +162,10 @@ impl World {
             summary: Summary::default(),
             fault,
             by_words: rng.chance(1, 2),
-            store_fails: if matches!(fault, None | Some(Fault::UntoldUnrescued)) && rng.chance(1, 4)
+            store_fails: if matches!(
+                fault,
+                None | Some(Fault::UntoldUnrescued | Fault::GivenUpForgotten)
+            ) && rng.chance(1, 4)
             {
                 12
             } else {
@@ -396,7 +399,12 @@ impl World {
         for frame in out.discarded {
             self.segment.discard(frame);
         }
-        self.forgotten.extend(out.forgotten);
+        for share in out.forgotten {
+            for frame in share.first_frame..share.first_frame + share.frames {
+                self.segment.forget_given_up(frame);
+            }
+            self.forgotten.push(share.node);
+        }
         self.rescues.extend(out.rescues);
         for page in out.lost {
             self.model.name_lost(page);

@@ -40,3 +40,98 @@ fn a_page_that_is_not_wanted_goes_as_the_coldest_would() {
         "it is being filled"
     );
 }
+
+/// Takes every other page of a dead node's memory away for good. What node 0 hears of it, and where it was.
+fn given_up(desk: &mut Desk, pages: u64) -> (Vec<ToNode>, Vec<(PageId, Place)>) {
+    let places: Vec<_> = (0..pages)
+        .map(|index| (page(index), desk.bring(1, index, Access::Write)))
+        .collect();
+    for index in 0..pages {
+        desk.lookup(0, index, Access::Write);
+    }
+    desk.die(1);
+    for (_, place) in &places {
+        desk.say(0, ToDirectory::Invalidated { place: *place });
+    }
+    let (gone, kept): (Vec<_>, Vec<_>) = places
+        .into_iter()
+        .partition(|(page, _)| page.index % 2 == 0);
+    desk.out = Outbox::default();
+    for (_, place) in kept {
+        desk.directory.rescued(place, &mut desk.out);
+    }
+    desk.out = Outbox::default();
+    let places: Vec<Place> = gone.iter().map(|(_, place)| *place).collect();
+    desk.directory.unrescued(&places, &mut desk.out);
+    assert_eq!(desk.out.lost.len(), gone.len());
+    let heard = desk.heard().into_iter();
+    let heard = heard.filter_map(|(to, message)| (to == 0).then_some(message));
+    (heard.collect(), gone)
+}
+
+#[test]
+fn pages_given_up_by_the_thousand_take_time_by_the_thousand() {
+    use crate::node::{self, Consistency, Effect, Node};
+    const PAGES: u32 = 1 << 15;
+    let mut desk = Desk::new(2, PAGES, 0, 0);
+    desk.directory.config.placement = Placement::Pool;
+    let begin = std::time::Instant::now();
+    let (heard, gone) = given_up(&mut desk, PAGES.into());
+    let died = |message: &&ToNode| matches!(message, ToNode::Died { .. });
+    assert_eq!(heard.iter().filter(died).count(), gone.len());
+    // Each was written by a node that has a file of its own, too.
+    let config = node::Config {
+        node: node(0),
+        consistency: Consistency::Strong,
+        frames: PAGES,
+        unpublished_pages: 0,
+        read_ahead_pages: 0,
+    };
+    let mut effects = Vec::new();
+    let mut writer = Node::new(config, &mut effects);
+    for (page, place) in &gone {
+        writer.stored(*page, *place);
+    }
+    for message in heard {
+        let taken = writer.receive(message, &mut effects);
+        taken.expect("a correct directory");
+    }
+    effects.clear();
+    writer.fsync(7, 1, &mut effects);
+    let (ticket, ok) = (1, false);
+    assert_eq!(effects, [Effect::Done { ticket, ok }]);
+    effects.clear();
+    writer.fsync(7, 2, &mut effects);
+    let (ticket, ok) = (2, true);
+    assert_eq!(effects, [Effect::Done { ticket, ok }], "it is said once");
+    // Each message against each page, by whichever side, would take minutes.
+    let took = begin.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn neighbours_that_are_given_up_are_one_message() {
+    let mut desk = Desk::new(2, 8, 0, 0);
+    desk.directory.config.placement = Placement::Pool;
+    let places: Vec<Place> = (0..8)
+        .map(|index| desk.bring(1, index, Access::Write))
+        .collect();
+    desk.die(1);
+    desk.out = Outbox::default();
+    let gone = [5, 0, 1, 6, 2, 5].map(|index: usize| places[index]);
+    desk.directory.unrescued(&gone, &mut desk.out);
+    let died = |first_frame: u32, frames: u32| {
+        let node = node(1);
+        let first_frame = 8 + first_frame;
+        (
+            0,
+            ToNode::Died {
+                node,
+                first_frame,
+                frames,
+            },
+        )
+    };
+    assert_eq!(desk.heard(), [died(0, 3), died(5, 2)]);
+    assert_eq!(desk.out.lost.len(), 5);
+}

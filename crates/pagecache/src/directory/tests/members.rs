@@ -29,7 +29,7 @@ fn who_leaves_takes_no_page_along() {
     assert!(other.frame >= 2, "no new page is in its memory");
     assert_eq!(desk.die(0), [], "nothing of anybody was lost");
     assert_eq!(desk.out.lost, []);
-    assert_eq!(desk.out.forgotten, [node(0)]);
+    assert_eq!(desk.forgotten(), [node(0)]);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_number_and_its_frames_are_anothers_once_all_have_forgotten() {
     let early = desk.try_say(1, join).expect_err("node 2 has not forgotten");
     assert_eq!(early.kind(), ErrorKind::InvalidInput);
     desk.say(2, ToDirectory::Forgotten { node: node(1) });
-    assert_eq!(desk.out.forgotten, [node(1)]);
+    assert_eq!(desk.forgotten(), [node(1)]);
     let joined = ToNode::Joined {
         first_frame: 2,
         frames: 2,
@@ -106,7 +106,7 @@ fn a_new_directory_knows_what_the_nodes_have() {
     assert_eq!(desk.directory.awaited(), Some(0));
     desk.out = Outbox::default();
     let unsaved = vec![(page(1), shared), (page(2), lost), (page(3), unmapped)];
-    desk.directory.recovered(unsaved, &mut desk.out);
+    desk.directory.recovered(unsaved, &[], &mut desk.out);
     assert_eq!(desk.out.lost, [page(2)], "it was in node 2's memory");
     let map = ToNode::Map {
         page: page(3),
@@ -151,7 +151,7 @@ fn who_dies_before_a_directory_that_was_started_anew_serves_is_not_taken_in() {
     directory.died(node(1), &mut out);
     directory.died(node(0), &mut out);
     assert_eq!(directory.awaited(), Some(0));
-    directory.recovered(Vec::new(), &mut out);
+    directory.recovered(Vec::new(), &[], &mut out);
     assert_eq!(
         directory.share(node(1)),
         None,
@@ -187,7 +187,7 @@ fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
     assert_eq!(desk.lookup(2, 1, Access::Read), [], "and so does who looks");
     assert_eq!(desk.say(0, ToDirectory::Invalidated { place: theirs }), []);
     assert_eq!(desk.out.rescues, [(page(1), theirs)]);
-    assert_eq!(desk.out.forgotten, []);
+    assert_eq!(desk.forgotten(), []);
     desk.out = Outbox::default();
     desk.directory.rescued(theirs, &mut desk.out);
     let heard = desk.heard();
@@ -198,7 +198,7 @@ fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
     };
     assert_eq!(heard[0], (0, flushed));
     assert!(matches!(heard[1], (2, ToNode::Fill { .. })), "{heard:?}");
-    assert_eq!(desk.out.forgotten, [node(1)], "its number may be another's");
+    assert_eq!(desk.forgotten(), [node(1)], "its number may be another's");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_page_that_the_store_refuses_for_ever_is_lost_and_those_who_live_hear_it_bef
     assert_eq!(desk.say(0, flush), [], "it waits");
     assert_eq!(desk.say(0, ToDirectory::Invalidated { place: theirs }), []);
     desk.out = Outbox::default();
-    desk.directory.unrescued(theirs, &mut desk.out);
+    desk.directory.unrescued(&[theirs], &mut desk.out);
     let died = ToNode::Died {
         node: node(1),
         first_frame: theirs.frame,
@@ -235,10 +235,10 @@ fn a_page_that_the_store_refuses_for_ever_is_lost_and_those_who_live_hear_it_bef
     assert_eq!(desk.out.lost, [page(1)]);
     assert_eq!(desk.out.discarded, [theirs.frame]);
     desk.say(0, ToDirectory::Forgotten { node: node(1) });
-    assert_eq!(desk.out.forgotten, []);
+    assert_eq!(desk.forgotten(), []);
     desk.say(2, ToDirectory::Forgotten { node: node(1) });
-    assert_eq!(desk.out.forgotten, [node(1)], "its number may be another's");
-    desk.directory.unrescued(theirs, &mut desk.out);
+    assert_eq!(desk.forgotten(), [node(1)], "its number may be another's");
+    desk.directory.unrescued(&[theirs], &mut desk.out);
     assert_eq!(desk.out.lost, [], "once");
 }
 
@@ -264,10 +264,76 @@ fn pages_of_several_dead_are_rescued_once_each_however_little_room_there_is() {
     };
     let unsaved = (0..4).map(|frame| (page(frame.into()), place(frame)));
     let mut out = Outbox::default();
-    directory.recovered(unsaved.collect(), &mut out);
+    directory.recovered(unsaved.collect(), &[], &mut out);
     let mut rescued: Vec<_> = out.rescues.iter().map(|(_, place)| place.frame).collect();
     rescued.sort_unstable();
     assert_eq!(rescued, [0, 1, 2, 3]);
     assert_eq!(directory.leaving, 0, "of the dead there is no room to come");
     assert_eq!(out.lost, []);
+}
+
+#[test]
+fn what_was_given_up_before_a_restart_is_told_again_until_all_have_heard() {
+    let config = Config {
+        budget_pages: 4,
+        free_low: 0,
+        free_high: 0,
+        placement: Placement::Pool,
+    };
+    let share = |number: u8, alive| Share {
+        node: node(number),
+        first_frame: u32::from(number) * 2,
+        frames: 2,
+        unpublished_pages: 0,
+        alive,
+    };
+    let shares = [share(0, true), share(1, false)];
+    let mut desk = Desk {
+        directory: Directory::recover(config, 2, &shares).expect("possible"),
+        out: Outbox::default(),
+    };
+    let rejoin = ToDirectory::Rejoin {
+        first_frame: 0,
+        frames: 2,
+    };
+    desk.say(0, rejoin);
+    desk.say(0, ToDirectory::HadAll {});
+    let place = Place {
+        frame: 3,
+        generation: 9,
+    };
+    let flush = ToDirectory::Flush {
+        page: page(5),
+        place,
+    };
+    assert_eq!(
+        desk.say(0, flush),
+        [],
+        "not before the frames were looked at"
+    );
+    desk.out = Outbox::default();
+    // Frame 1 is a living node's.
+    let given_up = [(page(5), 3), (page(6), 1)];
+    desk.directory
+        .recovered(Vec::new(), &given_up, &mut desk.out);
+    let died = ToNode::Died {
+        node: node(1),
+        first_frame: 3,
+        frames: 1,
+    };
+    let forget = ToNode::Forget { node: node(1) };
+    let flushed = ToNode::Flushed {
+        page: page(5),
+        place,
+        ok: true,
+    };
+    assert_eq!(desk.heard(), [(0, died), (0, forget), (0, flushed)]);
+    assert_eq!(desk.out.lost, [page(5)]);
+    assert_eq!(desk.forgotten(), []);
+    desk.say(0, ToDirectory::Forgotten { node: node(1) });
+    assert_eq!(
+        desk.out.forgotten,
+        [share(1, false)],
+        "its frames are clean again"
+    );
 }

@@ -1,0 +1,192 @@
+//! Which pool a tree had last: `.forebay/pool` in the source.
+//!
+//! A pool whose pages outlive its nodes may hold what the source has not, and no process that would say so. Another pool
+//! that is used meanwhile would have that written over what it has stored since, as soon as the first one's directory is
+//! started again. So the source names its pool, and neither is let in as long as the other, or it itself, holds anything
+//! of before.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+
+use super::Identity;
+use crate::keep;
+use crate::pool::{Nodes, Pool};
+
+const FIRST_LINE: &str = "forebay pagecache source 1";
+
+/// A pool, as a source remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    /// The boot of the machine: the memory of another one is gone.
+    boot: String,
+    device: u64,
+    inode: u64,
+    /// Whether its pages outlive its nodes.
+    outlives: bool,
+    path: PathBuf,
+}
+
+/// What a source is to remember.
+#[derive(Debug)]
+pub(crate) struct New {
+    path: PathBuf,
+    text: String,
+}
+
+impl New {
+    /// Has it remember that, once the pool's directory is the only one.
+    pub(crate) fn save(&self) -> Result<()> {
+        let new = self.path.with_extension("new");
+        let saved = fs::write(&new, &self.text).and_then(|()| fs::rename(&new, &self.path));
+        saved.context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+/// Whether the source may be this pool's, whose directory holds it ([`super::Claim`]), and what the source is to remember
+/// then; nothing if nothing can be made in it. `before` is what the pool remembers, and `outlives` whether its pages
+/// outlive its nodes.
+///
+/// # Errors
+/// `Busy` if the pool that the source had last holds what was not written back, or this one does and the source has had
+/// another since; or what the system says.
+pub(crate) fn check(
+    source: &Path,
+    pool: &Pool,
+    boot: &str,
+    before: &Nodes,
+    outlives: bool,
+) -> Result<Option<New>> {
+    if keep::make_top(source).is_err() {
+        // Who tries to make more there says so.
+        return Ok(None);
+    }
+    let path = source.join(keep::NAME).join("pool");
+    let identity = Identity::of(pool.path())?;
+    let ours = Record {
+        boot: boot.to_owned(),
+        device: identity.device,
+        inode: identity.inode,
+        outlives,
+        path: fs::canonicalize(pool.path())?,
+    };
+    let last = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        text => {
+            let text = text.context(|| format!("reading {}", path.display()))?;
+            Some(parse(&text).ok_or_else(|| {
+                let context = format!(
+                    "{}: it names no pool: remove it if no pool holds what was not written back to {}",
+                    path.display(),
+                    source.display()
+                );
+                Error::new(ErrorKind::Corrupt, context)
+            })?)
+        }
+    };
+    let another = |last: &&Record| {
+        last.boot == boot && (last.device, last.inode) != (ours.device, ours.inode)
+    };
+    if let Some(last) = last.as_ref().filter(another) {
+        check_last(source, last)?;
+        if outlives && let Some(page) = pool.unsaved(before.pages)? {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "pool {}: it holds page {} of {}, which was not written back before the pool {} was used there, and would go over what was written by that one: remove this pool, with what it holds",
+                    pool.path().display(),
+                    page.index,
+                    keep::unnamed(page.inode, source),
+                    last.path.display()
+                ),
+            ));
+        }
+    }
+    let text = render(&ours);
+    Ok(Some(New { path, text }))
+}
+
+/// Refuses to go on if the pool that the source had last holds something of it.
+fn check_last(source: &Path, last: &Record) -> Result<()> {
+    let there = Identity::of(&last.path);
+    let same = |there: &Identity| (there.device, there.inode) == (last.device, last.inode);
+    if !last.outlives || !there.is_ok_and(|there| same(&there)) {
+        return Ok(());
+    }
+    let pool = Pool::new(&last.path)?;
+    let Some(nodes) = pool.load()? else {
+        return Ok(());
+    };
+    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let of_source =
+        place(Path::new(&nodes.source)).is_ok_and(|at| place(source).is_ok_and(|this| this == at));
+    if of_source && let Some(page) = pool.unsaved(nodes.pages)? {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "source {}: the pool {} holds page {} of {}, which was not written back when its nodes ended: start a directory with that pool, its capacity ({} pages) and --placement pool, until it is ready and has written all back, or remove that pool, with what it holds",
+                source.display(),
+                last.path.display(),
+                page.index,
+                keep::unnamed(page.inode, source),
+                nodes.pages
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn render(record: &Record) -> String {
+    let Record {
+        boot,
+        device,
+        inode,
+        outlives,
+        path,
+    } = record;
+    let outlives = u8::from(*outlives);
+    format!(
+        "{FIRST_LINE}\n{boot} {device} {inode} {outlives}\n{}\nend\n",
+        path.display()
+    )
+}
+
+fn parse(text: &str) -> Option<Record> {
+    let rest = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?;
+    let (head, rest) = rest.split_once('\n')?;
+    let parts: Vec<&str> = head.split(' ').collect();
+    let [boot, device, inode, outlives] = parts[..] else {
+        return None;
+    };
+    Some(Record {
+        boot: boot.to_owned(),
+        device: device.parse().ok()?,
+        inode: inode.parse().ok()?,
+        outlives: outlives.parse::<u8>().ok()? != 0,
+        path: rest.strip_suffix("\nend\n")?.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_source_remembers_is_read_again_or_refused() {
+        let record = Record {
+            boot: "ab01".into(),
+            device: 7,
+            inode: u64::MAX,
+            outlives: true,
+            path: "/dev/shm/a pool".into(),
+        };
+        let text = render(&record);
+        assert_eq!(parse(&text), Some(record));
+        for end in 0..text.len() {
+            assert_eq!(parse(&text[..end]), None, "{end} bytes of it");
+        }
+    }
+}
