@@ -3,6 +3,7 @@
 use super::world::World;
 use super::{PAGE_BYTES, to_words};
 use crate::directory::Outbox;
+use crate::fault::Fault;
 use crate::message::{PageId, Place};
 use crate::node::Effect;
 use crate::store::Store;
@@ -157,7 +158,8 @@ impl World {
 
     /// Writes back a page that outlived its node, or fails to and tries again later, or gives it up.
     pub(super) fn rescue(&mut self, index: usize) -> Result<(), String> {
-        if self.fails() {
+        // A store that fails refuses these oftener than others: a page that is given up is rare.
+        if self.store_fails > 0 && self.rng.chance(1, 3) {
             if self.rng.chance(1, 2) {
                 let (_, place) = self.rescues.swap_remove(index);
                 if self.segment.is_dirty(place) {
@@ -166,7 +168,9 @@ impl World {
                     let mut out = Outbox::default();
                     self.directory.unrescued(&[place], &mut out);
                     self.deliver(out)?;
-                    if self.crashes_left > 0 && self.rng.chance(1, 2) {
+                    // A directory that is started anew tells what the one before did not.
+                    let told = self.fault != Some(Fault::UntoldUnrescued);
+                    if told && self.crashes_left > 0 && self.rng.chance(1, 2) {
                         // Before those who wrote the page have heard.
                         self.crashes_left -= 1;
                         self.crash();
