@@ -170,10 +170,14 @@ impl World {
                     self.deliver(out)?;
                     // A directory that is started anew tells what the one before did not.
                     let told = self.fault != Some(Fault::UntoldUnrescued);
-                    if told && self.crashes_left > 0 && self.rng.chance(1, 2) {
-                        // Before those who wrote the page have heard.
-                        self.crashes_left -= 1;
+                    let wanted = self.fault == Some(Fault::GivenUpForgotten);
+                    if told && (wanted || self.crashes_left > 0 && self.rng.chance(1, 2)) {
+                        // Before those who wrote the page have heard, and with what was on its way to them.
+                        self.crashes_left = self.crashes_left.saturating_sub(1);
                         self.crash();
+                        for peer in &mut self.peers {
+                            peer.down.clear();
+                        }
                     }
                     return Ok(());
                 }
