@@ -40,7 +40,7 @@ pub(super) fn by_file(pages: &[PageId], source: &Path, pool: &Pool) -> Vec<Strin
         indices.dedup();
         lines.push(match indices[..] {
             [index] => format!("page {index} of {name}"),
-            _ => format!("{} pages of {name} ({})", indices.len(), runs(&indices)),
+            _ => format!("{} pages of {name} ({})", indices.len(), runs(indices)),
         });
     }
     if files.len() > FILES_MAX {

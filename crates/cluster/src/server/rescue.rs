@@ -135,6 +135,9 @@ struct Unsaid {
     given_up: Vec<Place>,
 }
 
+/// A page to try, and since when the store refuses it, if it does.
+type Next = (PageId, Place, Option<Instant>);
+
 /// There is nobody any more who would say what is next.
 struct Ended;
 
@@ -158,12 +161,11 @@ impl Rescuer {
     }
 
     /// What is to be tried next, and since when it is refused; nothing after a pause.
-    #[allow(clippy::type_complexity)]
     fn next(
         &mut self,
         pages: &Receiver<(PageId, Place)>,
         turn: &mut usize,
-    ) -> std::result::Result<Option<(PageId, Place, Option<Instant>)>, Ended> {
+    ) -> std::result::Result<Option<Next>, Ended> {
         match pages.try_recv() {
             Ok((page, place)) => return Ok(Some((page, place, None))),
             Err(TryRecvError::Disconnected) => return Err(Ended),
