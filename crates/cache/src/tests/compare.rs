@@ -1,12 +1,15 @@
 //! After a crash what is only presumed to be dirty is compared with the backing device.
 
-use std::cell::{Cell, RefCell};
+mod notes;
+mod servers;
 
-use forebay_block::{Completion, DeviceInfo, Op, Request};
+use std::cell::Cell;
+
 use forebay_io::sim::{FaultPlan, OpClass};
 
 use super::*;
 use crate::plant::{Fault, plant};
+use servers::{Forgetful, Showing, WriteThrough};
 
 const BLOCK: u64 = 32 << 10;
 const GRANULE: u64 = 4096;
@@ -139,40 +142,6 @@ fn what_cannot_be_read_there_is_written_back() {
     assert!(found == expected, "it is as the cache had it");
 }
 
-/// A server that lost power before the first flush of this session: until then it shows what another session wrote and no flush
-/// covered, and from then on what was there before. Its client, who would send its own writes again, noticed nothing.
-struct Forgetful {
-    disk: SimDisk,
-    shown: RefCell<Option<(u64, u8)>>,
-    flushed: Rc<Cell<bool>>,
-}
-
-impl BlockDevice for Forgetful {
-    fn info(&self) -> DeviceInfo {
-        self.disk.info()
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        let (op, offset, buf) = (request.op, request.offset, request.buf.clone());
-        let io = self.disk.start(request);
-        if op == Op::Flush {
-            self.shown.take();
-            self.flushed.set(true);
-        }
-        let shown = *self.shown.borrow();
-        rt::spawn(async move {
-            let result = io.await;
-            if let (Op::Read, Some((at, byte)), Some(buf)) = (op, shown, buf)
-                && (offset..offset + buf.len() as u64).contains(&at)
-            {
-                buf.slice((at - offset) as usize..(at - offset + GRANULE) as usize)
-                    .fill(byte);
-            }
-            done.complete(result);
-        });
-    }
-}
-
 #[test]
 fn what_a_backing_device_may_still_lose_is_not_what_it_has() {
     const AT: u64 = 5 * BLOCK + GRANULE;
@@ -184,7 +153,7 @@ fn what_a_backing_device_may_still_lose_is_not_what_it_has() {
             move |disk| {
                 Rc::new(Forgetful {
                     disk,
-                    shown: RefCell::new(Some((AT, 2))),
+                    shown: Cell::new(Some((AT, 2))),
                     flushed,
                 }) as Rc<dyn BlockDevice>
             }
@@ -210,125 +179,6 @@ fn what_a_failed_flush_lost_is_written_again_however_it_looks() {
         assert_eq!(world.disks()[1].peek(AT, 1)[0], 2, "it can be read");
         world.crash_power(Keep::None);
         assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
-    }
-}
-
-/// A server that shows what it has lost, flushed or not, and will until it loses power itself.
-struct Showing {
-    disk: SimDisk,
-    shown: (u64, u8),
-}
-
-impl BlockDevice for Showing {
-    fn info(&self) -> DeviceInfo {
-        self.disk.info()
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        let (op, offset, buf) = (request.op, request.offset, request.buf.clone());
-        let (io, (at, byte)) = (self.disk.start(request), self.shown);
-        rt::spawn(async move {
-            let result = io.await;
-            if let (Op::Read, Some(buf)) = (op, buf)
-                && (offset..offset + buf.len() as u64).contains(&at)
-            {
-                buf.slice((at - offset) as usize..(at - offset + GRANULE) as usize)
-                    .fill(byte);
-            }
-            done.complete(result);
-        });
-    }
-}
-
-#[test]
-fn what_an_earlier_process_lost_is_written_again_however_it_looks() {
-    const AT: u64 = 6 * BLOCK + GRANULE;
-    let shows = |disk| {
-        Rc::new(Showing {
-            disk,
-            shown: (AT, 2),
-        }) as Rc<dyn BlockDevice>
-    };
-    for (fault, expected) in [(None, 2), (Some(Fault::ForgetFailure), 1)] {
-        let world = crashed(AT);
-        world.disks()[1].set_faults(FaultPlan {
-            fail_nth: Some((OpClass::Flush, 2)),
-            ..FaultPlan::default()
-        });
-        // Its flush fails, and then it loses power.
-        run(&world, async move |disks| {
-            plant(fault);
-            let options = CacheOptions::new([10; 16]);
-            let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
-            attach(&cache, &disks, Mode::WriteBack).await;
-            while cache.stats().write_back_errors == 0 {
-                rt::sleep(std::time::Duration::from_millis(1)).await;
-            }
-            plant(None);
-        });
-        world.crash_power(Keep::None);
-        recovered_in(11, &world, shows, None);
-        assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
-    }
-    for (fault, expected) in [(None, 2), (Some(Fault::CompareAfterProcessDeath), 1)] {
-        let world = killed(AT);
-        recovered_in(9, &world, shows, fault);
-        assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
-    }
-    // The one that wrote it again lost power before it had, and the death that it knew of is not forgotten.
-    let world = killed(AT);
-    run(&world, async |disks| {
-        let options = CacheOptions {
-            accept_journal_loss: true,
-            cleaning: Cleaning::Nop,
-            ..CacheOptions::new([9; 16])
-        };
-        let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
-        attach(&cache, &disks, Mode::WriteBack).await;
-    });
-    world.crash_power(Keep::None);
-    recovered_in(10, &world, shows, None);
-    assert_eq!(world.disks()[1].peek(AT, 1)[0], 2);
-}
-
-/// A write-through server: its first write to `at` fails, and from then on it shows what that was to write.
-struct WriteThrough {
-    disk: SimDisk,
-    at: u64,
-    shown: Cell<Option<u8>>,
-}
-
-impl BlockDevice for WriteThrough {
-    fn info(&self) -> DeviceInfo {
-        DeviceInfo {
-            volatile_cache: false,
-            ..self.disk.info()
-        }
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        let (op, offset, buf) = (request.op, request.offset, request.buf.clone());
-        let covers = |buf: &Buf| (offset..offset + buf.len() as u64).contains(&self.at);
-        if let (Op::Write { .. }, Some(buf), None) = (op, &buf, self.shown.get())
-            && covers(buf)
-        {
-            let mut byte = [0];
-            buf.copy_to((self.at - offset) as usize, &mut byte);
-            self.shown.set(Some(byte[0]));
-            return done.complete(Err(ErrorKind::Io.into()));
-        }
-        let io = self.disk.start(request);
-        let shown =
-            (self.shown.get()).filter(|_| op == Op::Read && buf.as_ref().is_some_and(covers));
-        let at = self.at;
-        rt::spawn(async move {
-            let result = io.await;
-            if let (Some(byte), Some(buf)) = (shown, buf) {
-                buf.slice((at - offset) as usize..(at - offset + GRANULE) as usize)
-                    .fill(byte);
-            }
-            done.complete(result);
-        });
     }
 }
 
@@ -473,39 +323,4 @@ fn blocks_of_any_size_are_compared_to_their_end() {
         assert!((2048..=4 * 8192).contains(&written), "{sizes:?}: {written}");
         assert!(stats.recovery.same_bytes > VOLUME_BYTES - 5 * 8192);
     }
-}
-
-/// The note of a failure goes when all that it may concern has been written again, and comparisons are made again.
-#[test]
-fn the_note_of_a_failure_goes_when_nothing_is_left_of_it() {
-    const AT: u64 = 4 * BLOCK + GRANULE;
-    let world = killed(AT);
-    let noted = async |disks: &[SimDisk]| {
-        let superblock = forebay_metadata::superblock::Superblock::read(&disks[0]).await;
-        superblock.expect("sound").volumes[0].may_show_lost
-    };
-    run(&world, async move |disks| {
-        let options = CacheOptions {
-            accept_journal_loss: true,
-            ..CacheOptions::new([9; 16])
-        };
-        let (cache, _) = (Cache::open(devices(&disks), options).await).expect("opens");
-        let volume = attach(&cache, &disks, Mode::WriteBack).await;
-        assert!(noted(&disks).await, "the process before it died");
-        while cache.stats().dirty_blocks > 0 {
-            rt::sleep(std::time::Duration::from_millis(100)).await;
-        }
-        assert_eq!(cache.stats().recovery.compared_bytes, 0);
-        rt::sleep(std::time::Duration::from_secs(60)).await;
-        assert!(!noted(&disks).await);
-        cache.set_cleaning(Cleaning::Nop);
-        write(&volume, AT, 3).await;
-        volume.flush().await.expect("flushes");
-    });
-    world.crash_power(Keep::None);
-    let stats = recovered(&world, itself, None);
-    // Its record may have been written behind the last write, and then calls that dirty.
-    assert!(stats.recovery.compared_bytes >= BLOCKS * BLOCK - GRANULE);
-    assert_eq!(stats.write_back_bytes, GRANULE);
-    assert_eq!(world.disks()[1].peek(AT, 1)[0], 3);
 }
