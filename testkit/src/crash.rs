@@ -8,7 +8,7 @@ use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Stop};
 
 use crate::case::Case;
 use crate::machine::{Crash, End, Life, Machine};
-use crate::outcome::{choices, draw_crash, draw_failure};
+use crate::outcome::{choices, draw_crash, draw_failure, draw_spell};
 use crate::stack::Stack;
 use crate::workload::{Mix, Plan};
 
@@ -325,6 +325,8 @@ impl<S: Stack> Target<S> {
 
     fn random_lives(&self, seed: u64) -> Result<Report, String> {
         let rng = Rng::labelled(seed, 11);
+        // Drawn apart, so that other stacks' seeds stay what they are.
+        let (ailing, spells) = (self.stack.ailing(), Rng::labelled(seed, 12));
         let mut machine = Machine::new(&self.stack, rng.draw())?;
         let mut report = Report::default();
         let mut down = false;
@@ -336,7 +338,11 @@ impl<S: Stack> Target<S> {
                 2 => Some(Stop::AfterIo(1 + rng.below(within_io))),
                 _ => Some(Stop::BeforeIo(1 + rng.below(within_io))),
             });
-            let failing = (self.failing && rng.chance(1, 4)).then(|| draw_failure(&machine, &rng));
+            let mut failing =
+                (self.failing && rng.chance(1, 4)).then(|| draw_failure(&machine, &rng));
+            if failing.is_none() && !ailing.is_empty() && spells.chance(1, 2) {
+                failing = Some(draw_spell(&machine, ailing.clone(), &spells));
+            }
             let life = Life {
                 // Clients that live on do not read everything first.
                 verify: round > 0 && rng.chance(1, 2),
@@ -350,19 +356,21 @@ impl<S: Stack> Target<S> {
             report.points += 1;
             let mut crash =
                 (end != End::Finished || rng.chance(3, 4)).then(|| draw_crash(&machine, &rng));
+            let mut power_only = false;
             if let Some((disk, class)) = failing {
                 let device = &machine.world.disks()[disk];
                 device.set_faults(FaultPlan::default());
                 // What a failed flush lost may still show until power is lost, and a new process
-                // cannot know: power goes at once.
-                if class == OpClass::Flush && !matches!(crash, Some(Crash::Power(_))) {
+                // cannot know: power goes at once. So it is with a client's write that failed in a spell.
+                power_only = class == OpClass::Flush || machine.model().may_show_failed();
+                machine.model().set_spell(false);
+                if power_only && !matches!(crash, Some(Crash::Power(_))) {
                     crash = Some(Crash::Power(Keep::Random(rng.draw())));
                 }
             }
             down = crash.is_some();
             if let Some(crash) = crash {
                 if self.forks {
-                    let power_only = matches!(failing, Some((_, OpClass::Flush)));
                     report.crashes += self.fork_crash(&machine, &rng, power_only)?;
                 }
                 machine.crash(crash);

@@ -1,6 +1,8 @@
 //! Which crash, and which failure: what the drivers try and draw.
 
-use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Trouble};
+use std::ops::Range;
+
+use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Spell, Trouble};
 
 use crate::crash::Depth;
 use crate::machine::{Crash, Machine};
@@ -61,6 +63,32 @@ pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize,
         fail_nth: Some((class, 1 + rng.below([4, 30][rng.index(2)]))),
         ..FaultPlan::default()
     });
+    (disk, class)
+}
+
+/// Has the writes of a device that may ail fail for a while in the next life. Returns as [`draw_failure`], a write where flushes
+/// do not fail.
+pub(crate) fn draw_spell<S: Stack>(
+    machine: &Machine<S>,
+    ailing: Range<usize>,
+    rng: &Rng,
+) -> (usize, OpClass) {
+    let disk = ailing.start + rng.index(ailing.len());
+    let from = 1 + rng.below([4, 30, 100][rng.index(3)]);
+    let flushes = rng.chance(1, 4);
+    machine.world.disks()[disk].set_faults(FaultPlan {
+        spell: Some(Spell {
+            changes: from..from + 1 + rng.below([2, 10, 40][rng.index(3)]),
+            flushes,
+        }),
+        ..FaultPlan::default()
+    });
+    machine.model().set_spell(true);
+    let class = if flushes {
+        OpClass::Flush
+    } else {
+        OpClass::Write
+    };
     (disk, class)
 }
 

@@ -1,6 +1,7 @@
 //! What a test says about the stack under test.
 
 use std::future::Future;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,6 +58,12 @@ pub trait Stack: 'static {
 
     /// What an acknowledgement promises against power loss.
     fn promise(&self) -> Promise;
+
+    /// Devices of the [`World`], by index, whose writes fail for a while in some random lives: such of which the stack keeps what it
+    /// has acknowledged elsewhere, or tells its clients of the failure. None, unless it says so.
+    fn ailing(&self) -> Range<usize> {
+        0..0
+    }
 
     /// Makes fresh devices ready. Runs once, without a crash.
     fn format(&self, process: &Process) -> impl Future<Output = Result<()>>;

@@ -19,6 +19,8 @@ enum State {
     Maybe,
     /// As `Maybe`, but its client was told that it failed: even if read, it may go with the process.
     Failed,
+    /// The same, on a device that shows until power is lost what it failed to write, whatever is flushed.
+    Shown,
 }
 
 /// What one write, write-zeroes or discard does to the sector.
@@ -45,6 +47,8 @@ pub(super) enum Ending {
     Discarded,
     /// With an error.
     Failed,
+    /// With an error, in a spell.
+    FailedInSpell,
 }
 
 /// Something that has not happened.
@@ -101,6 +105,12 @@ impl History {
 
     pub(super) const fn is_settled(&self) -> bool {
         self.versions.len() == 1 && self.damage.is_none()
+    }
+
+    /// A client was told that a write failed, which may be read until power is lost.
+    pub(super) fn may_be_shown(&self) -> bool {
+        let mut versions = self.versions.iter();
+        versions.any(|version| version.state == State::Shown)
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
@@ -170,6 +180,7 @@ impl History {
                     Ending::Done => State::Certain,
                     Ending::Discarded => State::Maybe,
                     Ending::Failed => State::Failed,
+                    Ending::FailedInSpell => State::Shown,
                 };
                 version.promised = how == Ending::Done && promised;
             }
@@ -185,7 +196,8 @@ impl History {
             self.damage = None;
         }
         for version in &mut self.versions {
-            let effective = version.state == State::Certain || version.read_at < flush_submitted;
+            let was_read = version.state != State::Shown && version.read_at < flush_submitted;
+            let effective = version.state == State::Certain || was_read;
             if version.ended < flush_submitted && effective {
                 version.promised = true;
             }
@@ -349,6 +361,7 @@ impl History {
                 (State::Certain, at) => format!("acknowledged {at}"),
                 (State::Maybe, at) => format!("uncertain since {at}"),
                 (State::Failed, at) => format!("failed {at}"),
+                (State::Shown, at) => format!("failed in a spell {at}"),
             };
             out.push_str(&format!(
                 "\n    {} {name}: submitted {}, {ended}{}{}",

@@ -11,6 +11,8 @@
 //!   acknowledgement.
 //! - A failed write or a discard has happened or has not, for good (a failed write that was read may
 //!   still go with the process). A failed FLUSH promises nothing.
+//! - A write that failed in a spell ([`Model::set_spell`]) has happened or has not until power is lost: until then what was
+//!   read stays, but no FLUSH promises it. Of what was acknowledged it takes nothing away.
 //! - Once read, the outcome of a crash or of a discard stays, and the next FLUSH promises it.
 
 mod history;
@@ -77,6 +79,8 @@ pub struct Model {
     reads: Vec<u64>,
     /// Dirty data that rotted, and that nobody has rewritten.
     rot: Vec<Rot>,
+    /// A device may show what it failed to write.
+    in_spell: bool,
 }
 
 impl Model {
@@ -91,7 +95,21 @@ impl Model {
             number: 0,
             reads: Vec::new(),
             rot: Vec::new(),
+            in_spell: false,
         }
+    }
+
+    /// Whether a device may from now on show until power is lost what it fails to write.
+    pub const fn set_spell(&mut self, in_spell: bool) {
+        self.in_spell = in_spell;
+    }
+
+    /// Whether a device may show until power is lost what a client was told has failed, or was not told of in a spell.
+    #[must_use]
+    pub fn may_show_failed(&self) -> bool {
+        let is_doubtful =
+            |history: &History| history.may_be_shown() || self.in_spell && history.is_in_flight();
+        self.volumes.iter().flatten().any(is_doubtful)
     }
 
     /// Number of volumes.
@@ -193,10 +211,10 @@ impl Model {
             }
             Op::Write { fua } | Op::WriteZeroes { fua, .. } => {
                 let promised = fua || self.promise == Promise::Sync;
-                let how = if result.is_ok() {
-                    Ending::Done
-                } else {
-                    Ending::Failed
+                let how = match result {
+                    Ok(()) => Ending::Done,
+                    Err(_) if self.in_spell => Ending::FailedInSpell,
+                    Err(_) => Ending::Failed,
                 };
                 for history in &mut self.volumes[ticket.volume][range.clone()] {
                     history.end(ticket.number, how, promised, now);
@@ -206,8 +224,12 @@ impl Model {
                 }
             }
             Op::Discard => {
+                let how = match result {
+                    Err(_) if self.in_spell => Ending::FailedInSpell,
+                    _ => Ending::Discarded,
+                };
                 for history in &mut self.volumes[ticket.volume][range] {
-                    history.end(ticket.number, Ending::Discarded, false, now);
+                    history.end(ticket.number, how, false, now);
                 }
             }
         }

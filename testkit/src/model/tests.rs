@@ -186,6 +186,37 @@ fn a_failed_write_happened_or_not() {
 }
 
 #[test]
+fn what_failed_in_a_spell_stays_read_until_power_is_lost_and_no_flush_promises_it() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    bench.model.set_spell(true);
+    let second = bench.begin(WRITE);
+    bench.fail(&second);
+    assert!(bench.model.may_show_failed());
+    let all = [0, first, second.number];
+    assert_eq!(bench.may(&all), [false, true, true]);
+    assert!(bench.reads(second.number));
+    assert_eq!(bench.may(&all), [false, false, true], "stays read");
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert!(!bench.model.may_show_failed());
+    assert_eq!(
+        bench.may(&all),
+        [false, true, true],
+        "the first is promised"
+    );
+    let mut copy = Bench {
+        model: bench.model.clone(),
+    };
+    assert!(copy.reads(first));
+    assert_eq!(copy.may(&all), [false, true, false]);
+    assert!(bench.reads(second.number));
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&all), [false, false, true]);
+}
+
+#[test]
 fn a_discard_is_old_or_zero_and_stays_so() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(FUA);

@@ -8,58 +8,13 @@ use forebay_block::{
     BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Op, Persistence, Request, Result,
 };
 
+use super::faults::{Fails, FaultPlan, OpClass, Trouble};
 use super::media::{Data, Media, Part};
 use super::rng::Rng;
 use super::store::IntegerMap;
 use super::world::Shared;
 use crate::rt;
 use crate::sync::WaitList;
-
-/// Kinds of operations that faults are counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OpClass {
-    /// Reads.
-    Read,
-    /// Writes and write-zeroes.
-    Write,
-    /// Flushes.
-    Flush,
-    /// Discards.
-    Discard,
-}
-
-impl OpClass {
-    const fn of(op: Op) -> Self {
-        match op {
-            Op::Read => Self::Read,
-            Op::Write { .. } | Op::WriteZeroes { .. } => Self::Write,
-            Op::Flush => Self::Flush,
-            Op::Discard => Self::Discard,
-        }
-    }
-}
-
-/// What becomes of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Trouble {
-    /// Nothing that it is asked ends, for so many microseconds.
-    Stalls(u64),
-    /// It is gone: whatever it is asked fails.
-    Vanishes,
-}
-
-/// What goes wrong on one device.
-#[derive(Clone, Debug, Default)]
-pub struct FaultPlan {
-    /// The n-th operation of a kind fails, counted from one since the plan was set.
-    pub fail_nth: Option<(OpClass, u64)>,
-    /// After a failed flush readers no longer see what it lost; else they see it until power is lost.
-    pub lose_at_failed_flush: bool,
-    /// What becomes of it with its n-th operation, of any kind, counted from one since the plan was set.
-    pub from_nth: Option<(u64, Trouble)>,
-    /// Reads that touch this range fail: a medium error.
-    pub bad_range: Option<std::ops::Range<u64>>,
-}
 
 /// What a simulated device is like.
 #[derive(Clone, Debug)]
@@ -139,7 +94,7 @@ struct InFlight {
     request: Request,
     done: Completion,
     step: Step,
-    fails: bool,
+    fails: Fails,
 }
 
 pub(super) struct Inner {
@@ -326,18 +281,16 @@ impl Inner {
         self.counters.set(counters);
     }
 
-    fn fails(self: &Rc<Self>, request: &Request) -> bool {
+    fn fails(self: &Rc<Self>, request: &Request) -> Fails {
         let class = OpClass::of(request.op);
         let mut seen = self.seen.get();
         seen[class as usize] += 1;
         self.seen.set(seen);
         self.meet_trouble(seen.iter().sum());
-        let faults = self.faults.borrow();
-        let bad = class == OpClass::Read
-            && faults.bad_range.as_ref().is_some_and(|bad| {
-                request.offset < bad.end && bad.start < request.offset + request.len
-            });
-        self.gone.get() || bad || faults.fail_nth == Some((class, seen[class as usize]))
+        match self.gone.get() {
+            true => Fails::Once,
+            false => self.faults.borrow().meet(request, seen),
+        }
     }
 
     /// What becomes of the device with this operation.
@@ -398,25 +351,25 @@ impl Inner {
         let mut media = self.media.borrow_mut();
         match operation.step {
             Step::Read => {
-                if !operation.fails {
+                if operation.fails == Fails::No {
                     let buf = operation.request.buf.as_ref();
                     media.read(operation.request.offset, buf.expect("a read has a buffer"));
                 }
             }
             Step::Write(id) => {
                 media.apply(id, Part::All, &self.rng);
-                if operation.fails {
-                    media.fail(id);
-                } else {
-                    media.acknowledge(id);
+                match operation.fails {
+                    Fails::No => media.acknowledge(id),
+                    Fails::Once => media.fail(id),
+                    Fails::InSpell => media.fail_and_show(id, &self.rng),
                 }
             }
-            Step::Flush(at) if operation.fails => {
+            Step::Flush(at) if operation.fails != Fails::No => {
                 media.fail_flush(at, self.faults.borrow().lose_at_failed_flush, &self.rng);
             }
             Step::Flush(at) => media.finish_flush(at),
         }
-        if operation.fails {
+        if operation.fails != Fails::No {
             let context = format!(
                 "{}: injected failure of {:?} at {}",
                 self.info.name, operation.request.op, operation.request.offset
@@ -463,11 +416,12 @@ impl BlockDevice for SimDisk {
         }
         let id = inner.shared.next_id();
         let fails = inner.fails(&request);
-        inner.count(&request, fails);
+        let is_to_fail = fails != Fails::No;
+        inner.count(&request, is_to_fail);
         inner
             .shared
-            .trace(&inner.info.name, "submit", &request, fails);
-        let step = inner.arrive(&request, id, fails);
+            .trace(&inner.info.name, "submit", &request, is_to_fail);
+        let step = inner.arrive(&request, id, is_to_fail);
         let operation = InFlight {
             request,
             done,

@@ -160,6 +160,15 @@ impl Media {
         }
     }
 
+    /// As [`Media::fail`], but what took effect is durable now, or is shown to readers and never will be.
+    pub(super) fn fail_and_show(&mut self, id: u64, rng: &Rng) {
+        let index = self.find(id);
+        let density = Part::Some([0, 0, 4, 8][rng.index(4)]);
+        self.persist(index, density, rng);
+        self.pending.remove(index);
+        self.forget_times();
+    }
+
     /// A flush arrives; the returned time names it.
     pub(super) fn submit_flush(&mut self) -> u64 {
         let now = self.tick();

@@ -26,6 +26,10 @@
 //!   failed read leaves garbage in the buffer. After a failed flush some of what it covered is
 //!   durable; the rest is never covered by a later flush: readers see it until power is lost, or (with
 //!   `lose_at_failed_flush`) it is gone at once. A rewrite starts afresh.
+//! - **Spells** ([`Spell`]). For a while whatever changes the device fails; its flushes, too, or not. Each logical block of a
+//!   write that fails then is old or new, as above, and what is new can be read until power is lost, whatever is flushed
+//!   meanwhile: it is durable from the failure on, or no flush ever makes it so, with or without a volatile cache. A rewrite
+//!   starts afresh. (A write that was in flight when its process died told nobody that it failed, and is as any other.)
 //! - **Trouble** ([`Trouble`]). A device that stalls ends nothing for a while, and then all of it, in any order, whatever was
 //!   sent to it since. One that vanishes fails whatever it is asked, as above.
 //! - **Discard** leaves each logical block old or zero, decided once. It is a write in every other
@@ -50,6 +54,7 @@
 
 mod cut;
 mod disk;
+mod faults;
 mod inline;
 mod media;
 mod pmem;
@@ -57,7 +62,8 @@ mod rng;
 mod store;
 mod world;
 
-pub use disk::{Counters, DiskConfig, FaultPlan, OpClass, SimDisk, Trouble};
+pub use disk::{Counters, DiskConfig, SimDisk};
+pub use faults::{FaultPlan, OpClass, Spell, Trouble};
 pub use pmem::{PmemCounts, PmemSite, PmemStep, SimPmem, Survival};
 pub use rng::Rng;
 pub use world::{Keep, Outcome, Stop, Stopper, World};

@@ -324,3 +324,67 @@ fn a_crash_drops_layers_in_any_order() {
     };
     assert!(matches!(deadlock, Outcome::Deadlock(_)));
 }
+
+#[test]
+fn what_a_spell_fails_can_be_read_until_power_is_lost_and_no_flush_covers_it() {
+    let mut durable = [0, 0];
+    for seed in 0..200 {
+        let (world, disk) = one_disk(seed, |config| config.volatile_cache = seed % 2 == 0);
+        let device = disk.clone();
+        disk.set_faults(FaultPlan {
+            spell: Some(Spell {
+                changes: 2..4,
+                flushes: false,
+            }),
+            ..FaultPlan::default()
+        });
+        let shown = finish(&world, async move {
+            device.write(0, filled(1, 4096)).await.unwrap();
+            for _ in 0..2 {
+                device.write(0, filled(2, 4096)).await.unwrap_err();
+            }
+            device.flush().await.unwrap();
+            let shown = device.peek(0, 4096);
+            device.flush().await.unwrap();
+            assert_eq!(device.peek(0, 4096), shown, "a flush changes nothing");
+            shown
+        });
+        world.crash_process(seed);
+        assert_eq!(disk.peek(0, 4096), shown, "nor does process death");
+        world.crash_power(Keep::All);
+        let kept = disk.peek(0, 4096);
+        for (kept, shown) in kept.chunks(512).zip(shown.chunks(512)) {
+            assert!(kept == [1; 512] || kept == [2; 512] && shown == [2; 512]);
+            if shown == [2; 512] {
+                durable[usize::from(kept[0]) - 1] += 1;
+            }
+        }
+    }
+    assert!(durable.iter().all(|&blocks| blocks > 100), "{durable:?}");
+}
+
+#[test]
+fn what_is_written_behind_a_spell_is_as_durable_as_ever() {
+    for (seed, flushes) in (0..100).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let (world, disk) = one_disk(seed, |config| config.volatile_cache = seed % 2 == 0);
+        let (device, spell) = (
+            disk.clone(),
+            Spell {
+                changes: 1..3,
+                flushes,
+            },
+        );
+        disk.set_faults(FaultPlan {
+            spell: Some(spell),
+            ..FaultPlan::default()
+        });
+        finish(&world, async move {
+            device.write(0, filled(1, 4096)).await.unwrap_err();
+            assert_eq!(device.flush().await.is_err(), flushes);
+            device.write(0, filled(2, 4096)).await.unwrap();
+            device.flush().await.unwrap();
+        });
+        world.crash_power(Keep::None);
+        assert_eq!(disk.peek(0, 4096), vec![2; 4096], "seed {seed}");
+    }
+}
