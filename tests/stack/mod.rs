@@ -7,6 +7,7 @@ mod rot;
 mod setup;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -117,6 +118,26 @@ pub(crate) struct OpenCache {
     lost: Vec<LostRange>,
 }
 
+thread_local! {
+    static SENT_ROUND: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Writes that found no room in this thread's caches and that measured admission sent round them.
+#[allow(dead_code, reason = "not every test counts them")]
+pub(crate) fn sent_round() -> u64 {
+    SENT_ROUND.get()
+}
+
+impl Drop for OpenCache {
+    fn drop(&mut self) {
+        if let Some(Ok(cache)) = self.cache.now() {
+            let volumes = cache.stats().volumes;
+            let sent: u64 = volumes.iter().map(|volume| volume.sent_round).sum();
+            SENT_ROUND.set(SENT_ROUND.get() + sent);
+        }
+    }
+}
+
 fn name(volume: usize) -> String {
     format!("v{volume}")
 }
@@ -185,6 +206,17 @@ impl Stack for CacheStack {
         match self.setup.durability {
             Durability::Sync => Promised::Sync,
             Durability::Flush => Promised::Flush,
+        }
+    }
+
+    fn ailing(&self) -> Range<usize> {
+        let first = match self.details.metadata {
+            Metadata::Beside | Metadata::Memory => 1,
+            Metadata::Disk => 2,
+        };
+        match self.setup.is_ailing() {
+            true => first..first + VOLUMES,
+            false => 0..0,
         }
     }
 

@@ -70,6 +70,8 @@ impl Engine {
             true => Way::Cache,
             false => {
                 let way = volume.measured.borrow_mut().way(bytes);
+                let is_sent = way == Way::Around;
+                volume.counters.sent_round.add(u64::from(is_sent));
                 self.keep_dirty();
                 way
             }

@@ -6,6 +6,7 @@
 //! the loss is told (`lost`).
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Op, Request, Result};
@@ -13,6 +14,9 @@ use forebay_io::sync::Semaphore;
 use forebay_metadata::order::{self, Ordered, Part, Site};
 
 use crate::plant::{Fault, planted};
+
+/// Ranges of failed writes that are kept apart; with one more they count as one.
+const MANY_RANGES: usize = 256;
 
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
@@ -34,6 +38,8 @@ pub(crate) struct Backing {
     given_up: Cell<bool>,
     /// A write or a flush failed: what it was to write may be read all the same, until the device loses power.
     failed_once: Cell<bool>,
+    /// Where clients' writes failed: what can be read there now may be gone with the device's power, whatever is flushed meanwhile.
+    doubtful: RefCell<Vec<Range<u64>>>,
     /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
     to_be_noted: Cell<bool>,
     /// One flush at a time: of two, the one that is told of lost data may be answered last.
@@ -74,6 +80,7 @@ impl Backing {
             session: Cell::new(0),
             given_up: Cell::new(false),
             failed_once: Cell::new(false),
+            doubtful: RefCell::default(),
             to_be_noted: Cell::new(false),
             flushing: Semaphore::new(1),
             failed: RefCell::new(None),
@@ -132,6 +139,24 @@ impl Backing {
         !self.failed_once.get() || planted(Fault::CompareBehindFailure)
     }
 
+    fn doubt(&self, range: Range<u64>) {
+        let mut doubtful = self.doubtful.borrow_mut();
+        if doubtful.len() < MANY_RANGES {
+            return doubtful.push(range);
+        }
+        let start = doubtful.iter().map(|other| other.start).min();
+        let end = doubtful.iter().map(|other| other.end).max();
+        let (start, end) = (start.unwrap_or(0), end.unwrap_or(0));
+        doubtful.clear();
+        doubtful.push(start.min(range.start)..end.max(range.end));
+    }
+
+    /// Whether a client's write failed in this range, so that what can be read there need not be what a power loss leaves.
+    pub(crate) fn is_doubtful(&self, range: &Range<u64>) -> bool {
+        let touches = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        self.doubtful.borrow().iter().any(touches) && !planted(Fault::ClaimBehindFailure)
+    }
+
     /// Whether the next process is to be told of a failed flush. Told once.
     pub(crate) const fn take_note(&self) -> bool {
         self.to_be_noted.replace(false)
@@ -181,6 +206,7 @@ impl Backing {
         if self.given_up.get() {
             return Err(ErrorKind::ShuttingDown.into());
         }
+        let range = request.offset..request.offset + request.len;
         let fua = durable && self.volatile && self.fua;
         match &mut request.op {
             Op::Write { fua: flag } | Op::WriteZeroes { fua: flag, .. } => {
@@ -219,8 +245,12 @@ impl Backing {
             count_client(clients_started);
             count_client(clients_completed);
         }
-        self.failed_once
-            .set(self.failed_once.get() || result.is_err());
+        if result.is_err() && by_client {
+            self.doubt(range);
+        }
+        if result.is_err() && !planted(Fault::ForgetFailedWrite) {
+            self.failed_once.set(true);
+        }
         result?;
         if durable && !by_itself && !Site::here().lacks(Part::Step) {
             self.flush().await?;

@@ -166,21 +166,29 @@ impl Engine {
     /// Logs what a slot holds now.
     ///
     /// Clean granules claim that the backing device holds the same; while writes to it wait for a
-    /// flush, that is not durably so, and they are left out until it is.
+    /// flush, that is not durably so, and they are left out until it is. Where a client's write failed they are
+    /// left out for as long as the volume is attached: what such a device shows no flush need make durable.
     pub(crate) fn log_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(LIVE) {
             return;
         }
-        let volume = entry.key.volume();
-        let unflushed = !planted(Fault::ClaimBeforeFlush)
-            && self
-                .volume_by_id(volume)
-                .is_some_and(|v| v.backing.unflushed());
-        let valid = if unflushed { entry.dirty } else { entry.valid };
+        let attached = self.volume_by_id(entry.key.volume());
+        let backing = attached.as_ref().map(|volume| &volume.backing);
+        let unflushed =
+            !planted(Fault::ClaimBeforeFlush) && backing.is_some_and(|backing| backing.unflushed());
+        let start = self.geometry.backing_offset(entry.block(), 0);
+        let place = start..start + self.geometry.block_bytes(entry.class);
+        let doubtful = backing.is_some_and(|backing| backing.is_doubtful(&place));
+        let valid = match unflushed || doubtful {
+            true => entry.dirty,
+            false => entry.valid,
+        };
         if valid != entry.valid && !entry.has(DEFERRED) {
             self.map.borrow_mut().add_flags(slot, DEFERRED);
-            self.defer(slot);
+            if !doubtful {
+                self.defer(slot);
+            }
         }
         if valid == 0 && !entry.has(TRACED) {
             // There is no record that could be older.

@@ -262,6 +262,7 @@ impl Cache {
                         bypassed_reads: counters.bypassed_reads.get(),
                         bypassed_writes: counters.bypassed_writes.get(),
                         split_reads: counters.split_reads.get(),
+                        sent_round: counters.sent_round.get(),
                         loss: volume.backing.loss(),
                         diverged: volume.has_diverged(),
                     }

@@ -12,6 +12,8 @@ pub enum Fault {
     ForgetDiscard,
     /// Rule 5: clean copies are recorded while the backing device has not flushed what they claim.
     ClaimBeforeFlush,
+    /// Rule 5: and where a client's write failed, and may be shown all the same.
+    ClaimBehindFailure,
     /// Rule 9: a flush of a backing device that failed is tried again, and believed.
     RetryFailedFlush,
     /// Checksums: what goes the short way is not verified.
@@ -26,6 +28,8 @@ pub enum Fault {
     CompareUnflushed,
     /// Rule 9: and so does what can be read behind a flush or a write that failed,
     CompareBehindFailure,
+    /// or behind a write alone,
+    ForgetFailedWrite,
     /// in an earlier process, too,
     ForgetFailure,
     /// or in one of this boot that died and told nobody.

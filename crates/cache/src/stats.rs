@@ -47,6 +47,7 @@ pub(crate) struct VolumeCounters {
     pub(crate) bypassed_reads: Counter,
     pub(crate) bypassed_writes: Counter,
     pub(crate) split_reads: Counter,
+    pub(crate) sent_round: Counter,
 }
 
 impl VolumeCounters {
@@ -137,6 +138,8 @@ pub struct VolumeStats {
     pub bypassed_writes: u64,
     /// Of the read hits, clean ones that were read from the backing device, since it answers sooner.
     pub split_reads: u64,
+    /// Writes that found no room, and that measured admission sent round the cache.
+    pub sent_round: u64,
     /// Why what clients wrote to the backing device may be lost, if so.
     pub loss: Option<String>,
     /// Whether it is written without the cache, which has failed.
