@@ -81,6 +81,7 @@ async fn in_order(stack: Rc<CacheStack>, process: Process) -> Result<(), String>
     let found = found.map_err(|error| format!("inspect: {}", error.report()))?;
     let mut wrong = found.problems;
     wrong.retain(|problem| !problem.contains("are dirty and corrupt"));
+    wrong.extend(found.journal_problem);
     wrong.extend(found.spare_damage);
     let data = verify(&devices, &options).await;
     let data = data.map_err(|error| format!("verify: {}", error.report()))?;

@@ -143,6 +143,8 @@ pub struct Inspection {
     pub unreadable_units: u64,
     /// What is wrong with the map, in words; empty if it is sound.
     pub problems: Vec<String>,
+    /// What is wrong with the process journal, in words: until somebody decides, no start and no repair goes on without it.
+    pub journal_problem: Option<String>,
     /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is mended.
     pub spare_damage: Vec<String>,
     /// The volumes that it knows.
@@ -187,9 +189,7 @@ pub async fn inspect(
         (None, tracking) => tracking == DirtyTracking::None,
     };
     let mut inspection = describe(&superblock, &replayed, &blocks, overwritten);
-    inspection
-        .problems
-        .extend(journal_trouble(&replayed, journal.as_ref(), boot_id));
+    inspection.journal_problem = journal_trouble(&replayed, journal.as_ref(), boot_id);
     if journal.is_some_and(|journal| journal.poisoned) {
         inspection.problems.push(
             "a flush of the cache device failed before: the next start names what was acknowledged since the last good one as lost".to_owned(),
@@ -315,6 +315,7 @@ fn describe(
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,
         problems,
+        journal_problem: None,
         spare_damage: Vec::new(),
         volumes,
     }
@@ -390,10 +391,25 @@ fn check_block(data: &dyn BlockDevice) -> Result<()> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{}: logical blocks of {} bytes; a cache needs 4096 or less",
+            "{}: logical blocks of {} bytes, and a cache needs 4096 or less: use a device that has them",
             info.name, info.logical_block_bytes
         ),
     ))
+}
+
+/// The device for a cache's data has no superblock that can be read.
+fn no_data_device(error: Error, name: &str) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{name} holds no cache, and the metadata beside it is that of one whose data it is to hold: check which devices are named, and put the right one back, or a copy of it"
+            ),
+        ),
+        _ => error.context(format!(
+            "whether {name} is the data device of this cache cannot be told: put a copy of it back; if there is none, make a new cache with `forebay format --force --discard-dirty`: what was acknowledged and not yet written back IS LOST THEN"
+        )),
+    }
 }
 
 /// Checks that the devices belong together and that the data fits.
@@ -403,21 +419,22 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
     match (&devices.metadata, superblock.role) {
         (None, Role::Whole) => {}
         (Some(_), Role::Metadata) => {
-            let other = Superblock::read(devices.data.as_ref()).await?;
+            let other = Superblock::read(devices.data.as_ref()).await;
+            let other = other.map_err(|error| no_data_device(error, &data_name))?;
             if other.uuid != superblock.uuid || other.role != Role::Data {
                 return wrong(format!(
-                    "{data_name} is not the data device of this cache: check the device names"
+                    "{data_name} is not the data device of this cache: check which devices are named, and put the right one back"
                 ));
             }
         }
         (None, Role::Data) => {
             return wrong(format!(
-                "{data_name} holds data only: name the cache's metadata device too"
+                "{data_name} holds data only: name the cache's metadata device too (`metadata` in [cache], or --metadata)"
             ));
         }
         _ => {
             return wrong(format!(
-                "the devices are given in the wrong roles: {data_name} and its metadata device do not match what is on them"
+                "the devices are given in the wrong roles: {data_name} and its metadata device do not match what is on them; exchange them, or leave out the metadata device where one device holds all"
             ));
         }
     }
@@ -426,7 +443,7 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
         + u64::from(superblock.slots) * u64::from(superblock.block_size_bytes);
     if end > devices.data.info().size_bytes {
         return wrong(format!(
-            "{data_name} has {} bytes, the cache on it needs {end}: the device has shrunk",
+            "{data_name} has {} bytes, the cache on it needs {end}: the device has shrunk; make it as large as it was, or put the former one back",
             devices.data.info().size_bytes
         ));
     }

@@ -543,7 +543,9 @@ impl Superblock {
         }
         Err(Error::new(
             ErrorKind::Corrupt,
-            format!("{name}: the superblock verifies but its geometry makes no sense"),
+            format!(
+                "{name}: the superblock verifies but its geometry makes no sense, so that another build may have written it"
+            ),
         ))
     }
 

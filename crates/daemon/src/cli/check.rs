@@ -25,7 +25,7 @@ use crate::stack::{
 };
 use crate::state::hex;
 use crate::table::Table;
-use mend::Work;
+use mend::{Losses, Work};
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
@@ -56,7 +56,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) data: bool,
     /// Mend what can be mended: copies of the superblock, the bit-tree, the log around what is damaged; with --data,
-    /// forget what is clean and corrupt. Nothing that is dirty is given up
+    /// forget what is clean and corrupt. Nothing that is dirty is given up. What is lost already is named, and noted in the
+    /// state directory of the configuration, so that no block device or virtual machine goes on without it
     #[arg(long)]
     pub(super) repair: bool,
     /// Print what was found as JSON
@@ -69,8 +70,18 @@ struct Place {
     data: PathBuf,
     metadata: Option<PathBuf>,
     journal: Option<PathBuf>,
+    /// The state directory of the daemons that serve it.
+    state: Option<PathBuf>,
     /// The place in a configuration that names it.
     named_at: Option<String>,
+}
+
+/// What was found of a cache, and done.
+struct Found {
+    inspection: Inspection,
+    /// Where its process journal lies, or is to lie.
+    journal: PathBuf,
+    work: Option<Work>,
 }
 
 pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitCode> {
@@ -87,6 +98,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
                 data: data.clone(),
                 metadata: arguments.metadata.clone(),
                 journal: arguments.journal.clone(),
+                state: None,
                 named_at: None,
             };
             (Some(place), None)
@@ -113,7 +125,11 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         Some(place) => error.context(place),
         None => error,
     });
-    let (found, work) = match (found, running) {
+    let Found {
+        inspection: found,
+        journal,
+        work,
+    } = match (found, running) {
         (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
             in_order()?;
             return Err(Error::new(
@@ -154,9 +170,10 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     in_order()?;
     out::print(&match arguments.json {
         true => format!("{}\n", as_json(&found, work.as_ref())),
-        false => render(&what, &found, work.as_ref()),
+        false => render(&what, &found, &journal, work.as_ref()),
     })?;
     let damaged = !found.problems.is_empty()
+        || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
         || work.is_some_and(|work| work.is_damaged());
     Ok(if damaged {
@@ -209,6 +226,7 @@ fn place(config: &Config) -> Option<Place> {
             None => None,
         },
         journal: cache.journal.clone(),
+        state: Some(config.server.state.clone()),
         named_at: Some(config.place(cache.line)),
     })
 }
@@ -250,7 +268,7 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
     Ok(seen)
 }
 
-async fn inspect(place: Place, data: bool, repair: bool) -> Result<(Inspection, Option<Work>)> {
+async fn inspect(place: Place, data: bool, repair: bool) -> Result<Found> {
     let options = FileDeviceOptions {
         read_only: !repair,
         direct: true,
@@ -273,17 +291,24 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<(Inspection, 
         return Err(unreadable(error, &name, Some(&place.data), metadata));
     }
     let look = || super::format::inspect_with_journal(&devices, place.journal.as_deref());
-    let (found, (uuid, journal)) = look().await.context(failed)?;
+    let (mut inspection, (uuid, journal)) = look().await.context(failed)?;
     let of = (&uuid, journal.as_path());
-    if repair {
-        let work = mend::repair(&devices, of, data).await.context(failed)?;
-        return Ok((look().await.context(failed)?.0, Some(work)));
-    }
-    let work = match data {
-        true => Some(mend::verify(&devices, of).await.context(failed)?),
-        false => None,
+    let work = match (repair, data) {
+        (true, _) => {
+            let losses = Losses::of(place.state.as_deref(), &inspection).context(failed)?;
+            let work = mend::repair(&devices, of, data, losses).await;
+            let work = work.context(failed)?;
+            inspection = look().await.context(failed)?.0;
+            Some(work)
+        }
+        (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
+        (false, false) => None,
     };
-    Ok((found, work))
+    Ok(Found {
+        inspection,
+        journal,
+        work,
+    })
 }
 
 fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
@@ -311,14 +336,14 @@ fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
         "records": found.records,
         "damaged_records": found.damaged_records,
         "unreadable_units": found.unreadable_units,
-        "problems": found.problems,
+        "problems": found.problems.iter().chain(&found.journal_problem).collect::<Vec<_>>(),
         "spare_damage": found.spare_damage,
         "volumes": volumes,
         "work": work.map(Work::as_json),
     })
 }
 
-fn render(what: &str, found: &Inspection, work: Option<&Work>) -> String {
+fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -> String {
     let state = match found.clean_shutdown {
         true => "shut down cleanly",
         false if found.records == 0 => "never used",
@@ -342,13 +367,19 @@ fn render(what: &str, found: &Inspection, work: Option<&Work>) -> String {
     for line in work.map(Work::lines).unwrap_or_default() {
         text.push_str(&format!("{line}\n"));
     }
-    for problem in &found.problems {
+    for problem in found.problems.iter().chain(&found.journal_problem) {
         text.push_str(&format!("PROBLEM: {problem}\n"));
     }
     for damage in &found.spare_damage {
         text.push_str(&format!("DAMAGE: {damage}\n"));
     }
-    if !found.problems.is_empty() {
+    if found.journal_problem.is_some() {
+        text.push_str(&format!(
+            "NOT IN ORDER, see above. The next start is refused until the process journal {} is there and sound, or until it is told \
+             once, with --accept-journal-loss, to go on without it. --repair has nothing to mend there, and waits for that, too.\n",
+            journal.display()
+        ));
+    } else if !found.problems.is_empty() {
         text.push_str(match work.is_some_and(Work::is_repair) {
             true => "NOT IN ORDER, see above: no repair mends that.\n",
             false => "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",

@@ -343,7 +343,7 @@ fn dirty_data(found: &Inspection) -> Option<String> {
             )
         })
         .collect();
-    let sound = found.problems.is_empty();
+    let sound = found.problems.is_empty() && found.journal_problem.is_none();
     match (dirty.is_empty(), found.clean_shutdown && sound) {
         (true, true) => None,
         // A journal that is gone may have held more, and damage may hide more.

@@ -153,8 +153,13 @@ impl FromStr for Interval {
             "h" => 3_600_000_000_000,
             _ => return bad(text, "a duration", INTERVAL_HELP),
         };
+        let is_whole = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
         match scaled(number, unit_ns) {
             Some(ns) => Ok(Self(Duration::from_nanos(ns))),
+            None if is_whole => Err(BadValue {
+                what: format!("{text:?} is longer than any duration can be, 584 years"),
+                help: "write a shorter one",
+            }),
             None => bad(text, "a duration", INTERVAL_HELP),
         }
     }
@@ -339,6 +344,8 @@ mod tests {
         assert_eq!(ok("1ms"), Ok(Duration::from_millis(1)));
         assert_eq!(ok("0.5s"), Ok(Duration::from_millis(500)));
         assert!(ok("1").is_err());
+        let longest = ok("99999999999999h").expect_err("longer than 64 bits of nanoseconds");
+        assert!(longest.what.contains("584 years"), "{longest}");
         assert_eq!("60%".parse(), Ok(Percent(60)));
         for wrong in ["0%", "101%", "60", "%", "-5%"] {
             assert!(wrong.parse::<Percent>().is_err(), "{wrong}");

@@ -163,10 +163,22 @@ fn a_request_is_given_a_time_that_makes_sense() {
     let said = GOOD.replace(limit, &format!("{limit}\ntimeout = \"5s\""));
     let config = parse(&said).expect("a good time");
     assert_eq!(config.volumes[0].timeout.as_secs(), 5);
-    for wrong in ["10ms", "2h"] {
+    for (wrong, parts) in [
+        ("10ms", ["a `timeout` of 10 ms is less than", "given, 1s"]),
+        ("2h", ["a `timeout` of 2 h 0 min is more than", "given, 1h"]),
+    ] {
         let report = broken(limit, &format!("{limit}\ntimeout = \"{wrong}\""));
         assert!(report.contains("write 1s to 1h"), "{report}");
+        for part in parts {
+            assert!(report.contains(part), "{part} in {report}");
+        }
     }
+    let report = broken(limit, &format!("{limit}\ntimeout = \"9999999999h\""));
+    assert!(
+        report.contains("\"9999999999h\" is longer than"),
+        "{report}"
+    );
+    assert!(report.contains("timeout = "), "the line is shown: {report}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use toml::Spanned;
 
 use super::problem::Problems;
-use super::size::{BadValue, Interval, Rate, Size};
+use super::size::{BadValue, Interval, Rate, Size, human_duration};
 
 /// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter than people wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -229,9 +229,14 @@ impl RawVolume {
         };
         let time = timeout.get_ref().0;
         if !TIMEOUTS.contains(&time) {
+            let (name, given) = (self.name.get_ref(), human_duration(time));
+            let limit = match time < *TIMEOUTS.start() {
+                true => "less than the least that can be given, 1s",
+                false => "more than the most that can be given, 1h",
+            };
             problems.add(
                 &timeout.span(),
-                "a request cannot be given that time",
+                format!("volume {name:?}: a `timeout` of {given} is {limit}"),
                 "write 1s to 1h; a device that is slow and well must answer within it",
             );
         }

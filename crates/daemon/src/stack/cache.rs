@@ -134,8 +134,10 @@ pub(super) async fn open(
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
             journal::remove_unused(path, &uuid);
         }
-        let opened =
-            opened.context(|| format!("{place}: the cache {} cannot be opened", hex(&uuid)));
+        let opened = opened.map_err(|error| {
+            let what = format!("{place}: the cache {} cannot be opened", hex(&uuid));
+            error_of_opening(error, what)
+        });
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
             journal::point(&uuid, path);
             journal::sweep();
@@ -241,6 +243,16 @@ fn sizes_for_format(sizes: BlockSizes) -> String {
     sizes.classes().map(kib).collect::<Vec<_>>().join(",")
 }
 
+/// Why a cache cannot be opened. What a device says names no remedy; all else does.
+fn error_of_opening(error: Error, what: String) -> Error {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::TimedOut => error.context(format!(
+            "{what}; nothing that it holds is given up: look after its device, and start again, or serve its volumes past it (`--without-cache VOLUME`)"
+        )),
+        _ => error.context(what),
+    }
+}
+
 async fn read_superblock(
     config: &Config,
     cache: &config::Cache,
@@ -295,7 +307,7 @@ fn journal_len(cache: &config::Cache) -> Result<usize> {
     let what = |_| {
         Error::new(
             ErrorKind::InvalidInput,
-            "journal_size is too large for this machine",
+            "`journal_size` in [cache] is more than this machine can address: write a smaller one",
         )
     };
     usize::try_from(cache.journal_bytes).map_err(what)

@@ -42,7 +42,10 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
-        opened => opened.context(|| format!("the process journal {}", path.display()))?,
+        opened => opened.context(|| {
+            let path = path.display();
+            format!("the process journal {path} cannot be read: start as the user whose it is, or set `journal` in [cache] to another path")
+        })?,
     };
     let mut head = [0; HEAD_BYTES];
     let whole = match file.read_exact(&mut head) {
@@ -64,8 +67,10 @@ fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{} is not a process journal but something else, which is left alone: set `journal` in [cache] to a path where nothing is",
-            path.display()
+            "{path} is not a process journal, or was overwritten where it says whose it is; it is left alone. If it was this cache's, put a \
+             sound copy of it back; if there is none, move it away and start once with --accept-journal-loss, and check what the \
+             clients stored last. If it is something else, set `journal` in [cache] to a path where nothing is",
+            path = path.display()
         ),
     ))
 }

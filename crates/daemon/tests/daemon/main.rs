@@ -5,6 +5,7 @@ mod early;
 mod nvme;
 mod operator;
 mod outputs;
+mod repairs;
 mod replays;
 mod room;
 mod stalls;

@@ -1,20 +1,90 @@
 //! `forebay check --data` and `--repair`: all that is cached is read, and what is damaged is mended as far as it can be.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, ErrorKind, Result};
-use forebay_cache::{DataReport, Devices, LostRange, RepairOptions, RepairReport};
+use forebay_cache::{DataReport, Devices, Inspection, LostRange, RepairOptions, RepairReport};
 use forebay_io::system;
 use serde_json::json;
 
 use crate::config::size::{human_bytes, human_count};
 use crate::stack::journal;
+use crate::state::StateDirectory;
 
 /// What was done beside looking at the metadata.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     repaired: bool,
     report: RepairReport,
+    noted: Noted,
+}
+
+/// Where it is noted that something is lost.
+#[derive(Debug, Default)]
+enum Noted {
+    /// There is nothing to note, or nobody who would go on without it.
+    #[default]
+    Needless,
+    /// Nobody said where.
+    Nowhere,
+    /// In this state directory, of these volumes.
+    In(PathBuf, Vec<String>),
+}
+
+/// Takes note of what a repair finds lost, of which nothing tells any more when it has ended: clients that outlive the daemon (block
+/// devices of this machine, virtual machines) must not go on as if they had all that was acknowledged to them.
+pub(super) struct Losses {
+    state: State,
+    volumes: Vec<String>,
+    log_is_damaged: bool,
+}
+
+/// The state directory of the daemons that serve a cache.
+enum State {
+    /// No configuration names it.
+    Unknown,
+    /// It was never used.
+    Unused,
+    /// Held by this process.
+    Held(StateDirectory),
+}
+
+impl Losses {
+    /// Holds the state directory of the daemons that serve the cache.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::open`].
+    pub(super) fn of(state: Option<&Path>, found: &Inspection) -> Result<Self> {
+        Ok(Self {
+            state: match state {
+                None => State::Unknown,
+                Some(path) if !path.exists() => State::Unused,
+                Some(path) => State::Held(StateDirectory::open(path)?),
+            },
+            volumes: found
+                .volumes
+                .iter()
+                .map(|volume| volume.name.clone())
+                .collect(),
+            log_is_damaged: found.damaged_records + found.unreadable_units > 0,
+        })
+    }
+
+    /// Remembers durably that these volumes may lack something; where.
+    fn note<'a>(&self, volumes: impl Iterator<Item = &'a String>) -> Result<Noted> {
+        let volumes: Vec<String> = volumes.cloned().collect();
+        let state = match &self.state {
+            _ if volumes.is_empty() => return Ok(Noted::Needless),
+            State::Unknown => return Ok(Noted::Nowhere),
+            State::Unused => return Ok(Noted::Needless),
+            State::Held(state) => state,
+        };
+        let why = "`forebay check --repair` found that data of it is lost, or may be";
+        for volume in &volumes {
+            state.note_disk_gap(volume, Some(why), true)?;
+        }
+        Ok(Noted::In(state.path().to_path_buf(), volumes))
+    }
 }
 
 /// Whose process journal, and where.
@@ -39,11 +109,21 @@ pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> 
             data: Some(data),
             ..RepairReport::default()
         },
+        noted: Noted::Needless,
     })
 }
 
 /// Mends what can be mended. A clean end needs no process journal any more.
-pub(super) async fn repair(devices: &Devices, place: Place<'_>, data: bool) -> Result<Work> {
+pub(super) async fn repair(
+    devices: &Devices,
+    place: Place<'_>,
+    data: bool,
+    losses: Losses,
+) -> Result<Work> {
+    // Of which dirty data only damaged records told nobody knows: it may be any volume's.
+    if losses.log_is_damaged {
+        losses.note(losses.volumes.iter())?;
+    }
     let report = forebay_cache::repair(devices, &options(place, data)?)
         .await
         .map_err(|error| {
@@ -54,11 +134,20 @@ pub(super) async fn repair(devices: &Devices, place: Place<'_>, data: bool) -> R
             };
             error.context(what)
         })?;
+    let has_lost = |volume: &&String| losses.log_is_damaged || has_lost(&report, volume);
+    let noted = losses.note(losses.volumes.iter().filter(has_lost))?;
     journal::remove(place.0, place.1);
     Ok(Work {
         repaired: true,
         report,
+        noted,
     })
+}
+
+/// Whether data of a volume is lost by name.
+fn has_lost(report: &RepairReport, volume: &str) -> bool {
+    let corrupt = report.data.iter().flat_map(|data| &data.corrupt);
+    (report.recovery.lost.iter().chain(corrupt)).any(|range| range.volume == volume)
 }
 
 fn named(range: &LostRange) -> String {
@@ -121,6 +210,21 @@ impl Work {
             lines.push(format!(
                 "CHECK: {range} are kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise"
             ));
+        }
+        match &self.noted {
+            Noted::Needless => {}
+            Noted::Nowhere => lines.push(
+                "NOT NOTED: which state directory the daemon has only its configuration says, and the next start knows nothing of \
+                 what is lost. Remove the volumes' block devices before it (`forebay remove-ublk`), and start virtual machines \
+                 anew: they would go on as if all were there"
+                    .to_owned(),
+            ),
+            Noted::In(state, volumes) => lines.push(format!(
+                "NOTED in {}, of volume {}: a block device that waits is not taken over by the next start before it is removed, nor \
+                 does a virtual machine go on before it is started anew",
+                state.display(),
+                volumes.join(", ")
+            )),
         }
         lines
     }
