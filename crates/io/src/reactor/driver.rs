@@ -222,13 +222,15 @@ impl Driver {
     pub(crate) fn turn(&self, executor: &Executor) {
         let has_work = || executor.has_work();
         if has_work() {
-            return self.turn_for(Wait::No, has_work);
+            self.turn_for(Wait::No, has_work);
+            return;
         }
         let timeout = executor
             .next_timer()
             .map(|due| due.saturating_sub(executor.now()));
         if timeout == Some(Duration::ZERO) {
-            return self.turn_for(Wait::No, has_work);
+            self.turn_for(Wait::No, has_work);
+            return;
         }
         if self.busy.get() {
             self.turn_for(Wait::No, has_work);
@@ -258,7 +260,8 @@ impl Driver {
             let found = self.look_out(begin, patience, has_work);
             self.spin.borrow_mut().spun(found, begin.elapsed());
             if found {
-                return self.turn_for(Wait::No, has_work);
+                self.turn_for(Wait::No, has_work);
+                return;
             }
         }
         let begin = Instant::now();
@@ -288,7 +291,13 @@ impl Driver {
         false
     }
 
-    fn turn_for(&self, mut wait: Wait, has_work: impl Fn() -> bool) {
+    /// One turn that waits for nothing; whether something had ended.
+    pub(crate) fn look(&self) -> bool {
+        self.turn_for(Wait::No, || true)
+    }
+
+    /// Whether something had ended.
+    fn turn_for(&self, mut wait: Wait, has_work: impl Fn() -> bool) -> bool {
         if wait != Wait::No {
             self.parker.prepare();
             if has_work() || self.pool.get().is_some_and(Pool::has_results) {
@@ -304,10 +313,12 @@ impl Driver {
         if let Some(pool) = self.pool.get() {
             pool.take_results(&mut results);
         }
+        let some = !results.is_empty();
         for (token, result) in results.drain(..) {
             self.deliver(token, result);
         }
         self.results.replace(results);
+        some
     }
 
     /// Tells an operation the result of its step. Nothing is borrowed while an operation is dropped

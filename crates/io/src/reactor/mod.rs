@@ -14,6 +14,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
@@ -156,6 +157,58 @@ impl Reactor {
             }
             self.driver.turn(&self.executor);
         }
+    }
+
+    /// A reactor whose clock is virtual and whose next task is drawn by `seed`, for whoever is both ends of a conversation
+    /// on one thread: it does nothing but in [`Reactor::settle`] and [`Reactor::pass`].
+    ///
+    /// # Errors
+    /// If the engine is not available.
+    pub fn simulated(engine: Engine, seed: u64) -> Result<Rc<Self>> {
+        Ok(Rc::new(Self {
+            executor: Executor::simulated(seed),
+            driver: Driver::new(engine)?,
+        }))
+    }
+
+    /// Makes this the thread's reactor while `f` runs.
+    pub fn within<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _entered = self.enter();
+        f()
+    }
+
+    /// Runs what is ready, and what becomes ready by that, until all that is left waits for time or for others.
+    pub fn settle(&self) {
+        let _entered = self.enter();
+        loop {
+            self.executor.collect();
+            let ran = self.executor.run_ready(TASKS_PER_TURN);
+            let came = self.driver.look();
+            if ran == 0 && !came && !self.executor.has_work() {
+                return;
+            }
+        }
+    }
+
+    /// The same while the virtual clock goes on by `time`.
+    ///
+    /// # Panics
+    /// If the clock is a real one.
+    pub fn pass(&self, time: Duration) {
+        let end = self.executor.now() + time;
+        loop {
+            self.settle();
+            match self.executor.next_timer() {
+                Some(due) if due <= end => self.executor.advance(due),
+                _ => return self.executor.advance(end),
+            }
+        }
+    }
+
+    /// Time since it was made, by its clock.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.executor.now()
     }
 
     fn enter(&self) -> Entered {

@@ -265,3 +265,73 @@ fn a_busy_reactor_never_sleeps_and_its_timers_are_on_time() {
         assert_eq!(after == between, engine == Engine::Uring, "{engine:?}");
     }
 }
+
+#[test]
+fn a_simulated_reactor_serves_both_ends_and_waits_for_no_clock() {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use crate::net::{Address, Listener};
+    use crate::testing::Scratch;
+    use forebay_block::Buf;
+
+    let scratch = Scratch::new();
+    let path = scratch.path("echo.sock");
+    let reactor = Reactor::simulated(Engine::Threads, 3).expect("a reactor");
+    reactor.within(|| {
+        let listener = Listener::bind(&Address::Unix(path.clone())).expect("a socket");
+        spawn(async move {
+            let (stream, _) = listener.accept().await.expect("somebody connects");
+            let buf = Buf::zeroed(4);
+            stream.recv_exact(buf.clone()).await.expect("four bytes");
+            sleep(Duration::from_secs(3600)).await;
+            stream.send(&[buf]).await.expect("sent");
+        });
+    });
+    let mut stream = UnixStream::connect(&path).expect("it listens");
+    stream.write_all(b"echo").expect("sent");
+    stream.set_nonblocking(true).expect("an option");
+    let mut answer = [0; 4];
+    let begin = Instant::now();
+    reactor.pass(Duration::from_secs(3599));
+    assert!(stream.read(&mut answer).is_err(), "an hour is not over");
+    reactor.pass(Duration::from_secs(1));
+    stream.read_exact(&mut answer).expect("it is");
+    assert_eq!(&answer, b"echo");
+    assert_eq!(reactor.now(), Duration::from_secs(3600));
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn an_event_that_others_have_a_copy_of_is_waited_for_again_under_its_old_number() {
+    use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+
+    use crate::event::{Event, signal};
+
+    for engine in engines() {
+        // SAFETY: a plain system call; the descriptor is new and nobody else's.
+        let kept = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        reactor(engine).run(async move {
+            let mut number: Option<i32> = None;
+            for round in 0..3 {
+                let copy = match number {
+                    None => kept.try_clone().expect("a copy"),
+                    // SAFETY: the number was just closed; the descriptor is new and nobody else's.
+                    Some(number) => unsafe {
+                        let made = libc::fcntl(kept.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number);
+                        OwnedFd::from_raw_fd(made)
+                    },
+                };
+                number = Some(copy.as_raw_fd());
+                let event = Event::adopt(copy).expect("an event");
+                let other = kept.try_clone().expect("a copy");
+                spawn(async move {
+                    sleep(Duration::from_millis(5)).await;
+                    signal(other.as_fd());
+                });
+                let waited = event.wait().await;
+                assert!(waited.is_ok(), "{engine:?}, round {round}: {waited:?}");
+            }
+        });
+    }
+}

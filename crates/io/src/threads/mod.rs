@@ -119,11 +119,17 @@ impl Epoll {
         watch.reads.len() + watch.writes.len() < before
     }
 
-    /// A descriptor is about to be closed, by which the kernel forgets it too.
+    /// A descriptor is about to be closed. The kernel forgets it by itself only if nobody else has a copy of it, as the monitor
+    /// of a virtual machine has of its events: what comes later under the same number could not be waited for.
     pub(crate) fn forget(&mut self, fd: RawFd) {
+        let epoll = self.fd.as_raw_fd();
         if let Some(watch) = self.watch(fd) {
             debug_assert!(watch.reads.is_empty() && watch.writes.is_empty());
-            watch.registered = false;
+            if std::mem::take(&mut watch.registered) {
+                let none = std::ptr::null_mut();
+                // SAFETY: both descriptors are open; nothing is read for a removal.
+                unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, none) };
+            }
         }
     }
 
