@@ -1,4 +1,4 @@
-//! fio, over NBD if nothing else is said, and what it says.
+//! Loads: fio, over NBD if nothing else is said, or our own initiators, and what they say.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -46,6 +46,34 @@ pub(super) struct Figures {
     pub(super) iops: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
+}
+
+/// A load by our own initiators (`program`) on so many MiB at `uri`, for a time, awake while it waits if it `spins`: what it
+/// measured, and how many requests that were.
+pub(super) fn by_initiator(
+    program: &Path,
+    uri: &str,
+    load: Load,
+    (set_mib, seconds): (u64, u32),
+    spins: bool,
+) -> Outcome<(Figures, f64)> {
+    let mut command = Command::new(program);
+    command.args([uri, load.direction()]);
+    command.args([u64::from(load.depth), seconds.into(), set_mib].map(|number| number.to_string()));
+    if spins {
+        command.arg("spin");
+    }
+    let said = json_of(&run_for_output(command)?)?;
+    let number = |key: &str| {
+        let value = said.get(key).and_then(Value::as_f64);
+        value.ok_or_else(|| format!("the load does not say {key}: {said}"))
+    };
+    let figures = Figures {
+        iops: number("iops")?,
+        p50_us: number("p50_us")?,
+        p99_us: number("p99_us")?,
+    };
+    Ok((figures, number("requests")?))
 }
 
 fn base(socket: &Path, name: &str, size_bytes: u64) -> Command {

@@ -12,12 +12,11 @@ use std::path::Path;
 use std::process::Command;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::fio::Load;
+use super::fio::{self, Load};
 use super::others::{Processors, used_s};
 use super::server::{Forebay, Scratch, Server, free_port, in_memory};
-use super::{Outcome, json_of, median, require, run_for_output, take_processors};
+use super::{Outcome, median, require, run_for_output, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const DEPTHS: [u32; 3] = [1, 32, 127];
@@ -260,38 +259,29 @@ fn measure(
     round: usize,
     seconds: u32,
 ) -> Outcome<Row> {
-    let mut command = Command::new(program);
-    command.args([&server.uri, load.direction()]);
-    command.args([
-        load.depth.to_string(),
-        seconds.to_string(),
-        SET_MIB.to_string(),
-    ]);
-    if server.who.polls() {
-        command.arg("spin");
-    }
     server.signal("-CONT")?;
     let processors = Processors::look(server.pid);
     let before_s = used_s(server.pid);
-    let said = run_for_output(command)?;
+    let (figures, requests) = fio::by_initiator(
+        program,
+        &server.uri,
+        load,
+        (SET_MIB, seconds),
+        server.who.polls(),
+    )?;
     server.signal("-STOP")?;
     let used_us = (used_s(server.pid) - before_s) * 1e6;
     let others_percent = processors.others_percent(server.pid);
-    let said = json_of(&said)?;
-    let number = |key: &str| {
-        let value = said.get(key).and_then(Value::as_f64);
-        value.ok_or_else(|| format!("the load does not say {key}: {said}"))
-    };
     // The load runs a little longer than it measures.
-    let all = number("requests")? * (f64::from(seconds) + 0.3) / f64::from(seconds);
+    let all = requests * (f64::from(seconds) + 0.3) / f64::from(seconds);
     Ok(Row {
         server: server.who,
         load: load.direction(),
         depth: load.depth,
         round,
-        iops: number("iops")?,
-        p50_us: number("p50_us")?,
-        p99_us: number("p99_us")?,
+        iops: figures.iops,
+        p50_us: figures.p50_us,
+        p99_us: figures.p99_us,
         server_us: used_us / all,
         others_percent,
     })

@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::fio::{self, Figures, LOADS, Load};
 use super::server::{Forebay, Scratch, free_port};
-use super::{Outcome, json_of, median, require, run_for_output, take_processors};
+use super::{Outcome, median, require, run_for_output, take_processors};
 use crate::claims::{Report, Table, figure};
 
 const ROUNDS: usize = 5;
@@ -224,23 +223,8 @@ impl Bench {
         if let Some(fio) = self.fio(on) {
             return fio::measure(fio, load, seconds);
         }
-        let mut command = Command::new(&self.load);
-        command.args([&self.uri, load.direction()]);
-        command.args([
-            load.depth.to_string(),
-            seconds.to_string(),
-            SET_MIB.to_string(),
-        ]);
-        let said = json_of(&run_for_output(command)?)?;
-        let number = |key: &str| {
-            let value = said.get(key).and_then(Value::as_f64);
-            value.ok_or_else(|| format!("the load does not say {key}: {said}"))
-        };
-        Ok(Figures {
-            iops: number("iops")?,
-            p50_us: number("p50_us")?,
-            p99_us: number("p99_us")?,
-        })
+        let figures = fio::by_initiator(&self.load, &self.uri, load, (SET_MIB, seconds), false)?;
+        Ok(figures.0)
     }
 }
 
