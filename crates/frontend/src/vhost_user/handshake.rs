@@ -29,33 +29,71 @@ use super::next_id;
 use super::queue::{self, Start};
 use crate::net::{Place, Spread};
 
+/// How the thread that hears a monitor waits for a queue to end; its next available entry.
+type Wait = Box<dyn Fn(&mpsc::Receiver<u16>) -> Option<u16>>;
+
 /// Talks with a monitor until it leaves; then ends its queues. Blocks.
 pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spread>) -> Result<()> {
-    let monitor = Arc::new(Mutex::new(Monitor {
-        export,
-        spread,
-        features: 0,
-        memory: None,
-        inflight: None,
-        wrong: None,
-        queues: std::iter::repeat_with(Wanted::default)
-            .take(QUEUES.into())
-            .collect(),
-    }));
-    let mut handler = BackendReqHandler::from_stream(socket, Arc::clone(&monitor));
+    let wait = Box::new(|ended: &mpsc::Receiver<u16>| ended.recv().ok());
+    let mut talk = Talk::new(socket, export, spread, wait);
     loop {
-        let handled = handler.handle_request();
-        let mut monitor = monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = talk.hear() {
+            return ended;
+        }
+    }
+}
+
+/// A conversation with a monitor.
+pub struct Talk {
+    monitor: Arc<Mutex<Monitor>>,
+    handler: BackendReqHandler<Mutex<Monitor>>,
+}
+
+impl std::fmt::Debug for Talk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Talk").finish_non_exhaustive()
+    }
+}
+
+impl Talk {
+    pub(super) fn new(
+        socket: UnixStream,
+        export: Arc<Export>,
+        spread: Arc<Spread>,
+        wait: Wait,
+    ) -> Self {
+        let monitor = Arc::new(Mutex::new(Monitor {
+            export,
+            spread,
+            wait,
+            features: 0,
+            memory: None,
+            inflight: None,
+            wrong: None,
+            queues: std::iter::repeat_with(Wanted::default)
+                .take(QUEUES.into())
+                .collect(),
+        }));
+        let handler = BackendReqHandler::from_stream(socket, Arc::clone(&monitor));
+        Self { monitor, handler }
+    }
+
+    /// Hears the next message, and blocks until there is one if the socket does; how the conversation has ended if it
+    /// has, and then its queues have, too.
+    pub fn hear(&mut self) -> Option<Result<()>> {
+        let handled = self.handler.handle_request();
+        let monitor = self.monitor.lock();
+        let mut monitor = monitor.unwrap_or_else(PoisonError::into_inner);
         // A monitor that is refused something and goes on has other things in mind than what is.
         let ended = match (monitor.wrong.take(), handled) {
             (Some(wrong), _) => Err(Error::new(ErrorKind::InvalidInput, wrong)),
-            (None, Ok(())) => continue,
+            (None, Ok(())) => return None,
             (None, Err(Refusal::Disconnected | Refusal::PartialMessage)) => Ok(()),
             (None, Err(Refusal::SocketBroken(_))) => Ok(()),
             (None, Err(refusal)) => Err(Error::new(ErrorKind::InvalidInput, refusal.to_string())),
         };
         monitor.stop_all();
-        return ended;
+        Some(ended)
     }
 }
 
@@ -63,6 +101,7 @@ pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spre
 struct Monitor {
     export: Arc<Export>,
     spread: Arc<Spread>,
+    wait: Wait,
     /// What both sides have agreed on.
     features: u64,
     memory: Option<Arc<Memory>>,
@@ -96,10 +135,10 @@ struct Running {
 
 impl Running {
     /// Ends it, once what it has begun has ended; the next available entry.
-    fn stop(self) -> Option<u16> {
+    fn stop(self, wait: &Wait) -> Option<u16> {
         let (reactor, id): (Remote, u64) = (self.place.reactor(), self.id);
         reactor.call(move || queue::stop(id));
-        self.ended.recv().ok()
+        wait(&self.ended)
     }
 }
 
@@ -117,9 +156,10 @@ impl Monitor {
     }
 
     fn stop(&mut self, index: u32) -> Answer {
-        let queue = self.queue(index)?;
-        if let Some(running) = queue.running.take() {
-            queue.next = running.stop().unwrap_or(queue.next);
+        if let Some(running) = self.queue(index)?.running.take()
+            && let Some(next) = running.stop(&self.wait)
+        {
+            self.queue(index)?.next = next;
         }
         Ok(())
     }

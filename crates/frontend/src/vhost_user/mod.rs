@@ -25,6 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_io::net::{Listener, Stream};
@@ -35,6 +36,7 @@ use forebay_volume::VolumeHandle;
 use crate::net::{self, Protocol, Spread};
 use crate::succession::Succession;
 use export::Export;
+pub use handshake::Talk;
 
 /// Accepts monitors and serves `volume` to them as a disk, one at a time, for as long as the listener lives. The queues
 /// are spread over reactors. `succession` says whether virtual machines that a process before this one served may go on.
@@ -53,6 +55,19 @@ pub async fn serve_on(
         taken: Arc::default(),
     };
     net::serve(listener, disk, spread).await
+}
+
+/// A conversation of [`serve_on`] that the caller has heard message by message, on a thread that runs the queues as well:
+/// for who is both of its sides. `wait` waits until a queue has ended, which is told there.
+pub fn talk(
+    socket: UnixStream,
+    volume: VolumeHandle,
+    succession: Succession,
+    spread: Arc<Spread>,
+    wait: impl Fn(&Receiver<u16>) -> Option<u16> + 'static,
+) -> Talk {
+    let export = Arc::new(Export::new(volume, succession));
+    Talk::new(socket, export, spread, Box::new(wait))
 }
 
 /// A disk, on the connections of one listener.

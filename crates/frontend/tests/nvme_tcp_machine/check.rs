@@ -1,7 +1,11 @@
 //! What holds for every conversation with the NVMe/TCP target, whatever a host says: each connection ends when its
-//! host has, nothing is left of it, and others are served. Run by the seeded test beside this file and by the fuzz
-//! target `nvme_connection`.
+//! host has, nothing is left of it, others are served, answers are well formed, and blocks hold what was written to them.
+//! Run by the seeded tests beside this file and by the fuzz target `nvme_connection`.
 
+#[path = "disk.rs"]
+pub(crate) mod disk;
+#[path = "here.rs"]
+pub(crate) mod here;
 #[allow(
     dead_code,
     reason = "shared with the tests of well-behaved hosts, which use more of it"
@@ -10,16 +14,27 @@
 pub(crate) mod initiator;
 #[path = "line.rs"]
 pub(crate) mod line;
+#[path = "model.rs"]
+pub(crate) mod model;
 #[allow(dead_code, reason = "as above")]
 #[path = "../nvme_tcp/target.rs"]
 pub(crate) mod target;
 
+use std::cell::RefCell;
+use std::net::TcpStream;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use initiator::{Association, Identity, Style, With, command, on_blocks, words};
+use forebay_auth::{Question, Secrets, Side, augment};
+use forebay_frontend::nvme_tcp::Subsystem;
+use forebay_volume::VolumeHandle;
+use forebay_wire::nvme::auth::{ControllerMessage, HostMessage};
+
+use initiator::{command, on_blocks, words};
 use line::{Asked, Line};
-use target::{NQN, SECRET_HOST, SECRET_NQN, Target};
+use model::Model;
+use target::{HOST_SECRET, NQN, SECRET_HOST, SECRET_NQN};
 
 /// What takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,6 +42,45 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MOST_LINES: usize = 8;
 /// Blocks of 512 bytes that a conversation is about.
 const BLOCKS: u32 = 64;
+/// Those of the disk: the others are to stay as they are.
+const DISK_BLOCKS: usize = 128;
+/// Most data in a capsule, bytes.
+const IN_CAPSULE_BYTES: usize = 8192;
+/// What anybody is called.
+const ANYBODY: &str = "nqn.2026-11.io.forebay:anybody";
+
+/// A target, wherever it runs.
+pub(crate) trait Partner {
+    /// Connects to it.
+    fn call(&self) -> TcpStream;
+
+    /// Time, as it sees it.
+    fn now(&self) -> Duration;
+
+    /// Lets it work for a moment.
+    fn pause(&self);
+
+    /// Lets time go by for it, where that costs none.
+    fn pass(&self, _time: Duration) {}
+
+    /// Makes its device take this long, where it can.
+    fn slow(&self, _time: Duration) {}
+
+    /// [`NQN`]'s and [`SECRET_NQN`]'s.
+    fn subsystems(&self) -> [&Arc<Subsystem>; 2];
+
+    fn volume(&self) -> &VolumeHandle;
+
+    /// Whether the disk holds zeroes before a conversation.
+    fn is_fresh(&self) -> bool {
+        false
+    }
+
+    /// What the disk holds, where it can be seen; it is zeroes from now on.
+    fn take_contents(&self) -> Option<Vec<u8>> {
+        None
+    }
+}
 
 /// Where the bytes of an input are taken from.
 struct Script<'a>(&'a [u8]);
@@ -52,28 +106,39 @@ impl<'a> Script<'a> {
 
 /// A host, or several, as an input wants them.
 struct Conversation<'t> {
-    target: &'t Target,
-    lines: Vec<Line>,
+    partner: &'t dyn Partner,
+    model: Rc<RefCell<Model>>,
+    lines: Vec<Line<'t>>,
     at: usize,
     /// The last controller that was made, and the host that has made it.
     controller: u16,
     host: u8,
+    /// Whether bytes may be said that are no PDU: what they do to blocks nobody can tell.
+    rude: bool,
+    /// Of commands so far.
+    number: u16,
 }
 
 /// Holds the conversation that `input` describes with the target. Returns how many commands the target has answered
 /// well: what tells an input that comes to something from one that is refused at the door.
 ///
 /// # Panics
-/// If a connection does not end, something is left of it, or others are not served.
-pub(crate) fn any_conversation(target: &Target, input: &[u8]) -> usize {
+/// If a connection does not end, something is left of it, others are not served, or something is answered or held that
+/// cannot be.
+pub(crate) fn any_conversation(partner: &dyn Partner, input: &[u8]) -> usize {
+    let model = Rc::new(RefCell::new(Model::new(DISK_BLOCKS)));
+    model.borrow_mut().anything = !partner.is_fresh();
+    let mut script = Script(input);
     let mut talk = Conversation {
-        target,
+        partner,
+        model: Rc::clone(&model),
         lines: Vec::new(),
         at: 0,
         controller: 1,
         host: 0,
+        rude: script.byte() & 1 != 0,
+        number: 0,
     };
-    let mut script = Script(input);
     while !script.0.is_empty() {
         talk.step(&mut script);
     }
@@ -82,40 +147,60 @@ pub(crate) fn any_conversation(target: &Target, input: &[u8]) -> usize {
         line.say_no_more();
     }
     for line in talk.lines {
-        answered += line.end(PATIENCE);
+        answered += line.end();
     }
-    nothing_is_left(target);
-    still_served(target);
+    nothing_is_left(partner);
+    still_served(partner, &model);
+    if let Some(bytes) = partner.take_contents() {
+        let model = model.borrow();
+        for (block, bytes) in (0..).zip(bytes.chunks(512)) {
+            let may = model.may_be(block, bytes, model.moment());
+            assert!(may, "block {block} cannot hold {:?}", &bytes[..8]);
+        }
+    }
     answered
 }
 
 /// Waits until no host has an association and no request is on its way.
-pub(crate) fn nothing_is_left(target: &Target) {
-    let begin = Instant::now();
+pub(crate) fn nothing_is_left(partner: &dyn Partner) {
+    let begin = partner.now();
     loop {
         // Each controller keeps its subsystem; each queue, and each command of it, its controller.
         let kept = |subsystem| Arc::strong_count(subsystem) - 2;
-        let controllers = kept(&target.subsystem) + kept(&target.secret);
-        let in_flight = target.volume.stats().in_flight;
+        let controllers: usize = partner.subsystems().into_iter().map(kept).sum();
+        let in_flight = partner.volume().stats().in_flight;
         if controllers == 0 && in_flight == 0 {
             return;
         }
         assert!(
-            begin.elapsed() < PATIENCE,
+            partner.now() - begin < PATIENCE,
             "{controllers} controllers and {in_flight} requests are left"
         );
-        std::thread::sleep(Duration::from_millis(1));
+        partner.pause();
     }
 }
 
 /// A host that behaves is served.
-pub(crate) fn still_served(target: &Target) {
-    let host = Association::new(target.address, Identity::to(NQN), Style::default());
-    let mut queue = host.queue(1);
-    let read = on_blocks(0x02, 0, 1, 0);
-    assert_eq!(queue.call(read, With::Room(512)).status, 0);
-    drop((queue, host));
-    nothing_is_left(target);
+fn still_served(partner: &dyn Partner, model: &Rc<RefCell<Model>>) {
+    partner.slow(Duration::ZERO);
+    let connect = |queue, controller| {
+        let mut line = Line::open(partner, model);
+        line.initialize(true, true);
+        let number = line.connect((0xfe, NQN, ANYBODY), (queue, controller, 0));
+        (line, number.expect("a host that behaves is served"))
+    };
+    let (mut admin, controller) = connect(0, 0xffff);
+    assert!(admin.is_served(set_property(0x14, 0x46_0001)));
+    let (mut queue, _) = connect(1, controller);
+    let mut read = on_blocks(0x02, 0, 1, 0);
+    read[32..36].copy_from_slice(&512_u32.to_le_bytes());
+    read[39] = 0x5a;
+    assert!(queue.is_served(read));
+    for line in [queue, admin] {
+        line.say_no_more();
+        line.end();
+    }
+    nothing_is_left(partner);
 }
 
 impl Conversation<'_> {
@@ -127,34 +212,56 @@ impl Conversation<'_> {
             return;
         }
         let at = self.at % self.lines.len();
-        let line = &mut self.lines[at];
+        let rude = self.rude;
         match action {
-            4..=7 => self.at = script.below(MOST_LINES),
-            8 => {
+            4..=6 => self.at = script.below(MOST_LINES),
+            7 => match script.byte() {
+                slow @ 0..128 => self.partner.slow(Duration::from_millis((slow / 4).into())),
+                // A keep-alive timer or two.
+                time => self
+                    .partner
+                    .pass(Duration::from_millis(u64::from(time) * 8)),
+            },
+            8 if rude => {
                 let count = script.below(64);
+                let line = &mut self.lines[at];
                 line.say(script.bytes(count));
             }
-            9 => {
-                let (entry, data) = io_command(script);
-                line.command(entry, &data, Some((script.byte(), script.below(8))));
+            9 if rude => {
+                let asked = io_command(self.next_number(), script);
+                let spoil = (script.byte(), script.below(8));
+                self.lines[at].spoilt(asked.entry, &asked.in_capsule, spoil);
             }
-            10 => line.say_no_more(),
+            10 => self.lines[at].say_no_more(),
             11 => self.lines.swap_remove(at).end_at_once(),
-            12..=15 => line.command(admin_command(script), &[], None),
-            16..=17 => line.pump(),
+            12..=15 => {
+                let entry = admin_command(self.next_number(), script);
+                self.lines[at].command(entry, &[]);
+            }
+            16..=17 => self.lines[at].pump(),
             18..=21 => {
-                line.pump();
-                answer(line, script);
+                self.lines[at].pump();
+                answer(&mut self.lines[at], script);
             }
             22..=24 => {
-                let (entry, data) = authentication(script);
-                line.command(entry, &data, None);
+                let number = self.next_number();
+                let line = &mut self.lines[at];
+                let (entry, data) = authentication(number, &line.heard, script);
+                line.command(entry, &data);
+                if entry[4] == 6 {
+                    line.pump();
+                }
             }
             _ => {
-                let (entry, data) = io_command(script);
-                line.command(entry, &data, None);
+                let asked = io_command(self.next_number(), script);
+                asked.put(&mut self.lines[at]);
             }
         }
+    }
+
+    fn next_number(&mut self) -> u16 {
+        self.number = self.number.wrapping_add(1);
+        self.number
     }
 
     /// A new connection, and as far as the input wants on the way to a queue.
@@ -163,7 +270,7 @@ impl Conversation<'_> {
             self.lines.swap_remove(0).end_at_once();
         }
         let how = script.byte();
-        let mut line = Line::open(self.target.address);
+        let mut line = Line::open(self.partner, &self.model);
         if how & 0x0c == 0x0c {
             // It has said nothing yet.
             self.lines.push(line);
@@ -173,7 +280,7 @@ impl Conversation<'_> {
         if action == 0 {
             // Mostly another host: one that comes back waits for what it has asked for before.
             self.host = if how < 0xf8 {
-                self.host.wrapping_add(1)
+                self.host.wrapping_add(1) % 0x80
             } else {
                 0
             };
@@ -182,15 +289,16 @@ impl Conversation<'_> {
             0 => (0, 0xffff),
             _ => (u16::from(how >> 4 & 3), self.controller),
         };
-        // Some go where they have to prove themselves, and cannot.
+        // Some go where they have to prove themselves.
         let who = match how % 7 {
             0 => (self.host, SECRET_NQN, SECRET_HOST),
-            _ => (self.host, NQN, "nqn.2026-11.io.forebay:anybody"),
+            _ => (self.host, NQN, ANYBODY),
         };
-        if let Some(controller) = line.connect(who, queue, controller) {
+        let keep_alive_ms = if how % 11 == 0 { 1000 } else { 0 };
+        if let Some(controller) = line.connect(who, (queue, controller, keep_alive_ms)) {
             self.controller = controller;
             if action == 0 && how & 0x70 != 0 {
-                line.command(set_property(0x14, 0x46_0001), &[], None);
+                line.command(set_property(0x14, 0x46_0001), &[]);
                 line.pump();
             }
         }
@@ -199,16 +307,61 @@ impl Conversation<'_> {
     }
 }
 
+/// A command of an I/O queue.
+struct AskedFor {
+    entry: [u8; 64],
+    /// Blocks from the first on, and how many.
+    blocks: (u64, u64),
+    /// Data to come later: bytes, or one value for all of them.
+    data: Result<Vec<u8>, u8>,
+    in_capsule: Vec<u8>,
+}
+
+impl AskedFor {
+    fn put(self, line: &mut Line<'_>) {
+        let value = |data: &Result<Vec<u8>, u8>| *data.as_ref().err().unwrap_or(&0);
+        match self.entry[0] {
+            0x02 => line.read_blocks(self.entry, self.blocks.0),
+            // Compare takes data, too.
+            0x01 | 0x05 | 0x08 | 0x09 => {
+                let (first, count) = self.blocks;
+                let blocks = (first, if self.entry[0] == 0x05 { 0 } else { count });
+                let value = if self.entry[0] == 0x08 {
+                    0
+                } else {
+                    value(&self.data)
+                };
+                line.write_blocks(self.entry, blocks, (value, self.data), &self.in_capsule);
+            }
+            _ => line.command(self.entry, &self.in_capsule),
+        }
+    }
+}
+
+/// The identifier of a command: mostly one that no other has had.
+fn identify(entry: &mut [u8; 64], number: u16, how: u8) {
+    let number = if how & 0x38 == 0x38 {
+        u16::from(how & 7)
+    } else {
+        number
+    };
+    entry[2..4].copy_from_slice(&number.to_le_bytes());
+}
+
 /// A command of an I/O queue with the data of its capsule: right in most of its fields.
-fn io_command(script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
+fn io_command(number: u16, script: &mut Script<'_>) -> AskedFor {
     const OPCODES: [u8; 10] = [0x02, 0x01, 0x01, 0x00, 0x08, 0x09, 0x05, 0x0c, 0x7f, 0xc1];
     let how = script.byte();
     let opcode = OPCODES[script.below(OPCODES.len())];
-    let first = u64::from(script.byte()) % u64::from(BLOCKS);
+    let first = match script.byte() {
+        // About the ends of the disk, and of numbers.
+        far @ 252.. => [127, 128, u64::MAX, u64::MAX - 5][usize::from(far & 3)],
+        near => u64::from(near) % u64::from(BLOCKS),
+    };
     let count = u32::from(script.byte()) % BLOCKS + 1;
     let mut entry = on_blocks(opcode, first, count, u32::from(how >> 7) << 30);
-    entry[2] = how & 7;
-    if how & 0x78 == 0x78 {
+    identify(&mut entry, number, how);
+    if how & 0x7c == 0x7c {
         entry[4] = script.byte();
     }
     let bytes = match script.below(8) {
@@ -216,43 +369,57 @@ fn io_command(script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
         _ if opcode == 0x09 => 16,
         _ => count as usize * 512,
     };
-    let (kind, data) = match (opcode, script.below(8)) {
+    let (kind, told) = match (opcode, script.below(8)) {
         (0x00 | 0x08 | 0x0c, 0..7) => (0x5a, None),
         (0x02, 0..7) | (_, 0..4) => (0x5a, Some(bytes)),
-        (_, 4..7) => (0x01, Some(bytes.min(8192))),
+        (_, 4..7) => (0x01, Some(bytes.min(IN_CAPSULE_BYTES))),
         _ => (script.byte(), Some(bytes)),
     };
-    let length = u32::try_from(data.unwrap_or(0)).expect("small");
-    if opcode == 0x09 {
+    let length = u32::try_from(told.unwrap_or(0)).expect("small");
+    let data = if opcode == 0x09 {
         // One range; deallocate.
         entry[40..48].copy_from_slice(&[0, 0, 0, 0, 4, 0, 0, 0]);
-    }
+        let mut range = vec![0; 4];
+        range.extend(count.to_le_bytes());
+        range.extend(first.to_le_bytes());
+        Ok(range)
+    } else {
+        Err(number as u8)
+    };
     entry[32..36].copy_from_slice(&length.to_le_bytes());
     entry[39] = kind;
-    let in_capsule = kind == 1 && length > 0;
-    (
+    let in_capsule = match (kind, &data) {
+        (1, Ok(range)) => range
+            .iter()
+            .copied()
+            .chain([0; IN_CAPSULE_BYTES])
+            .take(length as usize)
+            .collect(),
+        (1, Err(value)) => vec![*value; length as usize],
+        _ => Vec::new(),
+    };
+    AskedFor {
         entry,
-        if in_capsule {
-            vec![7; bytes.min(8192)]
-        } else {
-            vec![]
-        },
-    )
+        blocks: (first, count.into()),
+        data,
+        in_capsule,
+    }
 }
 
-/// A command of authentication with its message: right in most of its fields, and without the secret.
-fn authentication(script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
+/// A command of authentication with its message: right in most of its fields, now and then with the secret.
+fn authentication(number: u16, heard: &[u8], script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
     let (how, kind) = (script.byte(), script.below(10));
     let mut message = match kind {
         0..4 => Vec::new(),
-        4..7 => {
+        4..6 => {
             let mut offer = vec![0, 0, 0, 0, 9, 0, 0, 1, 1, 0, 1, 1, how % 4];
             offer.resize(72, 0);
-            // Now and then a group, which costs time.
-            offer[42] = u8::from(how > 0xf0);
+            // A group that there is takes a while, and threads of its own.
+            offer[42] = if how > 0xf0 { 9 } else { 0 };
             offer
         }
-        7 | 8 => [
+        6 | 7 => reply(heard).unwrap_or_default(),
+        8 => [
             &[1, 2, 0, 0, 9, 0, 32, 0, how & 1, 0, 0, 0, 1, 0, 0, 0][..],
             &[how; 64],
         ]
@@ -270,26 +437,60 @@ fn authentication(script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
         if kind < 4 { 6 } else { 5 },
         words(&[0xe901_0100, length]),
     );
-    entry[2] = how & 7;
+    identify(&mut entry, number, how);
     entry[32..36].copy_from_slice(&length.to_le_bytes());
     entry[39] = if message.is_empty() { 0x5a } else { 0x01 };
     (entry, message)
 }
 
+/// The reply of the host that has the secret, if it was challenged.
+fn reply(heard: &[u8]) -> Option<Vec<u8>> {
+    let (transaction, message) = ControllerMessage::decode(heard).ok()?;
+    let ControllerMessage::Challenge {
+        hash,
+        sequence,
+        value,
+        ..
+    } = message
+    else {
+        return None;
+    };
+    let secrets = Secrets::parse(&format!("{SECRET_HOST} {HOST_SECRET}")).expect("a line");
+    let question = Question {
+        side: Side::Host,
+        hash,
+        challenge: &augment(hash, value, None),
+        sequence,
+        transaction,
+        host: SECRET_HOST,
+        subsystem: SECRET_NQN,
+    };
+    let own = &secrets.of(SECRET_HOST)?.own;
+    let reply = HostMessage::Reply {
+        response: &question.answer(&own.key(SECRET_HOST)),
+        challenge: None,
+        public: &[],
+    };
+    Some(reply.encode(transaction))
+}
+
 /// A command that sets a property of the controller.
 fn set_property(offset: u32, value: u32) -> [u8; 64] {
     let mut entry = command(0x7f, 0, words(&[0, offset, value]));
+    entry[2] = 0xf0;
     entry[39] = 0x5a;
     entry
 }
 
 /// A command of an admin queue.
-fn admin_command(script: &mut Script<'_>) -> [u8; 64] {
+fn admin_command(number: u16, script: &mut Script<'_>) -> [u8; 64] {
     let value = u32::from(script.byte());
+    // One of the last commands.
+    let victim = u32::from(number.saturating_sub(1 + (value >> 2 & 7) as u16));
     let mut entry = match script.below(10) {
         0 => command(0x18, 0, [0; 6]),
         1 => command(0x0c, 0, [0; 6]),
-        2 => command(0x08, 0, words(&[value & 3 | (value >> 2 & 7) << 16])),
+        2 => command(0x08, 0, words(&[value & 3 | victim << 16])),
         3 => set_property(0x14, 0x46_0001),
         4 => set_property(0x14, 0x46_0000),
         5 => set_property(0x14, 0x46_0001 | (value & 3) << 14),
@@ -298,7 +499,7 @@ fn admin_command(script: &mut Script<'_>) -> [u8; 64] {
         8 => command(0x09, 0, words(&[value & 0x0f, 1])),
         _ => command(0x7f, 4, words(&[value & 1, value & 0x1c])),
     };
-    entry[2] = script.byte() & 0x0f;
+    identify(&mut entry, number, script.byte());
     if matches!(entry[0], 0x02 | 0x06) {
         let length = if entry[0] == 0x06 { 4096_u32 } else { 64 };
         entry[32..36].copy_from_slice(&length.to_le_bytes());
@@ -308,28 +509,37 @@ fn admin_command(script: &mut Script<'_>) -> [u8; 64] {
 }
 
 /// Answers the oldest request for data, rightly or not.
-fn answer(line: &mut Line, script: &mut Script<'_>) {
-    let Some(Asked {
+fn answer(line: &mut Line<'_>, script: &mut Script<'_>) {
+    let Some(asked) = line.asked.pop_front() else {
+        return;
+    };
+    let Asked {
         cid,
         tag,
         offset,
         length,
-    }) = line.asked.pop_front()
-    else {
-        return;
+    } = asked;
+    let told = |cid, tag, offset, length| Asked {
+        cid,
+        tag,
+        offset,
+        length,
     };
     match script.below(20) {
-        0 => line.data(cid, tag ^ u16::from(script.byte()), offset, length, true),
-        1 => line.data(cid ^ 1, tag, offset, length, true),
-        2 => line.data(cid, tag, offset + 512, length, true),
-        3 => line.data(cid, tag, offset, length / 2, true),
-        4 => line.data(cid, tag, offset, length, false),
-        5 => line.data(cid, tag, offset, length / 2, false),
+        0 => {
+            let other = tag ^ u16::from(script.byte());
+            line.data(cid, told(cid, other, offset, length), true);
+        }
+        1 => line.data(cid, told(cid ^ 1, tag, offset, length), true),
+        2 => line.data(cid, told(cid, tag, offset + 512, length), true),
+        3 => line.data(cid, told(cid, tag, offset, length / 2), true),
+        4 => line.data(cid, told(cid, tag, offset, length), false),
+        5 => line.data(cid, told(cid, tag, offset, length / 2), false),
         6 => line.data_cut_off(cid, tag, length),
         _ => {
             let half = (length / 2) & !3;
-            line.data(cid, tag, offset, half, false);
-            line.data(cid, tag, offset + half, length - half, true);
+            line.data(cid, told(cid, tag, offset, half), false);
+            line.data(cid, told(cid, tag, offset + half, length - half), true);
         }
     }
 }

@@ -4,12 +4,17 @@
 mod check;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use check::Partner;
+use check::here::Here;
 use check::initiator::{Association, Identity, Queue, Style, With, on_blocks};
 use check::target::{NQN, Target};
+use forebay_frontend::nvme_tcp::Subsystem;
+use forebay_volume::VolumeHandle;
 use proptest::prelude::*;
 
 /// Connections that stop half way, at a time.
@@ -47,6 +52,32 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A target whose reactors are threads: what happens at the same time really does.
+impl Partner for Target {
+    fn call(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("the target listens");
+        stream.set_nodelay(true).expect("an option");
+        stream
+    }
+
+    fn now(&self) -> Duration {
+        static BEGIN: OnceLock<Instant> = OnceLock::new();
+        BEGIN.get_or_init(Instant::now).elapsed()
+    }
+
+    fn pause(&self) {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+
+    fn subsystems(&self) -> [&Arc<Subsystem>; 2] {
+        [&self.subsystem, &self.secret]
+    }
+
+    fn volume(&self) -> &VolumeHandle {
+        &self.volume
+    }
+}
+
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("Linux").count()
 }
@@ -62,7 +93,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Conversations that come far enough to have something to leave behind.
 fn drawn(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
-    let mut bytes = vec![0, 0x10, 1, 0x10];
+    let mut bytes = vec![u8::from(seed % 4 == 0), 0, 0x10, 1, 0x10];
     bytes.extend((0..count).map(|_| {
         state ^= state << 13;
         state ^= state >> 7;
@@ -75,31 +106,59 @@ fn drawn(seed: u64, count: usize) -> Vec<u8> {
 #[test]
 fn any_conversation_ends_and_leaves_nothing() {
     let _alone = alone();
-    let target = Target::start();
+    let target = Here::start();
     let mut answered = 0;
-    for seed in 1..=300_u64 {
+    for seed in 1..=3000_u64 {
         answered += check::any_conversation(&target, &drawn(seed * 0x9e37_79b9, 120));
     }
     // They are about something.
-    assert!(answered > 1000, "{answered} commands were answered well");
+    assert!(answered > 10_000, "{answered} commands were answered well");
+}
+
+#[test]
+fn any_conversation_with_threads_ends_and_leaves_nothing() {
+    let _alone = alone();
+    let target = Target::start();
+    let mut answered = 0;
+    for seed in 1..=100_u64 {
+        answered += check::any_conversation(&target, &drawn(seed * 0x9e37_79b9, 120));
+    }
+    assert!(answered > 300, "{answered} commands were answered well");
+}
+
+#[test]
+fn a_block_that_nobody_has_written_is_found() {
+    let _alone = alone();
+    let target = Here::start();
+    for block in [3, 127] {
+        target.plant(block);
+        let talk = || check::any_conversation(&target, &drawn(2, 0));
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(talk));
+        assert!(found.is_err(), "block {block} was changed");
+        target.take_contents();
+    }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes_end_and_leave_nothing(input in proptest::collection::vec(any::<u8>(), 0..200)) {
+        thread_local! {
+            // It goes with the process.
+            static TARGET: &'static Here = Box::leak(Box::new(Here::start()));
+        }
         let _alone = alone();
-        check::any_conversation(&Target::start(), &input);
+        TARGET.with(|target| check::any_conversation(*target, &input));
     }
 }
 
 #[test]
 fn conversations_leave_no_memory_behind() {
     let _alone = alone();
-    let target = Target::start();
+    let target = Here::start();
     let round = || {
-        for seed in 1..=40_u64 {
+        for seed in 1..=400_u64 {
             check::any_conversation(&target, &drawn(seed * 0x51ed_270b, 120));
         }
         // Buffers that are kept for reuse have settled by then.

@@ -1,5 +1,5 @@
 //! What holds whatever lies in a guest's rings: its other queue is served, and so is the next guest. Run by the seeded test
-//! in `hostile.rs` and by the fuzz target `vhost_user`.
+//! in `hostile.rs`, with reactors that are threads; [more](../vhost_user_machine/check.rs) on one thread.
 
 #[allow(
     dead_code,

@@ -1,0 +1,524 @@
+//! What holds whatever the monitor of a virtual machine says and whatever lies in a guest's rings: the conversation ends,
+//! nothing is left of it, the next guest is served, requests that make sense are answered, and blocks hold what was written
+//! to them. Run by the seeded test beside this file and by the fuzz target `vhost_user`.
+
+#[path = "../nvme_tcp_machine/disk.rs"]
+pub(crate) mod disk;
+#[path = "here.rs"]
+pub(crate) mod here;
+#[path = "message.rs"]
+pub(crate) mod message;
+#[allow(dead_code, reason = "shared with the other protocol's conversations")]
+#[path = "../nvme_tcp_machine/model.rs"]
+pub(crate) mod model;
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use forebay_frontend::vhost_user::Talk;
+use forebay_wire::virtio_blk::{Header, SEGMENT_BYTES, Segment, request, status};
+
+use here::Here;
+use message::Message;
+use model::{Model, Write};
+
+/// Blocks of the disk, of 512 bytes.
+const DISK_BLOCKS: usize = 64;
+/// Queues of a guest, and entries of each.
+const QUEUES: usize = 2;
+const ENTRIES: u16 = 16;
+/// The guest's memory as a file: two regions, the first of which has the queues and the requests.
+const FILE_BYTES: usize = 128 << 10;
+const REGION_BYTES: u64 = FILE_BYTES as u64 / 2;
+/// Requests at a time, each with its page.
+const SLOTS: u16 = 8;
+const SLOT_BYTES: usize = 4096;
+/// Of a page: status, descriptors, data.
+const STATUS: u64 = 24;
+const TABLE: u64 = 128;
+const DATA: u64 = 512;
+const MOST_SECTORS: u32 = 6;
+/// What a page holds that nobody has written to.
+const LEFT: u8 = 0xa5;
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Where the bytes of an input are taken from; zeroes after the last.
+pub(crate) struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    fn below(&mut self, below: u16) -> u16 {
+        self.word() % below
+    }
+}
+
+/// Where a queue's descriptors, available and used entries lie in the file.
+const fn places(queue: usize) -> [u64; 3] {
+    let base = 0x2000 * queue as u64;
+    [base, base + 0x800, base + 0x1000]
+}
+
+const fn page(slot: u16) -> u64 {
+    0x4000 + slot as u64 * SLOT_BYTES as u64
+}
+
+/// The guest's address of a place in the file.
+const fn guest(at: u64) -> u64 {
+    match at < REGION_BYTES {
+        true => 0x10_0000 + at,
+        false => 0x80_0000 + at - REGION_BYTES,
+    }
+}
+
+/// A request that was not answered yet.
+struct Asked {
+    header: Header,
+    /// Bytes of data, out or in.
+    bytes: u32,
+    begun: u64,
+    write: Option<Write>,
+}
+
+/// A monitor and its guest, as an input wants them.
+struct Conversation<'t> {
+    here: &'t Here,
+    socket: UnixStream,
+    talk: Talk,
+    ended: bool,
+    model: Model,
+    /// Something was said or put that makes rings mean anything.
+    wild: bool,
+    available: [u16; QUEUES],
+    used: [u16; QUEUES],
+    asked: [Option<Asked>; SLOTS as usize],
+    value: u8,
+    answered: usize,
+    message: Message,
+}
+
+/// Holds the conversation that `input` describes. Returns how many requests have succeeded.
+///
+/// # Panics
+/// If anything is left of it, the next guest is not served, or something is answered or held that cannot be.
+pub(crate) fn any_conversation(here: &Here, input: &[u8]) -> usize {
+    let mut script = Script(input);
+    let mut talk = Conversation::new(here, Model::new(DISK_BLOCKS));
+    let how = script.byte();
+    // Some rings hold nothing but requests.
+    let orderly = how & 3 != 0;
+    if how & 0x1c != 0 {
+        talk.set_up(how & 0x20 != 0);
+    }
+    while !script.0.is_empty() && !talk.ended {
+        talk.step(orderly, &mut script);
+    }
+    let (mut answered, model) = talk.end();
+    // The next guest.
+    here.slow(Duration::ZERO);
+    let mut next = Conversation::new(here, model);
+    next.set_up(false);
+    next.ask(1, 0, (request::IN, 0, 1), 0, 1);
+    here.settle();
+    next.take_used();
+    assert!(next.asked[0].is_none(), "a guest that behaves is served");
+    let (one, model) = next.end();
+    answered += one - 1;
+    let bytes = here.end();
+    for (block, bytes) in (0..).zip(bytes.chunks(512)) {
+        let may = model.may_be(block, bytes, model.moment());
+        assert!(may, "block {block} cannot hold {:?}", &bytes[..8]);
+    }
+    answered
+}
+
+impl<'t> Conversation<'t> {
+    fn new(here: &'t Here, model: Model) -> Self {
+        let (socket, talk) = here.connect();
+        for slot in 0..SLOTS {
+            here.put(page(slot), &[LEFT; SLOT_BYTES]);
+        }
+        for queue in 0..QUEUES {
+            let [_, available, used] = places(queue);
+            here.put(available, &[0; 4]);
+            here.put(used, &[0; 4]);
+        }
+        Self {
+            here,
+            socket,
+            talk,
+            ended: false,
+            model,
+            wild: false,
+            available: [0; QUEUES],
+            used: [0; QUEUES],
+            asked: Default::default(),
+            value: 0,
+            answered: 0,
+            message: Message::default(),
+        }
+    }
+
+    /// Goes away; how many requests have succeeded.
+    fn end(mut self) -> (usize, Model) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        if !self.ended {
+            let ended = self.talk.hear();
+            assert!(ended.is_some(), "a conversation does not end");
+        }
+        self.take_used();
+        if !self.ended && !self.wild {
+            // All that was begun has ended with the queues.
+            for asked in self.asked.iter().flatten() {
+                assert!(!self.is_running(), "{:?} is not answered", asked.header);
+            }
+        }
+        (self.answered, self.model)
+    }
+
+    /// Whether both queues have all they need, as they were set up.
+    fn is_running(&self) -> bool {
+        self.message.untouched
+    }
+
+    /// Says something with descriptors, and hears the answer.
+    fn say(&mut self, (number, flags, body): (u32, u32, &[u8]), files: &[i32]) {
+        if self.ended {
+            return;
+        }
+        here::send(&self.socket, &message::encode(number, flags, body), files);
+        self.hear();
+    }
+
+    fn hear(&mut self) {
+        self.ended = self.talk.hear().is_some();
+        self.here.settle();
+        while let Some((bytes, file)) = here::receive(&self.socket) {
+            self.message.heard(&bytes, file);
+        }
+    }
+
+    /// What each monitor says at first.
+    fn set_up(&mut self, keeps_list: bool) {
+        for said in message::SET_UP {
+            self.truth(said, 0);
+        }
+        if keeps_list {
+            self.truth(message::GET_INFLIGHT_FD, 0);
+            self.truth(message::SET_INFLIGHT_FD, 0);
+        }
+        for queue in 0..QUEUES {
+            for said in message::START_QUEUE {
+                self.truth(said, queue);
+            }
+        }
+        self.message.untouched = !self.ended;
+    }
+
+    /// Says the right thing.
+    fn truth(&mut self, number: u32, queue: usize) {
+        let body = self.message.body(number, queue, self.available[queue]);
+        let files = self.message.files(self.here, number, queue);
+        self.say((number, 0, &body), &files);
+    }
+
+    fn step(&mut self, orderly: bool, script: &mut Script<'_>) {
+        match script.byte() % 32 {
+            0..4 => self.speak(script),
+            4 => {
+                let time = Duration::from_millis(u64::from(script.byte() / 8));
+                self.here.slow(time);
+            }
+            5..7 => {
+                let time = Duration::from_millis(u64::from(script.byte() / 8));
+                self.here.pass(time);
+            }
+            7..20 if !orderly => self.scribble(script),
+            _ => {
+                let kind = [
+                    request::IN,
+                    request::OUT,
+                    request::OUT,
+                    request::FLUSH,
+                    request::GET_ID,
+                    request::DISCARD,
+                    request::WRITE_ZEROES,
+                    99,
+                ][usize::from(script.byte() % 8)];
+                let sector = match script.byte() {
+                    far @ 250.. => u64::MAX >> (far & 15),
+                    near => u64::from(near) % (DISK_BLOCKS as u64 + 4),
+                };
+                let sectors = u32::from(script.byte()) % MOST_SECTORS + 1;
+                let (lie, pieces) = (script.byte(), script.byte() % 5 + 1);
+                let (queue, slot) = (usize::from(lie & 1), u16::from(lie >> 1) % SLOTS);
+                if self.asked[usize::from(slot)].is_none() {
+                    self.ask(queue, slot, (kind, sector, sectors), lie, pieces);
+                }
+            }
+        }
+        self.here.settle();
+        self.take_used();
+    }
+
+    /// A message, right in most of its fields.
+    fn speak(&mut self, script: &mut Script<'_>) {
+        let number = u32::from(script.byte() % 40);
+        let queue = usize::from(script.byte() & 1);
+        let mut body = self.message.body(number, queue, self.available[queue]);
+        let how = script.byte();
+        if how < 0x80 && message::keeps_order(number) {
+            // Stops and starts a queue, or asks for something.
+            self.say(
+                (number, u32::from(how & 8), &body),
+                &self.message.files(self.here, number, queue),
+            );
+            if number == message::GET_VRING_BASE {
+                for said in message::START_QUEUE {
+                    self.truth(said, queue);
+                }
+            }
+            return;
+        }
+        self.wild = true;
+        self.model.anything = true;
+        self.message.untouched = false;
+        for _ in 0..how & 3 {
+            let at = usize::from(script.byte());
+            let value = script.byte();
+            if let Some(byte) = body.get_mut(at) {
+                *byte = value;
+            }
+        }
+        if how & 0x30 == 0x30 {
+            body.truncate(script.byte().into());
+        }
+        let files = match how & 0x0c {
+            0 => Vec::new(),
+            4 => vec![here::fd(&self.here.call); usize::from(how >> 6)],
+            _ => self.message.files(self.here, number, queue),
+        };
+        if how & 0xc0 == 0xc0 {
+            // Lies about its length or its version, or stops in its middle.
+            let mut bytes = message::encode(number, 0, &body);
+            let (at, value) = (usize::from(script.byte() % 12), script.byte());
+            bytes[at] = value;
+            if how & 0x20 != 0 {
+                bytes.truncate(script.byte().into());
+            }
+            if !bytes.is_empty() && !self.ended {
+                here::send(&self.socket, &bytes, &files);
+                // What is missing does not come.
+                let _ = self.socket.shutdown(std::net::Shutdown::Write);
+                self.hear();
+            }
+            return;
+        }
+        self.say((number, u32::from(script.byte() & 12), &body), &files);
+    }
+
+    /// Puts anything anywhere into the first queue, or into pages.
+    fn scribble(&mut self, script: &mut Script<'_>) {
+        const LENS: [u32; 10] = [0, 1, 15, 16, 17, 512, 513, 4096, 1 << 31, u32::MAX];
+        self.wild = true;
+        self.model.anything = true;
+        let [table, available, used] = places(0);
+        match script.byte() % 8 {
+            0..3 => {
+                let address = match script.byte() % 16 {
+                    0 => u64::MAX - u64::from(script.below(5000)),
+                    // About the end of a region.
+                    1 => guest(REGION_BYTES - 1) + 1 - u64::from(script.below(600)),
+                    2 => guest(REGION_BYTES) + u64::from(script.below(6000)),
+                    _ => guest(page(0)) + u64::from(script.below(3000)),
+                };
+                let len = LENS[usize::from(script.byte()) % LENS.len()];
+                let flags = u16::from(script.byte() & 7) | u16::from(script.byte() / 255) << 8;
+                let next = script.below(ENTRIES + 4);
+                let place = match script.byte() % 3 {
+                    0 => page(0) + 2048,
+                    _ => table,
+                };
+                let at = place + u64::from(script.below(ENTRIES)) * 16;
+                self.put_descriptor(at, (address, len, flags, next));
+            }
+            3 => {
+                let header = Header {
+                    kind: u32::from(script.byte() % 16),
+                    sector: u64::from(script.word()) << (script.byte() % 64),
+                };
+                let at = page(0) + u64::from(script.below(100));
+                self.here.put(at, &header.encode());
+            }
+            4 => {
+                let index = script.word();
+                self.here.put(available + 2, &index.to_le_bytes());
+                self.kick(0);
+            }
+            5 => {
+                let at = used + u64::from(script.below(160));
+                self.here.put(at, &[script.byte()]);
+            }
+            6 => self.message.scribble(script.word(), script.byte()),
+            _ => {
+                let head = script.below(ENTRIES + 2);
+                self.offer(0, head);
+            }
+        }
+    }
+
+    fn put_descriptor(&self, at: u64, (address, len, flags, next): (u64, u32, u16, u16)) {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+        bytes[14..].copy_from_slice(&next.to_le_bytes());
+        self.here.put(at, &bytes);
+    }
+
+    fn kick(&self, queue: usize) {
+        // The counter is far from full.
+        let _ = self.here.kicks[queue].write(1);
+    }
+
+    /// Makes a chain available, and kicks.
+    fn offer(&mut self, queue: usize, head: u16) {
+        let [_, available, _] = places(queue);
+        let next = &mut self.available[queue];
+        let entry = available + 4 + u64::from(*next % ENTRIES) * 2;
+        *next = next.wrapping_add(1);
+        self.here.put(entry, &head.to_le_bytes());
+        self.here.put(available + 2, &next.to_le_bytes());
+        self.kick(queue);
+    }
+
+    /// A request, whose data is now and then no whole sector, in pieces.
+    fn ask(
+        &mut self,
+        queue: usize,
+        slot: u16,
+        (kind, sector, sectors): (u32, u64, u32),
+        lie: u8,
+        pieces: u8,
+    ) {
+        let at = page(slot);
+        self.here.put(at, &[LEFT; SLOT_BYTES]);
+        let header = Header { kind, sector };
+        self.here.put(at, &header.encode());
+        self.value = self.value.wrapping_add(1);
+        let short = if lie & 0xf0 == 0xf0 { 1 } else { 0 };
+        let mut write = None;
+        let bytes = match kind {
+            request::FLUSH => 0,
+            request::DISCARD | request::WRITE_ZEROES => {
+                let segment = Segment {
+                    sector,
+                    sectors,
+                    flags: 0,
+                };
+                self.here.put(at + DATA, &segment.encode());
+                write = Some(self.model.begin(sector, sectors.into(), 0));
+                SEGMENT_BYTES as u32 - short
+            }
+            request::OUT => {
+                let data = vec![self.value; sectors as usize * 512];
+                self.here.put(at + DATA, &data);
+                write = Some(self.model.begin(sector, sectors.into(), self.value));
+                sectors * 512 - short
+            }
+            request::GET_ID => 20,
+            _ => sectors * 512 - short,
+        };
+        let reads = matches!(kind, request::IN | request::GET_ID);
+        let mut list = vec![(at, 16, NEXT)];
+        let piece = (bytes / u32::from(pieces)).max(1);
+        let mut done = 0;
+        while done < bytes {
+            let len = piece.min(bytes - done);
+            let flags = if reads { WRITE | NEXT } else { NEXT };
+            list.push((at + DATA + u64::from(done), len, flags));
+            done += len;
+        }
+        list.push((at + STATUS, 1, WRITE));
+        let table = at + TABLE;
+        for (next, (place, len, flags)) in (1..).zip(&list) {
+            let entry = table + u64::from(next - 1) * 16;
+            self.put_descriptor(entry, (guest(*place), *len, *flags, next));
+        }
+        let bytes_of_table = u32::try_from(list.len() * 16).expect("short");
+        let head = places(queue)[0] + u64::from(slot) * 16;
+        self.put_descriptor(head, (guest(table), bytes_of_table, INDIRECT, 0));
+        self.asked[usize::from(slot)] = Some(Asked {
+            header,
+            bytes,
+            begun: self.model.moment(),
+            write,
+        });
+        self.offer(queue, slot);
+    }
+
+    /// Looks at what was answered.
+    fn take_used(&mut self) {
+        for queue in 0..QUEUES {
+            let used = places(queue)[2];
+            let done = u16::from_le_bytes(self.here.get(used + 2));
+            // A ring that was written over says anything.
+            let new = done.wrapping_sub(self.used[queue]).min(ENTRIES);
+            for _ in 0..new {
+                let at = used + 4 + u64::from(self.used[queue] % ENTRIES) * 8;
+                let [a, b, c, d, rest @ ..] = self.here.get::<8>(at);
+                self.used[queue] = self.used[queue].wrapping_add(1);
+                let head = u32::from_le_bytes([a, b, c, d]);
+                self.answered(head, u32::from_le_bytes(rest));
+            }
+            self.used[queue] = done;
+        }
+    }
+
+    fn answered(&mut self, head: u32, written: u32) {
+        let slot = self.asked.get_mut(head as usize);
+        let Some(asked) = slot.and_then(Option::take) else {
+            assert!(self.wild, "an answer to nothing: {head}");
+            return;
+        };
+        if self.wild {
+            return;
+        }
+        let at = page(u16::try_from(head).expect("one of ours"));
+        let [told] = self.here.get(at + STATUS);
+        let reads = matches!(asked.header.kind, request::IN | request::GET_ID);
+        let well = told == status::OK;
+        let expected = 1 + if well && reads { asked.bytes } else { 0 };
+        assert!(told <= status::UNSUPP, "{told} of {:?}", asked.header);
+        assert_eq!(written, expected, "{told} of {:?}", asked.header);
+        let mut data = vec![0; SLOT_BYTES - DATA as usize];
+        self.here.look(at + DATA, &mut data);
+        let (data, behind) = data.split_at(asked.bytes as usize);
+        if reads {
+            assert!(behind.iter().all(|byte| *byte == LEFT), "memory behind it");
+        }
+        if !well {
+            return;
+        }
+        self.answered += 1;
+        if let Some(write) = &asked.write {
+            self.model.succeeded(write);
+        }
+        if asked.header.kind == request::IN {
+            for (block, bytes) in (asked.header.sector..).zip(data.chunks(512)) {
+                let may = self.model.may_be(block, bytes, asked.begun);
+                assert!(may, "block {block} cannot hold {:?}", &bytes[..8]);
+            }
+        }
+    }
+}
