@@ -1,14 +1,15 @@
-//! Any conversation with the NVMe/TCP target: every connection ends, nothing is left of it, others are served.
+//! Any conversation with the NVMe/TCP target: every connection ends, nothing is left of it, others are served, answers are
+//! well formed and blocks hold what was written to them.
 #![no_main]
-
-use std::sync::OnceLock;
 
 #[path = "../../crates/frontend/tests/nvme_tcp_machine/check.rs"]
 mod check;
 
-/// One target for all inputs: what one leaves behind, a later one meets.
-static TARGET: OnceLock<check::target::Target> = OnceLock::new();
+thread_local! {
+    /// One target for all inputs: what one leaves behind, a later one meets. It goes with the process.
+    static TARGET: &'static check::here::Here = Box::leak(Box::new(check::here::Here::start()));
+}
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    check::any_conversation(TARGET.get_or_init(check::target::Target::start), data);
+    TARGET.with(|target| check::any_conversation(*target, data));
 });

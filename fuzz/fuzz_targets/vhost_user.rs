@@ -1,15 +1,15 @@
-//! Any rings of a guest, for the vhost-user-blk target: its other queue is served, and so is the next guest.
+//! Anything that a virtual machine's monitor may say and its guest may put into rings, for the vhost-user-blk target: nothing
+//! is left of it, the next guest is served, and blocks hold what was written to them.
 #![no_main]
 
-use std::sync::OnceLock;
+#[path = "../../crates/frontend/tests/vhost_user_machine/check.rs"]
+mod check;
 
-#[path = "../../crates/frontend/tests/vhost_user/rings.rs"]
-mod rings;
-
-/// One target for all inputs: what one leaves behind, a later one meets.
-static TARGET: OnceLock<rings::target::Target> = OnceLock::new();
+thread_local! {
+    /// One disk for all inputs: what one leaves behind, a later one meets. It goes with the process.
+    static HERE: &'static check::here::Here = Box::leak(Box::new(check::here::Here::start()));
+}
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let start = || rings::target::Target::start(forebay_io::Engine::Auto);
-    rings::any_rings(TARGET.get_or_init(start), data);
+    HERE.with(|here| check::any_conversation(here, data));
 });
