@@ -7,7 +7,12 @@ use forebay_testkit::case::Case;
 use forebay_testkit::crash::Target;
 use forebay_testkit::machine::Crash;
 
-#[allow(dead_code, unused_imports, reason = "the crash tests use more of it")]
+#[allow(
+    dead_code,
+    unused_imports,
+    unfulfilled_lint_expectations,
+    reason = "the crash tests use more of it"
+)]
 #[path = "../../tests/stack/mod.rs"]
 mod stack;
 

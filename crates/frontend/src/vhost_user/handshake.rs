@@ -56,6 +56,10 @@ impl std::fmt::Debug for Talk {
 }
 
 impl Talk {
+    #[expect(
+        clippy::arc_with_non_send_sync,
+        reason = "the handler's type wants an Arc; one thread has it"
+    )]
     pub(super) fn new(
         socket: UnixStream,
         export: Arc<Export>,

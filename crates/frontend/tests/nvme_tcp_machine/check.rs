@@ -294,7 +294,7 @@ impl Conversation<'_> {
             0 => (self.host, SECRET_NQN, SECRET_HOST),
             _ => (self.host, NQN, ANYBODY),
         };
-        let keep_alive_ms = if how % 11 == 0 { 1000 } else { 0 };
+        let keep_alive_ms = if how.is_multiple_of(11) { 1000 } else { 0 };
         if let Some(controller) = line.connect(who, (queue, controller, keep_alive_ms)) {
             self.controller = controller;
             if action == 0 && how & 0x70 != 0 {

@@ -93,7 +93,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Conversations that come far enough to have something to leave behind.
 fn drawn(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
-    let mut bytes = vec![u8::from(seed % 4 == 0), 0, 0x10, 1, 0x10];
+    let mut bytes = vec![u8::from(seed.is_multiple_of(4)), 0, 0x10, 1, 0x10];
     bytes.extend((0..count).map(|_| {
         state ^= state << 13;
         state ^= state >> 7;
