@@ -9,10 +9,7 @@ use super::target;
 /// Each fault is found within some seeds, from one on by which it is known to be; and these find nothing else.
 #[test]
 fn planted_faults_are_found() {
-    for (fault, from) in [
-        (Fault::ForgetFailedWrite, 150),
-        (Fault::ClaimBehindFailure, 1300),
-    ] {
+    for (fault, from) in [(Fault::ClaimBehindFailure, 1300)] {
         let finds = |seed: &u64| {
             plant(Some(fault));
             let found = target(Setup::ailing(*seed)).random(*seed);
