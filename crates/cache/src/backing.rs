@@ -248,9 +248,8 @@ impl Backing {
         if result.is_err() && by_client {
             self.doubt(range);
         }
-        if result.is_err() && !planted(Fault::ForgetFailedWrite) {
-            self.failed_once.set(true);
-        }
+        self.failed_once
+            .set(self.failed_once.get() || result.is_err());
         result?;
         if durable && !by_itself && !Site::here().lacks(Part::Step) {
             self.flush().await?;

@@ -28,8 +28,6 @@ pub enum Fault {
     CompareUnflushed,
     /// Rule 9: and so does what can be read behind a flush or a write that failed,
     CompareBehindFailure,
-    /// or behind a write alone,
-    ForgetFailedWrite,
     /// in an earlier process, too,
     ForgetFailure,
     /// or in one of this boot that died and told nobody.
