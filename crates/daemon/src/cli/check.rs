@@ -20,8 +20,8 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, connect, odd_end, open_metadata,
-    open_path, unreadable,
+    check_block_sizes, check_checksums, check_dirty_tracking, connect, keeps_slots, odd_end,
+    open_metadata, open_path, refuse_if_left, unreadable,
 };
 use crate::state::hex;
 use crate::table::Table;
@@ -189,7 +189,8 @@ fn check_config(config: &Config) -> Result<(Option<Box<Status>>, Backing)> {
     let running = running(&config.server.control);
     guard::check(config)?;
     config.check_machine(true, running.as_deref())?;
-    let backing = Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone()))?;
+    let backing =
+        Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), running.is_some()))?;
     for warning in config.warnings.iter().chain(&backing.warnings) {
         out::note(&format!("warning: {warning}"));
     }
@@ -240,16 +241,34 @@ struct Backing {
     devices: Vec<(usize, DeviceInfo)>,
 }
 
-async fn look_at_backing(config: Config) -> Result<Backing> {
+/// A daemon that is `running` has what slots hold itself.
+async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
     for (number, volume) in config.volumes.iter().enumerate() {
         let leaf = config.stack(&volume.backing).pop();
+        let keeps_slots = running || keeps_slots(&config, &volume.backing);
+        let whole = |info: &DeviceInfo| match keeps_slots {
+            true => Ok(()),
+            false => refuse_if_left(info),
+        };
         let (path, direct) = match leaf.map(|leaf| &leaf.kind) {
             Some(DeviceKind::File { path, direct }) => (path, direct),
+            Some(DeviceKind::Pmem { path }) if path.is_file() && !keeps_slots => {
+                let options = FileDeviceOptions {
+                    read_only: true,
+                    direct: false,
+                    ..FileDeviceOptions::default()
+                };
+                let medium = FileDevice::open(path, options);
+                (medium.and_then(|medium| whole(&medium.info())))
+                    .context(|| config.place(volume.line))?;
+                continue;
+            }
             Some(DeviceKind::NvmeTcp { uri, secrets }) => {
                 let device = connect(uri, secrets.as_deref())
                     .await
                     .context(|| config.place(volume.line))?;
+                whole(&device.info()).context(|| config.place(volume.line))?;
                 seen.devices.push((number, device.info()));
                 continue;
             }
@@ -261,6 +280,7 @@ async fn look_at_backing(config: Config) -> Result<Backing> {
             ..FileDeviceOptions::default()
         };
         let device = FileDevice::open(path, options).context(|| config.place(volume.line))?;
+        whole(&device.info()).context(|| config.place(volume.line))?;
         let odd = odd_end(&config, &volume.backing, device.as_ref());
         seen.warnings.extend(odd);
         seen.devices.push((number, device.info()));

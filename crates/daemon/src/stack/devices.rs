@@ -100,6 +100,11 @@ pub(super) async fn open(
         transits,
         ..
     } = open_stack(config, name, around, remote(config, name).await?)?;
+    if !keeps_slots(config, name) {
+        let entry = config.device(name);
+        transit::refuse_if_left(&device.info())
+            .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
+    }
     if meter::is_on() {
         device = Metered::new(device, Account::Device);
     }
@@ -113,6 +118,17 @@ pub(super) async fn open(
         faults,
         transits,
     })
+}
+
+/// Whether slots over the medium of a device are looked at when it is opened, or there can be none.
+pub(crate) fn keeps_slots(config: &Config, name: &str) -> bool {
+    let of = |entry: &Device| {
+        matches!(
+            entry.kind,
+            DeviceKind::Transit { .. } | DeviceKind::Mem { .. }
+        )
+    };
+    config.stack(name).into_iter().any(of)
 }
 
 /// A device on its way up.

@@ -155,11 +155,11 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<Buf> {
     Ok(memory)
 }
 
-/// Refuses a medium of which slots hold more than it has.
+/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
 ///
 /// # Errors
 /// `Busy` if some do.
-pub(super) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
+pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
     let file = place(info);
     let Ok(found) = std::fs::metadata(&file) else {
         return Ok(());
@@ -174,8 +174,9 @@ pub(super) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
         blocks => Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{blocks} acknowledged blocks of it are in {} still: start the daemon once and stop it, so that \
-                 they reach the device, or remove the file to give them up",
+                "{blocks} acknowledged blocks of it are in {} still: start the daemon once with the \
+                 transit cache that it had, and stop it, so that they reach the device, or remove the file to give \
+                 them up",
                 file.display()
             ),
         )),

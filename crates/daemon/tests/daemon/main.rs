@@ -8,6 +8,7 @@ mod outputs;
 mod repairs;
 mod replays;
 mod room;
+mod slots;
 mod stalls;
 mod support;
 mod traces;

@@ -14,6 +14,7 @@ use forebay_io::{Engine, Reactor, system};
 
 use super::{Arguments, check_create, look, out};
 use crate::config::size::{Size, human_bytes};
+use crate::stack::refuse_if_left;
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let Some(path) = &arguments.btt else {
@@ -76,7 +77,9 @@ async fn look_at(
     discard: bool,
 ) -> Result<Option<String>> {
     let device = PmemDevice::new(Arc::clone(&memory), name.clone(), Persistence::Media);
-    let info = device.info();
+    let mut info = device.info();
+    info.identity = memory.identity();
+    refuse_if_left(&info).context(|| format!("cannot format {name}"))?;
     let mut lost = look_on(Rc::new(device), force, discard).await?;
     if let Ok(table) = Btt::open(memory) {
         let device = BttDevice::new(Arc::new(table), name, &info);
