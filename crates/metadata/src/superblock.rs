@@ -171,6 +171,9 @@ fn log_bytes(slots: u64, unit_bytes: u32) -> u64 {
         .max(unit * UNITS_MIN)
 }
 
+/// No offset on a device is as large: so what lies behind it can be added.
+const FARTHEST: u64 = 1 << 60;
+
 impl Superblock {
     /// Lays out a new cache.
     ///
@@ -516,7 +519,7 @@ impl Superblock {
         sound
     }
 
-    /// Numbers that the rest of the code divides by and allocates from.
+    /// Numbers that the rest of the code divides by, adds up and allocates from.
     fn sound(&self, name: &str) -> Result<()> {
         let block = u64::from(self.block_size_bytes);
         let unit = u64::from(self.log.unit_bytes.max(1));
@@ -529,6 +532,14 @@ impl Superblock {
             && self.log.records < 1 << 40
             && (self.log.records * RECORD_BYTES as u64).is_multiple_of(unit)
             && self.log.offset >= RESERVED_BYTES
+            && [
+                self.log.offset,
+                self.data_offset,
+                self.tree_offset,
+                self.sums_offset,
+            ]
+            .iter()
+            .all(|offset| *offset < FARTHEST)
             && self.data_offset.is_multiple_of(512)
             && self.region_shift <= 16
             && (self.incompat & INCOMPAT_TRACKING == 0)

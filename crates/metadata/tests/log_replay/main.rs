@@ -21,6 +21,12 @@ fn a_record_that_was_never_written_is_found() {
     check::forged();
 }
 
+/// Found by the fuzzer: a log that ends past the largest number, in a superblock with checksums of data.
+#[test]
+fn a_superblock_may_say_anything() {
+    check::any_input(&[140, 131, 14, 0, 10, 42]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
