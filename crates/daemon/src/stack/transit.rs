@@ -139,8 +139,8 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<Buf> {
         && found.len() != len as u64
     {
         tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {} bytes and keep that size; for another \
-             `capacity`, remove the file after a clean shutdown",
+            "the slots of transit cache {name:?} in {} have {} bytes and keep that size; a clean \
+             shutdown removes them, and the next start makes them with the `capacity` of the configuration",
             file.display(),
             found.len()
         );
