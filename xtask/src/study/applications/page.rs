@@ -53,8 +53,19 @@ pub(super) fn render(
     text += &mixes(results);
     text += &distributions(results, plot);
     text += &transit(results);
-    text + &killed(results)
+    text += &killed(results);
+    text + WHY
 }
+
+/// Why claims fail, after what there is to see.
+const WHY: &str = "\
+\n## What does not hold, and why
+
+What is written here is what the tables show and what we take for the reason; the parts of it were not measured apart.
+
+- **Programs that write through the kernel's cache** (fillrandom, the load of RocksDB, varmail). Most of their writes end in memory, and the device is behind it. Two processors carry the program, the kernel's write-back, the loop device, the daemon, and the thread that evicts, which keeps a processor for as long as a store to the emulated memory takes. So evicting at once takes from the program what the table alone, which stores each block once and in turn, does not. The systems lie within the spread of their rounds or a few hundredths beside it, but for btt alone, which is ahead where a program does nothing but write. The paper's machine has 36 cores; what the same policies do there is modelled in [caiti.md](caiti.md).
+- **readrandom** comes behind the loads: what they left in slots is evicted beside it. A read that is not in a slot goes to the table as without a cache, and is never kept.
+";
 
 fn how(seconds: f64) -> String {
     format!(
