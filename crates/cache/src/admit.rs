@@ -85,6 +85,12 @@ impl Engine {
         })
     }
 
+    /// Whether clean hits may be read elsewhere.
+    #[inline]
+    pub(crate) fn measures_hits(&self) -> bool {
+        self.options.admission == Admission::Measured
+    }
+
     /// Where a hit is read of which these granules are dirty; none if it is not measured, or the backing device may forget
     /// what it shows, which the cache does not.
     pub(crate) fn way_of_hit(
@@ -93,9 +99,7 @@ impl Engine {
         bytes: u64,
         dirty: u64,
     ) -> Option<(Way, Duration)> {
-        let asked = self.options.admission == Admission::Measured
-            && dirty == 0
-            && volume.backing.keeps_what_it_shows();
+        let asked = self.measures_hits() && dirty == 0 && volume.backing.keeps_what_it_shows();
         asked.then(|| (volume.split.borrow_mut().way(bytes), rt::now()))
     }
 

@@ -4,18 +4,17 @@
 //! They are issued without a task. If the device answers at once, as memory does, the request is over
 //! before anybody else could run, and no lock is needed. If not, the lock is taken now, before anybody
 //! else runs, and a task waits for the answer. To the map this does what `mode` would do
-//! (`fetch::promoting`, `cached::write`); what it cannot serve, and what fails, goes there.
+//! (`fetch::promoting`, `cached::write`); what it cannot serve, what fails, and clean hits that are measured go there.
 
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_policy::cleaning::Whose;
-use forebay_policy::{BlockId, BlockKey, Way};
+use forebay_policy::{BlockId, BlockKey};
 
 use crate::engine::{Attached, Engine, Job};
 use crate::map::REWRITTEN;
@@ -31,17 +30,6 @@ struct Issued {
     io: IoFuture,
     /// With checksums: the first cell, and the block.
     cells: Option<(usize, BlockKey)>,
-    /// Of a clean hit that is measured, where it is read, and since when.
-    hit: Option<(Way, Duration)>,
-}
-
-impl Issued {
-    const fn whose(&self) -> Whose {
-        match self.hit {
-            Some((Way::Around, _)) => Whose::Backing,
-            _ => Whose::Cache,
-        }
-    }
 }
 
 impl CachedVolume {
@@ -54,14 +42,12 @@ impl CachedVolume {
         let Some(issued) = self.issue(&request) else {
             return Err((request, done));
         };
-        let whose = issued.whose();
         let Issued {
             region,
             granules,
             slot,
             io,
             cells,
-            hit,
         } = issued;
         let engine = &self.engine;
         let write = request.op != Op::Read;
@@ -75,7 +61,6 @@ impl CachedVolume {
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
-            engine.hit_took(&self.volume, request.len, hit);
             done.complete(match write && !engine.commit.is_alive() {
                 true => engine.check_alive(),
                 false => Ok(()),
@@ -94,16 +79,13 @@ impl CachedVolume {
         let begun = volume.begin_io();
         rt::spawn(async move {
             let mut result = io.await;
-            volume.end_io(whose, begun);
+            volume.end_io(Whose::Cache, begun);
             if write {
                 engine.slot_written(slot);
             }
             let agrees = engine.short_ended(cells, slot, &request, result.is_ok());
             drop(open);
             let failed = result.is_err() || !agrees;
-            if !failed {
-                engine.hit_took(&volume, request.len, hit);
-            }
             // Both are boxed, since they are seldom: each hit's future would have room for them.
             if write && (failed || !engine.commit.is_alive()) {
                 result = Box::pin(engine.write_short_again(&volume, &request)).await;
@@ -134,7 +116,7 @@ impl CachedVolume {
         let units = engine.geometry.units(&part);
         let granules = engine.geometry.region_granules(&part);
         let region = volume.region_key(part.region);
-        let (slot, offset, cells, hit) = {
+        let (slot, offset, cells) = {
             let mut map = engine.map.borrow_mut();
             let found = map.overlapping(volume.id, part.region, units).next();
             let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
@@ -146,7 +128,8 @@ impl CachedVolume {
             }
             let piece = engine.geometry.piece(&part, span);
             let (valid, dirty) = map.maps(slot, span.class);
-            let usable = if write || mode == Mode::PassThrough {
+            // Clean hits that are measured may be read elsewhere.
+            let usable = if write || mode == Mode::PassThrough || engine.measures_hits() {
                 dirty
             } else {
                 valid
@@ -167,18 +150,11 @@ impl CachedVolume {
                     Some((first, piece.block.key(volume.id)))
                 }
             };
-            let hit = match write {
-                true => None,
-                false => engine.way_of_hit(volume, request.len, asked & dirty),
-            };
-            // What the backing device answers is not what these are of.
-            let around = matches!(hit, Some((Way::Around, _)));
-            let cells = cells.filter(|_| !around);
             if write {
                 map.add_flags(slot, REWRITTEN);
             }
             map.used(slot, span.class, asked);
-            (slot, offset, cells, hit)
+            (slot, offset, cells)
         };
         engine.note_part(volume.id, &part, granules, write);
         volume
@@ -190,13 +166,7 @@ impl CachedVolume {
             engine.data.write(offset, buf.clone())
         } else {
             volume.counters.read_hits.add(1);
-            match hit {
-                Some((Way::Around, _)) => {
-                    let offset = engine.geometry.region_offset(&part);
-                    volume.backing.device.read(offset, buf.clone())
-                }
-                _ => engine.data.read(offset, buf.clone()),
-            }
+            engine.data.read(offset, buf.clone())
         };
         Some(Issued {
             region,
@@ -204,7 +174,6 @@ impl CachedVolume {
             slot,
             io,
             cells,
-            hit,
         })
     }
 }

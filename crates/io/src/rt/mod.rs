@@ -290,6 +290,14 @@ impl Executor {
     }
 }
 
+impl Executor {
+    /// Gives up an executor with its tasks, which are never dropped.
+    pub(crate) fn leak(executor: Rc<Self>) {
+        wake::unregister(executor.id);
+        std::mem::forget(executor);
+    }
+}
+
 impl Drop for Executor {
     fn drop(&mut self) {
         // Dropping tasks may need the executor as the current one (a future that spawns on drop);

@@ -161,6 +161,18 @@ impl std::fmt::Debug for World {
     }
 }
 
+/// A process that panics: its tasks are not dropped. What they hold is in no state for that, and a second panic would end
+/// the program of a test which looks for the first one.
+struct Left(Rc<Executor>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            Executor::leak(Rc::clone(&self.0));
+        }
+    }
+}
+
 impl World {
     /// A world without devices.
     #[must_use]
@@ -270,6 +282,7 @@ impl World {
             "a crash must be decided before the next run"
         );
         let executor = Executor::simulated(seed);
+        let _left = Left(Rc::clone(&executor));
         let entered = executor.enter();
         let result = Rc::new(RefCell::new(None));
         let slot = Rc::clone(&result);
