@@ -13,12 +13,13 @@ use forebay_block::Result;
 use forebay_io::rt;
 use forebay_policy::{Measured, Way};
 
+use crate::clean::BATCH;
 use crate::engine::{Attached, Engine};
 use crate::options::Admission;
 
-/// The least that the wait for room is averaged over, units: the cleaner writes 64 blocks back at a time, and whoever waits
-/// for the first of them waits for all.
-const WINDOW: u32 = 16 * 64;
+/// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks back at a time, and whoever
+/// waits for the first of them waits for all.
+const WINDOW: u32 = 16 * BATCH as u32;
 
 /// A write that misses on its way.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +30,15 @@ pub(crate) struct Visit {
     /// None of it is cached: what it takes says what such writes take.
     all: bool,
     had_room: bool,
-    began: Duration,
+    /// When it began, and the cleaner's turns then.
+    began: (Duration, u64),
 }
 
 impl Engine {
     pub(crate) fn new_measures(&self) -> Measured {
         let window = self.reclaim.batch().saturating_mul(8).max(WINDOW);
-        Measured::new(u64::from(window) * self.geometry.block_bytes(0))
+        let block_bytes = self.geometry.block_bytes(0);
+        Measured::new(u64::from(window) * block_bytes, BATCH as u64 * block_bytes)
     }
 
     /// Which way a write takes; none if nothing of it is missing, or it is not measured.
@@ -81,7 +84,7 @@ impl Engine {
             bytes,
             all: missing == asked,
             had_room: room,
-            began: rt::now(),
+            began: volume.begin_io(),
         })
     }
 
@@ -117,8 +120,12 @@ impl Engine {
         let Some(visit) = visit.filter(|visit| visit.all && result.is_ok()) else {
             return;
         };
-        let took = rt::now() - visit.began;
+        let took = rt::now() - visit.began.0;
+        let at_once = match visit.way {
+            Way::Cache => visit.had_room,
+            Way::Around => !volume.cleaned_beside(visit.began.1),
+        };
         let mut measured = volume.measured.borrow_mut();
-        measured.took(visit.bytes, visit.way, visit.had_room, took);
+        measured.took(visit.bytes, visit.way, at_once, took);
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct Cleaner {
     /// Blocks that the reclaimer wants clean, in the order of the backing device.
     wanted: RefCell<VecDeque<BlockId>>,
     is_wanted: Cell<bool>,
+    /// It wants nothing any more of what it wanted.
+    withdrawn: Cell<bool>,
     asked: WaitList,
     /// Somebody else is writing back; the task pauses.
     pub(crate) suspended: Cell<u32>,
@@ -73,6 +75,7 @@ impl Cleaner {
             policy: RefCell::new(Policy::new(cleaning)),
             wanted: RefCell::default(),
             is_wanted: Cell::new(false),
+            withdrawn: Cell::new(false),
             asked: WaitList::new(),
             suspended: Cell::new(0),
             turns: Cell::new(0),
@@ -111,9 +114,14 @@ impl Attached {
     /// It has ended.
     pub(crate) fn end_io(&self, whose: Whose, begun: (Duration, u64)) {
         let (began, turns) = begun;
-        let beside = turns % 2 == 1 || turns != self.cleaner.turns.get();
+        let beside = self.cleaned_beside(turns);
         let took = rt::now() - began;
         (self.cleaner.policy.borrow_mut()).note(whose, took, beside);
+    }
+
+    /// Whether something was written back since there had been so many turns.
+    pub(crate) fn cleaned_beside(&self, turns: u64) -> bool {
+        turns % 2 == 1 || turns != self.cleaner.turns.get()
     }
 
     /// How long no client has asked for anything.
@@ -137,10 +145,14 @@ impl Engine {
             };
             let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
             let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
-                // Nothing is dirty, or it is locked. A kick does not change that: time does.
+                // Nothing is dirty, or it is locked. A kick does not change that: time does. But what is wanted after
+                // nothing was, was not tried yet.
                 self.rest_after(&volume, began, true);
                 self.wishes_are_done(&volume);
-                rt::sleep(REST).await;
+                match cleaner.withdrawn.take() {
+                    true => self.rest(&volume, REST).await,
+                    false => rt::sleep(REST).await,
+                }
                 if !cleaner.is_wanted.get() && self.is_serving(&volume) {
                     self.cleaners.kick.wait().await;
                 }
@@ -241,6 +253,7 @@ impl Engine {
         let volumes = self.volumes.borrow();
         for volume in volumes.values() {
             volume.cleaner.wanted.borrow_mut().clear();
+            volume.cleaner.withdrawn.set(blocks.is_empty());
         }
         for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
             let Some(volume) = volumes.get(&map.volume(same[0])) else {

@@ -6,9 +6,12 @@
 //! price of room. That price comes in lumps, since room is made for many blocks at a time: one write waits long, and many
 //! find what it waited for. So it is averaged over many blocks, of all sizes of writes.
 //!
-//! Nothing is given up before it is known that there is no room, and nothing is decided before both ways are known: one
-//! write goes round to tell, and then the cache makes room, and writes wait for it, as without this. Now and then what is
-//! dearer is tried again, for at most one byte in [`PROBE`], so that both stay known.
+//! Nothing is given up before it is known that there is no room. One write goes round to tell what that takes; then the cache
+//! makes room, to tell the price of that, unless a write is so large that it would be written back in no fewer operations
+//! than it takes to go round. Where both ways are about the same, writes go round: the backing device gets as much either
+//! way, and what the cache has stays. Now and then what is dearer is tried again, for about one byte in [`PROBE`], so that
+//! both stay known. What goes round while the cache still writes back waits behind that, and says nothing of what it
+//! takes alone.
 
 use std::time::Duration;
 
@@ -22,10 +25,11 @@ const MEMORY: u32 = 16;
 const OUTLIER: u64 = 8;
 /// Of writes that wait for room one in so many goes round; and so many times what the price of room is averaged over goes
 /// round before it is asked for again.
-const PROBE: u32 = 64;
-
-/// A cache that gives something up stops if that takes one part in so many less, or better.
-const LEAST: u128 = 8;
+const PROBE: u32 = 128;
+/// Writes that go round, at most, until one has the backing device to itself.
+const SETTLE: u32 = 8;
+/// Ways that differ by one part in so many are about the same.
+const ALIKE: u128 = 8;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,8 @@ pub struct Measured {
     sizes: [Size; SIZES],
     /// Bytes over which the price of room is averaged.
     window: u64,
+    /// Bytes that are written back at a time.
+    batch: u64,
     /// Bytes that went into the cache since it gives something up, and what was waited for that.
     paid_for: u64,
     paid_ns: u64,
@@ -86,21 +92,26 @@ pub struct Measured {
     passed: u64,
     /// Writes that were to wait since one went round.
     waited: u32,
+    /// Writes that still go round, whatever they take, unless one has the backing device to itself before.
+    settling: u32,
 }
 
 impl Measured {
-    /// One that knows nothing. The price of room is averaged over `window_bytes`, many times what is made at a time.
+    /// One that knows nothing. The price of room is averaged over `window_bytes`, many times what is made at a time;
+    /// `batch_bytes` are written back at a time.
     #[must_use]
-    pub fn new(window_bytes: u64) -> Self {
+    pub fn new(window_bytes: u64, batch_bytes: u64) -> Self {
         Self {
             sizes: [Size::default(); SIZES],
             window: window_bytes.max(2),
+            batch: batch_bytes,
             paid_for: 0,
             paid_ns: 0,
             gives_up: false,
             trial: false,
             passed: 0,
             waited: 0,
+            settling: 0,
         }
     }
 
@@ -114,30 +125,42 @@ impl Measured {
         let Some(around) = size.around.known(1) else {
             return Way::Around;
         };
+        if self.settling > 0 {
+            self.settling -= 1;
+            return Way::Around;
+        }
         let price = (self.paid_for >= self.window / 2)
             .then(|| u128::from(self.paid_ns) * u128::from(bytes) / u128::from(self.paid_for));
         self.trial &= price.is_none();
-        let within = u128::from(cache) + price.unwrap_or(0);
-        let keeps = match (self.gives_up, price) {
-            // What is on its way out is in the way of what goes round.
-            (true, Some(_)) => u128::from(around) <= within - within / LEAST,
-            _ => u128::from(around) <= within,
+        let alike = |within: u128| u128::from(around) <= within + within / ALIKE;
+        let keeps = match price {
+            Some(price) => alike(u128::from(cache) + price),
+            None => !self.trial && (bytes >= self.batch || around <= cache),
         };
-        if keeps && !self.trial {
+        if keeps {
             self.passed = self.passed.saturating_add(bytes);
             if self.passed < self.window.saturating_mul(u64::from(PROBE)) {
-                self.gives_up = false;
+                self.go_round();
                 return Way::Around;
             }
             (self.passed, self.paid_for, self.paid_ns) = (0, 0, 0);
         }
-        self.gives_up = true;
         self.trial = self.paid_for < self.window / 2;
         self.waited = (self.waited + 1) % PROBE;
-        match self.waited {
-            0 => Way::Around,
-            _ => Way::Cache,
+        if self.waited == 0 {
+            self.go_round();
+            return Way::Around;
         }
+        self.gives_up = true;
+        Way::Cache
+    }
+
+    /// Nothing is given up from here on.
+    const fn go_round(&mut self) {
+        if self.gives_up {
+            self.settling = SETTLE;
+        }
+        self.gives_up = false;
     }
 
     /// Whether the cache gives dirty blocks up to make room.
@@ -146,22 +169,27 @@ impl Measured {
         self.gives_up
     }
 
-    /// A write of nothing that was cached has ended: which way it went, whether it had room at once, and what it took.
-    pub fn took(&mut self, bytes: u64, way: Way, had_room: bool, took: Duration) {
+    /// A write of nothing that was cached has ended: which way it went, whether it had room at once, or, if it went round,
+    /// nothing was written back meanwhile, and what it took.
+    pub fn took(&mut self, bytes: u64, way: Way, at_once: bool, took: Duration) {
         let took = nanos(took);
         let Size { cache, around } = &mut self.sizes[size(bytes)];
         if way == Way::Around {
-            return around.note(took);
+            if at_once || self.settling == 0 || around.known(1).is_none() {
+                self.settling = 0;
+                around.note(took);
+            }
+            return;
         }
         let usual = cache.known(ENOUGH);
-        if had_room {
+        if at_once {
             cache.note(took);
         }
         let (true, Some(usual)) = (self.gives_up, usual) else {
             return;
         };
         self.paid_for = self.paid_for.saturating_add(bytes);
-        if !had_room {
+        if !at_once {
             self.paid_ns = self.paid_ns.saturating_add(took.saturating_sub(usual));
         }
         if self.paid_for >= self.window {
@@ -191,28 +219,34 @@ mod tests {
     }
 
     /// A cache in which a write takes 10 us with room, of which one in eight waits `wait_us` for it, before a device that
-    /// takes `around_us`: how many of `writes` went round.
+    /// takes `around_us`, or three times that behind what is still written back: how many of `writes` went round.
     fn run(measured: &mut Measured, writes: u32, wait_us: u64, around_us: u64) -> u32 {
         let mut round = 0;
         for nth in 0..writes {
-            let lacks = !measured.gives_up() || nth % 8 == 0;
+            let evicts = measured.gives_up();
+            let lacks = !evicts || nth % 8 == 0;
             let way = match lacks {
                 true => measured.way(BLOCK),
                 false => Way::Cache,
             };
             round += u32::from(way == Way::Around);
-            let took = match (way, lacks) {
-                (Way::Around, _) => around_us,
-                (Way::Cache, true) => 10 + wait_us,
-                (Way::Cache, false) => 10,
+            let (took, at_once) = match (way, lacks) {
+                (Way::Around, _) if evicts => (3 * around_us, false),
+                (Way::Around, _) => (around_us, true),
+                (Way::Cache, true) => (10 + wait_us, false),
+                (Way::Cache, false) => (10, true),
             };
-            measured.took(BLOCK, way, !lacks, us(took));
+            measured.took(BLOCK, way, at_once, us(took));
         }
         round
     }
 
+    fn new() -> Measured {
+        Measured::new(64 * BLOCK, 16 * BLOCK)
+    }
+
     fn filled() -> Measured {
-        let mut measured = Measured::new(64 * BLOCK);
+        let mut measured = new();
         for _ in 0..ENOUGH {
             measured.took(BLOCK, Way::Cache, true, us(10));
         }
@@ -221,7 +255,7 @@ mod tests {
 
     #[test]
     fn nothing_is_decided_before_it_is_known() {
-        let mut measured = Measured::new(64 * BLOCK);
+        let mut measured = new();
         assert_eq!(measured.way(BLOCK), Way::Cache, "no write is known");
         let mut measured = filled();
         assert_eq!(measured.way(BLOCK), Way::Around, "one tells");
@@ -250,7 +284,8 @@ mod tests {
     fn a_wait_is_shared_by_all_that_find_room_after_it() {
         let mut measured = filled();
         let round = run(&mut measured, 8000, 400, 100);
-        assert!((1..=8000 / 8 / PROBE + 1).contains(&round), "{round}");
+        // Each time two: the first waits behind what is written back.
+        assert!((2..=2 * (8000 / 8 / PROBE) + 1).contains(&round), "{round}");
         let mut measured = filled();
         let round = run(&mut measured, 8000, 1000, 100);
         assert!(round > 7900, "the same with a wait of 1000: {round}");
@@ -265,6 +300,38 @@ mod tests {
         assert!(!measured.gives_up(), "now it is faster");
         run(&mut measured, 32, 400, 1000);
         assert!(measured.gives_up(), "now it is slower");
+    }
+
+    /// With 60 us on either way: the device sees as much of both, and the cache keeps what it has.
+    #[test]
+    fn of_ways_that_are_alike_the_one_is_taken_that_gives_nothing_up() {
+        let mut measured = filled();
+        let round = run(&mut measured, 2000, 400, 65);
+        assert!(round > 1900, "{round}");
+    }
+
+    #[test]
+    fn what_waits_behind_write_backs_does_not_say_what_a_device_takes() {
+        let mut measured = filled();
+        run(&mut measured, 4000, 400, 100);
+        assert!(measured.gives_up());
+        // Three times 40 would be too much.
+        run(&mut measured, 16 * 8 * PROBE * MEMORY, 400, 40);
+        assert!(!measured.gives_up());
+    }
+
+    #[test]
+    fn what_is_as_large_as_what_is_written_back_at_a_time_goes_round_untried() {
+        for (blocks, gives_up) in [(15, true), (16, false)] {
+            let mut measured = new();
+            for _ in 0..ENOUGH {
+                measured.took(blocks * BLOCK, Way::Cache, true, us(10));
+            }
+            assert_eq!(measured.way(blocks * BLOCK), Way::Around, "one tells");
+            measured.took(blocks * BLOCK, Way::Around, true, us(1000));
+            measured.way(blocks * BLOCK);
+            assert_eq!(measured.gives_up(), gives_up, "{blocks} blocks");
+        }
     }
 
     #[test]

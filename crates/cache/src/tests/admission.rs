@@ -213,14 +213,14 @@ fn nothing_is_given_up_before_a_write_finds_no_room() {
 
 #[test]
 fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
-    let measured = write(Admission::Measured, 40, 20, 150, 3);
+    let measured = write(Admission::Measured, 40, 10, 150, 3);
     let blocks = measured.stats.blocks;
     assert_eq!(measured.stats.evictions, 0, "{measured:?}");
     // What is cached keeps its hits, in each pass.
     assert_eq!(measured.volume().write_hits, 2 * blocks);
     assert_eq!(measured.volume().bypassed_writes, 3 * (blocks / 2));
     assert_eq!(measured.volume().sent_round, 3 * (blocks / 2));
-    let always = write(Admission::Always, 40, 20, 150, 3);
+    let always = write(Admission::Always, 40, 10, 150, 3);
     assert_eq!(always.volume().sent_round, 0);
     assert!(measured.took < always.took, "{measured:?}\n{always:?}");
 }
