@@ -120,6 +120,7 @@ impl Attached {
     }
 
     /// Whether something was written back since there had been so many turns.
+    #[inline]
     pub(crate) fn cleaned_beside(&self, turns: u64) -> bool {
         turns % 2 == 1 || turns != self.cleaner.turns.get()
     }
