@@ -196,6 +196,42 @@ fn a_second_directory_on_a_source_is_told_who_has_it() {
     assert!(line.ends_with(": ready\n"), "{line}");
 }
 
+/// Whatever is wrong with the mountpoint is said before the node joins, so that nobody gives it a page.
+#[test]
+fn a_node_looks_at_its_mountpoint_before_it_joins() {
+    let place = Place::new("pagecache-mountpoint");
+    let (_directory, _) = start(place.directory("4M"));
+    let beside = Place::new("pagecache-mountpoint-beside");
+    let (file, full) = (beside.source.join("file"), beside.source.join("full"));
+    std::fs::write(&file, "mine").expect("written");
+    std::fs::create_dir(&full).expect("made");
+    std::fs::write(full.join("mine"), "mine").expect("written");
+    let inside = place.source.join("inside");
+    let cases = [
+        (&file, "it is not a directory: name one"),
+        (&file.join("below"), "ot a directory"),
+        (&full, "name an empty directory"),
+        (&inside, "choose a mountpoint elsewhere"),
+    ];
+    for (mountpoint, remedy) in cases {
+        let mut command = place.command(&["node", "--id", "1", "--memory", "1M"]);
+        command.arg("--mount").arg(mountpoint);
+        let output = command.output().expect("run");
+        let refused = said(&output);
+        let place_of_it = mountpoint.display().to_string();
+        assert!(refused.contains(&place_of_it), "{refused}");
+        // Who may not mount at all is told that.
+        let told = [remedy, "mounting needs root: run as root", "/dev/fuse"];
+        assert!(told.iter().any(|told| refused.contains(told)), "{refused}");
+        assert_eq!(output.stdout, b"", "nothing joined: {output:?}");
+    }
+    assert!(!inside.exists(), "nothing was made");
+    let status = place.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(0));
+    assert_eq!(status["messages_in"], 0, "nobody said anything");
+}
+
 #[test]
 fn a_node_says_at_once_what_it_waits_for() {
     let place = Place::new("pagecache-waits");
