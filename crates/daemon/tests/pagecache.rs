@@ -174,6 +174,19 @@ fn what_cannot_be_is_said() {
     let mut nowhere = place.command(&["directory", "--capacity", "1M", "--source", "/nonexistent"]);
     let nowhere = said(&nowhere.output().expect("run"));
     assert!(nowhere.contains("source /nonexistent"), "{nowhere}");
+    // In its own source, programs would find it on the mount and could write into it.
+    let inside = place.source.join("new/pool");
+    for (pool, source) in [(&inside, &place.source), (&place.source, &place.source)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["pagecache", "directory", "--capacity", "1M", "--pool"]);
+        command.arg(pool).arg("--source").arg(source);
+        let refused = said(&command.output().expect("run"));
+        assert!(
+            refused.contains("choose a directory on tmpfs elsewhere"),
+            "{refused}"
+        );
+    }
+    assert!(!place.source.join("new").exists(), "nothing was made");
 }
 
 #[test]

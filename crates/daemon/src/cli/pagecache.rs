@@ -251,7 +251,8 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
     // First: what is mounted holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
-    drop(node);
+    // Threads of a mount that programs still have open may be in the middle of something.
+    node.leave();
     out::print(&format!("{id}: left\n"))
 }
 
