@@ -303,6 +303,38 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     assert!(text.contains(&who), "{text}");
 }
 
+/// Who flushes hears `EIO`; the operator why.
+#[test]
+fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
+    use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
+    use std::os::unix::fs::MetadataExt as _;
+    let place = Place::new("pagecache-refuses");
+    let (_directory, _) = start(place.directory("4M"));
+    let node = place.command(&["node", "--id", "1", "--memory", "2M"]);
+    let (_node, log) = start_logging(&place, node, "node");
+    let id = NodeId::new(2).expect("a node");
+    let writer = Node::join(Options::new(&place.pool, id, 8)).expect("it joins");
+    let file = writer.create("mine").expect("made");
+    // Who has not opened the file does not find it any more.
+    let inode = std::fs::metadata(place.source.join("mine"))
+        .expect("there")
+        .ino();
+    let kept = place.source.join(".forebay/files").join(inode.to_string());
+    std::fs::remove_file(&kept).expect("its second name");
+    for page in 0..100 {
+        let wrote = file.write_at(page * PAGE_BYTES as u64, &[1; PAGE_BYTES]);
+        wrote.expect("written");
+    }
+    file.fsync().expect_err("some are in the other's memory");
+    let text = logged(&log, |text| text.contains("refuses pages"));
+    assert_eq!(text.lines().count(), 1, "not one for each page: {text}");
+    for part in [&place.source.display().to_string()[..], "make room there"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    std::fs::hard_link(place.source.join("mine"), kept).expect("again");
+    file.fsync().expect("nothing was lost");
+}
+
 #[test]
 fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
     use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
