@@ -129,7 +129,7 @@ done
 [ "${codes[1]}" -eq 0 ] || fail "the second machine: exit code ${codes[1]}"
 # What a machine said is there again at its end, if it was killed.
 for one in first second; do
-    tr -d '\r' <"$work/$one" | awk '/^DONE/ && !seen[$0]++ {sub("DONE", "'$one':"); print}' >"$work/$one-done"
+    tr -d '\r' <"$work/$one" | awk '/^DONE/ && !seen[$0]++ {sub("DONE", "'$one':"); sub("'"$work"'/", ""); print}' >"$work/$one-done"
     say "$(cat "$work/$one-done")"
 done
 [ "$(wc -l <"$work/first-done")" -eq 2 ] || fail "the first has not done all"

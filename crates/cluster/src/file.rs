@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_pagecache::client::View;
+use forebay_pagecache::client::{Heard, View};
 use forebay_pagecache::message::PageId;
 
 use crate::PAGE_BYTES;
@@ -29,19 +29,28 @@ pub struct File {
     inode: u64,
     /// The size that was seen last. If the file has become shorter since, that is found out.
     size_bytes: AtomicU64,
+    /// What it was told of losses.
+    heard: Heard,
 }
 
 impl File {
     /// Of an inode that was opened in the tree.
     pub(crate) fn new(node: Arc<Inner>, inode: u64) -> Result<Self> {
-        let file = Self {
+        let client = node.client();
+        let size_bytes = match client.store().size_bytes(inode) {
+            Ok(size_bytes) => size_bytes,
+            Err(error) => {
+                node.closed(inode);
+                return Err(error);
+            }
+        };
+        let heard = client.open(inode, size_bytes.div_ceil(PAGE_BYTES as u64));
+        Ok(Self {
             node,
             inode,
-            size_bytes: AtomicU64::new(0),
-        };
-        let pages = file.size_bytes()?.div_ceil(PAGE_BYTES as u64);
-        file.node.client().open(inode, pages);
-        Ok(file)
+            size_bytes: AtomicU64::new(size_bytes),
+            heard,
+        })
     }
 
     /// Its inode in the source.
@@ -216,9 +225,10 @@ impl File {
     /// What this node wrote to the file is durable when this returns.
     ///
     /// # Errors
-    /// `Lost` if the store refused something, or a node died that held it; said once to those who wait at that time.
+    /// `Lost` if the store refused something, or a node died that held it; said once to each who had the file open
+    /// then.
     pub fn fsync(&self) -> Result<()> {
-        self.node.client().fsync(self.inode)
+        self.node.client().fsync_for(self.inode, &self.heard)
     }
 
     /// Does something with the file's size while nobody else does, on any node.

@@ -140,6 +140,21 @@ impl Node {
         Names::new(Arc::clone(&self.inner))
     }
 
+    /// Leaves, for who ends the process next: waits for what other threads still do with its files, as dropping the
+    /// node alone does not. Nobody opens more of them meanwhile.
+    pub fn leave(self) {
+        let begin = Instant::now();
+        while Arc::strong_count(&self.inner) > 1 {
+            if begin.elapsed() > FAREWELL {
+                tracing::warn!(
+                    "page cache: a node goes with what is in its memory: its files have been in use for {FAREWELL:?} since it was to leave"
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// What this node has counted.
     #[must_use]
     pub fn counts(&self) -> Counts {

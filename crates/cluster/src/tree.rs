@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_pagecache::message::PageId;
@@ -24,6 +24,9 @@ const OPEN_MAX: usize = 512;
 /// How exact the time of a file's last change is; many writes change it once.
 const TIME_EXACT: Duration = Duration::from_millis(4);
 
+/// Least time between two lines of the log that say the source refuses pages.
+const COMPLAINTS: Duration = Duration::from_secs(10);
+
 /// The tree, as one node sees it.
 #[derive(Debug)]
 pub struct Tree {
@@ -34,6 +37,8 @@ pub struct Tree {
     kept: Option<Kept>,
     mapped: Mapped,
     state: Mutex<State>,
+    /// Whoever has it says itself why the source refuses pages.
+    quiet: bool,
     /// Held while a file is changed: by one thread of this process, and then by one process.
     changing: Mutex<()>,
 }
@@ -46,6 +51,8 @@ struct State {
     used: BTreeMap<u64, Arc<fs::File>>,
     /// Files of which the system has said that something written to them may be lost.
     failed: BTreeSet<u64>,
+    /// When it was last logged that the source refuses pages.
+    complained: Option<Instant>,
 }
 
 impl Tree {
@@ -69,6 +76,7 @@ impl Tree {
             kept: Kept::open(root),
             mapped: Mapped::load(pool, root)?,
             state: Mutex::default(),
+            quiet: false,
             changing: Mutex::default(),
         })
     }
@@ -378,21 +386,11 @@ impl Store for Tree {
     }
 
     fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
-        let file = self.file(page.inode)?;
-        let start = page.index * PAGE_BYTES as u64;
-        let written = self.change(&file, || {
-            let metadata = file.metadata()?;
-            // A file is as long as it is to be before what is behind its end is written.
-            let len = metadata.size().saturating_sub(start);
-            let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
-            if len == 0 {
-                return Ok(());
-            }
-            file.write_all_at(&from[..len], start)?;
-            // It was changed when a program wrote, not now.
-            file.set_times(FileTimes::new().set_modified(metadata.modified()?))
-        });
-        written.context(|| format!("writing {}", self.named(page.inode)))
+        let written = self.write(page, from);
+        if let Err(error) = &written {
+            self.complain(error);
+        }
+        written
     }
 
     fn sync(&self, inode: u64) -> Result<()> {
@@ -413,5 +411,45 @@ impl Store for Tree {
             return Err(Error::new(ErrorKind::Lost, context));
         }
         Ok(())
+    }
+}
+
+impl Tree {
+    fn write(&self, page: PageId, from: &[u8]) -> Result<()> {
+        let file = self.file(page.inode)?;
+        let start = page.index * PAGE_BYTES as u64;
+        let written = self.change(&file, || {
+            let metadata = file.metadata()?;
+            // A file is as long as it is to be before what is behind its end is written.
+            let len = metadata.size().saturating_sub(start);
+            let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
+            if len == 0 {
+                return Ok(());
+            }
+            file.write_all_at(&from[..len], start)?;
+            // It was changed when a program wrote, not now.
+            file.set_times(FileTimes::new().set_modified(metadata.modified()?))
+        });
+        written.context(|| format!("writing {}", self.named(page.inode)))
+    }
+
+    /// Says nothing of pages that the source refuses.
+    pub(crate) fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// Who flushes hears that something was refused, and not why; the rest hear nothing.
+    fn complain(&self, error: &Error) {
+        let mut state = self.lock();
+        let lately = state.complained.is_some_and(|at| at.elapsed() < COMPLAINTS);
+        if !lately && !self.quiet {
+            state.complained = Some(Instant::now());
+            tracing::warn!(
+                "page cache: the source {} refuses pages, which stay in memory until it takes them, and fsync fails: make room there, or repair it: {}",
+                self.root.display(),
+                error.report()
+            );
+        }
     }
 }

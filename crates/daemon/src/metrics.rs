@@ -344,7 +344,7 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| u64::from(v.diverged),
         ),
     ];
-    let counters: [VolumeNumber; 9] = [
+    let counters: [VolumeNumber; 10] = [
         (
             "read_hits",
             "Pieces of reads (a cache block each) that the cache answered.",
@@ -379,6 +379,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "split_reads",
             "Pieces of read hits that the backing device answered, since it does so sooner.",
             |v| v.split_reads,
+        ),
+        (
+            "sent_round_writes",
+            "Writes that found no room and went round, since that takes less.",
+            |v| v.sent_round_writes,
         ),
         (
             "limited_requests",
@@ -514,11 +519,7 @@ fn transits(text: &mut Text, transits: &[TransitStatus]) {
             "Written round the slots, because none was free.",
             |t| t.bypassed,
         ),
-        (
-            "fua_blocks",
-            "Written round the slots, because of FUA.",
-            |t| t.fua,
-        ),
+        ("fua_blocks", "Written round slots, for FUA.", |t| t.fua),
         ("waited_blocks", "Writes that waited for a slot.", |t| {
             t.waited
         }),
@@ -580,6 +581,7 @@ mod tests {
             "forebay_cache_dirty_bytes 65536",
             "forebay_cache_cleaning_info{policy=\"auto\"} 1",
             "forebay_volume_read_hits_total{volume=\"db\"} 90",
+            "forebay_volume_sent_round_writes_total{volume=\"db\"} 7",
             "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",
             "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",

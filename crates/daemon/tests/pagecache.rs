@@ -174,6 +174,19 @@ fn what_cannot_be_is_said() {
     let mut nowhere = place.command(&["directory", "--capacity", "1M", "--source", "/nonexistent"]);
     let nowhere = said(&nowhere.output().expect("run"));
     assert!(nowhere.contains("source /nonexistent"), "{nowhere}");
+    // In its own source, programs would find it on the mount and could write into it.
+    let inside = place.source.join("new/pool");
+    for (pool, source) in [(&inside, &place.source), (&place.source, &place.source)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["pagecache", "directory", "--capacity", "1M", "--pool"]);
+        command.arg(pool).arg("--source").arg(source);
+        let refused = said(&command.output().expect("run"));
+        assert!(
+            refused.contains("choose a directory on tmpfs elsewhere"),
+            "{refused}"
+        );
+    }
+    assert!(!place.source.join("new").exists(), "nothing was made");
 }
 
 #[test]
@@ -194,6 +207,42 @@ fn a_second_directory_on_a_source_is_told_who_has_it() {
     first.0.wait().expect("ended");
     let (_second, line) = start(second);
     assert!(line.ends_with(": ready\n"), "{line}");
+}
+
+/// Whatever is wrong with the mountpoint is said before the node joins, so that nobody gives it a page.
+#[test]
+fn a_node_looks_at_its_mountpoint_before_it_joins() {
+    let place = Place::new("pagecache-mountpoint");
+    let (_directory, _) = start(place.directory("4M"));
+    let beside = Place::new("pagecache-mountpoint-beside");
+    let (file, full) = (beside.source.join("file"), beside.source.join("full"));
+    std::fs::write(&file, "mine").expect("written");
+    std::fs::create_dir(&full).expect("made");
+    std::fs::write(full.join("mine"), "mine").expect("written");
+    let inside = place.source.join("inside");
+    let cases = [
+        (&file, "it is not a directory: name one"),
+        (&file.join("below"), "ot a directory"),
+        (&full, "name an empty directory"),
+        (&inside, "choose a mountpoint elsewhere"),
+    ];
+    for (mountpoint, remedy) in cases {
+        let mut command = place.command(&["node", "--id", "1", "--memory", "1M"]);
+        command.arg("--mount").arg(mountpoint);
+        let output = command.output().expect("run");
+        let refused = said(&output);
+        let place_of_it = mountpoint.display().to_string();
+        assert!(refused.contains(&place_of_it), "{refused}");
+        // Who may not mount at all is told that.
+        let told = [remedy, "mounting needs root: run as root", "/dev/fuse"];
+        assert!(told.iter().any(|told| refused.contains(told)), "{refused}");
+        assert_eq!(output.stdout, b"", "nothing joined: {output:?}");
+    }
+    assert!(!inside.exists(), "nothing was made");
+    let status = place.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(0));
+    assert_eq!(status["messages_in"], 0, "nobody said anything");
 }
 
 #[test]
@@ -252,6 +301,38 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     let text = logged(&directory_log, remedy);
     let who = format!("process {} may not come back", node.0.id());
     assert!(text.contains(&who), "{text}");
+}
+
+/// Who flushes hears `EIO`; the operator why.
+#[test]
+fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
+    use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
+    use std::os::unix::fs::MetadataExt as _;
+    let place = Place::new("pagecache-refuses");
+    let (_directory, _) = start(place.directory("4M"));
+    let node = place.command(&["node", "--id", "1", "--memory", "2M"]);
+    let (_node, log) = start_logging(&place, node, "node");
+    let id = NodeId::new(2).expect("a node");
+    let writer = Node::join(Options::new(&place.pool, id, 8)).expect("it joins");
+    let file = writer.create("mine").expect("made");
+    // Who has not opened the file does not find it any more.
+    let inode = std::fs::metadata(place.source.join("mine"))
+        .expect("there")
+        .ino();
+    let kept = place.source.join(".forebay/files").join(inode.to_string());
+    std::fs::remove_file(&kept).expect("its second name");
+    for page in 0..100 {
+        let wrote = file.write_at(page * PAGE_BYTES as u64, &[1; PAGE_BYTES]);
+        wrote.expect("written");
+    }
+    file.fsync().expect_err("some are in the other's memory");
+    let text = logged(&log, |text| text.contains("refuses pages"));
+    assert_eq!(text.lines().count(), 1, "not one for each page: {text}");
+    for part in [&place.source.display().to_string()[..], "make room there"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    std::fs::hard_link(place.source.join("mine"), kept).expect("again");
+    file.fsync().expect("nothing was lost");
 }
 
 #[test]

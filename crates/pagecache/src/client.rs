@@ -5,6 +5,7 @@
 
 mod alone;
 mod emulated;
+mod heard;
 mod view;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::segment::{Frame, Segment};
 use crate::store::{self, Store};
 use alone::Turns;
 pub use emulated::Emulated;
+pub use heard::Heard;
 pub use view::View;
 
 /// How long a program waits, after having tried for longer than any store takes, before it tries again.
@@ -345,11 +347,6 @@ impl<S: Store, L: Link> Client<S, L> {
         &self.store
     }
 
-    /// A program opens a file of so many pages.
-    pub fn open(&self, inode: u64, pages: u64) {
-        self.lock_state().node.open(inode, pages);
-    }
-
     /// What this node wrote to the file is seen by others when this returns.
     ///
     /// # Errors
@@ -398,11 +395,7 @@ impl<S: Store, L: Link> Client<S, L> {
         begin(node, inode, ticket, effects);
         self.act(&mut state)?;
         if self.outcome(state, ticket)? == Some(false) {
-            let context = format!(
-                "{what} of {}: the store refused something written, or a node died that held it: write it again",
-                self.store.name(inode)
-            );
-            return Err(Error::new(ErrorKind::Lost, context));
+            return Err(self.lost(inode, what));
         }
         Ok(())
     }

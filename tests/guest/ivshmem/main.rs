@@ -53,7 +53,21 @@ struct Machine {
     disk: PathBuf,
 }
 
+/// The directory gives up who does not say in five seconds who it is, and its socket is there from the machine's boot on.
+/// So the first word may be said to a connection that ends just then, on a busy machine; who is told to start again does so.
 fn join(pool: &str, number: u8) -> Result<Machine> {
+    let begin = Instant::now();
+    loop {
+        match join_once(pool, number) {
+            Err(error) if error.kind() == ErrorKind::Permission && begin.elapsed() < PATIENCE => {
+                eprintln!("again: {}", error.report());
+            }
+            joined => return joined,
+        }
+    }
+}
+
+fn join_once(pool: &str, number: u8) -> Result<Machine> {
     let disk = Pool::new(Path::new(pool))?.source()?;
     let id = NodeId::new(number).expect("below 32");
     let mut options = Options::new(Path::new(pool), id, 1024);

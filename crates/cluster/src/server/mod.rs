@@ -115,6 +115,7 @@ impl Server {
         let source = std::fs::canonicalize(&options.source)
             .context(|| format!("source {}", options.source.display()))?;
         let device = check_source(&source, &options)?;
+        check_apart(&source, pool.path())?;
         pool.make()?;
         // Before anything of another pool's could be taken for this one's.
         let claim = Claim::take(&source, &pool)?;
@@ -383,6 +384,25 @@ impl Server {
             })
         }
     }
+}
+
+/// A pool in its own source would be shown to programs, which could write into its memory.
+fn check_apart(source: &Path, pool: &Path) -> Result<()> {
+    let absolute = std::path::absolute(pool).context(|| format!("pool {}", pool.display()))?;
+    let mut there = absolute.ancestors().filter_map(|at| at.canonicalize().ok());
+    let inside = there.next().is_some_and(|there| there.starts_with(source));
+    let around = absolute
+        .canonicalize()
+        .is_ok_and(|pool| source.starts_with(pool));
+    if inside || around {
+        let context = format!(
+            "pool {}: it and the source {} are one in the other: choose a directory on tmpfs elsewhere",
+            pool.display(),
+            source.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    Ok(())
 }
 
 /// Whether the source is a block device, or an image of one, and not a tree.

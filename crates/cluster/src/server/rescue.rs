@@ -246,7 +246,7 @@ impl Rescuer {
     fn write(&mut self, page: PageId, place: Place) -> Result<()> {
         let tree = match self.tree.take() {
             Some(tree) => tree,
-            None => Tree::new(&self.source, &self.pool)?,
+            None => Tree::new(&self.source, &self.pool)?.quiet(),
         };
         let mut scratch = [0; PAGE_BYTES];
         let written = store::write_back(&self.segment, &tree, page, place, &mut scratch);

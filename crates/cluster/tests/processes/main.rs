@@ -108,6 +108,32 @@ fn who_leaves_loses_nothing_and_may_come_back() {
     assert_eq!(cluster.status().fenced, 0);
 }
 
+/// As a mount's threads do when their process is told to end.
+#[test]
+fn who_leaves_waits_for_what_is_done_with_its_files() {
+    let cluster = Cluster::new("leave-in-use", 256, Duration::from_secs(5));
+    let goes = cluster.join(2, 64);
+    let file = goes.create("data").expect("made");
+    file.write_at(0, &[7; PAGE_BYTES]).expect("written");
+    let (holds, held) = std::sync::mpsc::channel();
+    let user = std::thread::spawn(move || {
+        holds.send(()).expect("somebody waits");
+        std::thread::sleep(Duration::from_millis(300));
+        let wrote = file.write_at(PAGE_BYTES as u64, &[8; PAGE_BYTES]);
+        wrote.expect("the node is there until then");
+    });
+    held.recv().expect("it runs");
+    goes.leave();
+    let stored = std::fs::read(cluster.source().join("data")).expect("there");
+    assert_eq!(
+        stored,
+        [[7; PAGE_BYTES], [8; PAGE_BYTES]].concat(),
+        "what is in its memory goes to the store before it says that it has left"
+    );
+    user.join().expect("it ended well");
+    assert_eq!(cluster.status().lost_pages, 0);
+}
+
 #[test]
 fn strangers_harm_nobody() {
     let cluster = Cluster::new("strangers", 256, Duration::from_secs(5));

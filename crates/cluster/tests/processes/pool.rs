@@ -37,6 +37,7 @@ fn killed(placement: &'static str) -> (usize, bool, u64) {
     assert_eq!(worker.hear(), "joined");
     let mine = cluster.join(2, 8);
     let file = mine.create("mine").expect("made");
+    let other = mine.open("mine").expect("there");
     write_all(&file, 1);
     worker.kill();
     // All is as it was for who reads, or lost; the flush tells which.
@@ -48,6 +49,11 @@ fn killed(placement: &'static str) -> (usize, bool, u64) {
         assert_eq!(error.kind(), ErrorKind::Lost);
     }
     file.fsync().expect("it is said once");
+    // It may be what this one has written that is lost.
+    assert_eq!(other.fsync().is_ok(), synced.is_ok(), "said to each");
+    other.fsync().expect("once");
+    let later = mine.open("mine").expect("there");
+    later.fsync().expect("who came later has lost nothing");
     let status = cluster.status();
     assert_eq!(synced.is_ok(), status.lost_pages == 0, "{status:?}");
     let mut again = cluster.worker(1, 64);

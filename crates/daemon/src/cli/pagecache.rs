@@ -229,6 +229,10 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     if !source.is_dir() {
         return run_device_node(arguments, options, &source, signals);
     }
+    if let Some(place) = &arguments.mount {
+        // Before anybody gives a page to this node.
+        shared::may_mount(&source, place)?;
+    }
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
     out::print(&format!("{id}: joined with {memory}\n"))?;
@@ -247,7 +251,8 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
     // First: what is mounted holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
-    drop(node);
+    // Threads of a mount that programs still have open may be in the middle of something.
+    node.leave();
     out::print(&format!("{id}: left\n"))
 }
 

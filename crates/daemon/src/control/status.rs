@@ -222,6 +222,9 @@ pub struct VolumeStatus {
     /// Of the read hits, those that the backing device answered, since it does so sooner (`admission = "measured"`).
     #[serde(default)]
     pub split_reads: u64,
+    /// Writes that found no room and went to the backing device, since that takes less (`admission = "measured"`).
+    #[serde(default)]
+    pub sent_round_writes: u64,
     /// Requests that have started and not ended.
     pub in_flight: u64,
     /// Requests a second that it lets through at most; none without a limit.
@@ -494,6 +497,7 @@ pub(crate) fn example() -> Status {
             bypassed_reads: 0,
             bypassed_writes: 0,
             split_reads: 0,
+            sent_round_writes: 7,
             in_flight: 0,
             iops_limit: Some(5000),
             bandwidth_limit_bytes_per_s: None,

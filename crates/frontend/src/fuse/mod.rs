@@ -59,12 +59,20 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
 /// # Errors
 /// As [`mount`]'s.
 pub fn may_mount(mountpoint: &Path) -> Result<()> {
+    may_mount_or(
+        mountpoint,
+        "run as root, or export the volume over NBD instead",
+    )
+}
+
+/// The same, with what who is not root is to do.
+fn may_mount_or(mountpoint: &Path, remedy: &str) -> Result<()> {
     let device = std::fs::metadata("/dev/fuse");
     device.context(|| "/dev/fuse (is the fuse module loaded?)")?;
     if !system::may_mount() {
         return Err(Error::new(
             ErrorKind::Permission,
-            "mounting needs root: run as root, or export the volume over NBD instead",
+            format!("mounting needs root: {remedy}"),
         ));
     }
     mountpoint::look(mountpoint)

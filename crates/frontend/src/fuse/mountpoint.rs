@@ -94,25 +94,25 @@ fn is_dead(path: &Path) -> Result<bool> {
     ))
 }
 
-/// The path as the mount table would show it, of an empty directory on which no volume is shown.
+/// The path as the mount table would show it, of an empty directory on which nothing of ours is mounted.
 fn check_free(path: &Path) -> Result<PathBuf> {
     let path = path.canonicalize()?;
     if !std::fs::metadata(&path)?.is_dir() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "it is not a directory: name one, the volume appears in it",
+            "it is not a directory: name one, or one that does not exist yet",
         ));
     }
     if mounted_type(&path)?.as_deref() == Some(FS_TYPE) {
         return Err(Error::new(
             ErrorKind::Busy,
-            "it shows a volume already: choose another",
+            "something of Forebay's is mounted on it already: choose another directory",
         ));
     }
     if std::fs::read_dir(&path)?.next().is_some() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "there are files in it, which the volume would hide: name an empty directory, or one that \
+            "there are files in it, which the mount would hide: name an empty directory, or one that \
              does not exist yet",
         ));
     }

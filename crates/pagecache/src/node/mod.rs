@@ -168,6 +168,8 @@ pub struct Node {
     stores: u64,
     /// Files of which something unflushed was lost, until a flush has said so.
     lost: BTreeSet<u64>,
+    /// How often something of a file was lost.
+    losses: BTreeMap<u64, u64>,
     syncs: Vec<Sync>,
     files: BTreeMap<u64, Stream>,
     /// Frames of who died: the first of a run, the first behind it, and whose.
@@ -202,6 +204,7 @@ impl Node {
             unflushed: BTreeMap::new(),
             stores: 0,
             lost: BTreeSet::new(),
+            losses: BTreeMap::new(),
             syncs: Vec::new(),
             files: BTreeMap::new(),
             dead: BTreeMap::new(),

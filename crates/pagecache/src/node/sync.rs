@@ -144,10 +144,24 @@ impl Node {
     /// the first of them has said it.
     pub(super) fn lose(&mut self, inode: u64) {
         self.lost.insert(inode);
+        *self.losses.entry(inode).or_default() += 1;
         let flushes = |sync: &&mut Sync| sync.inode == inode && sync.durable;
         for sync in self.syncs.iter_mut().filter(flushes) {
             sync.ok = false;
         }
+    }
+
+    /// How often something that this node wrote to the file was lost. Each who has the file open may compare it with
+    /// what it was before: a flush says a loss to those alone who wait then.
+    pub fn losses(&mut self, inode: u64) -> u64 {
+        self.lose_unflushed();
+        self.losses.get(&inode).copied().unwrap_or_default()
+    }
+
+    /// Of those, what who opens the file now need not hear: all but what no flush has said yet.
+    pub fn losses_said(&mut self, inode: u64) -> u64 {
+        let losses = self.losses(inode);
+        losses - u64::from(self.lost.contains(&inode))
     }
 
     /// Forgets what was written into dead memory, and remembers of which files. Done before anything asks what is

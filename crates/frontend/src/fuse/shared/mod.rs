@@ -51,16 +51,8 @@ pub struct SharedMount {
 /// the source's files cannot be mapped on a mount.
 pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     let source = names.source().to_owned();
-    let place = || format!("mount of {} on {}", source.display(), mountpoint.display());
-    let absolute = std::path::absolute(mountpoint).context(place)?;
-    let whole = absolute.canonicalize().unwrap_or(absolute);
-    if whole.starts_with(&source) || source.starts_with(&whole) {
-        let context = format!(
-            "{}: one is in the other: choose a mountpoint elsewhere",
-            place()
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, context));
-    }
+    let place = || place(&source, mountpoint);
+    check_apart(&source, mountpoint)?;
     let handles = Arc::new(Handles::new(names));
     let (locking, trying) = Locking::start(Arc::clone(&handles))?;
     let mut shared = SharedMount {
@@ -79,6 +71,36 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     shared.mount = Some(mount.context(place)?);
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     Ok(shared)
+}
+
+/// Whether the files of `source` could be mounted on `mountpoint`, as far as can be seen without joining the cluster
+/// and without changing anything.
+///
+/// # Errors
+/// As [`mount`]'s.
+pub fn may_mount(source: &Path, mountpoint: &Path) -> Result<()> {
+    check_apart(source, mountpoint)?;
+    let remedy = "run as root, or use the files by the library";
+    super::may_mount_or(mountpoint, remedy).context(|| place(source, mountpoint))
+}
+
+fn place(source: &Path, mountpoint: &Path) -> String {
+    format!("mount of {} on {}", source.display(), mountpoint.display())
+}
+
+/// A tree on itself would wait for itself.
+fn check_apart(source: &Path, mountpoint: &Path) -> Result<()> {
+    let place = || place(source, mountpoint);
+    let absolute = std::path::absolute(mountpoint).context(place)?;
+    let whole = absolute.canonicalize().unwrap_or(absolute);
+    if whole.starts_with(source) || source.starts_with(&whole) {
+        let context = format!(
+            "{}: one is in the other: choose a mountpoint elsewhere",
+            place()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    Ok(())
 }
 
 impl SharedMount {
