@@ -332,7 +332,7 @@ fn any_log(script: &mut Script<'_>) {
 /// A record that is taken for sound and never was written: what must be found.
 #[allow(dead_code, reason = "the fuzz target plants nothing")]
 pub(crate) fn forged() {
-    let mut written = write_log(&mut Script(&[1, 1, 10, 0xff, 0xff]));
+    let written = write_log(&mut Script(&[1, 1, 10, 0xff, 0xff]));
     let mut record = [0; RECORD_BYTES];
     let position = Position {
         lsn: 3,
