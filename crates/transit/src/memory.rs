@@ -87,8 +87,19 @@ const fn data_at(slots: usize) -> usize {
 /// such memory.
 #[must_use]
 pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> u64 {
+    whose(buf, boot_id).map_or(0, |memory| memory.live())
+}
+
+/// Whether a process of this boot used a memory, whatever the device.
+#[must_use]
+pub fn was_used(buf: &Buf, boot_id: &[u8; 16]) -> bool {
+    whose(buf, boot_id).is_some()
+}
+
+/// The memory, if a process of this boot used it.
+fn whose(buf: &Buf, boot_id: &[u8; 16]) -> Option<Memory> {
     if buf.len() < PAGE_BYTES {
-        return 0;
+        return None;
     }
     let memory = Memory {
         slots: 0,
@@ -96,10 +107,8 @@ pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> u64 {
         block_bytes: 0,
         buf: buf.clone(),
     };
-    match memory.owner() {
-        Some(owner) if owner.boot_id == *boot_id => memory.live(),
-        _ => 0,
-    }
+    let owner = memory.owner()?;
+    (owner.boot_id == *boot_id).then_some(memory)
 }
 
 /// How many slots fit.

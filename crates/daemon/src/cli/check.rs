@@ -21,7 +21,7 @@ use crate::control::status::Status;
 use crate::serve::guard;
 use crate::stack::{
     check_block_sizes, check_checksums, check_dirty_tracking, connect, keeps_slots, odd_end,
-    open_metadata, open_path, refuse_if_left, unreadable,
+    open_metadata, open_path, refuse_if_left, refuse_if_removed, unreadable,
 };
 use crate::state::hex;
 use crate::table::Table;
@@ -246,14 +246,15 @@ async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
     for (number, volume) in config.volumes.iter().enumerate() {
         let leaf = config.stack(&volume.backing).pop();
-        let keeps_slots = running || keeps_slots(&config, &volume.backing);
+        let keeps_slots = keeps_slots(&config, &volume.backing);
         let whole = |info: &DeviceInfo| match keeps_slots {
-            true => Ok(()),
+            _ if running => Ok(()),
+            true => refuse_if_removed(&config, &volume.backing, info),
             false => refuse_if_left(info),
         };
         let (path, direct) = match leaf.map(|leaf| &leaf.kind) {
             Some(DeviceKind::File { path, direct }) => (path, direct),
-            Some(DeviceKind::Pmem { path }) if path.is_file() && !keeps_slots => {
+            Some(DeviceKind::Pmem { path }) if path.is_file() && !running => {
                 let options = FileDeviceOptions {
                     read_only: true,
                     direct: false,

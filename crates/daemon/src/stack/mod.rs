@@ -30,7 +30,7 @@ pub(crate) use cache::{check_block_sizes, check_checksums, check_dirty_tracking,
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
-pub(crate) use transit::refuse_if_left;
+pub(crate) use transit::{refuse_if_left, refuse_if_removed};
 
 /// What is asked of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,9 +13,12 @@ use forebay_block::{
 };
 use forebay_io::shm::open_shared;
 use forebay_io::system::boot_id;
-use forebay_transit::{Policy, Transit, TransitOptions, Workers, blocks_left, memory_bytes};
+use forebay_transit::{
+    Policy, Transit, TransitOptions, Workers, blocks_left, memory_bytes, was_used,
+};
 
 use super::devices::Opened;
+use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
 
@@ -99,11 +102,7 @@ pub(super) fn open(
     };
     let opened = Transit::open(Rc::clone(&under.device), evictor, memory, options);
     let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
-        (ErrorKind::Lost, Some(file)) => error.context(format!(
-            "{} was removed while a daemon that was killed had acknowledged writes in it: put it back, or \
-             start with --accept-journal-loss and check what the clients stored last",
-            file.display()
-        )),
+        (ErrorKind::Lost, Some(file)) => error.context(removed(file)),
         (_, Some(file)) => error.context(file.display().to_string()),
         (_, None) => error,
     })?;
@@ -129,6 +128,43 @@ pub(super) fn open(
         block_bytes,
         file,
     })
+}
+
+fn removed(file: &Path) -> String {
+    format!(
+        "{} was removed while a daemon that was killed had acknowledged writes in it: put it back, or \
+         start with --accept-journal-loss and check what the clients stored last",
+        file.display()
+    )
+}
+
+/// Says what [`open`] will of caches over the medium of the device called `name` whose slots are gone; changes nothing.
+///
+/// # Errors
+/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there.
+pub(crate) fn refuse_if_removed(config: &Config, name: &str, info: &DeviceInfo) -> Result<()> {
+    let boot_id = boot_id()?;
+    for entry in config.stack(name) {
+        if !matches!(entry.kind, DeviceKind::Transit { .. })
+            || StateDirectory::transit_boot_in(&config.server.state, &entry.name)? != Some(boot_id)
+        {
+            continue;
+        }
+        let file = place(info);
+        let used = match std::fs::metadata(&file) {
+            Ok(found) if found.len() >= SMALLEST_BYTES => {
+                let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
+                was_used(&open_shared(&file, len)?.0, &boot_id)
+            }
+            _ => false,
+        };
+        if !used {
+            let error = Error::new(ErrorKind::Lost, removed(&file));
+            let place = config.place(entry.line);
+            return Err(error.context(format!("{place}: device {:?}", entry.name)));
+        }
+    }
+    Ok(())
 }
 
 /// Maps the file of the slots. One that exists keeps its size: what it holds may be all that there is of

@@ -153,7 +153,15 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn transit_boot(&self, device: &str) -> Result<Option<[u8; 16]>> {
-        let path = self.transit_path(device);
+        Self::transit_boot_in(&self.path, device)
+    }
+
+    /// The same of a state directory that may be another process's, or not be there.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn transit_boot_in(state: &Path, device: &str) -> Result<Option<[u8; 16]>> {
+        let path = transit_path(state, device);
         match std::fs::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             read => Ok(read.context(|| path.display().to_string())?.try_into().ok()),
@@ -165,7 +173,7 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn note_transit(&self, device: &str, boot_id: Option<&[u8; 16]>) -> Result<()> {
-        let path = self.transit_path(device);
+        let path = transit_path(&self.path, device);
         let done = match boot_id {
             Some(boot_id) => File::create(&path).and_then(|mut file| {
                 file.write_all(boot_id)?;
@@ -178,10 +186,6 @@ impl StateDirectory {
         };
         done.context(|| path.display().to_string())?;
         sync_directory(&self.path)
-    }
-
-    fn transit_path(&self, device: &str) -> PathBuf {
-        self.path.join(format!("{device}.transit"))
     }
 
     /// Lists durably what dirty data of a volume is about to be given up. Returns where.
@@ -261,6 +265,10 @@ impl StateDirectory {
 fn sync_directory(path: &Path) -> Result<()> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.context(|| format!("state directory {}", path.display()))
+}
+
+fn transit_path(state: &Path, device: &str) -> PathBuf {
+    state.join(format!("{device}.transit"))
 }
 
 #[cfg(test)]

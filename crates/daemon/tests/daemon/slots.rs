@@ -68,3 +68,43 @@ fn a_table_is_not_served_or_made_anew_without_the_slots_that_have_what_it_lacks(
     let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"under\", kind = \"btt\", on = \"pm\" }";
     nobody_serves_without("slots-table", devices);
 }
+
+#[test]
+fn a_check_says_as_a_start_does_that_slots_were_removed() {
+    let place = Place::new("slots-removed", "wt");
+    let devices = "{ name = \"under\", kind = \"file\", path = \"db.img\" }, \
+                   { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    configure(&place, devices, "fast");
+    let config = place.path("forebay.toml");
+    // Who is there has the slots.
+    let daemon = place.serve(&[]);
+    place.ok(&["check", text(&config)]);
+    write_blocks(&mut place.connect(), 10..20);
+    daemon.kill();
+    place.ok(&["check", text(&config)]);
+    configure(
+        &place,
+        "{ name = \"under\", kind = \"file\", path = \"db.img\" }",
+        "under",
+    );
+    let said = place.refused(&["check", text(&config)]);
+    let file = said
+        .split_whitespace()
+        .find(|word| word.ends_with(".transit"));
+    std::fs::remove_file(file.expect("it is named")).expect("it is there");
+    configure(&place, devices, "fast");
+    for command in ["check", "serve"] {
+        let said = place.refused(&[command, text(&config)]);
+        for part in [
+            "was removed while",
+            "--accept-journal-loss",
+            "device \"fast\"",
+        ] {
+            assert!(said.contains(part), "{command}: {said}");
+        }
+    }
+    let daemon = place.serve(&["--accept-journal-loss"]);
+    place.ok(&["check", text(&config)]);
+    daemon.terminate();
+    place.ok(&["check", text(&config)]);
+}

@@ -4,7 +4,8 @@
 //! Fixed newstyle with `GO`, simple replies, one connection. Requests go out together, as many as wait
 //! while the last send is under way, and are answered in any order. A connection that breaks is not made
 //! again: what waits for an answer, and all that is asked later, ends with `Disconnected` and the server's
-//! name. Dropping the device ends the connection.
+//! name: no flush succeeds that might not cover what the server had and lost. Dropping the device ends the
+//! connection.
 
 mod handshake;
 mod receive;
@@ -266,7 +267,12 @@ impl Session {
         self.stream.shutdown();
         let why = {
             let mut broken = self.broken.borrow_mut();
-            let what = || format!("the connection to NBD server {} is lost", self.server);
+            let what = || {
+                format!(
+                    "the connection to NBD server {} is lost, and what was not flushed may be: begin again when it answers",
+                    self.server
+                )
+            };
             broken
                 .get_or_insert_with(|| match why.kind() {
                     ErrorKind::InvalidInput => {

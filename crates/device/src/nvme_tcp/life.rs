@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Op, Result};
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 
 use super::associate::{Association, keep_alive};
@@ -19,7 +19,7 @@ use super::{Shared, Times, Uri, associate};
 const LOOKS: u32 = 4;
 
 /// Associations that may be lost with a request on its way, before it is given up.
-const MOST_LOSSES: u8 = 5;
+pub(super) const MOST_LOSSES: u8 = 5;
 
 /// An association, made in the time that a target has.
 pub(super) async fn in_time(uri: &Uri, times: &Times) -> Result<Association> {
@@ -59,6 +59,7 @@ async fn use_up(shared: &Rc<Shared>, association: Association) -> Error {
     rt::spawn(receive(Rc::clone(shared), Rc::clone(&link), io.receiver));
     *shared.away.borrow_mut() = None;
     *shared.link.borrow_mut() = Some(Rc::clone(&link));
+    shared.begin_again();
     shared.pump();
     let why = watch(shared, &link, &mut admin).await;
     *shared.link.borrow_mut() = None;
@@ -117,10 +118,7 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     let lost_at = rt::now();
     let changing = shared.slots.borrow_mut().unseat();
     fail_what_ends_them(shared, why);
-    if shared.written.get() != shared.flushed.get() {
-        shared.lost.set(Some(shared.written.get()));
-        fail_flushes(shared);
-    }
+    shared.lose(lost_at);
     // A write that was sent may be on its way until the target has ended the association.
     let least = match changing {
         true => 2 * shared.offer.keep_alive,
@@ -138,11 +136,7 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
         }
         let made = unless_closed(shared, in_time(&shared.uri, &shared.times)).await?;
         why = match made {
-            Ok(made) if shared.offer.is_still(&made.offer) => {
-                let away = rt::now() - lost_at;
-                tracing::info!("NVMe/TCP target {name} is back after {away:?}");
-                return Some(made);
-            }
+            Ok(made) if shared.offer.is_still(&made.offer) => return Some(made),
             Ok(_) => Error::new(
                 ErrorKind::Unsupported,
                 "another namespace is there now, or it offers less: restart to use it",
@@ -200,18 +194,5 @@ fn fail_what_ends_them(shared: &Shared, why: &Error) {
         );
         let error = Error::with_source(ErrorKind::Disconnected, what, why.clone());
         shared.ended(asked, Err(error));
-    }
-}
-
-/// Tells the flushes that wait what may be gone.
-fn fail_flushes(shared: &Shared) {
-    let of_flush = |asked: &super::Asked| asked.request.op == Op::Flush;
-    let waiting = shared.slots.borrow_mut().take_waiting(of_flush);
-    if waiting.is_empty() {
-        return;
-    }
-    let why = shared.tell_loss();
-    for asked in waiting {
-        asked.done.complete(Err(why.clone()));
     }
 }

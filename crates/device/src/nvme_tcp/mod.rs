@@ -13,9 +13,10 @@
 //! - **No write lands late.** If a command that changes the namespace was not answered, the new association is made only
 //!   when the target must have ended the old one: twice its keep-alive time after the loss. No other order has to be
 //!   kept: commands in flight at once have none, and whoever wants one waits for the answer.
-//! - **What was not flushed may be gone**, as the target may have lost power. Of a target with a volatile cache the first
-//!   flush after the loss (or each one that was not answered) fails, once, if a write was acknowledged that no
-//!   flush has covered: so a cache writes again what it has written back, and a client learns of it.
+//! - **What was not flushed is sent again**, as a target with a volatile cache may have lost power: the device [keeps](kept)
+//!   what was acknowledged since the last flush, and sends the newest of each place before anything else. Where it cannot (there
+//!   was more than it keeps, or a write had failed), the first flush after the loss, or each one that waits, fails once and
+//!   names the bytes: so a cache writes again what it has written back, and a client learns of it.
 //! - **A target that stays away** for [`Times::patience`] is told to all that waits, and to what is asked then, as
 //!   `Disconnected`; the device goes on trying.
 //! - **A request that is on its way at five losses** in a row fails, as it may be the reason for them.
@@ -24,8 +25,10 @@
 //! Memory that a request gave is not touched after its answer: no answer is given, and nothing sent again, before the
 //! tasks of the lost connection have ended.
 
+mod again;
 mod associate;
 mod authenticate;
+mod kept;
 mod life;
 mod queue;
 mod receive;
@@ -36,15 +39,18 @@ mod tests;
 mod uri;
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Error, Op, Request, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
 use crate::remote::Takes;
+use again::Again;
 use associate::{Offer, associate};
+use kept::Kept;
 use send::Link;
 use slots::{Asked, Slots};
 pub use uri::Uri;
@@ -110,13 +116,18 @@ struct Shared {
     away: RefCell<Option<Error>>,
     closed: Cell<bool>,
     closing: WaitList,
-    /// Acknowledged writes that a power loss might take back, and how many of them a flush has covered.
-    written: Cell<u64>,
-    flushed: Cell<u64>,
-    /// What may be gone with an association, as far as nobody was told: how many had been acknowledged.
-    lost: Cell<Option<u64>>,
+    /// What was acknowledged and a power loss might take back.
+    kept: RefCell<Kept>,
+    /// Changes without an answer that a power loss might take back, acknowledged or not.
+    volatile: Cell<u64>,
+    /// What may be gone with an association, as far as nobody was told.
+    gone: RefCell<Vec<Range<u64>>>,
     /// Associations that were lost.
     losses: Cell<u64>,
+    /// The one that is made, or made use of, after a loss.
+    again: RefCell<Option<Again>>,
+    /// Associations in a row that were lost while what was not flushed was sent again.
+    again_lost: Cell<u8>,
 }
 
 impl NvmeTcpDevice {
@@ -169,10 +180,12 @@ impl NvmeTcpDevice {
             away: RefCell::default(),
             closed: Cell::new(false),
             closing: WaitList::new(),
-            written: Cell::new(0),
-            flushed: Cell::new(0),
-            lost: Cell::new(None),
+            kept: RefCell::new(Kept::new()),
+            volatile: Cell::new(0),
+            gone: RefCell::default(),
             losses: Cell::new(0),
+            again: RefCell::default(),
+            again_lost: Cell::new(0),
         });
         rt::spawn(life::live(Rc::clone(&shared), association));
         Ok(Rc::new(Self {
@@ -237,7 +250,8 @@ impl Shared {
         let asked = Asked {
             request,
             done,
-            covers: self.written.get(),
+            before: self.kept.borrow().number(),
+            again: false,
             sent_at: None,
             moved: 0,
             damaged: 0,
@@ -250,9 +264,13 @@ impl Shared {
         if let Some(why) = refused {
             return asked.done.complete(Err(why));
         }
-        if asked.request.op == Op::Flush && self.lost.get().is_some() {
-            let told = self.tell_loss();
+        if asked.request.op == Op::Flush
+            && let Some(told) = self.tell_gone()
+        {
             return asked.done.complete(Err(told));
+        }
+        if self.offer.volatile_cache && asked.is_volatile() {
+            self.volatile.set(self.volatile.get() + 1);
         }
         self.slots.borrow_mut().wait(asked);
         self.pump();
@@ -273,31 +291,30 @@ impl Shared {
 
     /// A request has ended.
     fn ended(&self, asked: Asked, outcome: Result<()>) {
+        if asked.again {
+            return self.sent_again(&asked.request, outcome);
+        }
         if self.offer.volatile_cache {
-            match asked.request.op {
-                Op::Flush if outcome.is_ok() => {
-                    self.flushed.set(self.flushed.get().max(asked.covers));
-                }
-                // One that failed may have got as far as the target's cache.
-                _ if asked.is_volatile() || asked.changes() && outcome.is_err() => {
-                    self.written.set(self.written.get() + 1);
+            let mut kept = self.kept.borrow_mut();
+            let others = self.volatile.get() > 0 || !kept.is_empty();
+            let volatile = asked.is_volatile();
+            if volatile {
+                self.volatile.set(self.volatile.get() - 1);
+            }
+            match &outcome {
+                Ok(()) if asked.request.op == Op::Flush => kept.flushed(asked.before),
+                Ok(()) if !volatile && !others => {}
+                // Nothing of it got anywhere.
+                Err(_) if asked.sent_at.is_none() => {}
+                _ if asked.changes() => {
+                    let failed = outcome.is_err();
+                    let losses = self.losses.get();
+                    kept.note(&asked.request, asked.before, !volatile, failed, losses);
                 }
                 _ => {}
             }
         }
         asked.done.complete(outcome);
-    }
-
-    /// Says what may be gone, once.
-    fn tell_loss(&self) -> Error {
-        if let Some(until) = self.lost.take() {
-            self.flushed.set(self.flushed.get().max(until));
-        }
-        let what = format!(
-            "{} was lost and is back: what was written to it since the last flush may be gone",
-            self.name
-        );
-        Error::new(ErrorKind::Io, what)
     }
 
     /// Ends all that waits, and the tasks.

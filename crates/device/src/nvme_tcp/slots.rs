@@ -14,8 +14,10 @@ const PLACE_BITS: u32 = 10;
 pub(super) struct Asked {
     pub(super) request: Request,
     pub(super) done: Completion,
-    /// Acknowledged writes when a flush was submitted: what it covers.
-    pub(super) covers: u64,
+    /// The last change that was acknowledged when it was submitted: what a flush covers.
+    pub(super) before: u64,
+    /// It was acknowledged before, and is sent again after a loss.
+    pub(super) again: bool,
     /// When it was given to the connection; none before.
     pub(super) sent_at: Option<Duration>,
     /// Bytes of its data that have come or gone.
@@ -55,6 +57,9 @@ pub(super) struct Slots {
     places: Vec<Place>,
     free: Vec<u16>,
     waiting: VecDeque<Asked>,
+    /// What is sent again, and how much of it has no answer: until that has come nothing else goes.
+    again: VecDeque<Asked>,
+    unanswered: usize,
 }
 
 impl Slots {
@@ -68,20 +73,45 @@ impl Slots {
             places: (0..depth).map(|_| Place::default()).collect(),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth.into()),
+            again: VecDeque::new(),
+            unanswered: 0,
         }
     }
 
     pub(super) fn wait(&mut self, asked: Asked) {
-        self.waiting.push_back(asked);
+        match asked.again {
+            true => self.again.push_back(asked),
+            false => self.waiting.push_back(asked),
+        }
+    }
+
+    /// Lets this be sent before all that waits, which waits for the last answer to it.
+    pub(super) fn wait_first(&mut self, again: VecDeque<Asked>) {
+        self.unanswered = again.len();
+        self.again = again;
+    }
+
+    pub(super) const fn nothing_again(&self) -> bool {
+        self.unanswered == 0
+    }
+
+    /// One of them was answered; whether it was the last.
+    pub(super) const fn answered(&mut self) -> bool {
+        self.unanswered -= 1;
+        self.unanswered == 0
     }
 
     /// Gives the next request that waits a place, if there is one; the command's identifier.
     pub(super) fn seat(&mut self, now: Duration) -> Option<u16> {
-        if self.waiting.is_empty() {
+        let queue = match self.unanswered {
+            0 => &mut self.waiting,
+            _ => &mut self.again,
+        };
+        if queue.is_empty() {
             return None;
         }
         let index = self.free.pop()?;
-        let mut asked = self.waiting.pop_front()?;
+        let mut asked = queue.pop_front()?;
         (asked.sent_at, asked.moved) = (Some(now), 0);
         let place = &mut self.places[usize::from(index)];
         place.turn = place.turn.wrapping_add(1);
@@ -113,15 +143,19 @@ impl Slots {
         asked.filter_map(|asked| asked.sent_at).min()
     }
 
-    /// Lets all that has a place wait again, before what waits already. Whether anything among it changes the
-    /// namespace.
+    /// Lets all that has a place wait again, before what waits already; what was sent again is forgotten. Whether anything
+    /// among it changes the namespace.
     pub(super) fn unseat(&mut self) -> bool {
         let mut changes = false;
+        self.again.clear();
+        self.unanswered = 0;
         for (index, place) in self.places.iter_mut().enumerate().rev() {
             if let Some(mut asked) = place.asked.take() {
                 asked.losses = asked.losses.saturating_add(1);
                 changes |= asked.changes();
-                self.waiting.push_front(asked);
+                if !asked.again {
+                    self.waiting.push_front(asked);
+                }
                 self.free.push(u16::try_from(index).expect("at most 1,024"));
             }
         }
@@ -149,7 +183,8 @@ mod tests {
         let asked = Asked {
             request,
             done,
-            covers: 0,
+            before: 0,
+            again: false,
             sent_at: None,
             moved: 0,
             damaged: 0,

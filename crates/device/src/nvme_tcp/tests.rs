@@ -1,5 +1,6 @@
 //! Against a target that threads play by a script.
 
+mod again;
 mod authenticate;
 mod damage;
 mod target;
@@ -101,49 +102,6 @@ fn errors_are_named_and_what_was_damaged_is_sent_again() {
         // Not for ever.
         assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
         assert_eq!(device.losses(), 0);
-    });
-}
-
-#[test]
-fn what_was_not_flushed_is_told_of_once() {
-    // The connection is cut at the third and fourth command: a flush, and what follows it.
-    let target = Target::start(|number, _| match number {
-        3 | 6 => Act::Cut,
-        _ => Act::Answer,
-    });
-    with_device(&target, TIMES, |device| async move {
-        let data = Buf::copied(&[1; 4096]);
-        device.write(0, data.clone()).await.expect("1");
-        device.flush().await.expect("2");
-        // All is flushed: the one that is not answered is sent again.
-        device.flush().await.expect("3 and 4");
-        assert_eq!(device.losses(), 1);
-        device.write(0, data.clone()).await.expect("5");
-        let error = device.flush().await.expect_err("6, and a write before it");
-        assert_eq!(error.kind(), ErrorKind::Io);
-        assert!(error.report().contains("may be gone"), "{}", error.report());
-        device.flush().await.expect("it was told");
-        device.write(0, data).await.expect("written");
-        device.flush().await.expect("flushed");
-        assert_eq!(device.losses(), 2);
-    });
-}
-
-#[test]
-fn a_loss_that_nobody_waits_through_is_told_to_the_next_flush() {
-    let target = Target::start(|number, _| match number {
-        3 => Act::Cut,
-        _ => Act::Answer,
-    });
-    with_device(&target, TIMES, |device| async move {
-        let data = Buf::copied(&[1; 4096]);
-        device.write(0, data.clone()).await.expect("1");
-        device.write_fua(4096, data).await.expect("2");
-        let read = Buf::zeroed(4096);
-        device.read(0, read.clone()).await.expect("3 and 4");
-        assert_eq!(read.to_vec(), [1; 4096]);
-        assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
-        device.flush().await.expect("it was told");
     });
 }
 

@@ -124,7 +124,7 @@ pub(super) async fn negotiate(
                             stream, receiver, style, &mut head, &mut chap, enter,
                         );
                         let proved = proved.await.map_err(|end| match end {
-                            End::Refused(why) => End::Refused(named(&capsule, &why)),
+                            End::Refused(why) => End::Refused(named(&capsule, why)),
                             end => end,
                         })?;
                         let Some(membership) = proved else {
@@ -411,16 +411,34 @@ fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
             ),
         ),
     };
-    named(capsule, &Error::new(kind, why))
+    named(capsule, Error::new(kind, why))
 }
 
 /// Why a host's connection was refused, with its name.
-fn named(capsule: &Capsule, why: &Error) -> Error {
+fn named(capsule: &Capsule, why: Error) -> Error {
     let data = connect_data(capsule).ok();
     let who = data.map_or_else(
         || "a host".to_owned(),
         |data| format!("host {:?} to {:?}", data.host, data.subsystem),
     );
-    let what = format!("a connection of {who} was refused: {}", why.report());
-    Error::new(why.kind(), what)
+    why.context(format!("a connection of {who} was refused"))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_wire::nvme::Command;
+
+    use super::*;
+
+    #[test]
+    fn why_a_host_was_refused_is_said_with_its_kind_once() {
+        let capsule = Capsule {
+            command: Command::decode([0; 64]),
+            data: None,
+            sound: true,
+        };
+        let said = refused(&capsule, &Refusal(Status::CONNECT_INVALID_HOST, 0)).report();
+        assert!(said.starts_with("a connection of a host was refused: it is not among"));
+        assert!(said.ends_with("`secrets` (permission denied)"), "{said}");
+    }
 }

@@ -1,13 +1,12 @@
 //! What must hold of what is read when a cache is opened, whatever media holds: the log, the superblock and the process
 //! journal. Damage costs what it damages, and nothing that is damaged counts. The fuzzer and the tests share it.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+#[path = "bytes.rs"]
+mod bytes;
 
-use forebay_block::{BlockDevice, Buf, Completion, DeviceInfo, ErrorKind, Op, Request};
+use std::collections::HashMap;
+
+use forebay_block::Buf;
 use forebay_metadata::Seed;
 use forebay_metadata::journal::{JOURNAL_MIN_BYTES, Journal};
 use forebay_metadata::log::{Log, LogGeometry};
@@ -17,48 +16,14 @@ use forebay_metadata::record::{
 use forebay_metadata::replay::{FoundBlock, Replayed, replay, rewrite_last_batch};
 use forebay_metadata::superblock::{PlanInput, Role, Superblock};
 
+use bytes::{Bytes, now};
+
 const UUID: [u8; 16] = [5; 16];
 const BOOT: [u8; 16] = [6; 16];
 const SLOTS: u32 = 24;
 const RECORDS: u64 = 256;
 /// Bits of a record that are turned over at most: its checksum tells these for certain, and others but by chance.
 const MOST_BITS: u8 = 3;
-
-/// A device of plain bytes that completes at once.
-struct Bytes(RefCell<Vec<u8>>);
-
-impl BlockDevice for Bytes {
-    fn info(&self) -> DeviceInfo {
-        DeviceInfo::new("bytes", self.0.borrow().len() as u64)
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        // Lines are smaller than a sector.
-        let size_bytes = self.info().size_bytes;
-        if let Err(error) = request.check(size_bytes, 1) {
-            return done.complete(Err(error));
-        }
-        let at = request.offset as usize;
-        let mut bytes = self.0.borrow_mut();
-        match (request.op, request.buf) {
-            (Op::Read, Some(buf)) => buf.copy_from(0, &bytes[at..at + buf.len()]),
-            (Op::Write { .. }, Some(buf)) => {
-                let len = buf.len();
-                buf.copy_to(0, &mut bytes[at..at + len]);
-            }
-            (Op::Flush, _) => {}
-            _ => return done.complete(Err(ErrorKind::Unsupported.into())),
-        }
-        done.complete(Ok(()));
-    }
-}
-
-fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the device completes at once"),
-    }
-}
 
 /// Where the bytes of an input are taken from; zeroes after the last.
 struct Script<'a>(&'a [u8]);
@@ -126,7 +91,7 @@ fn any_superblock(script: &mut Script<'_>) {
             _ => superblock.ro_compat ^= number,
         }
     }
-    let device = Bytes(RefCell::new(vec![0; 1 << 20]));
+    let device = Bytes::new(vec![0; 1 << 20]);
     now(superblock.write(&device, Role::Whole)).expect("nothing fails");
     if let Ok(read) = now(Superblock::read(&device)) {
         // The rest of the code counts with these.
@@ -202,7 +167,7 @@ fn write_log(script: &mut Script<'_>) -> Written {
         unit_bytes: [64, 512, 1024, 4096][usize::from(script.byte() % 4)],
     };
     let bytes = RECORDS as usize * RECORD_BYTES;
-    let device = Bytes(RefCell::new(vec![0; bytes]));
+    let device = Bytes::new(vec![0; bytes]);
     let mut log = Log::new(geometry, Seed::new(&UUID), 0, 0);
     let mut records = Vec::new();
     let mut newest: HashMap<u32, u64> = HashMap::new();
@@ -367,7 +332,7 @@ fn any_log(script: &mut Script<'_>) {
 /// A record that is taken for sound and never was written: what must be found.
 #[allow(dead_code, reason = "the fuzz target plants nothing")]
 pub(crate) fn forged() {
-    let mut written = write_log(&mut Script(&[1, 1, 10, 0xff, 0xff]));
+    let written = write_log(&mut Script(&[1, 1, 10, 0xff, 0xff]));
     let mut record = [0; RECORD_BYTES];
     let position = Position {
         lsn: 3,
@@ -376,7 +341,7 @@ pub(crate) fn forged() {
     };
     let body = Body::Block(block(7, 7, 9));
     encode(&mut record, Seed::new(&UUID), position, &body);
-    written.device.0.get_mut()[3 * RECORD_BYTES..4 * RECORD_BYTES].copy_from_slice(&record);
+    written.device.0.borrow_mut()[3 * RECORD_BYTES..4 * RECORD_BYTES].copy_from_slice(&record);
     let (replayed, found) = written.replay();
     written.judge(&replayed, &found, |_| false);
 }

@@ -1,53 +1,21 @@
 //! What must hold of the bit-tree's load path, whatever media holds. The fuzzer and the tests share it.
 
-use std::cell::RefCell;
-use std::future::Future;
-use std::pin::pin;
+#[path = "../log_replay/bytes.rs"]
+mod bytes;
+
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request};
 use forebay_metadata::Seed;
 use forebay_metadata::tree::{
     Adjustment, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
 };
 
+use bytes::{Bytes, now};
+
 const SECTOR: usize = 512;
 /// What is dirty, in a volume of 4096 blocks.
 const DIRTY: [u64; 5] = [0, 17, 1200, 1203, 4095];
-
-/// A device of plain bytes that completes at once.
-#[derive(Clone)]
-struct Bytes(Rc<RefCell<Vec<u8>>>);
-
-impl BlockDevice for Bytes {
-    fn info(&self) -> DeviceInfo {
-        DeviceInfo::new("bytes", self.0.borrow().len() as u64)
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        let at = request.offset as usize;
-        let mut bytes = self.0.borrow_mut();
-        match (request.op, request.buf) {
-            (Op::Read, Some(buf)) => buf.copy_from(0, &bytes[at..at + buf.len()]),
-            (Op::Write { .. }, Some(buf)) => {
-                let len = buf.len();
-                buf.copy_to(0, &mut bytes[at..at + len]);
-            }
-            (Op::Flush, _) => {}
-            _ => return done.complete(Err(ErrorKind::Unsupported.into())),
-        }
-        done.complete(Ok(()));
-    }
-}
-
-fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the device completes at once"),
-    }
-}
 
 fn place(unit_bytes: u32) -> TreePlace {
     TreePlace {
@@ -69,7 +37,7 @@ const fn options(adjustment: Adjustment) -> TreeOptions {
 /// Images of media, from the first to the last, in the last of which `DIRTY` is dirty.
 fn images(place: TreePlace) -> Vec<Vec<u8>> {
     let seed = Seed::new(&[5; 16]);
-    let device = Bytes(Rc::new(RefCell::new(vec![0; place.bytes() as usize])));
+    let device = Bytes::new(vec![0; place.bytes() as usize]);
     now(format(&device, place, seed, 1)).expect("nothing fails");
     let writer = TreeWriter::formatted(
         Rc::new(device.clone()),
@@ -121,7 +89,7 @@ pub(crate) fn any_input(data: &[u8]) {
     } else {
         Adjustment::Priced
     };
-    let device = Bytes(Rc::new(RefCell::new(image)));
+    let device = Bytes::new(image);
     let seed = Seed::new(&[5; 16]);
     let open = |epoch| {
         now(load(&device, place, seed, epoch, options(adjustment))).expect("damage is no error")

@@ -184,6 +184,50 @@ fn what_another_machine_loses_is_written_back_again() {
 }
 
 #[test]
+fn what_clients_wrote_round_the_cache_outlives_the_power_of_another_machine() {
+    let disk = Arc::new(Disk::default());
+    for side in [&disk.now, &disk.durable] {
+        *side.lock().expect("sound") = vec![0; SIZE_BYTES];
+    }
+    let address = proxy(target(&disk), &disk);
+    let scratch = Scratch::new("remote-wt");
+    let uri = format!("nvme-tcp://{address}/{NQN}");
+    let through = REMOTE.replace("\"wb\"", "\"wt\"");
+    let bare = through.replace("cache = { data = \"fast\", cleaning = \"nop\" }", "");
+    let bare = bare.replace(", mode = \"wt\"", "");
+    let bare = bare.replace(
+        "{ name = \"fast\", kind = \"mem\", size = \"32M\", volatile = true },",
+        "",
+    );
+    for (text, byte) in [(through, 1), (bare, 2)] {
+        let config = scratch.config(&text.replace("URI", &uri));
+        let disk = Arc::clone(&disk);
+        on_reactor(|| async move {
+            let stack = Stack::open(&config, &Wishes::default())
+                .await
+                .expect("opens");
+            let db = stack.volume("db").expect("there").open();
+            for (at, how) in [(0, 1_u32), (4096, 0)] {
+                db.write(at, Buf::copied(&[byte; 4096]))
+                    .await
+                    .expect("written");
+                // In the flush, or before it.
+                disk.power.store(how, Ordering::SeqCst);
+                if how == 0 {
+                    disk.lose_power();
+                }
+                for _ in 0..2 {
+                    db.flush().await.expect("it was written again");
+                }
+            }
+            let durable = disk.durable.lock().expect("sound")[..8192].to_vec();
+            assert!(durable == [byte; 8192]);
+            stack.close().await.expect("closed");
+        });
+    }
+}
+
+#[test]
 fn one_namespace_by_two_addresses_is_one_medium() {
     let disk = Arc::new(Disk::default());
     *disk.now.lock().expect("sound") = vec![0; SIZE_BYTES];

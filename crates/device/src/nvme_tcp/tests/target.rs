@@ -26,6 +26,8 @@ pub(super) enum Act {
     Silence,
     /// The end of the connection.
     Cut,
+    /// The same, and nothing stays of what was not flushed.
+    PowerLoss,
     /// These bytes, made for the command, and then the end.
     Say(fn(&Command) -> Vec<u8>),
 }
@@ -97,6 +99,8 @@ struct Shared {
     /// Commands so far, of all queues: the opcode, and the kind of one of Fabrics.
     commands: Mutex<Vec<(u8, u8)>>,
     data: Mutex<Vec<u8>>,
+    /// What a power loss leaves of it.
+    durable: Mutex<Vec<u8>>,
     wrong: Mutex<Option<Wrong>>,
     /// Connections so far.
     connections: AtomicUsize,
@@ -104,6 +108,13 @@ struct Shared {
     deaf: AtomicBool,
     /// Nobody is let in but the first.
     absent: AtomicBool,
+}
+
+impl Shared {
+    fn lose_power(&self) {
+        let left = self.durable.lock().expect("sound").clone();
+        *self.data.lock().expect("sound") = left;
+    }
 }
 
 pub(super) struct Target {
@@ -133,6 +144,7 @@ impl Target {
             heard: Mutex::default(),
             commands: Mutex::default(),
             data: Mutex::new(vec![0; size]),
+            durable: Mutex::new(vec![0; size]),
             wrong: Mutex::default(),
             connections: AtomicUsize::new(0),
             changes: AtomicBool::new(false),
@@ -170,6 +182,16 @@ impl Target {
     /// The I/O commands so far, and their first byte.
     pub(super) fn asked(&self) -> Vec<(u8, u64)> {
         self.shared.asked.lock().expect("sound").clone()
+    }
+
+    /// What is there.
+    pub(super) fn byte(&self, at: usize) -> u8 {
+        self.shared.data.lock().expect("sound")[at]
+    }
+
+    /// Nothing stays of what was not flushed.
+    pub(super) fn lose_power(&self) {
+        self.shared.lose_power();
     }
 
     pub(super) fn ignore_keep_alive(&self) {
@@ -420,6 +442,10 @@ impl Peer {
             Act::Fail(status) => return self.say(&ended(cid, 0, status)),
             Act::Silence => return Some(()),
             Act::Cut => return None,
+            Act::PowerLoss => {
+                self.shared.lose_power();
+                return None;
+            }
             Act::Say(what) => {
                 self.say(&what(&command))?;
                 return None;
@@ -442,8 +468,15 @@ impl Peer {
                     _ => self.fetch(cid, len)?,
                 };
                 self.shared.data.lock().expect("sound")[at..at + len].copy_from_slice(&bytes);
+                if command.fua() {
+                    self.shared.durable.lock().expect("sound")[at..at + len]
+                        .copy_from_slice(&bytes);
+                }
             }
-            opcode::FLUSH => {}
+            opcode::FLUSH => {
+                let now = self.shared.data.lock().expect("sound").clone();
+                *self.shared.durable.lock().expect("sound") = now;
+            }
             opcode::DATASET_MANAGEMENT => assert_eq!(with.len(), 16, "one range"),
             other => panic!("{other:#x} was not offered"),
         }

@@ -1,0 +1,125 @@
+//! A target that loses power, and with it what was not flushed.
+
+use super::*;
+
+fn block(byte: u8) -> Buf {
+    Buf::copied(&[byte; 4096])
+}
+
+async fn read(device: &NvmeTcpDevice, block: u64) -> u8 {
+    let into = Buf::zeroed(4096);
+    let read = device.read(block * 4096, into.clone()).await;
+    read.expect("read");
+    into.to_vec()[4095]
+}
+
+#[test]
+fn what_was_not_flushed_is_sent_again_and_then_a_flush_succeeds() {
+    // Power goes at the seventh command.
+    let target = Target::start(|number, _| match number {
+        7 => Act::PowerLoss,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        device.write(0, block(1)).await.expect("1");
+        device.flush().await.expect("2");
+        device.write(0, block(2)).await.expect("3");
+        device.write(4096, block(3)).await.expect("4");
+        device.write_fua(8192, block(4)).await.expect("5");
+        device.write(4096, block(5)).await.expect("6");
+        device.flush().await.expect("7, again after the writes");
+        assert_eq!(device.losses(), 1);
+        assert_eq!(read(&device, 0).await, 2);
+        assert_eq!(read(&device, 1).await, 5);
+        assert_eq!(read(&device, 2).await, 4);
+    });
+    // Of block 1 the newer alone, and the flush behind them.
+    let asked = target.asked();
+    let (wrote, flush) = (opcode::WRITE, (opcode::FLUSH, 0));
+    let mut again = asked[7..9].to_vec();
+    again.sort_unstable();
+    assert_eq!(again, [(wrote, 0), (wrote, 4096)]);
+    assert_eq!(asked[9], flush);
+    // It is durable now.
+    target.lose_power();
+    assert_eq!(target.byte(0), 2);
+    assert_eq!(target.byte(4096), 5);
+}
+
+#[test]
+fn no_newer_write_goes_before_what_is_sent_again_was_answered() {
+    let target = Target::start(|number, _| match number {
+        2 => Act::PowerLoss,
+        // Damaged on the way: it is sent once more.
+        3 => Act::Fail(Status::TRANSIENT_TRANSPORT_ERROR),
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        device.write(0, block(1)).await.expect("1");
+        // Lost with it, and asked before the target is back.
+        device.write(0, block(2)).await.expect("2 and 5");
+        assert_eq!(read(&device, 0).await, 2);
+        device.flush().await.expect("flushed");
+    });
+    let asked = target.asked();
+    let writes = asked.iter().filter(|(op, _)| *op == opcode::WRITE);
+    assert_eq!(writes.count(), 5);
+    assert_eq!(target.byte(0), 2);
+}
+
+#[test]
+fn what_fails_when_it_is_sent_again_is_told_once_by_name() {
+    let target = Target::start(|number, asked| match (number, asked) {
+        (3, _) => Act::PowerLoss,
+        (4 | 5, opcode::WRITE) => Act::Fail(Status::WRITE_FAULT),
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        device.write(8192, block(1)).await.expect("1");
+        device.write(32_768, block(1)).await.expect("2");
+        let error = device.flush().await.expect_err("both writes failed");
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let report = error.report();
+        assert!(
+            report.contains("8192..12288, 32768..36864; write it again"),
+            "{report}"
+        );
+        device.flush().await.expect("it was told");
+    });
+}
+
+#[test]
+fn a_loss_that_nobody_waits_through_is_told_to_the_next_flush() {
+    let target = Target::start(|number, asked| match (number, asked) {
+        (2, _) => Act::PowerLoss,
+        (3, opcode::WRITE) => Act::Fail(Status::WRITE_FAULT),
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        device.write(0, block(1)).await.expect("1");
+        assert_eq!(read(&device, 0).await, 0, "2 and 4");
+        assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
+        device.flush().await.expect("it was told");
+    });
+}
+
+#[test]
+fn what_ends_each_association_when_it_is_sent_again_is_given_up() {
+    let target = Target::start(|number, asked| match (number, asked) {
+        (2.., opcode::WRITE) => Act::PowerLoss,
+        (2, _) => Act::PowerLoss,
+        _ => Act::Answer,
+    });
+    let times = Times {
+        keep_alive: Duration::from_millis(40),
+        ..TIMES
+    };
+    with_device(&target, times, |device| async move {
+        device.write(4096, block(1)).await.expect("1");
+        let error = device.flush().await.expect_err("it was never answered");
+        let report = error.report();
+        assert!(report.contains("gone at bytes 4096..8192;"), "{report}");
+        device.flush().await.expect("others are served");
+        assert_eq!(device.losses(), 6);
+    });
+}
