@@ -7,7 +7,7 @@ use forebay_metadata::record::{Body, KILL_SLOTS, MarkState};
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, DEFERRED, DYING, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+use crate::map::{CLEANED, DEFERRED, DYING, FIRST, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
 use crate::region::RegionId;
@@ -201,8 +201,15 @@ impl Engine {
         {
             let mut map = self.map.borrow_mut();
             map.set_record(slot, at);
-            map.add_flags(slot, TRACED);
-            map.clear_flags(slot, CLEANED);
+            map.clear_flags(slot, CLEANED | FIRST);
+            map.add_flags(
+                slot,
+                if entry.has(TRACED) {
+                    TRACED
+                } else {
+                    TRACED | FIRST
+                },
+            );
         }
         self.note_recorded(slot);
     }

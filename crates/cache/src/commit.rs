@@ -26,7 +26,7 @@ use forebay_metadata::record::Body;
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, LIVE, NO_RECORD, UNFLUSHED, UNKNOWN};
+use crate::map::{CLEANED, FIRST, LIVE, NO_RECORD, Slot, TRACED, UNFLUSHED, UNKNOWN};
 use crate::queue::{Entry, Later};
 use crate::tail::Tail;
 
@@ -293,6 +293,9 @@ impl Engine {
     /// process finds it. It reports what was dirty as lost; of these, entries of fresh writes are there already, and what
     /// was overwritten in place is added. What is clean the backing device has as well, and the next process forgets: a
     /// mark may have it take what is older for dirty.
+    ///
+    /// With `sync`, nothing of that was acknowledged, and what was written for the first time hides nothing: what was there
+    /// before is on the backing device. What was overwritten in place is named all the same, in other words.
     fn give_up_unflushed(&self) {
         let mut written = std::mem::take(&mut *self.commit.unflushed.borrow_mut());
         // Where the journal has no room for all, what is dirty comes first.
@@ -308,7 +311,9 @@ impl Engine {
             // What is clean is on the backing device as well, and is read there.
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
-            if entry.dirty == 0 && entry.record_at == NO_RECORD {
+            if entry.dirty == 0 && entry.record_at == NO_RECORD
+                || self.sync_durability() && self.hides_nothing(&entry)
+            {
                 continue;
             }
             match &mut *journal {
@@ -327,7 +332,7 @@ impl Engine {
             }
         }
         if let Some(journal) = &mut *journal {
-            journal.poison();
+            journal.poison(self.sync_durability());
         }
         if unnamed > 0 {
             tracing::error!(
@@ -335,6 +340,12 @@ impl Engine {
                 "named above: the process journal had no room"
             );
         }
+    }
+
+    /// Whether no durable record speaks of a slot, nor the process journal: what was there before is on the backing device.
+    fn hides_nothing(&self, entry: &Slot) -> bool {
+        let first = || entry.has(FIRST) && self.commit.log.borrow().in_flight(entry.record_at);
+        !entry.has(TRACED) || entry.record_at != NO_RECORD && first()
     }
 
     /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache device failed, or the cache.

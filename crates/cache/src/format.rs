@@ -190,10 +190,14 @@ pub async fn inspect(
     };
     let mut inspection = describe(&superblock, &replayed, &blocks, overwritten);
     inspection.journal_problem = journal_trouble(&replayed, journal.as_ref(), boot_id);
-    if journal.is_some_and(|journal| journal.poisoned) {
-        inspection.problems.push(
-            "a flush of the cache device failed before: the next start names what was acknowledged since the last good one as lost".to_owned(),
-        );
+    if let Some(journal) = journal.filter(|journal| journal.poisoned) {
+        let names = match journal.in_flight {
+            true => "what was being written then, and was not acknowledged",
+            false => "what was acknowledged since the last good one as lost",
+        };
+        inspection.problems.push(format!(
+            "a flush of the cache device failed before: the next start names {names}"
+        ));
     }
     inspection.spare_damage = spare_damage(devices).await;
     if let Some((_, report)) = tree

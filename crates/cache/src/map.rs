@@ -52,6 +52,9 @@ pub(crate) const COMPARED: u16 = 128;
 /// A write to it failed, and then the cache, before a record could say what that left.
 pub(crate) const UNKNOWN: u16 = 16384;
 
+/// The record that counts is the first: unless that is durable, none says anything of it.
+pub(crate) const FIRST: u16 = 32768;
+
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {

@@ -73,11 +73,27 @@ pub struct RecoveryReport {
     pub unverified_bytes: u64,
     /// Blocks whose clean copy was dropped because a write may have gone round it.
     pub distrusted_blocks: u64,
-    /// Acknowledged and not flushed before a flush of the cache device failed: lost.
+    /// What a flush of the cache device that failed may have taken: [`RecoveryReport::loss`] has the words.
     pub lost: Vec<LostRange>,
+    /// No write of that was acknowledged: it was being written, over what was there, with `durability = "sync"`.
+    pub lost_in_flight: bool,
     /// Kept as dirty and to be written back, or dropped as older than what went round the cache, though a damaged record may
     /// have said otherwise.
     pub doubted: Vec<LostRange>,
+}
+
+impl RecoveryReport {
+    /// What is to be said of what is [lost](Self::lost).
+    #[must_use]
+    pub const fn loss(&self) -> &'static str {
+        match self.lost_in_flight {
+            true => {
+                "was being written, and not acknowledged, when a flush of the cache device failed: it may hold what was \
+                 there before, the new, or parts of both, until it is written again"
+            }
+            false => "acknowledged and not flushed, and lost: a flush of the cache failed",
+        }
+    }
 }
 
 /// What lies at a place and holds nothing, but for a record that is alive.
@@ -179,6 +195,7 @@ pub(crate) async fn recover(
         unreadable_units: replayed.unreadable_units,
         journal_entries: usable.len() as u64,
         lost: lost_ranges(superblock, journal),
+        lost_in_flight: journal.is_some_and(|found| found.in_flight),
         ..RecoveryReport::default()
     };
     Ok(rebuild.settle(superblock, &replayed, tracking, report))

@@ -24,6 +24,11 @@ const AT_TAIL: usize = 128;
 const AT_POISON: usize = 192;
 const ENTRIES: usize = 4096;
 
+/// *Poisoned*: the entries may be of acknowledged writes.
+const ACKNOWLEDGED: u64 = 1;
+/// *Poisoned*: no entry is of an acknowledged write.
+const IN_FLIGHT: u64 = 2;
+
 /// Smallest useful journal, bytes.
 pub const JOURNAL_MIN_BYTES: usize = 64 << 10;
 
@@ -44,6 +49,8 @@ pub struct Recovered {
     pub entries: Vec<(u64, BlockRecord)>,
     /// A flush had failed: the data of these entries may be lost, and they must be reported so.
     pub poisoned: bool,
+    /// Nothing of that was acknowledged: the entries say where a process was writing that acknowledges what is durable.
+    pub in_flight: bool,
     /// Entries that do not verify: what they said is lost.
     pub damaged: u64,
 }
@@ -112,9 +119,11 @@ impl Journal {
         if head.checked_sub(tail).is_none_or(|used| used > capacity) {
             return None;
         }
+        let poison = atomic(buf, AT_POISON).load(Ordering::SeqCst);
         let mut recovered = Recovered {
             entries: Vec::new(),
-            poisoned: atomic(buf, AT_POISON).load(Ordering::SeqCst) != 0,
+            poisoned: poison != 0,
+            in_flight: poison == IN_FLIGHT,
             damaged: 0,
         };
         for index in tail..head {
@@ -172,14 +181,16 @@ impl Journal {
     /// A flush of what an earlier process of this boot left failed: whoever recovers its journal must
     /// report the entries as lost.
     pub fn poison_remains(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) {
-        if Self::recover(buf, uuid, boot_id).is_some() {
-            atomic(buf, AT_POISON).store(1, Ordering::Release);
+        if Self::recover(buf, uuid, boot_id).is_some_and(|found| !found.poisoned) {
+            atomic(buf, AT_POISON).store(ACKNOWLEDGED, Ordering::Release);
         }
     }
 
-    /// A flush failed: whoever recovers this must report its entries as lost.
-    pub fn poison(&mut self) {
-        atomic(&self.buf, AT_POISON).store(1, Ordering::Release);
+    /// A flush failed: whoever recovers this must report its entries as lost, or, with `in_flight`, as what was being
+    /// written and never acknowledged.
+    pub fn poison(&mut self, in_flight: bool) {
+        let word = if in_flight { IN_FLIGHT } else { ACKNOWLEDGED };
+        atomic(&self.buf, AT_POISON).store(word, Ordering::Release);
     }
 }
 
@@ -240,11 +251,18 @@ mod tests {
         assert_eq!(found.entries.len(), 1);
         assert_eq!((found.damaged, found.poisoned), (1, false));
         let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
-        journal.poison();
+        for in_flight in [true, false] {
+            journal.poison(in_flight);
+            let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+            assert_eq!((found.poisoned, found.in_flight), (true, in_flight));
+        }
+        // What a journal says already is not said worse.
+        journal.poison(true);
+        Journal::poison_remains(&memory, &uuid, &boot);
         assert!(
             Journal::recover(&memory, &uuid, &boot)
                 .expect("ours")
-                .poisoned
+                .in_flight
         );
     }
 }

@@ -8,7 +8,7 @@ use forebay_io::rt;
 use crate::core::{Core, Parts, Placed, Read};
 use crate::evictor::Evictions;
 use crate::fault::Faults;
-use crate::memory::{HEADER_BYTES, Memory, Owner};
+use crate::memory::{Expected, HEADER_BYTES, Memory, Owner};
 use crate::parts::{Lap, Part};
 use crate::policy::Policy;
 use crate::slots::{SLOT_BYTES, Slots};
@@ -28,6 +28,9 @@ pub struct TransitOptions {
     /// Whether a process of this boot used the memory and did not close the cache: then it must hold what
     /// that one left, or acknowledged writes are lost.
     pub in_use: bool,
+    /// Whether slots that no process can have left as they are, as those of damaged memory, are given up. Else they are an
+    /// error, and the memory stays as it is.
+    pub accept_damage: bool,
 }
 
 impl TransitOptions {
@@ -40,17 +43,20 @@ impl TransitOptions {
             boot_id,
             evictions: 32,
             in_use: false,
+            accept_damage: false,
         }
     }
 }
 
 /// What opening a cache found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Acknowledged blocks that an earlier process left, and that the device did not have.
     pub blocks: u64,
     /// A flush of the device had failed in that process: what it wrote since the one before may be lost.
     pub flush_had_failed: bool,
+    /// Slots that were damaged, and are given up, in words.
+    pub damaged: Vec<String>,
 }
 
 /// A DRAM transit cache over a device. It belongs to the reactor that it was opened on.
@@ -78,7 +84,7 @@ impl Transit {
     ///
     /// # Errors
     /// `InvalidInput` if the memory is too small; `Busy` if it holds acknowledged writes of another device;
-    /// `Lost` if it should hold some and does not.
+    /// `Lost` if it should hold some and does not; `Corrupt` if slots are damaged, which is not accepted.
     ///
     /// # Panics
     /// On a thread that runs no executor.
@@ -114,11 +120,18 @@ impl Transit {
             boot_id: options.boot_id,
             block_bytes: info.logical_block_bytes,
         };
-        let (memory, left) = Memory::open(memory, owner, options.in_use)
+        let expected = Expected {
+            owner,
+            blocks: device_info.size_bytes / u64::from(owner.block_bytes),
+            in_use: options.in_use,
+            accept_damage: options.accept_damage,
+        };
+        let (memory, left) = Memory::open(memory, &expected)
             .context(|| format!("the memory of transit cache {}", info.name))?;
         let recovery = Recovery {
             blocks: left.slots.len() as u64,
             flush_had_failed: left.poisoned,
+            damaged: left.damaged,
         };
         let mut slots = Slots::new(memory.slots());
         let mut policy = options.policy.decider(memory.slots());

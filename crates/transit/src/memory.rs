@@ -33,8 +33,25 @@ pub(crate) struct Owner {
     pub(crate) block_bytes: u32,
 }
 
+/// What memory has to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    /// Whose it is.
+    pub(crate) owner: Owner,
+    /// Blocks that the device has.
+    pub(crate) blocks: u64,
+    /// A process of this boot used it and did not close it.
+    pub(crate) in_use: bool,
+    /// Slots that cannot be what that one left are given up.
+    pub(crate) accept_damage: bool,
+}
+
 /// In a version: a request that would supersede the slot is at the device.
 const HELD: u64 = 1 << 63;
+/// No process counts that far.
+const NO_VERSION: u64 = 1 << 56;
+/// Damaged slots that an error names.
+const NAMED: usize = 8;
 
 /// A slot that an earlier process left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +70,8 @@ pub(crate) struct Left {
     pub(crate) slots: Vec<Found>,
     /// A flush of the device had failed.
     pub(crate) poisoned: bool,
+    /// Slots that no process can have left like that, in words.
+    pub(crate) damaged: Vec<String>,
 }
 
 /// The memory of an open cache.
@@ -111,6 +130,37 @@ fn whose(buf: &Buf, boot_id: &[u8; 16]) -> Option<Memory> {
     (owner.boot_id == *boot_id).then_some(memory)
 }
 
+/// Slots of which at most one can be what it says.
+fn listed(found: &[Found], what: &str) -> String {
+    let each = found.iter().map(|found| {
+        let Found {
+            slot,
+            block,
+            version,
+            ..
+        } = found;
+        format!("slot {slot}: block {block} in version {version}")
+    });
+    let each: Vec<_> = each.collect();
+    format!("{} ({what})", each.join(", "))
+}
+
+fn damage(left: &Left) -> Error {
+    let named: Vec<_> = left.damaged.iter().take(NAMED).cloned().collect();
+    let more = match left.damaged.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "slots are damaged: no process can have left {}{more}; acknowledged writes in them cannot be told from what \
+             they are not, and nothing was sent on",
+            named.join("; ")
+        ),
+    )
+}
+
 /// How many slots fit.
 const fn slots_in(len: usize, block_bytes: usize) -> usize {
     let mut slots = len.saturating_sub(PAGE_BYTES) / (block_bytes + HEADER_BYTES);
@@ -128,12 +178,14 @@ pub const fn memory_bytes(slots: usize, block_bytes: u32) -> usize {
 
 impl Memory {
     /// Takes the memory over: what an earlier process of this boot left of this device stays, anything else
-    /// is forgotten. With `in_use` there was such a process.
+    /// is forgotten.
     ///
     /// # Errors
     /// `InvalidInput` if it has no room for two slots; `Busy` if an earlier process left acknowledged writes
-    /// of another device, or of one with other blocks; `Lost` if it is not what the process had.
-    pub(crate) fn open(buf: Buf, owner: Owner, in_use: bool) -> Result<(Self, Left)> {
+    /// of another device, or of one with other blocks; `Lost` if it is not what the process had; `Corrupt` if slots
+    /// cannot be what it left. The memory is as it was then.
+    pub(crate) fn open(buf: Buf, expected: &Expected) -> Result<(Self, Left)> {
+        let owner = expected.owner;
         let block_bytes = owner.block_bytes as usize;
         let slots = slots_in(buf.len(), block_bytes);
         if slots < 2 {
@@ -158,7 +210,7 @@ impl Memory {
         if !ours && found.is_some_and(|found| found.boot_id == owner.boot_id) {
             memory.refuse_if_live()?;
         }
-        if in_use && !ours {
+        if expected.in_use && !ours {
             return Err(Error::new(
                 ErrorKind::Lost,
                 "a process that used it died, and what it had acknowledged and not written to the device is \
@@ -166,9 +218,12 @@ impl Memory {
             ));
         }
         let left = match ours {
-            true => memory.left(slots),
+            true => memory.left(slots, expected.blocks),
             false => Left::default(),
         };
+        if !left.damaged.is_empty() && !expected.accept_damage {
+            return Err(damage(&left));
+        }
         match left.slots.is_empty() {
             true => memory.begin(owner),
             false => memory.retire_others(&left.slots),
@@ -195,7 +250,10 @@ impl Memory {
         let slots = usize::try_from(get(&self.buf, AT_SLOTS)).unwrap_or(usize::MAX);
         let bytes = slots.checked_mul(HEADER_BYTES);
         match bytes.is_some_and(|bytes| bytes <= self.buf.len() - PAGE_BYTES) {
-            true => self.left(slots).slots.len() as u64,
+            true => {
+                let left = self.left(slots, u64::MAX);
+                (left.slots.len() + left.damaged.len()) as u64
+            }
             false => 0,
         }
     }
@@ -213,33 +271,59 @@ impl Memory {
         }
     }
 
-    fn left(&self, slots: usize) -> Left {
-        let mut all: Vec<Found> = (0..slots as u32)
-            .map(|slot| {
-                let at = Self::header_at(slot);
-                let version = get(&self.buf, at + 8);
-                Found {
+    /// What the slots say, as far as a process can have left it: blocks that the device has, each version given once, and of
+    /// one block two versions only if the end came between the stores that replace the older, so that the newer is the
+    /// last of all. The data is believed: a checksum of it would cost every write a pass over its data, against
+    /// damage that memory with a parity of its own names itself.
+    fn left(&self, slots: usize, blocks: u64) -> Left {
+        let mut left = Left {
+            poisoned: get(&self.buf, AT_POISON) != 0,
+            ..Left::default()
+        };
+        let mut all: Vec<Found> = Vec::new();
+        for slot in 0..slots as u32 {
+            let at = Self::header_at(slot);
+            let (block, word) = (get(&self.buf, at), get(&self.buf, at + 8));
+            let version = word & !HELD;
+            if word == 0 {
+                continue;
+            }
+            if block >= blocks {
+                (left.damaged).push(format!(
+                    "slot {slot}: block {block} of a device of {blocks}"
+                ));
+            } else if version == 0 || version >= NO_VERSION {
+                (left.damaged).push(format!("slot {slot}: block {block} in version {word:#x}"));
+            } else {
+                let held = word & HELD != 0;
+                all.push(Found {
                     slot,
-                    block: get(&self.buf, at),
-                    version: version & !HELD,
-                    held: version & HELD != 0,
-                }
-            })
-            .filter(|found| found.version > 0)
-            .collect();
-        all.sort_unstable_by_key(|found| (found.block, found.version));
-        let mut kept: Vec<Found> = Vec::with_capacity(all.len());
-        for found in all {
-            match kept.last_mut() {
-                Some(last) if last.block == found.block => *last = found,
-                _ => kept.push(found),
+                    block,
+                    version,
+                    held,
+                });
             }
         }
-        kept.sort_unstable_by_key(|found| found.version);
-        Left {
-            slots: kept,
-            poisoned: get(&self.buf, AT_POISON) != 0,
+        all.sort_unstable_by_key(|found| found.version);
+        let last = all.last().map_or(0, |found| found.version);
+        for same in all.chunk_by(|a, b| a.version == b.version) {
+            match same {
+                [found] => left.slots.push(*found),
+                _ => left.damaged.push(listed(same, "in one version")),
+            }
         }
+        left.slots
+            .sort_unstable_by_key(|found| (found.block, found.version));
+        let kept = std::mem::take(&mut left.slots);
+        for same in kept.chunk_by(|a, b| a.block == b.block) {
+            match same {
+                [found] => left.slots.push(*found),
+                [_, newer] if newer.version == last => left.slots.push(*newer),
+                _ => left.damaged.push(listed(same, "of one block")),
+            }
+        }
+        left.slots.sort_unstable_by_key(|found| found.version);
+        left
     }
 
     fn begin(&self, owner: Owner) {

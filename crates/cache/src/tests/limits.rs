@@ -90,6 +90,65 @@ fn a_failed_flush_names_overwritten_blocks() {
     });
 }
 
+/// With `sync`, no write that a failed flush took was acknowledged, and the next process says so: what was being overwritten
+/// is named, in other words, and what was written for the first time is not.
+#[test]
+fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
+    let world = world(5, 2 << 20, 512);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let journal = Buf::zeroed(1 << 16);
+        let options = || CacheOptions {
+            durability: Durability::Sync,
+            journal: Some(journal.clone()),
+            dirty_limit_percent: 100,
+            ..CacheOptions::new([9; 16])
+        };
+        let devices = || Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let (cache, _) = Cache::open(devices(), options()).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        for offset in [8192, 32768] {
+            volume
+                .write(offset, Buf::zeroed(4096))
+                .await
+                .expect("durable");
+        }
+        disks[0].set_faults(FaultPlan {
+            fail_nth: Some((OpClass::Flush, 1)),
+            ..FaultPlan::default()
+        });
+        let told = Rc::new(std::cell::Cell::new(false));
+        let (beside, tell) = (Rc::clone(&volume), Rc::clone(&told));
+        rt::spawn(async move {
+            let fresh = beside.write(0, Buf::copied(&[6; 4096])).await;
+            fresh.expect_err("not durable");
+            tell.set(true);
+        });
+        let over = Buf::copied(&[7; 4096]);
+        volume.write(8192, over).await.expect_err("not durable");
+        rt::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(told.get());
+        disks[0].set_faults(FaultPlan::default());
+        drop((volume, cache));
+        let (_, report) = Cache::open(devices(), options()).await.expect("opens");
+        let overwritten = LostRange {
+            volume: "v".to_owned(),
+            offset: 8192,
+            len: 4096,
+        };
+        assert_eq!(report.lost, [overwritten]);
+        assert!(report.lost_in_flight);
+        assert!(
+            report.loss().contains("not acknowledged"),
+            "{}",
+            report.loss()
+        );
+    });
+}
+
 /// What is clean can be had from the backing device, whichever part of a request it is.
 #[test]
 fn a_clean_granule_that_cannot_be_read_comes_from_the_backing_device() {

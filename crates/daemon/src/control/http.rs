@@ -1,11 +1,13 @@
 //! HTTP on loopback: `/` the status page, `/metrics` for Prometheus, `/status.json`, `/healthz`.
 
-use std::net::TcpListener as StdListener;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener as StdListener};
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use forebay_block::{Context as _, Result};
@@ -35,7 +37,38 @@ fn router(source: Source) -> Router {
         .route("/metrics", get(metrics))
         .route("/status.json", get(json))
         .route("/healthz", get(health))
+        .layer(from_fn(meant))
         .with_state(source)
+}
+
+/// Answers those alone who named an address or this machine: a page of somebody else, whose name leads here, would read
+/// along in the browser of whoever looks at it (DNS rebinding).
+async fn meant(request: Request, next: Next) -> Response {
+    let header = request.headers().get(header::HOST);
+    let header = header.map(|host| host.to_str().is_ok_and(is_here));
+    let named = request.uri().authority().map(|host| is_here(host.as_str()));
+    match header.into_iter().chain(named).all(|is_here| is_here) {
+        true => next.run(request).await,
+        false => {
+            let why = "this page is served to who asks for an address or for localhost: ask for one of these, or have the proxy \
+                       in front put the address into the Host header\n";
+            (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+        }
+    }
+}
+
+/// Whether a host, with or without a port, is an address or `localhost`.
+fn is_here(host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else {
+        return false;
+    };
+    let host = authority.host();
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<Ipv4Addr>().is_ok()
+        || bare.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
 }
 
 async fn status(source: &Source) -> Result<Status, Box<Response>> {
@@ -84,5 +117,35 @@ async fn health(State(source): State<Source>) -> Response {
         }
         Ok(_) => "ok\n".into_response(),
         Err(response) => *response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_localhost_are_here() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9809",
+            "[::1]:9809",
+            "localhost",
+            "LocalHost:80",
+        ] {
+            assert!(is_here(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:9809",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "[evil]",
+            "::1",
+            "127.0.0.1 evil",
+        ] {
+            assert!(!is_here(host), "{host}");
+        }
     }
 }

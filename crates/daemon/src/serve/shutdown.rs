@@ -12,13 +12,14 @@ use super::engine::Handle;
 use super::exports::Running;
 use super::record::Recordings;
 use crate::config::size::{human_count, human_duration};
+use crate::stack::CLOSE;
 
 /// Time that unmounting may take: the kernel writes back what it has.
 const UNMOUNT: Duration = Duration::from_secs(60);
 /// Time that requests in flight may take.
 const DRAIN: Duration = Duration::from_secs(60);
-/// Time that the last flushes may take.
-const CLOSE: Duration = Duration::from_secs(120);
+/// What a step may take beyond its bound, after which the engine names what is not over: past that it does not answer itself.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Stops taking I/O, makes durable what was acknowledged, and marks the cache as cleanly shut down.
 pub(super) async fn run(
@@ -40,13 +41,10 @@ pub(super) async fn run(
     if let Err(error) = step("unmounting files", UNMOUNT, unmount, engine, signals).await {
         tracing::warn!("{}", error.report());
     }
-    let drain = engine.ask(|engine| async move {
-        engine.stack.drain().await;
-        Ok(())
-    });
+    let drain = engine.ask(|engine| async move { engine.stack.drain_within(DRAIN).await });
     step(
         "waiting for requests in flight",
-        DRAIN,
+        DRAIN + GRACE,
         flat(drain),
         engine,
         signals,
@@ -60,8 +58,8 @@ pub(super) async fn run(
         closed
     });
     step(
-        "flushing and closing the cache",
-        CLOSE,
+        "flushing and closing the devices",
+        CLOSE + GRACE,
         flat(close),
         engine,
         signals,

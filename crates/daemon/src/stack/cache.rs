@@ -420,7 +420,8 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             volume = lost.volume,
             offset = lost.offset,
             len = lost.len,
-            "acknowledged and not flushed, and lost: a flush of the cache failed"
+            "{}",
+            recovery.loss()
         );
     }
 }

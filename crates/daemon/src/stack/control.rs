@@ -12,13 +12,16 @@ use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
 use super::devices::Watched;
+use super::transit::OpenTransit;
 use super::{Served, Stack, offload};
 use crate::config::Mode;
-use crate::config::size::human_bytes;
+use crate::config::size::{human_bytes, human_duration};
 use crate::state::{CacheId, Record};
 
 /// What requests in flight may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
+/// What the last flushes may take, all of them together.
+pub(crate) const CLOSE: Duration = Duration::from_secs(120);
 
 impl Stack {
     fn cache_of(&self, served: &Served) -> Result<&OpenCache> {
@@ -246,7 +249,7 @@ impl Stack {
             ..record
         };
         self.remember(served, alone).await?;
-        self.forget(served).await
+        self.forget(served, rt::now() + CLOSE).await
     }
 
     /// Takes the present size of a volume's backing device into use. Returns what was done, in words.
@@ -310,14 +313,63 @@ impl Stack {
         }
     }
 
+    /// As [`Stack::drain`], with a bound.
+    ///
+    /// # Errors
+    /// `TimedOut`, with what the devices have not ended then.
+    pub(crate) async fn drain_within(&self, limit: Duration) -> Result<()> {
+        let drained = rt::at_most(limit, self.drain()).await;
+        drained.ok_or_else(|| self.unreaped(limit))
+    }
+
     /// What devices have not ended, as an error.
-    fn unreaped(&self) -> Error {
+    fn unreaped(&self, limit: Duration) -> Error {
         let volumes = self.volumes.borrow();
-        let requests = volumes.iter().flat_map(|served| served.volume.unreaped());
+        let requests = volumes.iter().flat_map(|served| {
+            let on = &served.backing;
+            let unreaped = served.volume.unreaped().into_iter();
+            unreaped.map(move |request| format!("{request} (over device {on:?})"))
+        });
         let requests: Vec<_> = requests.take(16).collect();
         Error::new(
             ErrorKind::TimedOut,
-            format!("not ended by their devices: {}", requests.join(", ")),
+            format!(
+                "not ended within {}: {}. See that the devices answer, and start again: nothing that was acknowledged \
+                 is lost",
+                human_duration(limit),
+                requests.join(", ")
+            ),
+        )
+    }
+
+    /// The device under a volume, or what is left of it, has not ended its last flush.
+    fn unflushed(&self, served: &Served, limit: Duration) -> Error {
+        let devices = self.devices.borrow();
+        let watched = devices
+            .iter()
+            .find(|watched| watched.name == served.backing);
+        let what = watched.map_or("", |watched| watched.what.as_str());
+        let owing: Vec<String> = watched
+            .iter()
+            .flat_map(|watched| &watched.transits)
+            .filter_map(OpenTransit::owing)
+            .collect();
+        let left = match owing.is_empty() {
+            true => {
+                "it has what was acknowledged since its last flush, but a power loss may take that"
+                    .into()
+            }
+            false => owing.join("; "),
+        };
+        Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See that it answers, then \
+                 start again and stop: nothing that was acknowledged is lost by this end",
+                served.config.name,
+                served.backing,
+                human_duration(limit),
+            ),
         )
     }
 
@@ -336,21 +388,28 @@ impl Stack {
     ///
     /// # Errors
     /// The first failure; the rest is closed all the same. Then the next open recovers as after a
-    /// crash.
+    /// crash. `TimedOut`, with their names, if devices take more than two minutes for their last flushes.
     pub async fn close(&self) -> Result<()> {
+        self.close_within(CLOSE).await
+    }
+
+    pub(super) async fn close_within(&self, limit: Duration) -> Result<()> {
+        let until = rt::now() + limit;
         let mut result = Ok(());
         // What waits for a cache that is being opened is answered when that is over.
         let behind = self.behind.take();
         for volume in behind {
             result = result.and(volume.get().await);
         }
-        let drained = rt::at_most(DRAIN, self.drain()).await;
-        result = result.and(drained.ok_or_else(|| self.unreaped()));
+        result = result.and(self.drain_within(DRAIN.min(limit)).await);
         let volumes = self.volumes.borrow().clone();
         for served in volumes.iter().filter(|served| !served.cached) {
-            let flushed = rt::at_most(DRAIN, served.device.flush()).await;
-            let flushed = flushed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
-            result = result.and(flushed.context(|| format!("volume {:?}", served.config.name)));
+            let left = until.saturating_sub(rt::now());
+            let flushed = rt::at_most(left, served.device.flush()).await;
+            result = result.and(match flushed {
+                Some(flushed) => flushed.context(|| format!("volume {:?}", served.config.name)),
+                None => Err(self.unflushed(served, limit)),
+            });
         }
         if let Some(cache) = &self.cache
             && let Ok(opened) = cache.opened().await
@@ -374,11 +433,11 @@ impl Stack {
         }
         result = result.and(self.check_there(None));
         for served in &volumes {
-            result = result.and(self.forget(served).await);
+            result = result.and(self.forget(served, until).await);
         }
         let devices = self.devices.take();
         for watched in devices {
-            result = result.and(self.close_transits(watched).await);
+            result = result.and(self.close_transits(watched, until).await);
         }
         result
     }
@@ -386,8 +445,8 @@ impl Stack {
     /// Drops what serves a volume, and its backing device.
     ///
     /// # Errors
-    /// What a transit cache over the backing device says.
-    async fn forget(&self, served: &Rc<Served>) -> Result<()> {
+    /// What a transit cache over the backing device says, and `TimedOut` if that says nothing until then.
+    async fn forget(&self, served: &Rc<Served>, until: Duration) -> Result<()> {
         self.volumes
             .borrow_mut()
             .retain(|other| !Rc::ptr_eq(other, served));
@@ -399,16 +458,17 @@ impl Stack {
             at.map(|at| devices.remove(at))
         };
         match backing {
-            Some(watched) => self.close_transits(watched).await,
+            Some(watched) => self.close_transits(watched, until).await,
             None => Ok(()),
         }
     }
 
     /// Closes the transit caches of a device that nobody uses any more, from the top down.
-    async fn close_transits(&self, watched: Watched) -> Result<()> {
+    async fn close_transits(&self, watched: Watched, until: Duration) -> Result<()> {
         let mut result = Ok(());
         for transit in watched.transits.into_iter().rev() {
-            result = result.and(transit.close(&self.state).await);
+            let left = until.saturating_sub(rt::now());
+            result = result.and(transit.close(&self.state, left, &watched.what).await);
         }
         result
     }

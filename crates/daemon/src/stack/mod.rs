@@ -27,6 +27,7 @@ use forebay_volume::{Volume, VolumeHandle};
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use cache::{check_block_sizes, check_checksums, check_dirty_tracking, unreadable};
+pub(crate) use control::CLOSE;
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
@@ -339,7 +340,12 @@ fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, 
 /// What an opening found that may be missing of a volume.
 fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
     if recovery.lost.iter().any(|range| range.volume == volume) {
-        return Some("its cache lost data of it, range by range in the daemon's log");
+        return Some(match recovery.lost_in_flight {
+            true => {
+                "its cache device failed while data of it was being written, range by range in the daemon's log"
+            }
+            false => "its cache lost data of it, range by range in the daemon's log",
+        });
     }
     let damaged = recovery.damaged_records + recovery.unreadable_units > 0;
     damaged.then_some("the log of its cache was damaged")

@@ -115,7 +115,13 @@ fn cache_status(
             found.distrusted_blocks,
             ("clean block", " dropped as uncertain"),
         ),
-        (found.lost.len() as u64, ("range", " LOST")),
+        (
+            found.lost.len() as u64,
+            match found.lost_in_flight {
+                true => ("range", " BEING WRITTEN when the cache device failed"),
+                false => ("range", " LOST"),
+            },
+        ),
     ] {
         if count > 0 {
             let (noun, more) = what;

@@ -7,10 +7,12 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Result,
 };
+use forebay_io::rt;
 use forebay_io::shm::open_shared;
 use forebay_io::system::boot_id;
 use forebay_transit::{
@@ -18,6 +20,7 @@ use forebay_transit::{
 };
 
 use super::devices::Opened;
+use crate::config::size::human_bytes;
 use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
@@ -89,6 +92,7 @@ pub(super) fn open(
     let mut options = TransitOptions {
         policy: settings.policy,
         in_use: in_use && !around.accept_loss,
+        accept_damage: around.accept_loss,
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -103,6 +107,11 @@ pub(super) fn open(
     let opened = Transit::open(Rc::clone(&under.device), evictor, memory, options);
     let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
         (ErrorKind::Lost, Some(file)) => error.context(removed(file)),
+        (ErrorKind::Corrupt, Some(file)) => error.context(format!(
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives the damaged slots up and \
+             sends the others on, and check what the clients stored last",
+            file.display()
+        )),
         (_, Some(file)) => error.context(file.display().to_string()),
         (_, None) => error,
     })?;
@@ -114,6 +123,13 @@ pub(super) fn open(
             device = settings.name,
             blocks = found.blocks,
             "acknowledged blocks of a daemon that ended early are on their way to the device"
+        );
+    }
+    for damaged in &found.damaged {
+        tracing::error!(
+            device = settings.name,
+            block_bytes,
+            "LOST, as --accept-journal-loss says: what a damaged slot held: {damaged}"
         );
     }
     if found.flush_had_failed {
@@ -132,8 +148,10 @@ pub(super) fn open(
 
 fn removed(file: &Path) -> String {
     format!(
-        "{} was removed while a daemon that was killed had acknowledged writes in it: put it back, or \
-         start with --accept-journal-loss and check what the clients stored last",
+        "{} was removed, or overwritten where it says whose it is, since a daemon was killed that may have had acknowledged \
+         writes in it. They are lost, unless another daemon, with another state directory, sent them on and was stopped \
+         (then nothing is). Put it back, or start with --accept-journal-loss and, if there was no such daemon, check what \
+         the clients stored last",
         file.display()
     )
 }
@@ -246,13 +264,49 @@ impl OpenTransit {
         }
     }
 
-    /// Drains the slots. They hold nothing then that the device has not, and go.
+    /// What of it the device under it does not have, and where that is, in words; none if it has everything.
+    pub(super) fn owing(&self) -> Option<String> {
+        let owed = self.cache.stats().owed;
+        let kept = match &self.file {
+            Some(file) => format!(
+                "kept in {}, from which the next start sends it on",
+                file.display()
+            ),
+            None => "which goes with this process, as the memory under it does".to_owned(),
+        };
+        (owed > 0).then(|| {
+            let bytes = human_bytes(owed * self.block_bytes);
+            format!(
+                "{bytes} of transit cache {:?} have not reached the device under it, {kept}",
+                self.name
+            )
+        })
+    }
+
+    /// Drains the slots. They hold nothing then that the device has not, and go. `what` it is over, in words.
     ///
     /// # Errors
-    /// What the device says; the slots stay then.
-    pub(super) async fn close(self, state: &StateDirectory) -> Result<()> {
-        let flushed = self.cache.flush().await;
-        flushed.context(|| format!("device {:?}", self.name))?;
+    /// What the device says, or `TimedOut` if it does not within `limit`; the slots stay then.
+    pub(super) async fn close(
+        self,
+        state: &StateDirectory,
+        limit: Duration,
+        what: &str,
+    ) -> Result<()> {
+        let late = || {
+            let left = self.owing();
+            let left =
+                left.unwrap_or_else(|| "its slots are empty, and its device is not flushed".into());
+            Err(Error::new(
+                ErrorKind::TimedOut,
+                format!(
+                    "it has not ended its flush in time: {left}. See that the device answers, then start again and stop"
+                ),
+            ))
+        };
+        let flushed = rt::at_most(limit, self.cache.flush()).await;
+        let flushed = flushed.unwrap_or_else(late);
+        flushed.context(|| format!("device {:?} ({what})", self.name))?;
         if let Some(file) = &self.file {
             state.note_transit(&self.name, None)?;
             // A file that stays is empty.

@@ -312,3 +312,28 @@ fn connections_of_one_export_are_spread_over_the_reactors() {
     check_blocks(&mut place.connect(), 0..64);
     daemon.terminate();
 }
+
+#[test]
+fn the_status_page_is_for_who_asks_for_this_machine() {
+    let place = Place::new("host", "wt");
+    let daemon = place.serve(&[]);
+    for path in ["/", "/metrics", "/status.json", "/healthz"] {
+        for host in ["127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "localhost:1"] {
+            let answer = daemon.asked(path, host);
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{path} {host}: {answer}"
+            );
+        }
+        // A page of theirs, whose name leads here, would read it in somebody's browser.
+        for host in ["evil.example:9809", "127.0.0.1.evil.example"] {
+            let answer = daemon.asked(path, host);
+            assert!(
+                answer.starts_with("HTTP/1.1 421"),
+                "{path} {host}: {answer}"
+            );
+            assert!(!answer.contains("forebay_"), "{answer}");
+        }
+    }
+    daemon.terminate();
+}

@@ -1,7 +1,13 @@
 //! A transit cache that is left out of the configuration while its slots have what the medium lacks.
 
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
 use crate::support::{Place, text};
-use crate::{check_blocks, write_blocks};
+use crate::{block, check_blocks, write_blocks};
+
+/// Blocks that a slow device is given at a stop.
+const SLOW_BLOCKS: u64 = 56;
 
 /// A configuration over `devices`, of which the volume lies on `backing`.
 fn configure(place: &Place, devices: &str, backing: &str) {
@@ -96,7 +102,7 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
     for command in ["check", "serve"] {
         let said = place.refused(&[command, text(&config)]);
         for part in [
-            "was removed while",
+            "was removed, or overwritten",
             "--accept-journal-loss",
             "device \"fast\"",
         ] {
@@ -107,4 +113,120 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
     place.ok(&["check", text(&config)]);
     daemon.terminate();
     place.ok(&["check", text(&config)]);
+}
+
+#[test]
+fn a_stop_waits_for_a_slow_device_and_is_a_clean_one_when_that_has_all() {
+    let place = Place::new("slots-slow", "wt");
+    let under = "{ name = \"disk\", kind = \"file\", path = \"db.img\" }, \
+                 { name = \"slow\", kind = \"emulate\", on = \"disk\", write_latency = \"1s\" }, \
+                 { name = \"fast\", kind = \"transit\", on = \"slow\", capacity = \"4M\", policy = \"lru\" }";
+    configure(&place, under, "fast");
+    let daemon = place.serve(&[]);
+    // A few go at a time: longer than any other bound of a stop.
+    let written = (0..SLOW_BLOCKS).map(|number| number * 7);
+    let mut nbd = place.connect();
+    for number in written.clone() {
+        write_blocks(&mut nbd, number..number + 1);
+    }
+    let begin = Instant::now();
+    daemon.terminate();
+    let took = begin.elapsed();
+    assert!(
+        took > Duration::from_secs(11),
+        "too quick to show: {took:?}"
+    );
+    assert!(place.log().contains("clean shutdown"), "{}", place.log());
+    let disk = std::fs::read(place.path("db.img")).expect("there");
+    for number in written {
+        let at = number as usize * 4096;
+        assert_eq!(disk[at..at + 4096], block(number), "block {number}");
+    }
+}
+
+/// The file of the slots that hold acknowledged writes, as a command that minds them names it.
+fn slots_file(place: &Place, with: impl Fn(), without: impl Fn()) -> PathBuf {
+    without();
+    let said = place.refused(&["check", text(&place.path("forebay.toml"))]);
+    with();
+    let begin = said.find("/dev/shm/").expect("it is named");
+    said[begin..]
+        .split([' ', ':'])
+        .next()
+        .expect("a path")
+        .into()
+}
+
+#[test]
+fn slots_that_no_daemon_leaves_are_refused_before_anything_is_sent_on() {
+    let place = Place::new("slots-damaged", "wt");
+    let under = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    let with = || configure(&place, &format!("{under}, {over}"), "fast");
+    with();
+    leave_something(&place);
+    let slots = slots_file(&place, with, || configure(&place, under, "under"));
+    let sound = std::fs::read(&slots).expect("there");
+    // The first header that counts: its block is far behind the end of the device.
+    let mut rotten = sound.clone();
+    let at = (4096..).step_by(16).find(|at| rotten[at + 8] != 0);
+    rotten[at.expect("a slot in use") + 7] ^= 0x3a;
+    std::fs::write(&slots, &rotten).expect("written");
+    let before = std::fs::read(place.path("db.img")).expect("there");
+    for _ in 0..2 {
+        let said = place.refused(&["serve", text(&place.path("forebay.toml"))]);
+        for part in [
+            text(&slots),
+            "no process can have left",
+            "--accept-journal-loss",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    assert!(std::fs::read(place.path("db.img")).expect("there") == before);
+    assert!(std::fs::read(&slots).expect("there") == rotten);
+    // A sound copy is all that it takes.
+    std::fs::write(&slots, &sound).expect("written");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 10..20);
+    daemon.kill();
+    // Or the word of who knows what it costs.
+    let left = std::fs::read(&slots).expect("there");
+    let at = (4096..).step_by(16).find(|at| left[at + 8] != 0);
+    let mut rotten = left.clone();
+    rotten[at.expect("lru keeps them until there is no room") + 7] ^= 0x3a;
+    std::fs::write(&slots, &rotten).expect("written");
+    let daemon = place.serve(&["--accept-journal-loss"]);
+    assert!(
+        place.log().contains("what a damaged slot held"),
+        "{}",
+        place.log()
+    );
+    daemon.terminate();
+    assert!(!slots.exists());
+}
+
+#[test]
+fn slots_that_a_daemon_with_another_state_sent_on_may_not_be_lost() {
+    let place = Place::new("slots-states", "wt");
+    let devices = "{ name = \"under\", kind = \"file\", path = \"db.img\" }, \
+                   { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    configure(&place, devices, "fast");
+    leave_something(&place);
+    let config = place.path("forebay.toml");
+    let first = std::fs::read_to_string(&config).expect("there");
+    let other = first.replace("state = \"state\"", "state = \"other\"");
+    std::fs::write(&config, other).expect("written");
+    place.serve(&[]).terminate();
+    std::fs::write(&config, first).expect("written");
+    let said = place.refused(&["serve", text(&config)]);
+    for part in [
+        "unless another daemon, with another state directory",
+        "--accept-journal-loss",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let daemon = place.serve(&["--accept-journal-loss"]);
+    check_blocks(&mut place.connect(), 10..20);
+    daemon.terminate();
 }

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Buf, ErrorKind};
+use forebay_block::{BlockDeviceExt, Buf, ErrorKind, Result};
 use forebay_io::rt::{Executor, block_on_simulated};
 
 use super::block;
 use super::gate::Gate;
-use crate::memory::{Found, Memory, Owner};
+use crate::memory::{Expected, Found, Left, Memory, Owner};
 use crate::{Policy, Transit, TransitOptions, blocks_left, memory_bytes};
 
 const OWNER: Owner = Owner {
@@ -25,10 +25,21 @@ const fn found(slot: u32, block: u64, version: u64) -> Found {
     }
 }
 
+/// Opens memory over a device of 100 blocks.
+fn open(buf: Buf, owner: Owner, in_use: bool) -> Result<(Memory, Left)> {
+    let expected = Expected {
+        owner,
+        blocks: 100,
+        in_use,
+        accept_damage: false,
+    };
+    Memory::open(buf, &expected)
+}
+
 #[test]
 fn only_whole_blocks_count_and_the_newer_of_two_versions() {
     let bytes = Buf::zeroed(memory_bytes(6, 512));
-    let (memory, left) = Memory::open(bytes.clone(), OWNER, false).expect("large enough");
+    let (memory, left) = open(bytes.clone(), OWNER, false).expect("large enough");
     assert_eq!((memory.slots(), left.slots.len()), (6, 0));
     memory.publish(3, 40, 5);
     memory.publish(1, 41, 6);
@@ -37,12 +48,12 @@ fn only_whole_blocks_count_and_the_newer_of_two_versions() {
     memory.retire(5);
     // The process ends before slot 3 is retired, and with the data of slot 2 half in.
     memory.data(2).slice(0..100).fill(9);
-    let (memory, left) = Memory::open(bytes.clone(), OWNER, false).expect("the same");
+    let (memory, left) = open(bytes.clone(), OWNER, false).expect("the same");
     assert_eq!(left.slots, [found(1, 41, 6), found(0, 40, 7)]);
     assert!(!left.poisoned);
     memory.retire(0);
     memory.poison();
-    let (_, left) = Memory::open(bytes.clone(), OWNER, false).expect("the same");
+    let (_, left) = open(bytes.clone(), OWNER, false).expect("the same");
     assert_eq!(
         left.slots,
         [found(1, 41, 6)],
@@ -54,7 +65,7 @@ fn only_whole_blocks_count_and_the_newer_of_two_versions() {
 #[test]
 fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
     let bytes = Buf::zeroed(memory_bytes(6, 512));
-    let (memory, _) = Memory::open(bytes.clone(), OWNER, false).expect("large enough");
+    let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
     memory.publish(1, 41, 6);
     let other = Owner { device: 8, ..OWNER };
     let larger = Owner {
@@ -64,20 +75,20 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
     assert_eq!(blocks_left(&bytes, &[1; 16]), 1);
     assert_eq!(blocks_left(&bytes, &[2; 16]), 0);
     for owner in [other, larger] {
-        let error = Memory::open(bytes.clone(), owner, false).expect_err("not theirs");
+        let error = open(bytes.clone(), owner, false).expect_err("not theirs");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
     }
     let later = Owner {
         boot_id: [2; 16],
         ..OWNER
     };
-    Memory::open(bytes.clone(), later, true).expect_err("in use, and of another boot");
-    let (memory, left) = Memory::open(bytes.clone(), later, false).expect("another boot");
+    open(bytes.clone(), later, true).expect_err("in use, and of another boot");
+    let (memory, left) = open(bytes.clone(), later, false).expect("another boot");
     assert!(left.slots.is_empty());
     memory.publish(1, 41, 6);
     memory.retire(1);
-    Memory::open(bytes, other, false).expect("nothing in it counts");
-    let error = Memory::open(Buf::zeroed(4096 + 600), OWNER, false).expect_err("too small");
+    open(bytes, other, false).expect("nothing in it counts");
+    let error = open(Buf::zeroed(4096 + 600), OWNER, false).expect_err("too small");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
@@ -145,4 +156,51 @@ fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
     assert!(versions[0] > 500 && versions[1] > 0, "{versions:?}");
     executor.clear();
     drop(entered);
+}
+
+/// Damage of a header that shows in it is refused, and then nothing is changed; given up, it takes along only what it may
+/// concern.
+#[test]
+fn slots_that_no_process_leaves_are_refused() {
+    // By header: a block, and a version.
+    let damaged: [(&str, &[(u32, u64, u64)]); 7] = [
+        ("block 100 of a device of 100", &[(2, 100, 3)]),
+        (
+            "block 4207332156227190784",
+            &[(2, 4_207_332_156_227_190_784, 3)],
+        ),
+        ("in version 0x8000000000000000", &[(2, 42, 1 << 63)]),
+        ("in version 0x100000000000003", &[(2, 42, (1 << 56) + 3)]),
+        ("(in one version)", &[(2, 42, 3), (4, 43, 3)]),
+        ("(of one block)", &[(2, 42, 3), (4, 42, 4)]),
+        ("(of one block)", &[(2, 42, 3), (4, 42, 4), (5, 42, 5)]),
+    ];
+    for (words, slots) in damaged {
+        let bytes = Buf::zeroed(memory_bytes(8, 512));
+        let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
+        memory.publish(0, 40, 1);
+        // The last of all, but where three hold one block.
+        let last = if slots.len() == 3 { 2 } else { 9 };
+        memory.publish(1, 41, last);
+        for (slot, block, version) in slots {
+            memory.publish(*slot, *block, *version);
+        }
+        let before = bytes.to_vec();
+        let error = open(bytes.clone(), OWNER, true).expect_err(words);
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.report().contains(words), "{words}: {error:?}");
+        assert!(bytes.to_vec() == before, "{words}: it was changed");
+        assert!(blocks_left(&bytes, &[1; 16]) > 2, "{words}");
+        let expected = Expected {
+            owner: OWNER,
+            blocks: 100,
+            in_use: true,
+            accept_damage: true,
+        };
+        let (_, left) = Memory::open(bytes.clone(), &expected).expect("accepted");
+        assert_eq!(left.slots, [found(0, 40, 1), found(1, 41, last)], "{words}");
+        assert_eq!(left.damaged.len(), 1);
+        let (_, left) = open(bytes, OWNER, true).expect("it is gone");
+        assert!(left.damaged.is_empty());
+    }
 }

@@ -201,9 +201,10 @@ impl Work {
         }
         for range in &recovery.lost {
             let range = named(range);
-            lines.push(format!(
-                "LOST: {range} were acknowledged and not flushed before a flush of the cache device failed"
-            ));
+            lines.push(match recovery.lost_in_flight {
+                true => format!("CHECK: {range}: {}", recovery.loss()),
+                false => format!("LOST: {range} were acknowledged and not flushed before a flush of the cache device failed"),
+            });
         }
         for range in &recovery.doubted {
             let range = named(range);
@@ -277,6 +278,7 @@ impl Work {
             "unreadable_units": recovery.unreadable_units,
             "tree_units": recovery.lost_tree_units,
             "lost": ranges(&recovery.lost),
+            "lost_in_flight": recovery.lost_in_flight,
             "doubted": ranges(&recovery.doubted),
             "data": self.report.data.as_ref().map(|data| json!({
                 "read_bytes": data.read_bytes,

@@ -201,3 +201,45 @@ fn a_transit_cache_tells_what_it_does() {
         stack.close().await.expect("closed");
     });
 }
+
+#[test]
+fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
+    let (scratch, config) = scratch("stuck", false, "lru");
+    let text = |more: &str| {
+        format!(
+            "server.state = \"state\"\n\
+             device = [{{ name = \"under\", kind = \"file\", path = \"medium\", direct = false }}, {more}]\n\
+             volume = [{{ name = \"db\", backing = \"fast\" }}]\n"
+        )
+    };
+    let stuck = text(
+        "{ name = \"stuck\", kind = \"emulate\", on = \"under\", write_latency = \"1h\" }, \
+         { name = \"fast\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \"lru\" }",
+    );
+    let stuck = Config::parse(&scratch.0.join("f.toml"), &stuck).expect("right");
+    let report = run(async move {
+        let stack = open_stack(&stuck).await.expect("opens");
+        let db = stack.volume("db").expect("there").open();
+        let data = Buf::zeroed(8192);
+        data.fill(7);
+        db.write(4096, data).await.expect("written");
+        let closed = stack.close_within(Duration::from_millis(300)).await;
+        let error = closed.expect_err("the device takes an hour");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        error.report()
+    });
+    let file = slots(&scratch);
+    for part in [
+        "volume \"db\": device \"fast\" (lru transit cache over file ",
+        "medium, emulated",
+        "has not ended its flush within 300 ms",
+        "8 KiB of transit cache \"fast\"",
+        &file.display().to_string(),
+        "start again",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    // What it says is true.
+    assert_eq!(read_and_close(&config), 7);
+    assert!(!file.exists());
+}

@@ -213,6 +213,14 @@ impl Daemon {
 
     /// The body of an HTTP answer, which must be a good one.
     pub(crate) fn get(&self, path: &str) -> String {
+        let answer = self.asked(path, "localhost");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        body.to_owned()
+    }
+
+    /// The whole HTTP answer to a client that reached it under the name `host`.
+    pub(crate) fn asked(&self, path: &str, host: &str) -> String {
         use std::io::Write as _;
         let begin = self.listening.find("http://").expect("it says so") + 7;
         let address: String = self.listening[begin..]
@@ -222,14 +230,12 @@ impl Daemon {
         let mut stream = std::net::TcpStream::connect(address).expect("it listens");
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         )
         .expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("text");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        body.to_owned()
+        answer
     }
 }
 
