@@ -62,6 +62,8 @@ pub struct Report {
     pub points: u64,
     /// Crashes from which the stack recovered.
     pub crashes: u64,
+    /// Crashes beside those that left just what another one left, and so were not gone through again.
+    pub alike: u64,
     /// Of all I/O of the last machine; the same for two runs of one case.
     pub digest: u64,
 }
@@ -170,7 +172,7 @@ impl<S: Stack> Target<S> {
     }
 
     /// Recovers from a crash of a sweep.
-    fn recover_from(
+    pub(crate) fn recover_from(
         &self,
         machine: &mut Machine<S>,
         crash: Crash,
@@ -218,10 +220,10 @@ impl<S: Stack> Target<S> {
                     (_, End::Crashed) => choices(&crashed, depth, seed ^ nth),
                     _ => vec![undecided, Crash::Process(nth)],
                 };
-                for crash in crashes {
+                let (left, alike) = crashed.crashed_by(&crashes);
+                report.alike += alike;
+                for (crash, mut machine) in left {
                     self.within(case(stop, crash), || {
-                        let mut machine = crashed.fork();
-                        machine.crash(crash);
                         let recoveries = depth.recoveries && matches!(stop, Stop::BeforeIo(_));
                         self.recover_from(&mut machine, crash, seed ^ nth, recoveries)
                     })?;
@@ -254,20 +256,27 @@ impl<S: Stack> Target<S> {
                     let mut failed = false;
                     // A shutdown makes good what the answer to a failure left undone.
                     for closes in [true, false] {
-                        for crash in [
+                        let case = |crash| Case::Fault {
+                            seed,
+                            disk,
+                            class,
+                            nth,
+                            closes,
+                            crash,
+                        };
+                        let crashes = [
                             Crash::Power(Keep::None),
                             Crash::Power(Keep::Random(nth)),
                             Crash::Process(nth),
-                        ] {
-                            let case = Case::Fault {
-                                seed,
-                                disk,
-                                class,
-                                nth,
-                                closes,
-                                crash,
-                            };
-                            failed |= self.within(case, || self.fault(&fresh, case))?;
+                        ];
+                        let (machine, has_failed) =
+                            self.within(case(crashes[0]), || self.fail(&fresh, case(crashes[0])))?;
+                        failed |= has_failed;
+                        let (left, alike) = machine.crashed_by(&crashes);
+                        report.alike += alike;
+                        for (crash, mut machine) in left {
+                            let case = case(crash);
+                            self.within(case, || self.recover_from_fault(&mut machine, case))?;
                             report.crashes += 1;
                         }
                     }
@@ -281,20 +290,20 @@ impl<S: Stack> Target<S> {
         Ok(report)
     }
 
-    /// One failure. Whether anything failed.
-    fn fault(&self, fresh: &Machine<S>, case: Case) -> Result<bool, String> {
+    /// One life with a failure, if it comes to that: whether anything failed.
+    fn fail(&self, fresh: &Machine<S>, case: Case) -> Result<(Machine<S>, bool), String> {
         let Case::Fault {
             seed,
             disk,
             class,
             nth,
             closes,
-            crash,
+            ..
         } = case
         else {
             unreachable!("the caller made it");
         };
-        let mut machine = fresh.fork();
+        let machine = fresh.fork();
         let device = machine.world.disks()[disk].clone();
         let before = device.counters().failed;
         device.set_faults(FaultPlan {
@@ -308,11 +317,24 @@ impl<S: Stack> Target<S> {
         })?;
         let failed = device.counters().failed > before;
         device.set_faults(FaultPlan::default());
-        machine.crash(crash);
+        Ok((machine, failed))
+    }
+
+    /// Recovers from the crash behind such a life.
+    fn recover_from_fault(&self, machine: &mut Machine<S>, case: Case) -> Result<(), String> {
+        let Case::Fault {
+            seed,
+            class,
+            nth,
+            crash,
+            ..
+        } = case
+        else {
+            unreachable!("the caller made it");
+        };
         // What a failed flush lost may still show until power is lost, and a new process cannot know.
         let power_stays = class == OpClass::Flush && matches!(crash, Crash::Process(_));
-        self.recover(&mut machine, seed ^ nth, power_stays)?;
-        Ok(failed)
+        self.recover(machine, seed ^ nth, power_stays)
     }
 
     /// Lives and crashes that `seed` draws, with a crash possible in every recovery.
@@ -371,7 +393,7 @@ impl<S: Stack> Target<S> {
             down = crash.is_some();
             if let Some(crash) = crash {
                 if self.forks {
-                    report.crashes += self.fork_crash(&machine, &rng, power_only)?;
+                    self.fork_crash(&machine, &rng, power_only, &mut report)?;
                 }
                 machine.crash(crash);
                 report.crashes += 1;
@@ -390,22 +412,28 @@ impl<S: Stack> Target<S> {
         Ok(report)
     }
 
-    /// Tries several outcomes of a crash, each on a copy. Returns how many.
-    fn fork_crash(&self, crashed: &Machine<S>, rng: &Rng, power_only: bool) -> Result<u64, String> {
+    /// Tries several outcomes of a crash, each on a copy.
+    fn fork_crash(
+        &self,
+        crashed: &Machine<S>,
+        rng: &Rng,
+        power_only: bool,
+        report: &mut Report,
+    ) -> Result<(), String> {
         let mut crashes = choices(crashed, FORKS, rng.draw());
         crashes.retain(|crash| !power_only || matches!(crash, Crash::Power(_)));
         let seed = rng.draw();
-        for &crash in &crashes {
-            let mut machine = crashed.fork();
-            machine.world.set_stop(None);
-            machine.crash(crash);
+        let (left, alike) = crashed.crashed_by(&crashes);
+        report.alike += alike;
+        for (crash, mut machine) in left {
             if matches!(crash, Crash::Process(_)) {
                 self.lose_journal(&machine, seed)?;
             }
             self.recover(&mut machine, seed, false)
                 .map_err(|message| format!("instead, {crash:?}: {message}"))?;
+            report.crashes += 1;
         }
-        Ok(crashes.len() as u64)
+        Ok(())
     }
 
     /// After process death with the process journal gone: the stack refuses to open, or has everything.
@@ -466,7 +494,11 @@ impl<S: Stack> Target<S> {
             Case::Rot { seed } => self.rotting_lives(seed).map(|_| ()),
             Case::Fault { seed, .. } => {
                 let fresh = Machine::new(&self.stack, seed)?;
-                self.fault(&fresh, case).map(|_| ())
+                let (mut machine, _) = self.fail(&fresh, case)?;
+                if let Case::Fault { crash, .. } = case {
+                    machine.crash(crash);
+                }
+                self.recover_from_fault(&mut machine, case)
             }
             Case::Sweep { seed, stop, crash } => {
                 let crashed = Machine::new(&self.stack, seed)?.fork();

@@ -11,6 +11,7 @@
 //! - [`traces`]: references to blocks, made or from real traces.
 //! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
 
+mod alike;
 pub mod case;
 pub mod crash;
 mod job;

@@ -111,6 +111,11 @@ impl<S: Stack> Machine<S> {
         }
     }
 
+    /// How often power was lost, from one on.
+    pub(crate) const fn boot(&self) -> u64 {
+        self.boot
+    }
+
     /// What a process that starts now finds.
     #[must_use]
     pub fn process(&self) -> Process {

@@ -45,7 +45,8 @@ fn passes(promise: Promise) {
     let report = target
         .sweep(1, DEPTH)
         .unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(report.points > 50 && report.crashes > 500, "{report:?}");
+    let outcomes = report.crashes + report.alike;
+    assert!(report.points > 50 && outcomes > 500, "{report:?}");
     for seed in 0..100 {
         if let Err(failure) = target.random(seed) {
             panic!("{failure}");
@@ -55,6 +56,21 @@ fn passes(promise: Promise) {
         .faults(1, 1)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(report.points > 20, "{report:?}");
+}
+
+/// What a sweep leaves out, since it is like another outcome, would go as that did.
+#[test]
+fn outcomes_that_are_alike_go_the_same_way() {
+    for promise in [Promise::Flush, Promise::Sync] {
+        let target = target(None, promise);
+        let report = (target.sweep(1, DEPTH)).unwrap_or_else(|failure| panic!("{failure}"));
+        let alike = target.alike(1, DEPTH);
+        let alike = alike.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(
+            alike > 100 && report.alike >= alike,
+            "{alike} of {report:?}"
+        );
+    }
 }
 
 /// The flaw is found by a sweep or by a seed, and its replay finds the same violation again.

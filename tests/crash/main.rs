@@ -254,6 +254,26 @@ fn a_seed_repeats_exactly() {
     }
 }
 
+/// What a sweep does not go through, since another outcome of the crash left the same, would go the same way.
+#[test]
+fn outcomes_that_are_alike_go_the_same_way() {
+    let depth = Depth { stride: 9, ..DEPTH };
+    for variant in [CHANGING, TREE | CLEANED, LINES | SUMS | CHANGING] {
+        for durability in [Durability::Sync, Durability::Flush] {
+            let target = target(Setup {
+                mode: Mode::WriteBack,
+                durability,
+                fits: durability == Durability::Sync,
+                variant,
+            });
+            match target.alike(1, depth) {
+                Ok(alike) => assert!(alike > 40, "{}: only {alike} were alike", target.label),
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+    }
+}
+
 /// Replays the case in `FOREBAY_REPLAY`, which a failure prints; without one, a case of each kind.
 #[test]
 fn replay() {

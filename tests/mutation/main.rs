@@ -31,7 +31,7 @@ const FEW: u64 = 10;
 /// Seeds of their own: those of the other tests were made to pass.
 const FIRST: u64 = 100_000;
 /// Lives from which the sites are collected.
-const COLLECTED: u64 = 120;
+const COLLECTED: usize = 120;
 const THREADS: usize = 2;
 /// Longer than any mutation takes; one that makes the engine run in circles would take for ever.
 const PATIENCE: Duration = Duration::from_mins(20);
@@ -57,19 +57,51 @@ fn setup(seed: u64) -> Setup {
     }
 }
 
-/// What the first life saw that finds something missing: of random ones, or, in a search that is thorough,
-/// of those that are aimed at one window each.
-fn found(thorough: bool) -> Option<String> {
-    let seeds = if thorough { SEEDS } else { FEW };
-    let random = |seed| saw(|| target(setup(seed)).random(seed));
-    let mut aims = (0..).map_while(Setup::aimed).enumerate();
-    let aimed = |(number, setup): (usize, Setup)| {
-        let seen = saw(|| setup.hit(&target(setup)))?;
-        Some(format!("by aim {number}: {seen}"))
-    };
-    (FIRST..FIRST + seeds)
-        .find_map(|seed| Some(format!("by seed {}: {}", seed - FIRST + 1, random(seed)?)))
-        .or_else(|| thorough.then(|| aims.find_map(aimed))?)
+/// A part of the search for what finds something missing.
+#[derive(Clone, Copy)]
+enum Try {
+    /// Random lives, from this seed on.
+    Seeds(u64),
+    /// A life that is aimed at one window.
+    Aim(u64),
+}
+
+/// All that is tried until something is found, in this order; without `thorough` only a beginning. What a few dozen random
+/// lives do not find, an aimed one most often does: they take turns.
+fn search(thorough: bool) -> Vec<Try> {
+    let mut seeds = (0..SEEDS).step_by(FEW as usize).map(Try::Seeds);
+    let mut aims = (0..)
+        .take_while(|number| Setup::aimed(*number).is_some())
+        .map(Try::Aim);
+    if !thorough {
+        return seeds.take(1).collect();
+    }
+    let mut tries: Vec<Try> = seeds.by_ref().take(3).collect();
+    loop {
+        let before = tries.len();
+        tries.extend(aims.next());
+        tries.extend(seeds.next());
+        if tries.len() == before {
+            return tries;
+        }
+    }
+}
+
+impl Try {
+    /// What the first life saw that finds something missing.
+    fn found(self) -> Option<String> {
+        match self {
+            Self::Seeds(first) => (first..first + FEW).find_map(|seed| {
+                let seen = saw(|| target(setup(FIRST + seed)).random(FIRST + seed))?;
+                Some(format!("by seed {}: {seen}", seed + 1))
+            }),
+            Self::Aim(number) => {
+                let setup = Setup::aimed(number)?;
+                let seen = saw(|| setup.hit(&target(setup)))?;
+                Some(format!("by aim {number}: {seen}"))
+            }
+        }
+    }
 }
 
 /// What a run found, if anything.
@@ -85,6 +117,46 @@ fn saw(run: impl FnOnce() -> Result<Report, Failure>) -> Option<String> {
 struct Mutation {
     change: Change,
     name: String,
+    /// By which of its tries it was found, and what that saw.
+    found: Mutex<Option<(usize, String)>>,
+}
+
+impl Mutation {
+    fn new(change: Change, name: String) -> Self {
+        let found = Mutex::default();
+        Self {
+            change,
+            name,
+            found,
+        }
+    }
+
+    fn is_found(&self) -> bool {
+        self.found.lock().unwrap().is_some()
+    }
+
+    /// Makes a try, the `nth`.
+    fn search(&self, nth: usize, part: Try) {
+        let (over, watch) = mpsc::channel::<()>();
+        let name = self.name.clone();
+        std::thread::spawn(move || end_after_patience(&name, &watch));
+        match self.change {
+            Change::Site(site) => take_out(Some(site)),
+            Change::Fault(fault) => plant(Some(fault)),
+        }
+        let found = part.found();
+        take_out(None);
+        plant(None);
+        drop(over);
+        let Some(what) = found else { return };
+        // It takes long: who watches is told as it goes.
+        let _ = writeln!(std::io::stderr(), "found: {}", self.name);
+        let mut first = self.found.lock().unwrap();
+        // An earlier try may have been under way meanwhile.
+        if first.as_ref().is_none_or(|(before, _)| nth < *before) {
+            *first = Some((nth, what));
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -118,14 +190,32 @@ fn source(file: &str, line: u32) -> (String, String) {
     (function.to_owned(), line.trim().to_owned())
 }
 
+/// Runs `work` on each of these numbers, on all threads. It is handed out in their order.
+fn on_threads(count: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    match next.fetch_add(1, Ordering::Relaxed) {
+                        number if number < count => work(number),
+                        _ => break,
+                    }
+                }
+            });
+        }
+    });
+}
+
 fn collect() -> Vec<Mutation> {
-    let mut sites: BTreeSet<SitePart> = BTreeSet::new();
-    for seed in 0..COLLECTED {
+    let sites = Mutex::new(BTreeSet::<SitePart>::new());
+    on_threads(COLLECTED, |seed| {
+        let seed = seed as u64;
         if let Err(failure) = target(setup(seed)).random(seed) {
             panic!("{failure}");
         }
-        sites.extend(reached());
-    }
+        sites.lock().unwrap().extend(reached());
+    });
     let faults = [
         Fault::ForgetRewrite,
         Fault::ClaimBeforeFlush,
@@ -136,19 +226,16 @@ fn collect() -> Vec<Mutation> {
         Fault::SketchWithoutMarks,
         Fault::SketchWithoutJournal,
     ];
-    let sites = sites.into_iter().map(|site| {
+    let sites = sites.into_inner().unwrap().into_iter().map(|site| {
         let (file, line, _, part) = site;
         let (function, text) = source(file, line);
         let file = file.trim_start_matches("crates/").replace("/src/", "/");
-        Mutation {
-            change: Change::Site(site),
-            name: format!("{file} {function} {part:?}: {text}"),
-        }
+        let name = format!("{file} {function} {part:?}: {text}");
+        Mutation::new(Change::Site(site), name)
     });
-    let faults = faults.into_iter().map(|fault| Mutation {
-        change: Change::Fault(fault),
-        name: format!("fault {fault:?}"),
-    });
+    let faults = faults
+        .into_iter()
+        .map(|fault| Mutation::new(Change::Fault(fault), format!("fault {fault:?}")));
     sites.chain(faults).collect()
 }
 
@@ -167,37 +254,34 @@ fn what_is_left_out_is_found_missing() {
     let mutations: Vec<Mutation> = (collect().into_iter())
         .filter(|mutation| mutation.name.contains(&only))
         .collect();
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                while let Some(mutation) = mutations.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (over, watch) = mpsc::channel::<()>();
-                    let name = mutation.name.clone();
-                    std::thread::spawn(move || end_after_patience(&name, &watch));
-                    match mutation.change {
-                        Change::Site(site) => take_out(Some(site)),
-                        Change::Fault(fault) => plant(Some(fault)),
-                    }
-                    let argued = argued::reason(&mutation.name).is_some();
-                    let found = found(!argued || !only.is_empty());
-                    take_out(None);
-                    plant(None);
-                    drop(over);
-                    // It takes long: who watches is told as it goes.
-                    let seen = if found.is_some() {
-                        "found"
-                    } else {
-                        "not found"
-                    };
-                    let _ = writeln!(std::io::stderr(), "{seen}: {}", mutation.name);
-                    results.lock().unwrap().push((mutation, found));
-                }
-            });
+    // First the first try of each, last the last one of those that nothing finds, so that no thread is left with a long
+    // one alone in the end. An earlier try is always begun before a later one: which one finds it first is no chance.
+    let mut tries = Vec::new();
+    for mutation in &mutations {
+        let argued = argued::reason(&mutation.name).is_some();
+        let search = search(!argued || !only.is_empty());
+        tries.extend(
+            search
+                .into_iter()
+                .enumerate()
+                .map(|(nth, part)| (nth, part, mutation)),
+        );
+    }
+    tries.sort_by_key(|(nth, ..)| *nth);
+    on_threads(tries.len(), |number| {
+        let (nth, part, mutation) = tries[number];
+        if !mutation.is_found() {
+            mutation.search(nth, part);
         }
     });
-    let mut results = results.into_inner().unwrap();
+    let mut results: Vec<(&Mutation, Option<String>)> = (mutations.iter())
+        .map(|mutation| {
+            (
+                mutation,
+                mutation.found.lock().unwrap().take().map(|(_, what)| what),
+            )
+        })
+        .collect();
     results.sort_by(|one, other| one.0.name.cmp(&other.0.name));
     let mut unexplained = Vec::new();
     for (mutation, found) in &results {

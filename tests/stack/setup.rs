@@ -257,6 +257,7 @@ impl Setup {
             for report in [target.sweep(seed, depth)?, target.faults(seed, 1)?] {
                 sum.points += report.points;
                 sum.crashes += report.crashes;
+                sum.alike += report.alike;
             }
         }
         Ok(sum)

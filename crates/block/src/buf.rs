@@ -324,8 +324,12 @@ impl Buf {
     /// The bytes, copied.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut out = vec![0; self.len];
-        self.copy_to(0, &mut out);
+        let mut out = Vec::with_capacity(self.len);
+        // SAFETY: the range is live, the new memory has room for as much, and all of it is written before it counts.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), self.len);
+            out.set_len(self.len);
+        }
         out
     }
 

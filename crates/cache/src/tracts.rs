@@ -51,6 +51,12 @@ impl Holds {
         self.0[bit] == 0
     }
 
+    /// The others, in order.
+    fn held(&self) -> impl Iterator<Item = usize> + '_ {
+        let counts = (0..).zip(&self.0).filter(|(_, count)| **count != 0);
+        counts.map(|(bit, _)| bit)
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.0.len() * size_of::<u32>()
     }
@@ -161,11 +167,9 @@ impl Engine {
         let shift = self.geometry.tract_shift();
         let mut dirty = Tracts::new(shift);
         let mut lacks = self.superblock.borrow().tracts.is_none();
-        for bit in 0..TRACT_BITS {
-            if !self.map.borrow().tracts.is_clean(bit) {
-                dirty.set(bit, true);
-                lacks |= !self.tracts.set.borrow().has(bit);
-            }
+        for bit in self.map.borrow().tracts.held() {
+            dirty.set(bit, true);
+            lacks |= !self.tracts.set.borrow().has(bit);
         }
         if !lacks || planted(Fault::LeaveTractsUnsettled) {
             return Ok(());

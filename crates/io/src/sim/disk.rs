@@ -191,6 +191,14 @@ impl SimDisk {
         copy
     }
 
+    /// Whether two devices on which nothing runs would do the same from now on; what goes wrong is not compared.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let (one, other) = (&self.inner, &other.inner);
+        one.rng == other.rng
+            && one.counters == other.counters
+            && *one.media.borrow() == *other.media.borrow()
+    }
+
     /// Sets what goes wrong from now on, and counts operations from zero again.
     pub fn set_faults(&self, plan: FaultPlan) {
         *self.inner.faults.borrow_mut() = plan;
@@ -329,7 +337,7 @@ impl Inner {
             Op::WriteZeroes { fua, .. } => (fua, Data::Zeroes),
             Op::Write { fua } => {
                 let buf = request.buf.as_ref().expect("checked: a write has a buffer");
-                (fua, Data::Bytes(buf.to_vec().into()))
+                (fua, Data::Bytes(Rc::new(buf.to_vec())))
             }
         };
         media.submit_write(id, request.offset, request.len, fua && self.info.fua, data);

@@ -1,6 +1,7 @@
 //! What a simulated device holds: its contents as a reader sees them, what would survive power
 //! loss, and the writes in between.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::Buf;
@@ -14,14 +15,14 @@ const NOT_YET: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
 /// What a write puts into its blocks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Data {
-    Bytes(Rc<[u8]>),
+    Bytes(Rc<Vec<u8>>),
     Zeroes,
 }
 
 /// A write (or write-zeroes, or discard) that is not durable.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) id: u64,
     first_block: u64,
@@ -50,7 +51,7 @@ impl Part {
 }
 
 /// One device's contents.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Media {
     block_bytes: usize,
     volatile: bool,
@@ -126,13 +127,26 @@ impl Media {
     fn apply_at(&mut self, index: usize, part: Part, rng: &Rng) {
         let now = self.tick();
         let write = &mut self.pending[index];
+        let mut run = Run::default();
         for (block, at) in write.applied.iter_mut().enumerate() {
             if *at == NOT_YET && part.draw(rng) {
                 *at = now;
-                let number = write.first_block + block as u64;
-                put(&mut self.live, &write.data, number, block, self.block_bytes);
+                run.add(block);
+            } else {
+                run.put(
+                    &mut self.live,
+                    write.first_block,
+                    &write.data,
+                    self.block_bytes,
+                );
             }
         }
+        run.put(
+            &mut self.live,
+            write.first_block,
+            &write.data,
+            self.block_bytes,
+        );
     }
 
     /// The device tells the caller that the write is done. What is durable by then is made so.
@@ -227,7 +241,9 @@ impl Media {
             match write.applied.get(block as usize) {
                 Some(&at) if at != NEVER && at > newest => {
                     newest = at;
-                    put(&mut self.live, &write.data, number, block as usize, bytes);
+                    let mut run = Run::default();
+                    run.add(block as usize);
+                    run.put(&mut self.live, write.first_block, &write.data, bytes);
                 }
                 _ => (),
             }
@@ -237,23 +253,32 @@ impl Media {
     /// Makes the blocks of a write that took effect durable, unless newer data is.
     fn persist(&mut self, index: usize, part: Part, rng: &Rng) {
         let write = &self.pending[index];
+        let mut run = Run::default();
         for (block, &at) in write.applied.iter().enumerate() {
-            if at == NOT_YET || at == NEVER || !part.draw(rng) {
-                continue;
-            }
-            let number = write.first_block + block as u64;
-            let durable_at = self.durable_at.entry(number).or_insert(NOT_YET);
-            if *durable_at < at {
-                *durable_at = at;
-                put(
+            let is_kept = at != NOT_YET && at != NEVER && part.draw(rng) && {
+                let number = write.first_block + block as u64;
+                let durable_at = self.durable_at.entry(number).or_insert(NOT_YET);
+                let is_newer = *durable_at < at;
+                *durable_at = at.max(*durable_at);
+                is_newer
+            };
+            if is_kept {
+                run.add(block);
+            } else {
+                run.put(
                     &mut self.durable,
+                    write.first_block,
                     &write.data,
-                    number,
-                    block,
                     self.block_bytes,
                 );
             }
         }
+        run.put(
+            &mut self.durable,
+            write.first_block,
+            &write.data,
+            self.block_bytes,
+        );
     }
 
     fn forget_times(&mut self) {
@@ -280,6 +305,8 @@ impl Media {
         self.flushes.clear();
         self.durable_at.clear();
         self.live = self.durable.clone();
+        // Nothing is left that has a time, so that what is kept is all that tells two outcomes apart.
+        self.clock = NOT_YET;
     }
 
     /// The process that used the device is gone; the device finishes what it has begun, or not.
@@ -328,10 +355,30 @@ impl Media {
     }
 }
 
-fn put(store: &mut Store, data: &Data, number: u64, block: usize, bytes: usize) {
-    let offset = number * bytes as u64;
-    match data {
-        Data::Bytes(all) => store.write(offset, &all[block * bytes..(block + 1) * bytes]),
-        Data::Zeroes => store.zero(offset, bytes),
+/// Blocks of a write, one after the other, that take effect at once.
+#[derive(Default)]
+struct Run(Range<usize>);
+
+impl Run {
+    /// Adds the block behind the others, or the first.
+    fn add(&mut self, block: usize) {
+        if self.0.is_empty() {
+            self.0.start = block;
+        }
+        self.0.end = block + 1;
+    }
+
+    /// Puts them into a store. Behind that there are none.
+    fn put(&mut self, store: &mut Store, first_block: u64, data: &Data, block_bytes: usize) {
+        let blocks = std::mem::take(&mut self.0);
+        if blocks.is_empty() {
+            return;
+        }
+        let bytes = blocks.start * block_bytes..blocks.end * block_bytes;
+        let offset = first_block * block_bytes as u64 + bytes.start as u64;
+        match data {
+            Data::Bytes(all) => store.write(offset, &all[bytes]),
+            Data::Zeroes => store.zero(offset, bytes.len()),
+        }
     }
 }

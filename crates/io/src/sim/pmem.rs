@@ -247,6 +247,19 @@ impl SimPmem {
         Self::with(self.size_bytes, Some(cut), state)
     }
 
+    /// Whether two memories would do the same from now on; what was counted, and who observes, is not compared.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let (one, other) = (self.state(), other.state());
+        one.seen == other.seen
+            && one.durable == other.durable
+            && one.undurable == other.undurable
+            && one.covered == other.covered
+            && one.spoiled == other.spoiled
+            && one.strand == other.strand
+            && one.left_out == other.left_out
+            && one.counts.rotted == other.counts.rotted
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

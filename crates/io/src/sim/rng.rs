@@ -6,7 +6,7 @@ use crate::rt::split_mix;
 
 /// A seeded generator. Everything random in a simulated run comes from one of these, so that a seed
 /// replays the run exactly.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rng {
     state: Cell<u64>,
 }

@@ -33,7 +33,7 @@ impl Hasher for IntegerHasher {
 pub(super) type IntegerMap<T> = HashMap<u64, T, BuildHasherDefault<IntegerHasher>>;
 
 /// Sparse bytes; what was never written reads as zeroes. Copies are cheap.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Store {
     pages: IntegerMap<Rc<[u8; PAGE as usize]>>,
 }

@@ -64,6 +64,54 @@ fn what_is_flushed_or_fua_survives_power_loss_and_nothing_else_need() {
     assert_eq!(disk.peek(512, 512), vec![0; 512], "still not flushed");
 }
 
+/// Alike is what holds the same, however it came to that; any difference that could ever be seen tells worlds apart.
+#[test]
+fn crashes_that_leave_the_same_are_alike() {
+    let (mut world, disk) = one_disk(1, |_| ());
+    world.add_disk(&DiskConfig::new("other", 1 << 20));
+    let memory = world.add_memory(4096);
+    let device = disk.clone();
+    finish(&world, async move {
+        device.write(0, filled(1, 512)).await.unwrap();
+        device.flush().await.unwrap();
+        device.write(0, filled(2, 512)).await.unwrap();
+        device.write(512, filled(0, 512)).await.unwrap();
+        memory.store_u64(8, 1);
+    });
+    let after = |crash: &dyn Fn(&World)| {
+        let copy = world.fork();
+        crash(&copy);
+        copy
+    };
+    let power = |keep| after(&|world| world.crash_power(keep));
+    // The store into memory was durable when the process ended.
+    assert_eq!(world.unflushed(), 2);
+    for (one, other, expected) in [
+        (Keep::None, Keep::Disk(1), true),
+        (Keep::None, Keep::Disk(2), true),
+        (Keep::All, Keep::Disk(0), true),
+        (Keep::None, Keep::Only(0), false),
+        (Keep::Only(0), Keep::AllBut(1), true),
+        (Keep::Only(1), Keep::Only(0), false),
+    ] {
+        let is_like = power(one).is_like(&power(other));
+        assert_eq!(is_like, expected, "{one:?}, {other:?}");
+    }
+    let dead = || after(&|world| world.crash_process(1));
+    assert!(dead().is_like(&dead()));
+    assert!(!dead().is_like(&power(Keep::All)), "it may still be lost");
+    let changed = power(Keep::None);
+    changed.memories()[0].store_u64(16, 1);
+    assert!(!changed.is_like(&power(Keep::None)), "a word");
+    let changed = power(Keep::None);
+    changed.disks()[1].rot(0, 1, 1);
+    assert!(!changed.is_like(&power(Keep::None)), "a bit");
+    let ran = power(Keep::None);
+    let device = ran.disks()[1].clone();
+    finish(&ran, async move { device.flush().await.unwrap() });
+    assert!(!ran.is_like(&power(Keep::None)), "what is drawn next");
+}
+
 #[test]
 fn fua_over_an_unflushed_write_is_never_undone_by_it() {
     for seed in 0..50 {

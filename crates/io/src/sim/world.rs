@@ -245,6 +245,25 @@ impl World {
         }
     }
 
+    /// Whether two worlds would run the same from now on: their devices hold the same, and what waits to become
+    /// durable is the same. Faults and stops are not compared.
+    ///
+    /// # Panics
+    /// If both are one world with memories.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.shared, &other.shared);
+        let disks = || self.disks.iter().zip(&other.disks);
+        let memories = || self.memories.iter().zip(&other.memories);
+        self.seed == other.seed
+            && ours.next_id == theirs.next_id
+            && ours.is_stopped() == theirs.is_stopped()
+            && self.disks.len() == other.disks.len()
+            && self.memories.len() == other.memories.len()
+            && disks().all(|(one, other)| one.is_like(other))
+            && memories().all(|(one, other)| one.is_like(other))
+    }
+
     /// Sets where the next run is cut off, and counts I/Os from zero.
     pub fn set_stop(&self, stop: Option<Stop>) {
         self.shared.cut.set(stop);

@@ -1,7 +1,7 @@
 //! Eight bytes that are stored, flushed and fenced.
 
 /// A word's life since it was durable.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Word {
     /// The values that it had, oldest first.
     pub(super) values: Vec<u64>,

@@ -1,0 +1,86 @@
+//! Crashes that leave the same. Which writes survive is chosen without a look at what they hold, so that many outcomes of
+//! one crash are one: a device that has nothing unflushed keeps all of it and none. What goes on from there is drawn by one
+//! seed for all of them, so it would go the same way again; it is gone through once.
+
+use forebay_io::sim::Stop;
+
+use crate::case::Case;
+use crate::crash::{Depth, Failure, Target};
+use crate::machine::{Crash, End, Machine};
+use crate::outcome::choices;
+use crate::stack::Stack;
+
+impl<S: Stack> Machine<S> {
+    /// Whether two copies of one machine that have crashed hold the same. The journal and the model follow from the kind
+    /// of the crash, and so does the boot.
+    fn is_like(&self, other: &Self) -> bool {
+        self.boot() == other.boot() && self.world.is_like(&other.world)
+    }
+
+    /// Each of `crashes` on a copy, but those that leave just what an earlier one leaves. Returns also how many those are.
+    pub(crate) fn crashed_by(&self, crashes: &[Crash]) -> (Vec<(Crash, Self)>, u64) {
+        let mut left: Vec<(Crash, Self)> = Vec::new();
+        for &crash in crashes {
+            let machine = self.crashed(crash);
+            if !left.iter().any(|(_, other)| other.is_like(&machine)) {
+                left.push((crash, machine));
+            }
+        }
+        let alike = (crashes.len() - left.len()) as u64;
+        (left, alike)
+    }
+
+    fn crashed(&self, crash: Crash) -> Self {
+        let mut machine = self.fork();
+        machine.world.set_stop(None);
+        machine.crash(crash);
+        machine
+    }
+}
+
+impl<S: Stack> Target<S> {
+    /// Cuts the workload of `seed` off as [`Target::sweep`] does, and goes through what that leaves out: each must go as
+    /// what it is like did, to the last operation of a device. Returns how many were like another one.
+    ///
+    /// # Errors
+    /// One that goes another way; the first violation.
+    pub fn alike(&self, seed: u64, depth: Depth) -> Result<u64, Failure> {
+        let mut alike = 0;
+        let case = |stop, crash| Case::Sweep { seed, stop, crash };
+        let stop = Stop::BeforeIo(0);
+        let fresh = self.within(case(stop, Crash::Process(0)), || {
+            Machine::new(&self.stack, seed)
+        })?;
+        for nth in (1..).step_by(depth.stride.max(1) as usize) {
+            let stop = Stop::BeforeIo(nth);
+            let crashed = fresh.fork();
+            crashed.world.set_stop(Some(stop));
+            let end = self.within(case(stop, Crash::Process(0)), || {
+                crashed.live(self.first_life(seed))
+            })?;
+            if end != End::Crashed {
+                break;
+            }
+            let mut gone: Vec<(Machine<S>, u64)> = Vec::new();
+            for crash in choices(&crashed, depth, seed ^ nth) {
+                self.within(case(stop, crash), || {
+                    let (before, mut machine) = (crashed.crashed(crash), crashed.crashed(crash));
+                    self.recover_from(&mut machine, crash, seed ^ nth, false)?;
+                    let digest = machine.world.digest();
+                    match gone.iter().find(|(other, _)| other.is_like(&before)) {
+                        Some((_, other)) if *other != digest => {
+                            return Err(
+                                "what counts as left by another crash, too, goes another way"
+                                    .into(),
+                            );
+                        }
+                        Some(_) => alike += 1,
+                        None => gone.push((before, digest)),
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(alike)
+    }
+}
