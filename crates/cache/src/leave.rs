@@ -33,9 +33,26 @@ impl Cache {
     /// `NotFound` for an unknown volume, `Busy` if it is being detached already. If something cannot be written back, the
     /// devices' error, or `TimedOut` if nothing gets on for a minute: the volume goes on as before, nothing is lost.
     pub async fn detach(&self, name: &str) -> Result<()> {
+        self.detach_noting(name, async { Ok(()) }).await
+    }
+
+    /// As [`Cache::detach`]. `noted` runs when all is written back and flushed, and before the cache forgets the volume:
+    /// whoever has to hear that nothing is dirty any more hears it then.
+    ///
+    /// # Errors
+    /// As [`Cache::detach`], or those of `noted`: the volume goes on as before then, too.
+    pub async fn detach_noting(
+        &self,
+        name: &str,
+        noted: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
         let engine = &self.engine;
         let volume = engine.begin_to_leave(name)?;
-        if let Err(error) = engine.make_clean(&volume).await {
+        let clean = match engine.make_clean(&volume).await {
+            Ok(()) => noted.await,
+            failed => failed,
+        };
+        if let Err(error) = clean {
             volume.detaching.set(false);
             return Err(error);
         }

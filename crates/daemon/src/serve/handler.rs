@@ -96,7 +96,7 @@ async fn answer(
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
                 // Refused before anything is taken from clients.
-                engine.stack.check_detach(&name)
+                engine.stack.check_detach(&name).await
             });
             work.await??;
             let name = volume.clone();

@@ -43,13 +43,9 @@ impl Stack {
             .cache
             .as_ref()
             .filter(|_| !wishes.without_cache.contains(name));
-        let met = self
-            .meet_others(name, &backing, cache.map(|cache| cache.id), wishes)
-            .await;
-        let attached = match (met, cache) {
-            (Err(error), _) => Err(error),
-            (Ok(()), Some(cache)) => self.attach_to(cache, volume, backing, wishes).await,
-            (Ok(()), None) => self.attach_without(name, backing).await,
+        let attached = match cache {
+            Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
+            None => self.attach_without(name, backing, wishes).await,
         };
         let place = format!("{}: volume {name:?}", config.place(volume.line));
         let attached = attached.context(|| place.clone())?;
@@ -125,20 +121,28 @@ impl Stack {
         }
     }
 
+    /// What is remembered of the other volumes that were served from this backing device.
+    async fn others(
+        &self,
+        name: &str,
+        backing: &Rc<dyn BlockDevice>,
+    ) -> Result<Vec<(String, Record)>> {
+        let identity = backing.info().identity.unwrap_or(0);
+        let (state, volume) = (Arc::clone(&self.state), name.to_owned());
+        offload(move || state.others(&volume, identity)).await
+    }
+
     /// The backing device may have been served under another name: that volume's record must not say that
     /// nothing happened since.
     async fn meet_others(
         &self,
         name: &str,
         backing: &Rc<dyn BlockDevice>,
-        cache: Option<CacheId>,
+        cache: CacheId,
         wishes: &Wishes,
     ) -> Result<()> {
-        let identity = backing.info().identity.unwrap_or(0);
-        let (state, volume) = (Arc::clone(&self.state), name.to_owned());
-        let others = offload(move || state.others(&volume, identity)).await?;
         let adopt = wishes.adopt.iter().any(|adopted| adopted == name);
-        for (other, record) in others {
+        for (other, record) in self.others(name, backing).await? {
             let Some(changed) = decide::renamed(name, cache, adopt, &other, record)? else {
                 continue;
             };
@@ -163,6 +167,8 @@ impl Stack {
         backing: Rc<dyn BlockDevice>,
         wishes: &Wishes,
     ) -> Result<Attached> {
+        self.meet_others(&volume.name, &backing, cache.id, wishes)
+            .await?;
         cache.check_mode(&volume.name, volume.mode)?;
         let (state, name) = (Arc::clone(&self.state), volume.name.clone());
         let (record, ranges) =
@@ -224,15 +230,38 @@ impl Stack {
         })
     }
 
-    async fn attach_without(&self, name: &str, backing: Rc<dyn BlockDevice>) -> Result<Attached> {
+    /// Serves the backing device as it is. Whatever cache may hold data of it, under whatever name, is told what is
+    /// written.
+    async fn attach_without(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        wishes: &Wishes,
+    ) -> Result<Attached> {
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let record = offload(move || state.load(&owned)).await?;
+        let others = self.others(name, &backing).await?;
+        if !wishes.without_cache.iter().any(|named| named == name) {
+            let own = record.map(|record| (name.to_owned(), record));
+            for (last, record) in own.iter().chain(&others) {
+                decide::check_without(name, last, *record)?;
+            }
+        }
         let identity = backing.info().identity.unwrap_or(0);
+        let mut device = backing;
+        let cached = |record: &Record| matches!(record.cache, CacheId::Uuid(_));
+        for (other, record) in others.into_iter().filter(|(_, record)| cached(record)) {
+            let plan = decide::without_cache(&other, Some(record), identity);
+            if let Some(note) = &plan.note {
+                tracing::warn!("the backing device is served as volume {name:?}: {note}");
+            }
+            device = go_without(&self.state, &other, &plan, device).await?;
+        }
         let plan = decide::without_cache(name, record, identity);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
-        let device = go_without(&self.state, name, &plan, backing).await?;
+        let device = go_without(&self.state, name, &plan, device).await?;
         Ok(Attached {
             device,
             record: plan.record,
@@ -244,6 +273,13 @@ impl Stack {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.store(&name, &record)).await
     }
+}
+
+/// What to do about dirty data that is older than what was written without the cache.
+pub(crate) fn stale_remedy(name: &str) -> String {
+    format!(
+        "start with --discard-stale-dirty {name} to give up what is older, or with --without-cache {name}"
+    )
 }
 
 /// A volume that can be served.
@@ -274,11 +310,7 @@ impl Met {
             .attach(&self.name, backing, self.options.clone())
             .await;
         let device = attached.map_err(|error| match error.kind() {
-            ErrorKind::Busy => error.context(format!(
-                "start with --discard-stale-dirty {name} to give up what is older, or with \
-                 --without-cache {name}",
-                name = self.name
-            )),
+            ErrorKind::Busy => error.context(stale_remedy(&self.name)),
             _ => error,
         })?;
         let raised = opened.cache.volume_epoch(&self.name);

@@ -138,10 +138,23 @@ impl Stack {
     /// Checks that a volume can be detached, before anything is taken from its clients.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache.
-    pub fn check_detach(&self, name: &str) -> Result<()> {
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state directory says, which has
+    /// to hear of it.
+    pub async fn check_detach(&self, name: &str) -> Result<()> {
         let served = self.served(name)?;
-        self.cache_of(&served).map(|_| ())
+        self.cache_of(&served)?;
+        self.ready().await?;
+        served.remembering.acquire(1).await;
+        let (state, owned, record) = (
+            Arc::clone(&self.state),
+            name.to_owned(),
+            served.record.get(),
+        );
+        let stored = offload(move || state.store(&owned, &record)).await;
+        served.remembering.release(1);
+        stored.context(|| {
+            format!("volume {name:?} stays as it is, since its detach could not be remembered")
+        })
     }
 
     /// Refuses if a file under the cache, or under a volume (or any), was removed: what was written there is on nothing that
@@ -181,7 +194,14 @@ impl Stack {
         // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
         self.note_detached(name).await?;
-        let detached = opened.cache.detach(name).await;
+        // The state directory hears that nothing is dirty before the cache forgets the volume. Of a crash between the two
+        // nothing is lost: the cache then has clean data, and knows the epoch.
+        let clean = |record| Record {
+            may_be_dirty: false,
+            ..record
+        };
+        let noted = self.remember(&served, clean);
+        let detached = opened.cache.detach_noting(name, noted).await;
         detached.context(|| {
             format!(
                 "volume {name:?} is not served any more, but the cache still has data of it: mend \
@@ -189,7 +209,14 @@ impl Stack {
                  `forebay detach --abandon-dirty {name}` gives that data up"
             )
         })?;
-        self.is_detached(&served).await?;
+        // What the state directory has heard is enough for the next start.
+        if let Err(error) = self.remember(&served, alone).await {
+            tracing::warn!(
+                "volume {name:?} is detached all the same: {}",
+                error.report()
+            );
+        }
+        self.forget(&served).await?;
         Ok(format!(
             "volume {name:?} is detached ({before} written back): its backing device alone has the \
              data; take the volume out of the configuration before the next start"
@@ -241,13 +268,6 @@ impl Stack {
 
     /// The cache has nothing of a volume any more.
     async fn is_detached(&self, served: &Rc<Served>) -> Result<()> {
-        let alone = |record| Record {
-            cache: CacheId::None,
-            attached: 0,
-            may_be_dirty: false,
-            logged_since: None,
-            ..record
-        };
         self.remember(served, alone).await?;
         self.forget(served, rt::now() + CLOSE).await
     }
@@ -471,5 +491,16 @@ impl Stack {
             result = result.and(transit.close(&self.state, left, &watched.what).await);
         }
         result
+    }
+}
+
+/// What is remembered of a volume that no cache has anything of.
+fn alone(record: Record) -> Record {
+    Record {
+        cache: CacheId::None,
+        attached: 0,
+        may_be_dirty: false,
+        logged_since: None,
+        ..record
     }
 }

@@ -185,7 +185,11 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: u64) -> With
         record: Record {
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
-            backing,
+            // What the cache holds belongs to the device that it had, whatever is served meanwhile.
+            backing: match cached && record.backing != 0 {
+                true => record.backing,
+                false => backing,
+            },
             ..record
         },
         fresh_log: record.logged_since.is_none(),
@@ -194,23 +198,23 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: u64) -> With
 }
 
 /// What becomes of another volume's record when its backing device is served as `volume`, through
-/// `cache` or without one; none if it need not change.
+/// `cache`; none if it need not change.
 ///
 /// # Errors
 /// `Busy` when that volume's cache may hold data that the device does not have, and `volume` would be
 /// written through another cache, unless the user adopts the device.
 pub fn renamed(
     volume: &str,
-    cache: Option<CacheId>,
+    cache: CacheId,
     adopt: bool,
     other: &str,
     record: Record,
 ) -> Result<Option<Record>> {
     // Of its own volumes a cache knows the devices itself.
-    if !matches!(record.cache, CacheId::Uuid(_)) || cache == Some(record.cache) {
+    if !matches!(record.cache, CacheId::Uuid(_)) || cache == record.cache {
         return Ok(None);
     }
-    if record.may_be_dirty && cache.is_some() && !adopt {
+    if record.may_be_dirty && !adopt {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
@@ -224,7 +228,32 @@ pub fn renamed(
     // When that volume comes back, its cache hears that the device was written, nobody knows where.
     Ok(Some(Record {
         epoch: record.epoch + 1,
-        logged_since: Some(record.logged_since.unwrap_or(record.epoch)),
+        logged_since: Some(record.epoch),
         ..record
     }))
+}
+
+/// Whether a device that was last served as volume `last`, with this record, may be served as `volume` without a cache,
+/// as the user did not ask for (`--without-cache`).
+///
+/// # Errors
+/// `Busy` when the cache of that time may hold data that the device does not have.
+pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
+    if !matches!(record.cache, CacheId::Uuid(_)) || !record.may_be_dirty {
+        return Ok(());
+    }
+    let was = match volume == last {
+        true => "it".to_owned(),
+        false => format!("its backing device, as volume {last:?},"),
+    };
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "volume {volume:?} would be served without a cache, but {was} was last served through cache {}, which may \
+             hold data that the backing device does not have: serve volume {last:?} with that cache (`[cache]` in the \
+             configuration) and `forebay detach {last}` first, or start with --without-cache {volume} to serve the \
+             backing device as it is; what is written then is logged, and nothing else of that data is given up",
+            record.cache
+        ),
+    ))
 }

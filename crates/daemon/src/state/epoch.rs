@@ -179,7 +179,8 @@ pub(super) fn store(directory: &Path, volume: &str, record: &Record) -> Result<(
         file.write_all(render(volume, record).as_bytes())?;
         file.sync_all()
     });
-    written.context(|| format!("cannot write {}", new.display()))?;
-    fs::rename(&new, &path).context(|| format!("cannot replace {}", path.display()))?;
+    let remedy = "make room on its file system, and the state directory one that may be written to";
+    written.context(|| format!("cannot write {} ({remedy})", new.display()))?;
+    fs::rename(&new, &path).context(|| format!("cannot replace {} ({remedy})", path.display()))?;
     sync_directory(directory)
 }

@@ -308,18 +308,18 @@ fn a_backing_device_under_another_name_is_the_same_device() {
     assert_eq!(others, [("db".to_owned(), served)]);
 
     // Its cache may hold what the device does not have.
-    let refused = renamed("dbx", Some(THERE), false, "db", served).expect_err("refused");
+    let refused = renamed("dbx", THERE, false, "db", served).expect_err("refused");
     let report = refused.report();
     assert!(report.contains("last served as volume \"db\""), "{report}");
     assert!(report.contains("--adopt dbx"), "{report}");
     // The same cache knows its own volumes; one that was detached holds nothing.
     assert_eq!(
-        renamed("dbx", Some(HERE), false, "db", served).expect("allowed"),
+        renamed("dbx", HERE, false, "db", served).expect("allowed"),
         None
     );
     let detached = record(4, CacheId::None);
     assert_eq!(
-        renamed("dbx", Some(THERE), false, "db", detached).expect("allowed"),
+        renamed("dbx", THERE, false, "db", detached).expect("allowed"),
         None
     );
     // Else that cache is told when it comes back.
@@ -327,17 +327,13 @@ fn a_backing_device_under_another_name_is_the_same_device() {
         may_be_dirty: false,
         ..served
     };
-    for (cache, adopt, record) in [
-        (Some(THERE), true, served),
-        (None, false, served),
-        (Some(THERE), false, clean),
-    ] {
+    for (cache, adopt, record) in [(THERE, true, served), (THERE, false, clean)] {
         let changed = renamed("dbx", cache, adopt, "db", record);
         let changed = changed.expect("allowed").expect("changed");
         assert_eq!((changed.epoch, changed.logged_since), (5, Some(4)));
         let again = renamed("dbx", cache, true, "db", changed);
         let again = again.expect("allowed").expect("changed");
-        assert_eq!((again.epoch, again.logged_since), (6, Some(4)));
+        assert_eq!((again.epoch, again.logged_since), (6, Some(5)));
         let back = good(&meeting(Some(again), Some(4)));
         assert_eq!(
             (back.epoch, back.stale),
@@ -345,4 +341,47 @@ fn a_backing_device_under_another_name_is_the_same_device() {
             "written, nobody knows where"
         );
     }
+}
+
+#[test]
+fn what_a_cache_was_told_of_before_is_not_taken_for_what_came_after() {
+    // Killed after the cache was told of writes without it, before the state directory was told that it knows.
+    let told = Record {
+        epoch: 5,
+        attached: 3,
+        logged_since: Some(3),
+        ..record(5, HERE)
+    };
+    let changed = renamed("dbx", THERE, true, "db", told).expect("adopted");
+    let back = good(&meeting(changed, Some(5)));
+    assert_eq!((back.epoch, back.stale), (6, None), "written once more");
+}
+
+#[test]
+fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
+    let dirty = Record {
+        backing: 77,
+        ..record(4, HERE)
+    };
+    for (volume, remedy) in [("db", "--without-cache db"), ("dbx", "--without-cache dbx")] {
+        let error = decide::check_without(volume, "db", dirty).expect_err("may be dirty");
+        let said = error.report();
+        let names = said.contains(remedy) && said.contains("forebay detach db");
+        assert!(error.kind() == ErrorKind::Busy && names, "{said}");
+    }
+    let clean = Record {
+        may_be_dirty: false,
+        ..dirty
+    };
+    for record in [clean, record(4, CacheId::None), record(4, CacheId::Memory)] {
+        decide::check_without("db", "db", record).expect("nothing can be missing");
+    }
+    // The cache's data stays that of the device that it had.
+    assert_eq!(without_cache("db", Some(dirty), 78).record.backing, 77);
+    assert_eq!(
+        without_cache("db", Some(record(4, CacheId::None)), 78)
+            .record
+            .backing,
+        78
+    );
 }
