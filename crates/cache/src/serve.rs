@@ -2,12 +2,12 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span, Way};
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use crate::diverge;
 use crate::engine::{Attached, Engine, Job};
@@ -16,11 +16,8 @@ use crate::lock::Guard;
 use crate::mode;
 use crate::options::Durability;
 
-/// Parts of one request that are under way at a time: at least so many,
+/// Parts of one request that are under way at a time.
 const PARTS_IN_FLIGHT: usize = 32;
-/// and those of so many bytes. Of a write that is to be durable the parts wait for a commit, each of which takes as many records
-/// as there are parts that wait.
-const BYTES_IN_FLIGHT: u64 = 1 << 20;
 
 /// A volume as a device: what `Cache::attach` returns.
 pub(crate) struct CachedVolume {
@@ -171,7 +168,7 @@ impl Engine {
                     let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
                     async move { engine.run(&volume, job, part, write).await }
                 });
-                let result = self.all(parts).await;
+                let result = Self::all(parts).await;
                 self.went(volume, visit, &result);
                 result
             }
@@ -193,19 +190,37 @@ impl Engine {
 
     /// Runs the parts of a request, several at a time, each begun in its turn. The first error is the
     /// request's; all parts end before it is told.
-    pub(crate) async fn all<F>(&self, parts: impl Iterator<Item = F>) -> Result<()>
+    pub(crate) async fn all<F>(parts: impl Iterator<Item = F>) -> Result<()>
     where
         F: Future<Output = Result<()>>,
     {
-        let of_bytes = BYTES_IN_FLIGHT / self.geometry.block_bytes(0);
-        let at_a_time = PARTS_IN_FLIGHT.max(usize::try_from(of_bytes).unwrap_or(usize::MAX));
-        let mut parts = parts.fuse();
-        let mut running: FuturesUnordered<F> = parts.by_ref().take(at_a_time).collect();
+        let mut parts = parts.map(Box::pin).fuse();
+        let mut running = Vec::new();
         let mut result = Ok(());
-        while let Some(ended) = running.next().await {
-            result = result.and(ended);
-            running.extend(parts.next());
-        }
+        std::future::poll_fn(|cx| {
+            let mut poll = |part: &mut Pin<Box<F>>| match part.as_mut().poll(cx) {
+                Poll::Ready(ended) => {
+                    if result.is_ok() {
+                        result = ended;
+                    }
+                    false
+                }
+                Poll::Pending => true,
+            };
+            running.retain_mut(&mut poll);
+            while running.len() < PARTS_IN_FLIGHT
+                && let Some(mut part) = parts.next()
+            {
+                if poll(&mut part) {
+                    running.push(part);
+                }
+            }
+            match running.is_empty() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
         result
     }
 
@@ -247,9 +262,7 @@ impl Engine {
         if let [(found, span)] = pieces[..] {
             return start(found, span).await;
         }
-        let pieces = pieces.into_iter();
-        self.all(pieces.map(|(found, span)| start(found, span)))
-            .await
+        Self::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
     }
 
     /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent` for what lies in none,
@@ -286,7 +299,7 @@ impl Engine {
             let run = job.cut(run);
             parts.push(Box::pin(absent(Rc::clone(self), Rc::clone(volume), run)));
         }
-        self.all(parts.into_iter()).await
+        Self::all(parts.into_iter()).await
     }
 
     /// Whether all that a part touches is valid in the cache.

@@ -159,7 +159,7 @@ pub(super) async fn take_in(
     }
     let result = match work.pop() {
         Some(only) if work.is_empty() => only.await,
-        Some(last) => engine.all(work.into_iter().chain([last])).await,
+        Some(last) => Engine::all(work.into_iter().chain([last])).await,
         None => Ok(()),
     };
     let mut come = read.take();
@@ -277,7 +277,7 @@ impl Intake {
             let lock = self.engine.locks.adopt(lock);
             let runs = come.into_iter().map(|come| self.take(come));
             // Nobody asked for it: an error is nobody's.
-            let _ = self.engine.all(runs).await;
+            let _ = Engine::all(runs).await;
             self.end();
             drop((lock, along));
             self.volume.leave();

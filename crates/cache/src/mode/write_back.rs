@@ -25,11 +25,11 @@ pub(super) async fn write(
     }
     let starts = [job.part.start].into_iter().chain(cuts.clone());
     let ends = cuts.into_iter().chain([job.part.end]);
-    let parts = starts.zip(ends).map(|(start, end)| {
+    Engine::all((starts.zip(ends)).map(|(start, end)| {
         let job = job.cut(start..end);
         write_part(engine, volume, job, Use::Noted)
-    });
-    engine.all(parts).await
+    }))
+    .await
 }
 
 /// Where a write is cut, bytes within the region: off goes what it writes in part of a granule that must be completed from the

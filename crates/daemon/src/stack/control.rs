@@ -216,7 +216,7 @@ impl Stack {
                 error.report()
             );
         }
-        self.forget(&served).await?;
+        self.forget(&served, rt::now() + CLOSE).await?;
         Ok(format!(
             "volume {name:?} is detached ({before} written back): its backing device alone has the \
              data; take the volume out of the configuration before the next start"

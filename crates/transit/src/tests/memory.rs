@@ -162,8 +162,9 @@ fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
 /// concern.
 #[test]
 fn slots_that_no_process_leaves_are_refused() {
+    type Headers = &'static [(u32, u64, u64)];
     // By header: a block, and a version.
-    let damaged: [(&str, &[(u32, u64, u64)]); 7] = [
+    let damaged: [(&str, Headers); 7] = [
         ("block 100 of a device of 100", &[(2, 100, 3)]),
         (
             "block 4207332156227190784",
