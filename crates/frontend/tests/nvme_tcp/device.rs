@@ -344,9 +344,10 @@ fn connections_that_break_lose_nothing_and_repeat_nothing_late() {
         let (losses, untold) = (device.losses(), tally.untold.get());
         assert_eq!(tally.requests.get(), TASKS * 150);
         assert!(losses >= 3, "{losses} losses");
+        // What no flush had covered is sent again, and given up when that was lost five times in a row.
         assert!(
-            untold > 0 && untold <= losses * TASKS,
-            "{untold} flushes failed"
+            untold <= losses / 5 * TASKS,
+            "{untold} flushes failed, {losses} losses"
         );
         weather.every.store(0, Ordering::SeqCst);
     });
