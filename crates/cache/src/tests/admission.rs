@@ -225,12 +225,25 @@ fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
     assert!(measured.took < always.took, "{measured:?}\n{always:?}");
 }
 
+/// What goes round to tell has the cleaner stop, and then it is wanted again at once: it does not rest meanwhile, with
+/// writes passing by.
+#[test]
+fn what_goes_round_to_tell_does_not_keep_the_cleaner_from_going_on() {
+    let measured = write(Admission::Measured, 1, 150, 170, 6);
+    let (passed, missed) = (
+        measured.volume().bypassed_writes,
+        measured.volume().write_misses,
+    );
+    assert!(measured.stats.evictions > 0, "{measured:?}");
+    assert!(passed < missed / 15, "{measured:?}");
+}
+
 #[test]
 fn before_a_slow_backing_device_writes_wait_for_room_as_they_would_without() {
     let measured = write(Admission::Measured, 10, 5000, 150, 3);
     let always = write(Admission::Always, 10, 5000, 150, 3);
     assert!(measured.stats.evictions > 0, "{measured:?}");
-    // Those that tell, one in 64 of those that find no room.
+    // A few of those that find no room tell what goes round takes.
     assert!(
         measured.took <= always.took.mul_f64(1.03),
         "{measured:?}\n{always:?}"

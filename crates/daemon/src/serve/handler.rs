@@ -119,8 +119,8 @@ async fn answer(
                 // Clients that are connected go on.
                 done.map_err(|error| {
                     error.context(format!(
-                        "volume {name:?} keeps its data in the cache but has no export any more: mend the \
-                         cause and detach it again, or restart the daemon to serve it"
+                        "volume {name:?} has no export any more: mend the cause and detach it again, or restart the \
+                         daemon to serve it"
                     ))
                 })
             });

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use forebay_block::{Buf, Op, Request};
 
-/// Data that is kept, bytes: as much as a cache writes back between two flushes. Taken with the first write.
+/// Data that is kept, bytes: as much as a cache writes back between two flushes.
 const ROOM_BYTES: u64 = 64 << 20;
 /// Changes that are kept.
 const MOST: usize = 16 << 10;
@@ -50,7 +50,7 @@ struct Entry {
 }
 
 pub(super) struct Kept {
-    ring: Option<Buf>,
+    ring: Buf,
     room: u64,
     most: usize,
     /// Where the next data goes: bytes since the start.
@@ -72,17 +72,22 @@ pub(super) struct Plan {
 }
 
 impl Kept {
-    pub(super) const fn new() -> Self {
-        Self::with_room(ROOM_BYTES, MOST)
+    /// Room for what is kept of a target with a `volatile` cache, taken now: the data path takes none. Of another target
+    /// nothing is kept.
+    pub(super) fn new(volatile: bool) -> Self {
+        match volatile {
+            true => Self::with_room(ROOM_BYTES, MOST),
+            false => Self::with_room(0, 0),
+        }
     }
 
-    const fn with_room(room: u64, most: usize) -> Self {
+    fn with_room(room: u64, most: usize) -> Self {
         Self {
-            ring: None,
+            ring: Buf::scratch(usize::try_from(room).expect("as long as a buffer")),
             room,
             most,
             head: 0,
-            entries: VecDeque::new(),
+            entries: VecDeque::with_capacity(most),
             number: 0,
             beyond: None,
         }
@@ -117,9 +122,6 @@ impl Kept {
             };
             self.beyond = Some((hull, self.number));
             return;
-        }
-        if self.entries.capacity() == 0 {
-            self.entries.reserve_exact(self.most);
         }
         let from = self.head;
         let what = match (request.op, &request.buf) {
@@ -156,11 +158,10 @@ impl Kept {
     }
 
     /// A piece of the ring.
-    fn piece(&mut self, place: Range<u64>) -> Buf {
+    fn piece(&self, place: Range<u64>) -> Buf {
         let at = |bytes: u64| usize::try_from(bytes).expect("as long as a buffer");
-        let ring = self.ring.get_or_insert_with(|| Buf::scratch(at(self.room)));
         let from = at(place.start % self.room);
-        ring.slice(from..from + at(place.end - place.start))
+        self.ring.slice(from..from + at(place.end - place.start))
     }
 
     /// A flush has covered what was acknowledged up to this number.
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_newest_of_each_place_is_sent_again() {
-        let mut kept = Kept::new();
+        let mut kept = Kept::new(true);
         write(&mut kept, 0..8, 1);
         write(&mut kept, 6..12, 2);
         write(&mut kept, 2..3, 3);
@@ -340,7 +341,7 @@ mod tests {
 
     #[test]
     fn of_two_in_flight_at_once_nobody_knows_the_last() {
-        let mut kept = Kept::new();
+        let mut kept = Kept::new(true);
         note(&mut kept, 0..4, 1, 0);
         note(&mut kept, 2..6, 2, 0);
         // Asked when both had ended.

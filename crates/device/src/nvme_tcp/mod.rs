@@ -180,7 +180,7 @@ impl NvmeTcpDevice {
             away: RefCell::default(),
             closed: Cell::new(false),
             closing: WaitList::new(),
-            kept: RefCell::new(Kept::new()),
+            kept: RefCell::new(Kept::new(offer.volatile_cache)),
             volatile: Cell::new(0),
             gone: RefCell::default(),
             losses: Cell::new(0),
