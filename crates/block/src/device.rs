@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Buf, Completion, ErrorKind, IoFuture, Result, completion_pair};
+use crate::{Buf, Completion, ErrorKind, Identity, IoFuture, Result, completion_pair};
 
 /// What a device's contents outlive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,9 +45,8 @@ pub struct DeviceInfo {
     pub discard: bool,
     /// Where performance is not the medium's own: what is emulated, in words (`"1 ms, 100 MB/s"`).
     pub emulated: Option<String>,
-    /// A number that tells the medium from others, whatever it is called and whenever it is opened; none
-    /// where nothing does.
-    pub identity: Option<u64>,
+    /// Tells the medium from others.
+    pub identity: Identity,
 }
 
 impl DeviceInfo {
@@ -66,7 +65,7 @@ impl DeviceInfo {
             persistence: Persistence::Media,
             discard: true,
             emulated: None,
-            identity: None,
+            identity: Identity::default(),
         }
     }
 

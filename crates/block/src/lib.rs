@@ -8,8 +8,10 @@ mod buf;
 mod completion;
 mod device;
 mod error;
+mod identity;
 
 pub use buf::{BUF_ALIGN, Buf, Mapping};
 pub use completion::{Completion, IoFuture, abandoning, completion_pair};
 pub use device::{BlockDevice, BlockDeviceExt, DeviceInfo, Op, Persistence, Request};
 pub use error::{Context, Error, ErrorKind, Result};
+pub use identity::Identity;

@@ -124,7 +124,7 @@ impl Cache {
             .flush_what_was_left(name, id, &backing, needed)
             .await?;
         let may_show_lost = engine.may_show_lost(known.as_ref(), options.epoch);
-        let identity = info.identity.unwrap_or(0);
+        let identity = info.identity;
         engine
             .check_identity(name, known.as_ref(), identity, &options)
             .await?;

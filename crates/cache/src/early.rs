@@ -81,13 +81,13 @@ impl EarlyVolume {
         let known = volumes.find(|volume| volume.name == name)?;
         let info = backing.info();
         let block = u64::from(info.logical_block_bytes);
-        let identity = info.identity.unwrap_or(0);
+        let identity = info.identity;
         let is_same = known.size_bytes == info.size_bytes - info.size_bytes % block
-            && known.identity == identity
+            && known.identity.agrees_with(identity)
             && options.epoch <= known.epoch
             && !options.adopt;
         let others = (superblock.volumes.iter())
-            .any(|other| other.id != known.id && identity != 0 && other.identity == identity);
+            .any(|other| other.id != known.id && other.identity.is_same_as(identity));
         let flush_first =
             known.flush_failed || durability == Durability::Sync && info.volatile_cache;
         if !is_same || others || flush_first {

@@ -1,6 +1,8 @@
 //! Making a cache, and looking at what a device holds.
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Result};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Identity, Result,
+};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
 use forebay_metadata::replay::{FoundBlock, Replayed, replay};
@@ -108,8 +110,8 @@ pub struct InspectedVolume {
     pub epoch: u64,
     /// Size of the backing device then, bytes.
     pub size_bytes: u64,
-    /// What named the backing device then; zero if nothing did.
-    pub identity: u64,
+    /// What told the backing device from others then.
+    pub identity: Identity,
     /// Bytes of the blocks of it that are cached.
     pub cached_bytes: u64,
     /// Bytes that the backing device may lack, in granules.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{Error, ErrorKind, Identity, Result};
 use forebay_metadata::superblock::VolumeEntry;
 
 use crate::attach::shrank;
@@ -30,19 +30,18 @@ fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
 }
 
 impl Inspection {
-    /// Whether a volume of this name could be attached with the backing device that `identity` names; zero
-    /// for one that has none.
+    /// Whether a volume of this name could be attached with the backing device that `identity` names.
     ///
     /// # Errors
     /// `InvalidInput` if there is dirty data of another backing device under this name, or of this one under
     /// another name.
-    pub fn check_identity(&self, name: &str, identity: u64) -> Result<()> {
+    pub fn check_identity(&self, name: &str, identity: Identity) -> Result<()> {
         let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
-        for known in dirty.filter(|_| identity != 0) {
-            if known.name == name && known.identity != 0 && known.identity != identity {
+        for known in dirty {
+            if known.name == name && known.identity.differs_from(identity) {
                 return Err(another_device(name, known.dirty_bytes));
             }
-            if known.name != name && known.identity == identity {
+            if known.name != name && known.identity.is_same_as(identity) {
                 return Err(another_name(name, &known.name, known.dirty_bytes));
             }
         }
@@ -70,15 +69,14 @@ impl Engine {
         self: &Rc<Self>,
         name: &str,
         known: Option<&VolumeEntry>,
-        identity: u64,
+        identity: Identity,
         options: &VolumeOptions,
     ) -> Result<()> {
-        if identity == 0 {
+        if !identity.is_known() {
             return Ok(());
         }
         if let Some(known) = known
-            && known.identity != 0
-            && known.identity != identity
+            && known.identity.differs_from(identity)
             && !options.adopt
         {
             let dirty = self.dirty_bytes(known.id);
@@ -93,7 +91,8 @@ impl Engine {
         }
         let others: Vec<VolumeEntry> = {
             let superblock = self.superblock.borrow();
-            let same = |entry: &&VolumeEntry| entry.identity == identity && entry.name != name;
+            let same =
+                |entry: &&VolumeEntry| entry.identity.is_same_as(identity) && entry.name != name;
             superblock.volumes.iter().filter(same).cloned().collect()
         };
         for other in others {

@@ -400,7 +400,7 @@ mod tests {
                 name: "v".into(),
                 epoch: 1,
                 size_bytes: 1 << 20,
-                identity: 0,
+                identity: forebay_block::Identity::default(),
             }],
         };
         let found = |class, block, slot, lsn, valid, dirty| FoundBlock {

@@ -48,7 +48,7 @@ pub(crate) fn volume_info(
         persistence: backing.persistence.min(data.persistence),
         discard: true,
         emulated: backing.emulated.clone(),
-        identity: None,
+        identity: forebay_block::Identity::default(),
     }
 }
 

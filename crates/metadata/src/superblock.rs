@@ -11,7 +11,7 @@ mod mend;
 mod tracking;
 mod tracts;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Identity, Result};
 
 use crate::order;
 
@@ -79,8 +79,8 @@ pub struct VolumeEntry {
     pub epoch: u64,
     /// Size of the backing device at the last attach, bytes.
     pub size_bytes: u64,
-    /// What told the backing device from others then, zero if nothing did.
-    pub identity: u64,
+    /// What told the backing device from others then.
+    pub identity: Identity,
     /// Whether a flush of the backing device failed that clients' writes hung on.
     pub flush_failed: bool,
     /// Whether a write to it or a flush failed, or may have: what can be read from it may be lost with its next power loss.
@@ -385,7 +385,8 @@ impl Superblock {
             entry[4] = u8::from(volume.flush_failed) | u8::from(volume.may_show_lost) << 1;
             put_u64(entry, 8, volume.epoch);
             put_u64(entry, 16, volume.size_bytes);
-            put_u64(entry, 24, volume.identity);
+            put_u64(entry, 24, volume.identity.medium);
+            put_u64(entry, 32, volume.identity.birth);
             entry[64..64 + volume.name.len()].copy_from_slice(volume.name.as_bytes());
         }
         let checksum = self.seed().checksum(&out[12..]);
@@ -444,7 +445,10 @@ impl Superblock {
                         name: String::from_utf8_lossy(&entry[64..64 + name]).into_owned(),
                         epoch: get_u64(entry, 8),
                         size_bytes: get_u64(entry, 16),
-                        identity: get_u64(entry, 24),
+                        identity: Identity {
+                            medium: get_u64(entry, 24),
+                            birth: get_u64(entry, 32),
+                        },
                         flush_failed: entry[4] & 1 != 0,
                         may_show_lost: entry[4] & 2 != 0,
                     }

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Buf, Completion, Context, DeviceInfo, Op, Request, Result};
+use forebay_block::{
+    BlockDevice, Buf, Completion, Context, DeviceInfo, Identity, Op, Request, Result,
+};
 use forebay_io::rt;
 
 use crate::core::{Core, Parts, Placed, Read};
@@ -116,7 +118,10 @@ impl Transit {
             ..device_info.clone()
         };
         let owner = Owner {
-            device: device_info.identity.unwrap_or_else(|| hash(&info.name)),
+            device: match device_info.identity.is_known() {
+                true => device_info.identity,
+                false => Identity::of(hash(&info.name)),
+            },
             boot_id: options.boot_id,
             block_bytes: info.logical_block_bytes,
         };

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_block::{Buf, Error, ErrorKind, Identity, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBTRNS01");
 const AT_MAGIC: usize = 0;
@@ -18,6 +18,7 @@ const AT_BOOT: usize = 16;
 const AT_BLOCK_BYTES: usize = 32;
 const AT_SLOTS: usize = 40;
 const AT_POISON: usize = 48;
+const AT_BIRTH: usize = 56;
 const PAGE_BYTES: usize = 4096;
 /// Of a slot's header.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -26,7 +27,7 @@ pub(crate) const HEADER_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     /// Tells the device from others.
-    pub(crate) device: u64,
+    pub(crate) device: Identity,
     /// The boot of the machine.
     pub(crate) boot_id: [u8; 16],
     /// Size of a block, bytes.
@@ -206,7 +207,11 @@ impl Memory {
         };
         let same_slots = get(&memory.buf, AT_SLOTS) == slots as u64;
         let found = memory.owner();
-        let ours = found == Some(owner) && same_slots;
+        let ours = same_slots
+            && found.is_some_and(|found| {
+                found.device.agrees_with(owner.device)
+                    && (found.boot_id, found.block_bytes) == (owner.boot_id, owner.block_bytes)
+            });
         if !ours && found.is_some_and(|found| found.boot_id == owner.boot_id) {
             memory.refuse_if_live()?;
         }
@@ -239,7 +244,10 @@ impl Memory {
         let mut boot_id = [0; 16];
         self.buf.copy_to(AT_BOOT, &mut boot_id);
         Some(Owner {
-            device: get(&self.buf, AT_DEVICE),
+            device: Identity {
+                medium: get(&self.buf, AT_DEVICE),
+                birth: get(&self.buf, AT_BIRTH),
+            },
             boot_id,
             block_bytes: u32::try_from(get(&self.buf, AT_BLOCK_BYTES)).ok()?,
         })
@@ -331,7 +339,8 @@ impl Memory {
         for slot in 0..self.slots as u32 {
             self.retire(slot);
         }
-        set(&self.buf, AT_DEVICE, owner.device);
+        set(&self.buf, AT_DEVICE, owner.device.medium);
+        set(&self.buf, AT_BIRTH, owner.device.birth);
         self.buf.copy_from(AT_BOOT, &owner.boot_id);
         set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
         set(&self.buf, AT_SLOTS, self.slots as u64);

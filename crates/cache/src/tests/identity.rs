@@ -1,16 +1,26 @@
 //! Another backing device under a volume's name, and another name for a backing device.
 
-use forebay_block::{Completion, DeviceInfo, Request, Result};
+use forebay_block::{Completion, DeviceInfo, Identity, Request, Result};
 
 use super::*;
 
+/// The device of this number, whose file nobody knows when it was made.
+const fn medium(number: u64) -> Identity {
+    Identity::of(number)
+}
+
+/// The device 1, made at this time.
+const fn born(birth: u64) -> Identity {
+    Identity { medium: 1, birth }
+}
+
 /// A device that says who it is.
-struct Known(SimDisk, u64);
+struct Known(SimDisk, Identity);
 
 impl BlockDevice for Known {
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
-            identity: Some(self.1),
+            identity: self.1,
             ..self.0.info()
         }
     }
@@ -24,7 +34,7 @@ async fn attach_as(
     cache: &Cache,
     disk: &SimDisk,
     name: &str,
-    identity: u64,
+    identity: Identity,
     adopt: bool,
 ) -> Result<Rc<dyn BlockDevice>> {
     let options = VolumeOptions {
@@ -38,7 +48,7 @@ async fn attach_as(
 /// A volume `v` on the device 1 with its first block cached, and whether that is dirty; then it is closed.
 async fn prepare(disks: &[SimDisk], dirty: bool) {
     let (cache, _) = open(disks, Durability::Sync).await;
-    let volume = attach_as(&cache, &disks[1], "v", 1, false)
+    let volume = attach_as(&cache, &disks[1], "v", born(5), false)
         .await
         .expect("attaches");
     volume
@@ -71,28 +81,34 @@ fn dirty_data_goes_to_its_own_device_only() {
         let found = crate::inspect(&devices, None, &[1; 16]).await;
         let found = found.expect("sound");
         for (name, identity, may) in [
-            ("v", 1, true),
-            ("v", 0, true),
-            ("v", 2, false),
-            ("w", 1, false),
-            ("w", 2, true),
+            ("v", born(5), true),
+            ("v", medium(1), true),
+            ("v", medium(0), true),
+            ("v", medium(2), false),
+            ("v", born(6), false),
+            ("w", medium(1), false),
+            ("w", born(5), false),
+            ("w", medium(2), true),
+            ("w", born(6), true),
         ] {
             let checked = found.check_identity(name, identity);
-            assert_eq!(checked.is_ok(), may, "{name} on {identity}");
+            assert_eq!(checked.is_ok(), may, "{name} on {identity:?}");
         }
         let size = |name, bytes| found.check_size(name, bytes).is_ok();
         assert!(size("v", 4096) && size("w", 0), "its first block is dirty");
         assert!(!size("v", 2048), "and ends there");
         let (cache, _) = open(&disks, Durability::Sync).await;
+        for another in [medium(2), born(6)] {
+            refused(
+                attach_as(&cache, &disks[1], "v", another, false).await,
+                "--adopt v",
+            );
+        }
         refused(
-            attach_as(&cache, &disks[1], "v", 2, false).await,
-            "--adopt v",
-        );
-        refused(
-            attach_as(&cache, &disks[1], "w", 1, false).await,
+            attach_as(&cache, &disks[1], "w", born(5), false).await,
             "detach v",
         );
-        let volume = attach_as(&cache, &disks[1], "v", 2, true)
+        let volume = attach_as(&cache, &disks[1], "v", medium(2), true)
             .await
             .expect("adopted");
         let back = Buf::scratch(4096);
@@ -103,7 +119,7 @@ fn dirty_data_goes_to_its_own_device_only() {
 
 #[test]
 fn clean_data_of_another_device_is_dropped() {
-    for (name, identity) in [("v", 2), ("w", 1)] {
+    for (name, identity) in [("v", medium(2)), ("v", born(6)), ("w", medium(1))] {
         run(&world(4, 2 << 20, 512), async move |disks| {
             make(&disks, 4096).await;
             prepare(&disks, false).await;

@@ -108,8 +108,8 @@ impl Stack {
         }
         let identity = opened.device.info().identity;
         let devices = self.devices.borrow();
-        let is_same = |other: &&devices::Watched| other.device.info().identity == identity;
-        match identity.and_then(|_| devices.iter().find(is_same)) {
+        let is_same = |other: &&devices::Watched| other.device.info().identity.is_same_as(identity);
+        match devices.iter().find(is_same) {
             None => Ok(()),
             Some(twin) => {
                 let what = format!(
@@ -127,7 +127,7 @@ impl Stack {
         name: &str,
         backing: &Rc<dyn BlockDevice>,
     ) -> Result<Vec<(String, Record)>> {
-        let identity = backing.info().identity.unwrap_or(0);
+        let identity = backing.info().identity;
         let (state, volume) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.others(&volume, identity)).await
     }
@@ -181,7 +181,7 @@ impl Stack {
             cache_epoch: cache.epoch_of(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             dirty_mode: volume.mode.keeps_dirty_data(),
-            backing: backing.info().identity.unwrap_or(0),
+            backing: backing.info().identity,
         })?;
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
@@ -247,7 +247,7 @@ impl Stack {
                 decide::check_without(name, last, *record)?;
             }
         }
-        let identity = backing.info().identity.unwrap_or(0);
+        let identity = backing.info().identity;
         let mut device = backing;
         let cached = |record: &Record| matches!(record.cache, CacheId::Uuid(_));
         for (other, record) in others.into_iter().filter(|(_, record)| cached(record)) {

@@ -36,7 +36,7 @@ async fn begin(
     backing: Rc<dyn BlockDevice>,
 ) -> Result<Rc<dyn BlockDevice>> {
     let name = &served.config.name;
-    let identity = backing.info().identity.unwrap_or(0);
+    let identity = backing.info().identity;
     let plan = decide::without_cache(name, Some(served.record.get()), identity);
     let device = go_without(state, name, &plan, backing).await?;
     served.record.set(plan.record);

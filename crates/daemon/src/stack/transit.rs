@@ -10,7 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Result,
+    BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
+    Result,
 };
 use forebay_io::rt;
 use forebay_io::shm::open_shared;
@@ -61,8 +62,8 @@ pub(super) struct OpenTransit {
 
 fn place(info: &DeviceInfo) -> PathBuf {
     let name = match info.identity {
-        Some(identity) => format!("{identity:016x}"),
-        None => info.name.replace('/', "-"),
+        Identity { medium: 0, .. } => info.name.replace('/', "-"),
+        Identity { medium, .. } => format!("{medium:016x}"),
     };
     Path::new(DIRECTORY).join(format!("forebay-{name}.transit"))
 }

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{Error, ErrorKind, Identity, Result};
 
 use super::epoch::{CacheId, Record};
 
@@ -29,8 +29,8 @@ pub struct Meeting<'a> {
     pub adopt: bool,
     /// Whether the volume's mode keeps dirty data.
     pub dirty_mode: bool,
-    /// What tells the backing device from others; zero if nothing does.
-    pub backing: u64,
+    /// What tells the backing device from others; whatever it is called.
+    pub backing: Identity,
 }
 
 /// How a volume is attached to a cache.
@@ -158,7 +158,7 @@ pub struct Without {
 
 /// Decides how to serve a volume without its cache.
 #[must_use]
-pub fn without_cache(volume: &str, record: Option<Record>, backing: u64) -> Without {
+pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) -> Without {
     let Some(record) = record else {
         return Without {
             record: Record {
@@ -186,7 +186,7 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: u64) -> With
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
             // What the cache holds belongs to the device that it had, whatever is served meanwhile.
-            backing: match cached && record.backing != 0 {
+            backing: match cached && record.backing.is_known() {
                 true => record.backing,
                 false => backing,
             },

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 use super::sync_directory;
 
@@ -35,8 +35,8 @@ pub struct Record {
     /// If the volume was served without the cache since: the highest epoch that the cache can have
     /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
-    /// What told the backing device from others at the last attach; zero if nothing did.
-    pub backing: u64,
+    /// What told the backing device from others at the last attach.
+    pub backing: Identity,
 }
 
 const HEAD: &str = "forebay volume state 1";
@@ -91,8 +91,13 @@ fn render(volume: &str, record: &Record) -> String {
         .logged_since
         .map_or_else(|| "no".into(), |epoch| epoch.to_string());
     let body = format!(
-        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\n",
-        record.epoch, record.attached, record.cache, record.may_be_dirty, record.backing,
+        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\n",
+        record.epoch,
+        record.attached,
+        record.cache,
+        record.may_be_dirty,
+        record.backing.medium,
+        record.backing.birth,
     );
     let check = check(&body);
     format!("{body}check {check:016x}\n")
@@ -118,10 +123,16 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             "no" => None,
             epoch => Some(epoch.parse().ok()?),
         },
-        // Earlier versions did not write it.
-        backing: match lines.next() {
-            Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
-            None => 0,
+        // Earlier versions wrote neither, or not the second.
+        backing: Identity {
+            medium: match lines.next() {
+                Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
+                None => 0,
+            },
+            birth: match lines.next() {
+                Some(line) => line.strip_prefix("born ")?.parse().ok()?,
+                None => 0,
+            },
         },
     })
 }
@@ -130,7 +141,7 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
 pub(super) fn others(
     directory: &Path,
     volume: &str,
-    backing: u64,
+    backing: Identity,
 ) -> Result<Vec<(String, Record)>> {
     let mut found = Vec::new();
     let what = || format!("state directory {}", directory.display());
@@ -142,7 +153,7 @@ pub(super) fn others(
         };
         // A damaged file is told of when its own volume is served.
         if let Ok(Some(record)) = load(directory, other)
-            && record.backing == backing
+            && record.backing.is_same_as(backing)
         {
             found.push((other.to_owned(), record));
         }

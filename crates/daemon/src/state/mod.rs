@@ -24,7 +24,7 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
@@ -106,14 +106,14 @@ impl StateDirectory {
     }
 
     /// What is remembered of the volumes other than `volume` that were served from the backing device
-    /// with this identity; nothing where it has none (zero).
+    /// with this identity; nothing where nothing is known of it.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn others(&self, volume: &str, backing: u64) -> Result<Vec<(String, Record)>> {
-        match backing {
-            0 => Ok(Vec::new()),
-            _ => epoch::others(&self.path, volume, backing),
+    pub fn others(&self, volume: &str, backing: Identity) -> Result<Vec<(String, Record)>> {
+        match backing.is_known() {
+            false => Ok(Vec::new()),
+            true => epoch::others(&self.path, volume, backing),
         }
     }
 

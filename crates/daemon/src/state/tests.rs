@@ -19,6 +19,10 @@ impl Drop for Scratch {
     }
 }
 
+const UNKNOWN: Identity = Identity {
+    medium: 0,
+    birth: 0,
+};
 const HERE: CacheId = CacheId::Uuid([7; 16]);
 const THERE: CacheId = CacheId::Uuid([8; 16]);
 
@@ -30,7 +34,7 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         cache,
         may_be_dirty: true,
         logged_since: None,
-        backing: 0,
+        backing: UNKNOWN,
     }
 }
 
@@ -43,7 +47,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         cache_epoch,
         adopt: false,
         dirty_mode: true,
-        backing: 0,
+        backing: UNKNOWN,
     }
 }
 
@@ -88,6 +92,26 @@ fn a_record_comes_back_and_damage_is_noticed() {
         std::fs::write(&path, &whole[..at]).expect("written");
         assert!(state.load("db").is_err(), "cut at {at}");
     }
+}
+
+#[test]
+fn a_record_of_an_earlier_version_agrees_with_any_time_of_birth() {
+    let scratch = Scratch::new("unborn");
+    let state = StateDirectory::open(&scratch.0).expect("free");
+    // As the version before wrote it, its check value too.
+    let text = "forebay volume state 1\nvolume db\nepoch 4\nattached 4\ncache 07070707070707070707070707070707\nmay-be-dirty true\nlogged-since no\nbacking 000000000000004d\ncheck 5bd992bdfade21ad\n";
+    std::fs::write(scratch.0.join("db.epoch"), text).expect("written");
+    let earlier = state.load("db").expect("sound").expect("there");
+    let expected = Record {
+        backing: Identity::of(77),
+        ..record(4, HERE)
+    };
+    assert_eq!(earlier, expected);
+    let born = Identity {
+        medium: 77,
+        birth: 5,
+    };
+    assert_eq!(state.others("dbx", born).expect("read").len(), 1);
 }
 
 #[test]
@@ -221,7 +245,7 @@ fn a_lost_state_directory_is_not_guessed_over() {
 
 #[test]
 fn serving_without_the_cache_tells_it_what_is_stale() {
-    let first = without_cache("db", Some(record(3, HERE)), 0);
+    let first = without_cache("db", Some(record(3, HERE)), UNKNOWN);
     assert_eq!(
         (first.record.epoch, first.record.logged_since),
         (4, Some(3))
@@ -231,7 +255,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "an old log that lies about is of another time"
     );
     assert!(first.note.is_some_and(|note| note.contains("newer data")));
-    let second = without_cache("db", Some(first.record), 0);
+    let second = without_cache("db", Some(first.record), UNKNOWN);
     assert!(
         !second.fresh_log,
         "the cache has not been told of the first time yet"
@@ -267,7 +291,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&told).stale, Some(vec![]));
     // And now without the cache again: the cache knows nothing of this time.
-    let third = without_cache("db", Some(attached.before), 0);
+    let third = without_cache("db", Some(attached.before), UNKNOWN);
     let missed = Meeting {
         record: Some(third.record),
         ..told
@@ -281,13 +305,15 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&lost).stale, None);
     // A volume that no cache holds needs no log.
-    assert_eq!(without_cache("db", None, 0).record.logged_since, None);
+    assert_eq!(without_cache("db", None, UNKNOWN).record.logged_since, None);
     let detached = Record {
         may_be_dirty: false,
         ..record(3, CacheId::None)
     };
     assert_eq!(
-        without_cache("db", Some(detached), 0).record.logged_since,
+        without_cache("db", Some(detached), UNKNOWN)
+            .record
+            .logged_since,
         None
     );
 }
@@ -296,16 +322,20 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
 fn a_backing_device_under_another_name_is_the_same_device() {
     let scratch = Scratch::new("renamed");
     let state = StateDirectory::open(&scratch.0).expect("free");
+    let born = |birth| Identity { medium: 77, birth };
     let served = Record {
-        backing: 77,
+        backing: born(5),
         ..record(4, HERE)
     };
     state.store("db", &served).expect("stored");
     state.store("other", &record(9, HERE)).expect("stored");
-    assert_eq!(state.others("db", 77).expect("read"), []);
-    assert_eq!(state.others("dbx", 0).expect("read"), []);
-    let others = state.others("dbx", 77).expect("read");
+    assert_eq!(state.others("db", Identity::of(77)).expect("read"), []);
+    assert_eq!(state.others("dbx", UNKNOWN).expect("read"), []);
+    let others = state.others("dbx", Identity::of(77)).expect("read");
     assert_eq!(others, [("db".to_owned(), served)]);
+    assert_eq!(state.others("dbx", born(5)).expect("read"), others);
+    let made_anew = state.others("dbx", born(6)).expect("read");
+    assert_eq!(made_anew, [], "a file that got the old one's number");
 
     // Its cache may hold what the device does not have.
     let refused = renamed("dbx", THERE, false, "db", served).expect_err("refused");
@@ -360,7 +390,7 @@ fn what_a_cache_was_told_of_before_is_not_taken_for_what_came_after() {
 #[test]
 fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
     let dirty = Record {
-        backing: 77,
+        backing: Identity::of(77),
         ..record(4, HERE)
     };
     for (volume, remedy) in [("db", "--without-cache db"), ("dbx", "--without-cache dbx")] {
@@ -377,11 +407,16 @@ fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
         decide::check_without("db", "db", record).expect("nothing can be missing");
     }
     // The cache's data stays that of the device that it had.
-    assert_eq!(without_cache("db", Some(dirty), 78).record.backing, 77);
     assert_eq!(
-        without_cache("db", Some(record(4, CacheId::None)), 78)
+        without_cache("db", Some(dirty), Identity::of(78))
             .record
             .backing,
-        78
+        Identity::of(77)
+    );
+    assert_eq!(
+        without_cache("db", Some(record(4, CacheId::None)), Identity::of(78))
+            .record
+            .backing,
+        Identity::of(78)
     );
 }

@@ -1,5 +1,6 @@
 //! What `check` says before a start, and what is said of bad input: the thing, the place and the remedy.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -205,6 +206,57 @@ fn check_foresees_dirty_data_of_another_backing_file_and_under_another_name() {
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..8);
     daemon.terminate();
+}
+
+/// Removes the file and makes it anew, full of zeroes, with the inode that it had; false where the file system
+/// gives no number again.
+fn made_anew(path: &Path, bytes: u64) -> bool {
+    let inode = std::fs::metadata(path).expect("there").ino();
+    std::fs::remove_file(path).expect("removed");
+    for _ in 0..16 {
+        let file = std::fs::File::create_new(path).expect("made");
+        if file.metadata().expect("open").ino() == inode {
+            file.set_len(bytes).expect("sparse");
+            return true;
+        }
+        std::fs::remove_file(path).expect("removed");
+    }
+    std::fs::File::create_new(path)
+        .and_then(|file| file.set_len(bytes))
+        .expect("made");
+    eprintln!(
+        "SKIPPED: the file system of {} gives a removed file's number to no other",
+        path.display()
+    );
+    false
+}
+
+#[test]
+fn a_backing_file_made_anew_with_the_old_ones_inode_is_another_device() {
+    let place = Place::new("anew", "wb");
+    let (config, backing) = (place.path("forebay.toml"), place.path("db.img"));
+    let bytes = std::fs::metadata(&backing).expect("there").len();
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+    if !made_anew(&backing, bytes) {
+        return;
+    }
+    both_refuse(&place, &["forebay.toml:", "another backing device"]);
+    let daemon = place.serve(&["--adopt", "db"]);
+    check_blocks(&mut place.connect(), 0..8);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    // What is clean is dropped, and never read as the new file's.
+    if made_anew(&backing, bytes) {
+        place.ok(&["check", text(&config)]);
+        let daemon = place.serve(&[]);
+        assert_eq!(
+            place.connect().read(0, 4096).expect("served"),
+            Ok(vec![0; 4096])
+        );
+        daemon.terminate();
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{Error, ErrorKind, Identity, Result};
 use forebay_io::rt;
 use forebay_wire::nvme::admin::{cns, opcode};
 use forebay_wire::nvme::fabrics::{
@@ -45,7 +45,7 @@ pub(super) struct Offer {
     pub(super) write_zeroes: bool,
     pub(super) read_only: bool,
     /// Made of the namespace's identifiers; none if it has none.
-    pub(super) identity: Option<u64>,
+    pub(super) identity: Identity,
     /// Commands in flight.
     pub(super) depth: u16,
     /// Time without a word after which the target ends an association.
@@ -281,7 +281,9 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
             && controller.in_capsule_bytes >= RANGE_BYTES as u32,
         write_zeroes: controller.write_zeroes,
         read_only: space.read_only,
-        identity: name.map(|name| hash(name.iter().copied())),
+        identity: name.map_or_else(Identity::default, |name| {
+            Identity::of(hash(name.iter().copied()))
+        }),
         depth: 0,
         keep_alive: Duration::from_millis(100) * u32::from(controller.keep_alive_100ms),
     })

@@ -55,7 +55,7 @@ fn a_device_is_what_its_target_says() {
             (8192, 4096)
         );
         assert!(info.volatile_cache && info.fua && info.discard && !device.read_only());
-        assert!(info.identity.is_some());
+        assert!(info.identity.is_known());
         let data: Vec<_> = (0..300 << 10).map(|at: u32| (at % 251) as u8).collect();
         device
             .write(8192, Buf::copied(&data))

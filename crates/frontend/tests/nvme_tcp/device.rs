@@ -128,7 +128,7 @@ fn our_initiator_and_our_target_understand_each_other() {
                 (info.size_bytes, info.logical_block_bytes),
                 (SIZE_BYTES, 512)
             );
-            assert!(info.volatile_cache && info.fua && info.discard && info.identity.is_some());
+            assert!(info.volatile_cache && info.fua && info.discard && info.identity.is_known());
             let tally = all_parts(&device, 150).await;
             assert_eq!((tally.untold.get(), device.losses()), (0, 0));
             // An old request is not older than the idle time that a keep-alive has to bridge.

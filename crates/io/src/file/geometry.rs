@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use forebay_block::{Buf, Context, Error, ErrorKind, Result};
+use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
 use super::identity::identity;
 
@@ -36,7 +36,7 @@ pub struct Geometry {
     /// Whether the medium is known to rotate.
     pub rotational: bool,
     /// Tells the medium from others, see [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
-    pub identity: Option<u64>,
+    pub identity: Identity,
 }
 
 /// Reads the geometry, and the alignment in memory that I/O on this descriptor needs, bytes.
@@ -79,7 +79,7 @@ fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometr
         named: false,
         discard: queue_number(device, "discard_max_bytes").is_some_and(|bytes| bytes > 0),
         rotational: queue_number(device, "rotational") == Some(1),
-        identity: None,
+        identity: Identity::default(),
     };
     let align = if direct {
         direct_alignment(fd).map_or(logical, |(memory, _)| memory)
@@ -158,7 +158,7 @@ fn regular_file(
         named: metadata.nlink() > 0,
         discard: !read_only && punches_holes(fd, size),
         rotational: queue_number(metadata.dev(), "rotational") == Some(1),
-        identity: None,
+        identity: Identity::default(),
     };
     (geometry, memory as usize)
 }

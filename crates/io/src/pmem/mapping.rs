@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, Context, Error, ErrorKind, Result};
+use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
 use super::instructions::{self, Writeback};
 use super::{LINE_BYTES, Pmem};
@@ -49,7 +49,7 @@ pub struct PmemMapping {
     size_bytes: u64,
     backing: Backing,
     writeback: Writeback,
-    identity: Option<u64>,
+    identity: Identity,
     /// Held for its lock.
     _file: File,
 }
@@ -101,7 +101,7 @@ impl PmemMapping {
 
     /// Tells the medium from others, see [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
     #[must_use]
-    pub const fn identity(&self) -> Option<u64> {
+    pub const fn identity(&self) -> Identity {
         self.identity
     }
 
@@ -247,7 +247,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
         backing,
         writeback,
         identity: match device {
-            true => None,
+            true => Identity::default(),
             false => identity::identity(file.as_fd(), &metadata),
         },
         _file: file,

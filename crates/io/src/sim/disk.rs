@@ -143,7 +143,7 @@ impl SimDisk {
             persistence: Persistence::Media,
             discard: true,
             emulated: None,
-            identity: None,
+            identity: forebay_block::Identity::default(),
         };
         let media = Media::new(config.logical_block_bytes as usize, config.volatile_cache);
         Self::build(shared, info, config.latency_us, rng, media)

@@ -170,7 +170,10 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         name: "db".into(),
         epoch: 9,
         size_bytes: 1 << 40,
-        identity: u64::MAX - 3,
+        identity: Identity {
+            medium: u64::MAX - 3,
+            birth: u64::MAX - 5,
+        },
     });
     let mut tracts = Tracts::new(20);
     for bit in [0, 77, TRACT_BITS - 1] {

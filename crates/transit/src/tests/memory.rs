@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Buf, ErrorKind, Result};
+use forebay_block::{BlockDeviceExt, Buf, ErrorKind, Identity, Result};
 use forebay_io::rt::{Executor, block_on_simulated};
 
 use super::block;
@@ -11,7 +11,10 @@ use crate::memory::{Expected, Found, Left, Memory, Owner};
 use crate::{Policy, Transit, TransitOptions, blocks_left, memory_bytes};
 
 const OWNER: Owner = Owner {
-    device: 7,
+    device: Identity {
+        medium: 7,
+        birth: 3,
+    },
     boot_id: [1; 16],
     block_bytes: 512,
 };
@@ -67,17 +70,24 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
     let bytes = Buf::zeroed(memory_bytes(6, 512));
     let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
     memory.publish(1, 41, 6);
-    let other = Owner { device: 8, ..OWNER };
+    let with = |medium, birth| Owner {
+        device: Identity { medium, birth },
+        ..OWNER
+    };
+    let other = with(8, 3);
     let larger = Owner {
         block_bytes: 1024,
         ..OWNER
     };
     assert_eq!(blocks_left(&bytes, &[1; 16]), 1);
     assert_eq!(blocks_left(&bytes, &[2; 16]), 0);
-    for owner in [other, larger] {
+    // The file was made anew, and got the old one's number.
+    for owner in [other, larger, with(7, 4)] {
         let error = open(bytes.clone(), owner, false).expect_err("not theirs");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
     }
+    let (_, left) = open(bytes.clone(), with(7, 0), false).expect("as far as is known");
+    assert_eq!(left.slots, [found(1, 41, 6)]);
     let later = Owner {
         boot_id: [2; 16],
         ..OWNER
