@@ -141,18 +141,21 @@ impl Node {
     }
 
     /// Leaves, for who ends the process next: waits for what other threads still do with its files, as dropping the
-    /// node alone does not. Nobody opens more of them meanwhile.
-    pub fn leave(self) {
+    /// node alone does not. Nobody opens more of them meanwhile. Whether they ended: else the node has not left, and goes
+    /// with what is in its memory when the process ends.
+    #[must_use]
+    pub fn leave(self) -> bool {
         let begin = Instant::now();
         while Arc::strong_count(&self.inner) > 1 {
             if begin.elapsed() > FAREWELL {
                 tracing::warn!(
                     "page cache: a node goes with what is in its memory: its files have been in use for {FAREWELL:?} since it was to leave"
                 );
-                return;
+                return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        true
     }
 
     /// What this node has counted.

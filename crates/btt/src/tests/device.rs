@@ -14,7 +14,7 @@ fn requests_of_several_blocks_are_served_and_say_what_was_wrong() {
     let memory = formatted(SIZE, &options(4096));
     let under = DeviceInfo {
         persistence: Persistence::Machine,
-        identity: Some(5),
+        identity: forebay_block::Identity::of(5),
         byte_addressable: true,
         atomic_write_bytes: 8,
         ..DeviceInfo::new("pm", SIZE)
@@ -29,7 +29,7 @@ fn requests_of_several_blocks_are_served_and_say_what_was_wrong() {
     assert!(!info.volatile_cache && !info.byte_addressable && info.fua);
     assert_eq!(
         (info.persistence, info.identity),
-        (Persistence::Machine, Some(5))
+        (Persistence::Machine, forebay_block::Identity::of(5))
     );
     block_on_simulated(1, async move {
         let buf = Buf::scratch(3 * 4096);

@@ -305,7 +305,7 @@ fn what_must_look_at_the_map_is_not_served_early() {
         other.volumes[0].size_bytes -= 512;
         assert!(!is_early(&other, &plain), "it has grown");
         other.volumes[0] = known.volumes[0].clone();
-        other.volumes[0].identity = 77;
+        other.volumes[0].identity = forebay_block::Identity::of(77);
         assert!(!is_early(&other, &plain), "it is another device");
         other.volumes[0] = known.volumes[0].clone();
         other.volumes[0].flush_failed = true;

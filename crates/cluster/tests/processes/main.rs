@@ -123,7 +123,7 @@ fn who_leaves_waits_for_what_is_done_with_its_files() {
         wrote.expect("the node is there until then");
     });
     held.recv().expect("it runs");
-    goes.leave();
+    assert!(goes.leave());
     let stored = std::fs::read(cluster.source().join("data")).expect("there");
     assert_eq!(
         stored,

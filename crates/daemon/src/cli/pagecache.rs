@@ -252,8 +252,16 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     // First: what is mounted holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
     // Threads of a mount that programs still have open may be in the middle of something.
-    node.leave();
-    out::print(&format!("{id}: left\n"))
+    match node.leave() {
+        true => out::print(&format!("{id}: left\n")),
+        false => Err(Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "{id} has not left, and ends: programs did not end what they do with its files; what they wrote and did \
+                 not fsync may be lost"
+            ),
+        )),
+    }
 }
 
 /// What the pool's directory caches, once there is one.

@@ -1,5 +1,6 @@
 //! What can be done to an open stack: write back, change a mode, detach, grow, close.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,12 +201,24 @@ impl Stack {
             may_be_dirty: false,
             ..record
         };
-        let noted = self.remember(&served, clean);
+        let told = Cell::new(false);
+        let noted = async {
+            let noted = self.remember(&served, clean).await;
+            told.set(noted.is_ok());
+            noted.context(|| {
+                "all of it is written back, but the state directory does not take that down"
+                    .to_owned()
+            })
+        };
         let detached = opened.cache.detach_noting(name, noted).await;
         detached.context(|| {
+            let cause = match told.get() {
+                true => "the cache",
+                false => "the backing device or the state directory, as the cause says,",
+            };
             format!(
                 "volume {name:?} is not served any more, but the cache still has data of it: mend \
-                 the backing device and detach again, or restart the daemon to serve it; \
+                 {cause} and detach again, or restart the daemon to serve it; \
                  `forebay detach --abandon-dirty {name}` gives that data up"
             )
         })?;
@@ -374,6 +387,12 @@ impl Stack {
             .flat_map(|watched| &watched.transits)
             .filter_map(OpenTransit::owing)
             .collect();
+        let kept =
+            !(watched.iter().flat_map(|watched| &watched.transits)).any(OpenTransit::owes_memory);
+        let lost = match kept {
+            true => ": nothing that was acknowledged is lost by this end",
+            false => "",
+        };
         let left = match owing.is_empty() {
             true => {
                 "it has what was acknowledged since its last flush, but a power loss may take that"
@@ -385,7 +404,7 @@ impl Stack {
             ErrorKind::TimedOut,
             format!(
                 "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See that it answers, then \
-                 start again and stop: nothing that was acknowledged is lost by this end",
+                 start again and stop{lost}",
                 served.config.name,
                 served.backing,
                 human_duration(limit),

@@ -265,6 +265,11 @@ impl OpenTransit {
         }
     }
 
+    /// Whether it has what the device under it does not, in memory that goes with the process.
+    pub(super) fn owes_memory(&self) -> bool {
+        self.file.is_none() && self.cache.stats().owed > 0
+    }
+
     /// What of it the device under it does not have, and where that is, in words; none if it has everything.
     pub(super) fn owing(&self) -> Option<String> {
         let owed = self.cache.stats().owed;

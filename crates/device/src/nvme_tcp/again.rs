@@ -90,6 +90,34 @@ impl Shared {
         *gone = merged(std::mem::take(&mut *gone));
     }
 
+    /// The first flush failed, so that what others wrote before may be gone, nobody knows where.
+    pub(super) fn lose_unseen(&self, why: &Error) {
+        tracing::error!(
+            "NVMe/TCP target {}: its first flush failed: WHAT WAS WRITTEN TO IT BEFORE AND NOT FLUSHED MAY BE GONE, and the next flush fails for that: {}",
+            self.name,
+            why.report()
+        );
+        let bytes = self.offer.size_bytes;
+        self.lose_ranges(std::iter::once(0..bytes));
+    }
+
+    /// The device is closed: what was not flushed when the target was lost goes with it, and is named.
+    pub(super) fn name_what_goes(&self) {
+        if self.again.borrow_mut().take().is_none() {
+            return;
+        }
+        let kept = self.kept.borrow_mut().give_up(self.losses.get());
+        self.lose_ranges(kept);
+        let gone = self.gone.borrow();
+        if !gone.is_empty() {
+            tracing::error!(
+                "NVMe/TCP target {} is closed while it is away: WHAT WAS WRITTEN SINCE THE LAST FLUSH MAY BE GONE at {}, if it lost power",
+                self.name,
+                in_words(&gone)
+            );
+        }
+    }
+
     /// A change that was sent again has ended.
     pub(super) fn sent_again(&self, request: &Request, outcome: Result<()>) {
         if let Err(error) = outcome {

@@ -46,6 +46,7 @@ pub(super) async fn live(shared: Rc<Shared>, mut association: Association) {
     }
     let over = Error::new(ErrorKind::ShuttingDown, "the device is closed");
     fail(&shared, &over);
+    shared.name_what_goes();
 }
 
 /// Uses an association until it is lost or the device is closed; nothing of it touches any memory then. Why.

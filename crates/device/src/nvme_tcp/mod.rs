@@ -43,7 +43,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Error, Op, Request, Result};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Error, Op, Request, Result,
+};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
@@ -188,10 +190,18 @@ impl NvmeTcpDevice {
             again_lost: Cell::new(0),
         });
         rt::spawn(life::live(Rc::clone(&shared), association));
-        Ok(Rc::new(Self {
-            shared: Rc::new(Open(shared)),
+        let device = Rc::new(Self {
+            shared: Rc::new(Open(Rc::clone(&shared))),
             info,
-        }))
+        });
+        // What a process before this one had acknowledged and not flushed is not kept here: of a target that lost it,
+        // a later flush would say that nothing is missing. Its clients may live on.
+        if offer.volatile_cache
+            && let Err(error) = device.flush().await
+        {
+            shared.lose_unseen(&error);
+        }
+        Ok(device)
     }
 
     /// Whether the namespace takes no writes.

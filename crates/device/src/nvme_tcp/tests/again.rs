@@ -13,6 +13,41 @@ async fn read(device: &NvmeTcpDevice, block: u64) -> u8 {
     into.to_vec()[4095]
 }
 
+/// Writes and goes without a flush, as a process that dies; the next device begins with the command 2.
+fn die_unflushed(target: &Target) {
+    with_device(target, TIMES, |device| async move {
+        let data = Buf::copied(&[7; 4096]);
+        device.write(0, data).await.expect("written");
+    });
+}
+
+#[test]
+fn what_another_process_left_unflushed_is_flushed_before_anything_else() {
+    let target = Target::start(|_, _| Act::Answer);
+    die_unflushed(&target);
+    with_device(&target, TIMES, |_| async {});
+    target.lose_power();
+    assert_eq!(target.byte(0), 7);
+}
+
+#[test]
+fn a_first_flush_that_fails_is_told_of_by_the_next_one() {
+    let target = Target::start(|number, asked| match (number, asked) {
+        (2, opcode::FLUSH) => Act::Fail(Status::WRITE_FAULT),
+        _ => Act::Answer,
+    });
+    die_unflushed(&target);
+    with_device(&target, TIMES, |device| async move {
+        let told = device.flush().await.expect_err("something may be gone");
+        assert!(
+            told.report().contains("bytes 0..4194304"),
+            "{}",
+            told.report()
+        );
+        device.flush().await.expect("told once");
+    });
+}
+
 #[test]
 fn what_was_not_flushed_is_sent_again_and_then_a_flush_succeeds() {
     // Power goes at the seventh command.
