@@ -61,6 +61,7 @@ impl File {
         }
         self.warn_of_sync_over_transit(problems);
         self.refuse_remote_caches(problems);
+        self.refuse_transit_over_transit(problems);
         for (name, user) in self.data_uses() {
             if let Some(raw) = self.torn(name.get_ref()) {
                 problems.add(
@@ -123,6 +124,28 @@ impl File {
                     "let the cache lie on a device of this machine; one of kind nvme-tcp can be the `backing` \
                      of a volume",
                 );
+            }
+        }
+    }
+
+    /// Slots are found again by the medium that is under them: of two caches over one they would be the same.
+    fn refuse_transit_over_transit(&self, problems: &mut Problems<'_>) {
+        for device in self.device.iter().filter(|raw| raw.kind() == Kind::Transit) {
+            let mut under = device.under();
+            // No more steps than devices, should they lie on each other in a circle.
+            for _ in 0..self.device.len() {
+                let Some(raw) = under.and_then(|on| self.raw(on.get_ref())) else {
+                    break;
+                };
+                if let (Kind::Transit, Some(on)) = (raw.kind(), device.under()) {
+                    problems.add(
+                        &on.span(),
+                        "a transit cache lies over another one".to_owned(),
+                        "give the medium one of them, with the capacity of both",
+                    );
+                    break;
+                }
+                under = raw.under();
             }
         }
     }

@@ -46,6 +46,11 @@ fn a_transit_cache_lies_over_any_device() {
             "`size` means nothing",
         ),
         ("on = \"table\"", "on = \"pm\"", "tears blocks"),
+        (
+            "{ name = \"fast\", kind = \"transit\", on = \"table\"",
+            "{ name = \"low\", kind = \"transit\", on = \"table\" }, { name = \"fast\", kind = \"transit\", on = \"low\"",
+            "lies over another one",
+        ),
     ] {
         let report = parse(&TRANSIT.replace(from, to)).expect_err(to).report();
         assert!(
