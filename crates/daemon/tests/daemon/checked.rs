@@ -213,17 +213,21 @@ fn check_foresees_dirty_data_of_another_backing_file_and_under_another_name() {
 fn made_anew(path: &Path, bytes: u64) -> bool {
     let inode = std::fs::metadata(path).expect("there").ino();
     std::fs::remove_file(path).expect("removed");
-    for _ in 0..16 {
-        let file = std::fs::File::create_new(path).expect("made");
-        if file.metadata().expect("open").ino() == inode {
-            file.set_len(bytes).expect("sparse");
-            return true;
-        }
-        std::fs::remove_file(path).expect("removed");
+    // Lower numbers may be free, too.
+    let tried = |number: u32| path.with_extension(format!("{number}"));
+    let mut found = false;
+    let mut made = 0;
+    while !found && made < 4096 {
+        let file = std::fs::File::create_new(tried(made)).expect("made");
+        file.set_len(bytes).expect("sparse");
+        found = file.metadata().expect("open").ino() == inode;
+        made += 1;
     }
-    std::fs::File::create_new(path)
-        .and_then(|file| file.set_len(bytes))
-        .expect("made");
+    std::fs::rename(tried(made - 1), path).expect("renamed");
+    (0..made - 1).for_each(|number| std::fs::remove_file(tried(number)).expect("removed"));
+    if found {
+        return true;
+    }
     eprintln!(
         "SKIPPED: the file system of {} gives a removed file's number to no other",
         path.display()
