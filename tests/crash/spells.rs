@@ -15,7 +15,7 @@ fn a_planted_fault_is_found() {
         plant(None);
         found.is_err()
     };
-    let found = (1300..1700).find(finds);
+    let found = (2100..2500).find(finds);
     let seed = found.expect("found");
     eprintln!("found by seed {seed}");
     if let Err(failure) = target(Setup::ailing(seed)).random(seed) {

@@ -10,7 +10,7 @@ use forebay_block::{BlockDevice, Result};
 use forebay_cache::{DirtyTracking, Mode};
 use forebay_io::sim::{Rng, SimDisk};
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
-use forebay_metadata::replay::{FoundBlock, Replayed, replay};
+use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
 use forebay_metadata::sums::{self, CELL_BYTES, UNKNOWN};
 use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process};
@@ -44,7 +44,7 @@ impl CacheStack {
             superblock.log,
             superblock.seed(),
             superblock.slots,
-            &[],
+            Elsewhere::default(),
             |found| blocks.extend_from_slice(found),
         )
         .await?;
@@ -228,11 +228,12 @@ impl Survey<'_> {
         (position.lsn == lsn).then_some(body)
     }
 
-    /// One record of a unit of the log that counts, or all of them. The last batch is left alone: what is missing there
-    /// looks as if it had never been written.
+    /// One record of a unit of the log that counts, or all of them. What nothing outside calls durable of the last batch is
+    /// left alone: what is missing there looks as if it had never been written.
     fn rot_log(&self, rng: &Rng) -> Damage {
         let unit = self.superblock.log.unit_records();
-        let (tail, end) = (self.replayed.tail, self.replayed.last_batch);
+        let (tail, batch) = (self.replayed.tail, self.replayed.last_batch);
+        let end = batch.max(self.superblock.log_reached(0));
         let first = tail - tail % unit;
         if end <= tail {
             return Damage::default();

@@ -441,6 +441,9 @@ impl Engine {
                 self.write_batch(extents).await?;
                 self.check_alive()?;
                 self.commit.log.borrow_mut().committed();
+                if let Some(journal) = self.commit.journal.borrow().as_ref() {
+                    journal.reached(self.commit.log.borrow().batch());
+                }
             }
             if !more {
                 break;

@@ -5,7 +5,7 @@ use forebay_block::{
 };
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState, RECORD_BYTES};
-use forebay_metadata::replay::{FoundBlock, Replayed, replay};
+use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
 use forebay_metadata::superblock::{
     COPY_STRIDE_BYTES, DirtyTracking, LINE_BYTES, PlanInput, Role, SECTOR_BYTES, Superblock,
     TRACT_SHIFT, Tracts,
@@ -15,7 +15,7 @@ use forebay_policy::BlockSizes;
 
 use crate::geometry::Geometry;
 use crate::options::{Devices, FormatOptions};
-use crate::recover::journal_trouble;
+use crate::recover::{journal_trouble, reached};
 use crate::tracking::places;
 
 /// Bytes zeroed at a time while formatting.
@@ -176,7 +176,10 @@ pub async fn inspect(
         superblock.log,
         superblock.seed(),
         superblock.slots,
-        entries,
+        Elsewhere {
+            journal: entries,
+            reached: reached(&superblock, journal.as_ref()),
+        },
         |found| blocks.extend_from_slice(found),
     )
     .await?;

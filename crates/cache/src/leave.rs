@@ -301,7 +301,9 @@ impl Engine {
         self.commit_all().await?;
         self.close_tracking().await?;
         self.queue_entry(Entry::Close);
-        self.commit().await
+        self.commit().await?;
+        // Says from outside how far the log went.
+        self.change_superblock(|_| {}).await
     }
 
     /// Nothing is exact then, but what was acknowledged is to be durable all the same.

@@ -314,6 +314,7 @@ impl Engine {
     ) -> Result<()> {
         self.superblock_lock.acquire(1).await;
         let mut next = self.superblock.borrow().clone();
+        next.reached = self.commit.log.borrow().batch();
         change(&mut next);
         let device: &Rc<dyn BlockDevice> = &self.metadata;
         let mut result = Ok(());

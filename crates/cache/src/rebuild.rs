@@ -391,6 +391,7 @@ mod tests {
             dirty_tracking: DirtyTracking::Exact,
             tree_offset: 0,
             tree_epoch: 1,
+            reached: 0,
             tracts: None,
             next_volume: 2,
             volumes: vec![VolumeEntry {

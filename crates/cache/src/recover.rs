@@ -8,7 +8,7 @@ use forebay_metadata::journal::{Journal, Recovered};
 use forebay_metadata::log::Log;
 use forebay_metadata::order;
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::replay::{Replayed, replay_with, rewrite_last_batch};
+use forebay_metadata::replay::{Elsewhere, Replayed, replay_with, rewrite_last_batch};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
@@ -77,6 +77,8 @@ pub struct RecoveryReport {
     pub lost: Vec<LostRange>,
     /// No write of that was acknowledged: it was being written, over what was there, with `durability = "sync"`.
     pub lost_in_flight: bool,
+    /// Where the superblock says that there may have been dirty data, if records are damaged: what only these told of is gone.
+    pub untold: Vec<LostRange>,
     /// Kept as dirty and to be written back, or dropped as older than what went round the cache, though a damaged record may
     /// have said otherwise.
     pub doubted: Vec<LostRange>,
@@ -154,7 +156,10 @@ pub(crate) async fn recover(
         superblock.log,
         superblock.seed(),
         superblock.slots,
-        usable,
+        Elsewhere {
+            journal: usable,
+            reached: reached(superblock, journal),
+        },
         &progress,
         |found| rebuild.add(found),
     )
@@ -195,10 +200,19 @@ pub(crate) async fn recover(
         unreadable_units: replayed.unreadable_units,
         journal_entries: usable.len() as u64,
         lost: lost_ranges(superblock, journal),
+        untold: match replayed.damaged_records + replayed.unreadable_units {
+            0 => Vec::new(),
+            _ => may_be_dirty(superblock),
+        },
         lost_in_flight: journal.is_some_and(|found| found.in_flight),
         ..RecoveryReport::default()
     };
     Ok(rebuild.settle(superblock, &replayed, tracking, report))
+}
+
+/// How far the log went, by what stands outside of it.
+pub(crate) fn reached(superblock: &Superblock, journal: Option<&Recovered>) -> u64 {
+    superblock.log_reached(journal.map_or(0, |journal| journal.reached))
 }
 
 /// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
@@ -239,6 +253,32 @@ fn check_journal(
         Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
         _ => Ok(()),
     }
+}
+
+/// What the superblock calls dirty; everything, if it does not know.
+fn may_be_dirty(superblock: &Superblock) -> Vec<LostRange> {
+    let mut ranges = Vec::new();
+    for volume in &superblock.volumes {
+        let mut add = |offset: u64, len: u64| {
+            ranges.push(LostRange {
+                volume: volume.name.clone(),
+                offset,
+                len,
+            });
+        };
+        let Some(tracts) = &superblock.tracts else {
+            add(0, volume.size_bytes);
+            continue;
+        };
+        let tract = 1 << tracts.shift();
+        for nth in 0..volume.size_bytes.div_ceil(tract) {
+            let (start, end) = (nth * tract, ((nth + 1) * tract).min(volume.size_bytes));
+            if tracts.may_be_dirty(volume.id, start..end) {
+                add(start, end - start);
+            }
+        }
+    }
+    LostRange::joined(ranges)
 }
 
 fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {

@@ -22,6 +22,7 @@ const AT_BOOT: usize = 24;
 const AT_HEAD: usize = 64;
 const AT_TAIL: usize = 128;
 const AT_POISON: usize = 192;
+const AT_REACHED: usize = 256;
 const ENTRIES: usize = 4096;
 
 /// *Poisoned*: the entries may be of acknowledged writes.
@@ -53,6 +54,8 @@ pub struct Recovered {
     pub in_flight: bool,
     /// Entries that do not verify: what they said is lost.
     pub damaged: u64,
+    /// The log's records before this one were durable; zero if an earlier version kept the journal.
+    pub reached: u64,
 }
 
 fn atomic(buf: &Buf, at: usize) -> &AtomicU64 {
@@ -88,7 +91,7 @@ impl Journal {
         atomic(&buf, AT_MAGIC).store(0, Ordering::SeqCst);
         buf.copy_from(AT_UUID, uuid);
         buf.copy_from(AT_BOOT, boot_id);
-        for at in [AT_HEAD, AT_TAIL, AT_POISON] {
+        for at in [AT_HEAD, AT_TAIL, AT_POISON, AT_REACHED] {
             atomic(&buf, at).store(0, Ordering::SeqCst);
         }
         atomic(&buf, AT_MAGIC).store(MAGIC, Ordering::SeqCst);
@@ -125,6 +128,7 @@ impl Journal {
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
             damaged: 0,
+            reached: atomic(buf, AT_REACHED).load(Ordering::SeqCst),
         };
         for index in tail..head {
             let mut bytes = [0; RECORD_BYTES];
@@ -178,6 +182,11 @@ impl Journal {
         atomic(&self.buf, AT_TAIL).store(to, Ordering::Release);
     }
 
+    /// The log's records before `next` are durable now.
+    pub fn reached(&self, next: u64) {
+        atomic(&self.buf, AT_REACHED).store(next, Ordering::Release);
+    }
+
     /// A flush of what an earlier process of this boot left failed: whoever recovers its journal must
     /// report the entries as lost.
     pub fn poison_remains(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) {
@@ -224,11 +233,13 @@ mod tests {
             }
         }
         journal.trim(journal.head() - 3);
+        journal.reached(4_990);
         drop(journal);
         let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
         let expected: Vec<_> = (4_997..5_000).map(|at| (at.into(), record(at))).collect();
         assert_eq!(found.entries, expected);
         assert!(!found.poisoned);
+        assert_eq!(found.reached, 4_990);
         assert!(
             Journal::recover(&memory, &uuid, &[3; 16]).is_none(),
             "another boot"

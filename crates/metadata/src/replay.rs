@@ -10,6 +10,7 @@ mod ring;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
@@ -23,6 +24,15 @@ pub use mend::rewrite_last_batch;
 
 /// Bytes that are looked at together; blocks are found in groups of as many as there are records in them.
 const GROUP_BYTES: usize = 4096;
+
+/// What is known of the log from elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Elsewhere<'a> {
+    /// The process journal's entries, oldest first.
+    pub journal: &'a [(u64, BlockRecord)],
+    /// The records before this one were durable, whatever the ring says; zero if nothing says so.
+    pub reached: u64,
+}
 
 /// A live slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +115,13 @@ impl Slots {
 struct Reader<'a> {
     ring: Ring<'a>,
     slots: u32,
+    /// From here on a crash may have taken records: the last batch, where nothing says that it was durable.
     batch: u64,
     tail: u64,
+    /// Where a clean shutdown's record stands, if that is the last: in the batch of the newest record.
+    newest: Range<u64>,
     /// Slots of which something newer was found.
-    seen: Slots,
+    newer: Slots,
     /// Slots of which the process journal told and no record was found yet, and their blocks.
     owed: Slots,
     journaled: HashMap<u32, BlockRecord>,
@@ -120,7 +133,9 @@ struct Reader<'a> {
     replayed: Replayed,
     /// Of the unit being read of the last batch: records that are there.
     held_of_unit: u64,
-    /// The newest unit was read when the end was looked for, and cannot be now.
+    /// The number behind the newest unit that was read when the end was looked for,
+    seen: u64,
+    /// and that it cannot be now.
     lost_newest: bool,
     /// Blocks that were found and not told yet.
     found: Vec<FoundBlock>,
@@ -132,7 +147,7 @@ impl Reader<'_> {
         let Some(buf) = buf else {
             let first = end - self.ring.geometry.unit_records();
             self.replayed.unreadable_units += 1;
-            self.lost_newest |= end == self.replayed.next;
+            self.lost_newest |= end == self.seen;
             (first..end).rev().for_each(|lsn| self.missing(lsn));
             return first;
         };
@@ -177,7 +192,7 @@ impl Reader<'_> {
         match body {
             Body::Pad => {}
             Body::Block(block) if block.slot < self.slots => {
-                if self.seen.insert(block.slot) {
+                if self.newer.insert(block.slot) {
                     if counts {
                         self.found.push(FoundBlock {
                             block,
@@ -197,7 +212,7 @@ impl Reader<'_> {
             Body::Kill { slots, count } => {
                 let dead = slots[..usize::from(count)].iter();
                 for slot in dead.filter(|slot| **slot < self.slots) {
-                    self.seen.insert(*slot);
+                    self.newer.insert(*slot);
                     self.owed.remove(*slot);
                 }
             }
@@ -219,7 +234,7 @@ impl Reader<'_> {
 
     /// The next older entry of the process journal.
     fn entry(&mut self, block: BlockRecord) {
-        if block.slot < self.slots && self.seen.insert(block.slot) {
+        if block.slot < self.slots && self.newer.insert(block.slot) {
             self.owed.insert(block.slot);
             self.journaled.insert(block.slot, block);
             self.found.push(FoundBlock { block, lsn: None });
@@ -259,10 +274,10 @@ impl Reader<'_> {
             self.entry(block);
         }
         tell(&self.found);
-        let (tail, batch) = (self.tail, self.batch);
+        let tail = self.tail;
         let last_close = self.last_close.filter(|&lsn| lsn >= tail);
         let clean = last_close.is_some_and(|close| {
-            self.last_open.is_none_or(|(open, ..)| open < close) && close >= batch
+            self.last_open.is_none_or(|(open, ..)| open < close) && self.newest.contains(&close)
         });
         let void_below = last_close.unwrap_or(0).max(tail);
         let mut marks: Vec<FoundMark> = (self.marks.into_iter())
@@ -282,7 +297,7 @@ impl Reader<'_> {
             marks,
             clean,
             last_open: (self.last_open).map(|(_, boot_id, journal)| (boot_id, journal)),
-            records: replayed.next - tail - replayed.damaged_records,
+            records: (replayed.next - tail).saturating_sub(replayed.damaged_records),
             ..replayed
         }
     }
@@ -305,8 +320,8 @@ impl Progress {
     }
 }
 
-/// Reads the ring of a cache with `slots` slots and merges the process journal's entries, which come oldest first. `tell`
-/// is told of live slots, the newest first, some at a time.
+/// Reads the ring of a cache with `slots` slots and merges the process journal's entries. `tell` is told of live slots, the
+/// newest first, some at a time. What the ring should have and has not counts as damaged.
 ///
 /// # Errors
 /// Never for damage or unreadable units, which are counted; only if the device does not answer at all, or stops to while it is
@@ -316,11 +331,11 @@ pub async fn replay(
     geometry: LogGeometry,
     seed: Seed,
     slots: u32,
-    journal: &[(u64, BlockRecord)],
+    elsewhere: Elsewhere<'_>,
     tell: impl FnMut(&[FoundBlock]),
 ) -> Result<Replayed> {
     let progress = Progress::default();
-    replay_with(device, geometry, seed, slots, journal, &progress, tell).await
+    replay_with(device, geometry, seed, slots, elsewhere, &progress, tell).await
 }
 
 /// As [`replay`], and says how far it is.
@@ -332,7 +347,7 @@ pub async fn replay_with(
     geometry: LogGeometry,
     seed: Seed,
     slots: u32,
-    journal: &[(u64, BlockRecord)],
+    elsewhere: Elsewhere<'_>,
     progress: &Progress,
     mut tell: impl FnMut(&[FoundBlock]),
 ) -> Result<Replayed> {
@@ -341,24 +356,34 @@ pub async fn replay_with(
         geometry,
         seed,
     };
+    let unit = geometry.unit_records();
+    let reached = elsewhere.reached.next_multiple_of(unit);
+    let is_there = |newest: &Position| newest.lsn + 1 > reached.saturating_sub(unit);
     let mut everything = None;
-    let newest = match end::nearly(&ring).await? {
-        Some(newest) => newest,
+    let newest = match end::nearly(&ring).await?.filter(is_there) {
+        Some(newest) => Some(newest),
+        None => everything.insert(end::everything(&ring).await?).newest,
+    };
+    let Elsewhere { journal, .. } = elsewhere;
+    let mut reader = match newest {
+        Some(newest) => Reader::new(ring, newest, reached, slots, journal),
+        None if reached > 0 => {
+            let mut reader = Reader::between(ring, reached..reached, reached, slots, journal);
+            reader.replayed.damaged_records = reached.min(geometry.records);
+            reader.replayed.unreadable_units =
+                everything.as_ref().map_or(0, |search| search.unreadable_units);
+            reader
+        }
         None => {
-            let search = everything.insert(end::everything(&ring).await?);
-            let Some(newest) = search.newest else {
-                return Ok(Replayed {
-                    unreadable_units: search.unreadable_units,
-                    ..Replayed::default()
-                });
-            };
-            newest
+            return Ok(Replayed {
+                unreadable_units: everything.map_or(0, |search| search.unreadable_units),
+                ..Replayed::default()
+            });
         }
     };
-    let mut reader = Reader::new(ring, newest, slots, journal);
     // Records below the tail are dead, but tell whether an entry of the journal is.
     let oldest_entry = journal.iter().map(|(stamp, _)| *stamp).min();
-    let (unit, next) = (geometry.unit_records(), reader.replayed.next);
+    let next = reader.replayed.next;
     let from = oldest_entry.map_or(reader.tail, |stamp| stamp.min(reader.tail));
     let from = from.max(next.saturating_sub(geometry.records));
     let (mut end, first) = (next, from - from % unit);
@@ -372,7 +397,7 @@ pub async fn replay_with(
     .await?;
     if reader.lost_newest {
         // Nobody may take it for empty, and write over it.
-        let (first, length_bytes) = (next - unit, geometry.unit_bytes);
+        let (first, length_bytes) = (reader.seen - unit, geometry.unit_bytes);
         let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
         let what = format!(
             "the newest records of the log, {length_bytes} bytes at {offset}, could be read a moment ago and cannot be now: look after the device, and start again"
@@ -391,23 +416,47 @@ pub async fn replay_with(
 }
 
 impl<'a> Reader<'a> {
+    /// Of a ring whose newest record was found, though it should go on until `reached`: what lacks there is damage, and not
+    /// what a crash left of a last batch.
     fn new(
         ring: Ring<'a>,
         newest: Position,
+        reached: u64,
         slots: u32,
         journal: &'a [(u64, BlockRecord)],
     ) -> Self {
         let unit = ring.geometry.unit_records();
-        let next = (newest.lsn + 1).next_multiple_of(unit);
+        let seen = (newest.lsn + 1).next_multiple_of(unit);
+        let next = seen.max(reached);
         let tail = newest.tail.max(next.saturating_sub(ring.geometry.records));
         let unit_start = newest.lsn - newest.lsn % unit;
         let batch = unit_start.saturating_sub(u64::from(newest.units_back) * unit);
+        Self {
+            seen,
+            // Something was behind it, or nothing was.
+            newest: batch..if seen < next { batch } else { next },
+            ..Self::between(ring, tail..next, batch.max(reached), slots, journal)
+        }
+    }
+
+    /// Of a ring in which these records count, and those from `batch` on are the last batch's.
+    fn between(
+        ring: Ring<'a>,
+        counts: Range<u64>,
+        batch: u64,
+        slots: u32,
+        journal: &'a [(u64, BlockRecord)],
+    ) -> Self {
+        let Range {
+            start: tail,
+            end: next,
+        } = counts;
         Self {
             ring,
             slots,
             batch,
             tail,
-            seen: Slots::new(slots),
+            newer: Slots::new(slots),
             owed: Slots::new(slots),
             journaled: HashMap::new(),
             journal,
@@ -421,6 +470,8 @@ impl<'a> Reader<'a> {
                 ..Replayed::default()
             },
             held_of_unit: 0,
+            newest: next..next,
+            seen: 0,
             lost_newest: false,
             found: Vec::with_capacity(GROUP_BYTES / RECORD_BYTES),
         }

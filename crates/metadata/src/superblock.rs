@@ -122,6 +122,9 @@ pub struct Superblock {
     pub tree_epoch: u32,
     /// Where the checksums of cached data lie on the metadata device, zero if it has none.
     pub sums_offset: u64,
+    /// The log's records before this one were durable when this was written; zero if nothing is known. So what lacks of
+    /// them at the log's end is damage.
+    pub reached: u64,
     /// Where volumes may be dirty; none if that is not known.
     pub tracts: Option<Tracts>,
     /// The number that the next new volume gets.
@@ -325,6 +328,7 @@ impl Superblock {
                 true => RESERVED_BYTES + log_size + tree_bytes,
                 false => 0,
             },
+            reached: 0,
             tracts: Some(Tracts::new(TRACT_SHIFT)),
             next_volume: 1,
             volumes: Vec::new(),
@@ -335,6 +339,14 @@ impl Superblock {
     #[must_use]
     pub fn seed(&self) -> Seed {
         Seed::new(&self.uuid)
+    }
+
+    /// How far the log went for certain; `journal`: as far as the process journal knows, zero without one. Before the first
+    /// volume was attached there was a record that the cache is open.
+    #[must_use]
+    pub fn log_reached(&self, journal: u64) -> u64 {
+        let known_volumes = u64::from(self.next_volume > 1);
+        self.reached.max(journal).max(known_volumes)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -372,6 +384,7 @@ impl Superblock {
             put_u64(&mut out, 112, self.tree_offset);
         }
         put_u64(&mut out, 120, self.sums_offset);
+        put_u64(&mut out, 136, self.reached);
         Tracts::encode(self.tracts.as_ref(), &mut out);
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
@@ -431,6 +444,7 @@ impl Superblock {
             tree_offset: get_u64(bytes, 112),
             tree_epoch: get_u32(bytes, 108).max(1),
             sums_offset: get_u64(bytes, 120),
+            reached: get_u64(bytes, 136),
             // A block lies in one tract.
             tracts: Tracts::decode(bytes)
                 .filter(|tracts| block.ilog2() + classes.ilog2() <= u32::from(tracts.shift())),
@@ -534,6 +548,7 @@ impl Superblock {
             && self.slots <= 1 << 31
             && self.log.records >= u64::from(self.slots)
             && self.log.records < 1 << 40
+            && self.reached < 1 << 48
             && (self.log.records * RECORD_BYTES as u64).is_multiple_of(unit)
             && self.log.offset >= RESERVED_BYTES
             && [

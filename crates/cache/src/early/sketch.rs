@@ -14,7 +14,7 @@ use forebay_metadata::Seed;
 use forebay_metadata::journal::Recovered;
 use forebay_metadata::log::LogGeometry;
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
-use forebay_metadata::replay::{FoundBlock, Replayed, replay};
+use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
 use forebay_metadata::sums::BAD;
 use forebay_metadata::superblock::{DirtyTracking, Superblock, Tracts};
 use forebay_metadata::tree::{self, Tree};
@@ -26,7 +26,7 @@ use crate::integrity::CELL;
 use crate::options::Devices;
 use crate::plant::{Fault, planted};
 use crate::rebuild::{after_crash, known_volumes};
-use crate::recover::journal_trouble;
+use crate::recover::{journal_trouble, reached};
 use crate::tracking::places;
 
 /// Lists that the records are spread over, by hash, so that finding one does not take looking at all.
@@ -192,7 +192,10 @@ impl Sketch {
             superblock.log,
             superblock.seed(),
             superblock.slots,
-            entries,
+            Elsewhere {
+                journal: entries,
+                reached: reached(superblock, journal),
+            },
             |blocks| blocks.iter().for_each(|block| found.add(block)),
         )
         .await

@@ -337,3 +337,69 @@ fn a_start_that_dies_leaves_no_journal_to_be_missed() {
     }
     panic!("the start does not end");
 }
+
+/// The newest records, or all of them: behind a process that died the journal says how far the log went, behind a clean end
+/// the superblock.
+#[test]
+fn damage_of_the_end_of_the_log_is_told() {
+    for (clean, whole, known) in [
+        (false, false, true),
+        (true, false, true),
+        (false, true, true),
+        (true, true, true),
+        // Power was lost: nothing says how far it went, but volumes are known.
+        (false, true, false),
+    ] {
+        let world = world_with(6, 2 << 20, (20, 200), 1 << 20);
+        run(&world, async move |disks| {
+            make(&disks, 4096).await;
+            let journal = Buf::zeroed(1 << 16);
+            let open = async |boot: u8, journal: &Buf| {
+                let devices = Devices {
+                    data: Rc::new(disks[0].clone()),
+                    metadata: None,
+                };
+                let options = CacheOptions {
+                    journal: Some(journal.clone()),
+                    accept_journal_loss: true,
+                    cleaning: Cleaning::Nop,
+                    ..CacheOptions::new([boot; 16])
+                };
+                Cache::open(devices, options).await.expect("opens")
+            };
+            let (cache, report) = open(9, &journal).await;
+            assert!(report.never_used, "{report:?}");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            for at in 0..20 {
+                volume.write(at * 4096, pattern(1)).await.expect("writes");
+                volume.flush().await.expect("flushes");
+            }
+            let end = cache.engine.commit.log.borrow().batch();
+            if clean {
+                cache.close().await.expect("closes");
+            }
+            drop((volume, cache));
+            let from = if whole { 0 } else { end - 64 };
+            disks[0].rot(131_072 + from * 64, (end + 64 - from) * 64, 1000);
+            let (cache, report) = match known {
+                true => open(9, &journal).await,
+                false => open(8, &Buf::zeroed(1 << 16)).await,
+            };
+            let case = format!("clean {clean}, whole {whole}, known {known}: {report:?}");
+            assert!(report.damaged_records > 0 && !report.never_used, "{case}");
+            let volume_range = LostRange {
+                volume: "v".into(),
+                offset: 0,
+                len: 1 << 20,
+            };
+            assert_eq!(report.untold, [volume_range], "{case}");
+            // It goes on from there.
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.write(0, pattern(3)).await.expect("writes");
+            cache.close().await.expect("closes");
+            let (cache, _) = open(9, &Buf::zeroed(1 << 16)).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            assert_eq!(read_at(&volume, 0).await, pattern(3).to_vec(), "{case}");
+        });
+    }
+}

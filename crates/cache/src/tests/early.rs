@@ -287,6 +287,7 @@ fn what_must_look_at_the_map_is_not_served_early() {
         };
         assert!(is_early(&known, &plain));
         let unknown = Superblock {
+            reached: 0,
             tracts: None,
             ..known.clone()
         };

@@ -395,6 +395,14 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             "the cache's log is damaged: clean data that it may concern is not used, but dirty data whose record was lost is gone; check what the clients stored, and see `forebay check`"
         );
     }
+    for range in &recovery.untold {
+        tracing::error!(
+            volume = range.volume,
+            offset = range.offset,
+            len = range.len,
+            "there was, or may have been, dirty data within: what of it only the damaged records told is LOST, and reads as the backing device has it"
+        );
+    }
     if recovery.lost_tree_units > 0 {
         tracing::warn!(
             units = recovery.lost_tree_units,

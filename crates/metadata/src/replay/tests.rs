@@ -112,10 +112,17 @@ impl Ring {
     }
 
     fn replay(&self, journal: &[(u64, BlockRecord)]) -> Found {
+        self.replay_beside(Elsewhere {
+            journal,
+            reached: 0,
+        })
+    }
+
+    fn replay_beside(&self, elsewhere: Elsewhere<'_>) -> Found {
         let mut blocks = Vec::new();
         let tell = |found: &[FoundBlock]| blocks.extend_from_slice(found);
         let seed = Seed::new(&[1; 16]);
-        let future = replay(&self.device, GEOMETRY, seed, 16, journal, tell);
+        let future = replay(&self.device, GEOMETRY, seed, 16, elsewhere, tell);
         let replayed = match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result.expect("readable"),
             Poll::Pending => panic!("the device completes at once"),
@@ -179,7 +186,7 @@ fn records_that_cannot_be_read_any_more_are_an_error_and_not_a_gap() {
     for answers in 1..20 {
         let device = Vanishing(&ring.device, Cell::new(answers));
         let seed = Seed::new(&[1; 16]);
-        let future = replay(&device, GEOMETRY, seed, 16, &[], |_| {});
+        let future = replay(&device, GEOMETRY, seed, 16, Elsewhere::default(), |_| {});
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(replayed)) => {
                 assert_eq!(replayed.empty_units, [0; 0], "after {answers}");
@@ -226,6 +233,51 @@ fn a_torn_batch_is_no_damage_and_a_rotten_unit_is() {
     let found = ring.replay(&[]);
     assert_eq!(found.damaged_records, 2);
     assert_eq!(blocks(&found), [(1, 7), (11, 9)]);
+}
+
+/// What says from outside how far the log went makes damage of what looks like an earlier end.
+#[test]
+fn an_end_that_was_further_is_damage() {
+    let mut ring = Ring::new();
+    for slot in 1..4 {
+        ring.batch(&[Body::Block(block(slot, 7))], |_| true);
+    }
+    let entries = [(16, block(9, 90)), (24, block(10, 100))];
+    let beside = |reached| Elsewhere {
+        journal: &entries,
+        reached,
+    };
+    for reached in [0, 8, 23, 24] {
+        let found = ring.replay_beside(beside(reached));
+        assert_eq!((found.next, found.damaged_records), (24, 0), "{reached}");
+    }
+    let whole = ring.device.0.borrow().clone();
+    // One record, the newest two units, all three.
+    for (rot, kept) in [(16..17, 2), (8..24, 1), (0..24, 0)] {
+        ring.device.0.borrow_mut().copy_from_slice(&whole);
+        let bytes = rot.start * RECORD_BYTES..rot.end * RECORD_BYTES;
+        ring.device.0.borrow_mut()[bytes].fill(0xa5);
+        let unknown = ring.replay_beside(beside(0));
+        assert_eq!(unknown.damaged_records, 0, "nothing says so: {rot:?}");
+        let found = ring.replay_beside(beside(24));
+        assert_eq!(
+            (found.next, found.damaged_records),
+            (24, rot.len() as u64),
+            "{rot:?}"
+        );
+        let mut expected: Vec<_> = (1..=kept).map(|slot| (slot, 7)).collect();
+        expected.extend([(9, 90), (10, 100)]);
+        assert_eq!(blocks(&found), expected, "{rot:?}");
+        assert!(found.torn_units.is_empty(), "nothing is mended there");
+        // What goes on there is no more damaged than that.
+        let mut log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
+        log.push(&Body::Close);
+        std::mem::swap(&mut ring.log, &mut log);
+        ring.batch(&[], |_| true);
+        let again = ring.replay_beside(beside(24));
+        assert_eq!(again.next, 32, "{rot:?}");
+        assert!(again.damaged_records <= rot.len() as u64, "{rot:?}");
+    }
 }
 
 #[test]

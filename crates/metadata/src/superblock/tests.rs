@@ -195,7 +195,8 @@ fn what_a_version_without_tracts_writes_says_that_nothing_is_known() {
     assert_eq!(superblock.tracts, Some(Tracts::new(TRACT_SHIFT)));
     // It writes zeroes where it knows of nothing.
     let former = Superblock {
-        tracts: None,
+        reached: 0,
+            tracts: None,
         ..superblock
     };
     let bytes = former.encode();

@@ -13,7 +13,7 @@ use forebay_metadata::log::{Log, LogGeometry};
 use forebay_metadata::record::{
     BlockRecord, Body, KILL_SLOTS, MarkState, Position, RECORD_BYTES, encode,
 };
-use forebay_metadata::replay::{FoundBlock, Replayed, replay, rewrite_last_batch};
+use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay, rewrite_last_batch};
 use forebay_metadata::superblock::{PlanInput, Role, Superblock};
 
 use bytes::{Bytes, now};
@@ -232,7 +232,7 @@ impl Written {
         let mut found = Vec::new();
         let tell = |some: &[FoundBlock]| found.extend_from_slice(some);
         let (device, seed) = (&self.device, Seed::new(&UUID));
-        let replayed = now(replay(device, self.geometry, seed, SLOTS, &[], tell));
+        let replayed = now(replay(device, self.geometry, seed, SLOTS, Elsewhere::default(), tell));
         (replayed.expect("damage is no error"), found)
     }
 

@@ -152,8 +152,46 @@ fn what_the_tail_gave_up_shadows_entries_of_the_journal_still() {
     let journal = [(8, block(1, 70)), (12, block(2, 80))];
     let seed = Seed::new(&[1; 16]);
     let tell = |blocks: &[FoundBlock]| found.extend_from_slice(blocks);
-    let replayed = now(replay(&ring.device, LONG, seed, 16, &journal, tell));
+    let elsewhere = Elsewhere {
+        journal: &journal,
+        reached: 0,
+    };
+    let replayed = now(replay(&ring.device, LONG, seed, 16, elsewhere, tell));
     assert!(replayed.tail > 16);
     let slots: Vec<u32> = found.iter().map(|found| found.block.slot).collect();
     assert_eq!(slots, [2]);
+}
+
+/// Behind damage that is longer than a batch nothing newer is looked for; what says how far the log went has it found.
+#[test]
+fn records_behind_damage_longer_than_a_batch_are_found() {
+    for newest_too in [false, true] {
+        let mut ring = long();
+        ring.batch(&[Body::Block(block(1, 7))], |_| true);
+        fill(&mut ring, std::iter::repeat_n(600, 9));
+        let rot = ring.log.next() - 3 * WINDOW / 2;
+        ring.batch(&[Body::Block(block(2, 8))], |_| true);
+        let end = ring.log.next();
+        let rotten = rot..match newest_too {
+            true => end,
+            false => end - 8,
+        };
+        let at = |lsn: u64| usize::try_from(lsn).expect("small") * RECORD_BYTES;
+        ring.device.0.borrow_mut()[at(rotten.start)..at(rotten.end)].fill(0xa5);
+        let seed = Seed::new(&[1; 16]);
+        let mut found = Vec::new();
+        let tell = |blocks: &[FoundBlock]| found.extend_from_slice(blocks);
+        let elsewhere = Elsewhere {
+            journal: &[],
+            reached: end,
+        };
+        let replayed = now(replay(&ring.device, LONG, seed, 16, elsewhere, tell));
+        assert_eq!(
+            (replayed.next, replayed.damaged_records),
+            (end, rotten.end - rotten.start),
+            "{newest_too}"
+        );
+        let slots: Vec<u32> = found.iter().map(|found| found.block.slot).collect();
+        assert_eq!(slots, [if newest_too { 1 } else { 2 }]);
+    }
 }
