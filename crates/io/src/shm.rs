@@ -171,13 +171,22 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize) -> Result<(Buf, bool)
     }
     // Looked at again under the lock.
     let existed = file.metadata()?.size() == file_bytes as u64;
-    if !existed {
-        file.set_len(0)?;
-        file.set_len(file_bytes as u64)?;
+    let sized = || {
+        if !existed {
+            file.set_len(0)?;
+            file.set_len(file_bytes as u64)?;
+        }
+        allocate(&file, size_bytes)
+    };
+    if let Err(error) = sized() {
+        if !existed {
+            // It holds nothing, and must not be taken for one that somebody used and that keeps its size.
+            let _ = std::fs::remove_file(path);
+        }
+        return Err(error).context(|| {
+            format!("allocating {size_bytes} bytes: free some memory or choose another file system")
+        });
     }
-    allocate(&file, size_bytes).context(|| {
-        format!("allocating {size_bytes} bytes: free some memory or choose another file system")
-    })?;
     Ok((map(file, size_bytes)?, existed))
 }
 
@@ -262,6 +271,19 @@ mod tests {
         drop(memory);
         let (memory, existed) = open_shared(&path, 4096).expect("smaller");
         assert!(!existed && memory.is_zero());
+    }
+
+    #[test]
+    fn memory_for_which_there_is_no_room_leaves_no_file() {
+        let scratch = Scratch::new();
+        let path = scratch.path("slots");
+        // More than any machine has.
+        let size_bytes = 1 << 46;
+        open_shared(&path, size_bytes).expect_err("no room");
+        assert!(!path.exists(), "a later start would keep its size");
+        drop(open_shared(&path, 8192).expect("there is room"));
+        open_shared(&path, size_bytes).expect_err("no room");
+        assert!(!path.exists(), "what it held went with its size");
     }
 
     #[test]

@@ -183,8 +183,8 @@ impl Memory {
     ///
     /// # Errors
     /// `InvalidInput` if it has no room for two slots; `Busy` if an earlier process left acknowledged writes
-    /// of another device, or of one with other blocks; `Lost` if it is not what the process had; `Corrupt` if slots
-    /// cannot be what it left. The memory is as it was then.
+    /// of another device, or of one with other blocks; `Lost` if it is not what the process had; `Corrupt` if it was
+    /// cut, or slots cannot be what it left. The memory is as it was then.
     pub(crate) fn open(buf: Buf, expected: &Expected) -> Result<(Self, Left)> {
         let owner = expected.owner;
         let block_bytes = owner.block_bytes as usize;
@@ -205,13 +205,25 @@ impl Memory {
             block_bytes,
             buf,
         };
-        let same_slots = get(&memory.buf, AT_SLOTS) == slots as u64;
+        let had = get(&memory.buf, AT_SLOTS);
         let found = memory.owner();
-        let ours = same_slots
-            && found.is_some_and(|found| {
-                found.device.agrees_with(owner.device)
-                    && (found.boot_id, found.block_bytes) == (owner.boot_id, owner.block_bytes)
-            });
+        let same_device = found.is_some_and(|found| {
+            found.device.agrees_with(owner.device)
+                && (found.boot_id, found.block_bytes) == (owner.boot_id, owner.block_bytes)
+        });
+        let ours = same_device && had == slots as u64;
+        if same_device && let Some(cut) = memory.cut(had) {
+            if !expected.accept_damage {
+                let what = format!("{cut}; nothing was sent on");
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            memory.begin(owner);
+            let left = Left {
+                damaged: vec![cut],
+                ..Left::default()
+            };
+            return Ok((memory, left));
+        }
         if !ours && found.is_some_and(|found| found.boot_id == owner.boot_id) {
             memory.refuse_if_live()?;
         }
@@ -234,6 +246,28 @@ impl Memory {
             false => memory.retire_others(&left.slots),
         }
         Ok((memory, left))
+    }
+
+    /// That it is shorter than what it was made with, for so many slots, and what may have gone with that, in words; none if
+    /// nothing has.
+    fn cut(&self, had: u64) -> Option<String> {
+        if had <= self.slots as u64 {
+            return None;
+        }
+        let headers = usize::try_from(had).ok()?.checked_mul(HEADER_BYTES)?;
+        let blocks = match headers <= self.buf.len() - PAGE_BYTES {
+            true => match self.live() {
+                0 => return None,
+                live => live.to_string(),
+            },
+            false => "nobody knows how many".to_owned(),
+        };
+        Some(format!(
+            "it was cut: of memory for {had} slots of {} bytes, {} bytes are there, and acknowledged blocks ({blocks}) \
+             were in those slots",
+            self.block_bytes,
+            self.buf.len()
+        ))
     }
 
     /// Whose it is; none if it is not of this kind, or was not begun wholly.

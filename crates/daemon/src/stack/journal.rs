@@ -128,8 +128,13 @@ pub(super) fn open(
         }
         len = there;
     }
-    let (memory, _) = open_shared(&path, len).context(
-        || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs",
+    let mapped = open_shared(&path, len);
+    if created && mapped.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+        // It would keep its size.
+        let _ = std::fs::remove_file(&path);
+    }
+    let (memory, _) = mapped.context(
+        || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
     )?;
     if let Some(other) = other
         && journal::Journal::recover(&memory, &other, &boot_id()?)

@@ -5,6 +5,7 @@
 //! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
 //! that is known.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -130,7 +131,7 @@ pub(super) fn open(
         tracing::error!(
             device = settings.name,
             block_bytes,
-            "LOST, as --accept-journal-loss says: what a damaged slot held: {damaged}"
+            "LOST, as --accept-journal-loss says: what damaged slots held: {damaged}"
         );
     }
     if found.flush_had_failed {
@@ -192,6 +193,8 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<Buf> {
     if let Ok(found) = std::fs::metadata(file)
         && found.len() >= SMALLEST_BYTES
         && found.len() != len as u64
+        // A start that found no room, or was ended while it looked for some, left no memory in it.
+        && found.blocks() > 0
     {
         tracing::warn!(
             "the slots of transit cache {name:?} in {} have {} bytes and keep that size; a clean \

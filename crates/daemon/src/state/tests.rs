@@ -233,6 +233,21 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
 }
 
 #[test]
+fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
+    let older = meeting(Some(record(4, HERE)), Some(5));
+    let why = refused(&older);
+    assert!(why.contains("older than this cache"), "{why}");
+    assert!(!why.contains("format"), "it has dirty data: {why}");
+    let adopted = Meeting {
+        adopt: true,
+        ..older
+    };
+    assert_eq!(good(&adopted).after.epoch, 6);
+    // The other way round, the cache is the older one.
+    assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("does not know"));
+}
+
+#[test]
 fn a_lost_state_directory_is_not_guessed_over() {
     assert!(refused(&meeting(None, Some(3))).contains("state directory"));
     let adopted = Meeting {

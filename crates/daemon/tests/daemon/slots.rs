@@ -198,7 +198,7 @@ fn slots_that_no_daemon_leaves_are_refused_before_anything_is_sent_on() {
     std::fs::write(&slots, &rotten).expect("written");
     let daemon = place.serve(&["--accept-journal-loss"]);
     assert!(
-        place.log().contains("what a damaged slot held"),
+        place.log().contains("what damaged slots held"),
         "{}",
         place.log()
     );

@@ -103,6 +103,36 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
 }
 
 #[test]
+fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
+    // With the headers there, and with some of them gone.
+    for (slots, kept) in [(64, 4096 + 16 * 64 + 4096), (1024, 4096 + 8 * 1024)] {
+        let bytes = Buf::zeroed(memory_bytes(slots, 512));
+        let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
+        let cut = || Buf::copied(&bytes.slice(0..kept).to_vec());
+        if slots == 64 {
+            open(cut(), OWNER, false).expect("there was nothing in it");
+        }
+        memory.publish(1, 41, 6);
+        let short = cut();
+        for in_use in [false, true] {
+            let error = open(short.clone(), OWNER, in_use).expect_err("cut");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+            assert!(error.report().contains("was cut"), "{error:?}");
+        }
+        assert_eq!(short.to_vec(), cut().to_vec(), "it is as it was");
+        let accepted = Expected {
+            owner: OWNER,
+            blocks: 100,
+            in_use: false,
+            accept_damage: true,
+        };
+        let (_, left) = Memory::open(short.clone(), &accepted).expect("given up");
+        assert_eq!((left.slots.len(), left.damaged.len()), (0, 1));
+        open(short, OWNER, false).expect("begun anew");
+    }
+}
+
+#[test]
 fn a_slot_costs_at_most_64_bytes_besides_its_data() {
     for policy in Policy::ALL {
         block_on_simulated(1, async move {
