@@ -217,6 +217,17 @@ pub async fn inspect(
     Ok(inspection)
 }
 
+/// That the device of a cache's data is shorter than the cache, in words, if it is.
+pub(crate) fn shrunk(superblock: &Superblock, data: &dyn BlockDevice) -> Option<String> {
+    let (info, end) = (data.info(), superblock.data_end());
+    (end > info.size_bytes).then(|| {
+        format!(
+            "{} has {} bytes, the cache on it needs {end}: the device has shrunk",
+            info.name, info.size_bytes
+        )
+    })
+}
+
 /// `overwritten`: whether a block counts as dirty whatever its record says, as something else than a mark says.
 fn describe(
     superblock: &Superblock,
@@ -448,12 +459,11 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
         }
     }
     check_block(devices.data.as_ref())?;
-    let end = superblock.data_offset
-        + u64::from(superblock.slots) * u64::from(superblock.block_size_bytes);
-    if end > devices.data.info().size_bytes {
+    if let Some(shrunk) = shrunk(superblock, devices.data.as_ref()) {
         return wrong(format!(
-            "{data_name} has {} bytes, the cache on it needs {end}: the device has shrunk; make it as large as it was, or put the former one back",
-            devices.data.info().size_bytes
+            "{shrunk}. Put the former device back; or make it as large as it was, knowing that this does not bring back what lay \
+             beyond its end: where the cache has no checksums, dirty data there reads as whatever the device gives (a file: zeroes), \
+             and is written back"
         ));
     }
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);

@@ -16,6 +16,7 @@ use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
 use crate::engine::{Attached, Engine};
+use crate::format::shrunk;
 use crate::geometry::Block;
 use crate::map::CLEANING;
 use crate::open::Cache;
@@ -296,6 +297,15 @@ impl Engine {
         if flushed.is_err() || !is_quiet {
             self.end_uncleanly().await?;
             return flushed;
+        }
+        // The clean mark says that what is cached is there.
+        let cut = shrunk(&self.superblock.borrow(), self.data.as_ref());
+        if let Some(shrunk) = cut {
+            self.end_uncleanly().await?;
+            let what = format!(
+                "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
+            );
+            return Err(Error::new(ErrorKind::Lost, what));
         }
         self.clear_all_marks().await?;
         self.commit_all().await?;

@@ -370,8 +370,9 @@ pub async fn replay_with(
         None if reached > 0 => {
             let mut reader = Reader::between(ring, reached..reached, reached, slots, journal);
             reader.replayed.damaged_records = reached.min(geometry.records);
-            reader.replayed.unreadable_units =
-                everything.as_ref().map_or(0, |search| search.unreadable_units);
+            reader.replayed.unreadable_units = everything
+                .as_ref()
+                .map_or(0, |search| search.unreadable_units);
             reader
         }
         None => {

@@ -341,6 +341,12 @@ impl Superblock {
         Seed::new(&self.uuid)
     }
 
+    /// Where the cached data ends on the data device, bytes.
+    #[must_use]
+    pub fn data_end(&self) -> u64 {
+        self.data_offset + u64::from(self.slots) * u64::from(self.block_size_bytes)
+    }
+
     /// How far the log went for certain; `journal`: as far as the process journal knows, zero without one. Before the first
     /// volume was attached there was a record that the cache is open.
     #[must_use]

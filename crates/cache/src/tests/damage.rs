@@ -1,7 +1,9 @@
 //! What damaged media and failed flushes may cost: no more than they must.
 
+use std::cell::Cell;
 use std::time::Duration;
 
+use forebay_block::{Completion, DeviceInfo, Request};
 use forebay_io::sim::{FaultPlan, OpClass, Stop};
 
 use super::*;
@@ -400,6 +402,59 @@ fn damage_of_the_end_of_the_log_is_told() {
             let (cache, _) = open(9, &Buf::zeroed(1 << 16)).await;
             let volume = attach(&cache, &disks, Mode::WriteBack).await;
             assert_eq!(read_at(&volume, 0).await, pattern(3).to_vec(), "{case}");
+        });
+    }
+}
+
+/// A disk of which a part is cut off in use.
+struct Cut(SimDisk, Cell<u64>);
+
+impl BlockDevice for Cut {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            size_bytes: self.1.get(),
+            ..self.0.info()
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        self.0.submit(request, done);
+    }
+}
+
+#[test]
+fn a_cache_device_that_shrank_in_use_gets_no_clean_mark() {
+    for cut in [false, true] {
+        let world = world_with(6, 2 << 20, (20, 200), 1 << 20);
+        run(&world, async move |disks| {
+            make(&disks, 4096).await;
+            let device = Rc::new(Cut(disks[0].clone(), Cell::new(2 << 20)));
+            let open = async || {
+                let devices = Devices {
+                    data: device.clone(),
+                    metadata: None,
+                };
+                Cache::open(devices, CacheOptions::new([9; 16])).await
+            };
+            let (cache, _) = open().await.expect("opens");
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.write(0, pattern(1)).await.expect("writes");
+            if cut {
+                device.1.set(1 << 20);
+            }
+            let closed = cache.close().await;
+            assert_eq!(
+                closed.err().map(|error| error.kind()),
+                cut.then_some(ErrorKind::Lost)
+            );
+            drop((volume, cache));
+            if cut {
+                let error = open().await.expect_err("it is shorter than the cache");
+                assert!(error.report().contains("does not bring back"), "{error:?}");
+                device.1.set(2 << 20);
+            }
+            let (_, report) = open().await.expect("opens");
+            assert_eq!(report.clean_shutdown, !cut, "{report:?}");
         });
     }
 }

@@ -129,7 +129,11 @@ pub(super) fn open(
         len = there;
     }
     let mapped = open_shared(&path, len);
-    if created && mapped.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+    if created
+        && mapped
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+    {
         // It would keep its size.
         let _ = std::fs::remove_file(&path);
     }

@@ -196,7 +196,7 @@ fn what_a_version_without_tracts_writes_says_that_nothing_is_known() {
     // It writes zeroes where it knows of nothing.
     let former = Superblock {
         reached: 0,
-            tracts: None,
+        tracts: None,
         ..superblock
     };
     let bytes = former.encode();

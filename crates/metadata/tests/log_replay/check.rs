@@ -232,7 +232,14 @@ impl Written {
         let mut found = Vec::new();
         let tell = |some: &[FoundBlock]| found.extend_from_slice(some);
         let (device, seed) = (&self.device, Seed::new(&UUID));
-        let replayed = now(replay(device, self.geometry, seed, SLOTS, Elsewhere::default(), tell));
+        let replayed = now(replay(
+            device,
+            self.geometry,
+            seed,
+            SLOTS,
+            Elsewhere::default(),
+            tell,
+        ));
         (replayed.expect("damage is no error"), found)
     }
 

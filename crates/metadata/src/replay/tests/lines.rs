@@ -43,7 +43,15 @@ fn store(device: &Bytes, log: &mut Log, bodies: &[Body], pieces: u8) {
 fn reopened(device: &Bytes) -> (Log, Vec<BlockRecord>) {
     let mut blocks = Vec::new();
     let tell = |found: &[FoundBlock]| blocks.extend(found.iter().map(|found| found.block));
-    let replayed = now(replay(device, LINES, seed(), 16, Elsewhere::default(), tell)).expect("readable");
+    let replayed = now(replay(
+        device,
+        LINES,
+        seed(),
+        16,
+        Elsewhere::default(),
+        tell,
+    ))
+    .expect("readable");
     now(rewrite_last_batch(device, LINES, seed(), &replayed)).expect("it takes writes");
     (
         Log::new(LINES, seed(), replayed.tail, replayed.next),
