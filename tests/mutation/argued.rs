@@ -1,6 +1,9 @@
 //! Orderings that no promise to a client hangs on, so that the sweep cannot find them missing, and why.
 //! docs/durability.md tells the same.
 
+/// Of [`ARGUED`], what so few lives reach that those from which the sites are collected may not have.
+pub(crate) const SELDOM: [&str; 1] = ["metadata/tree/sector.rs choose Step"];
+
 /// Part of a site's name, and why nothing is lost without it.
 pub(crate) const ARGUED: [(&str, &str); 12] = [
     (
