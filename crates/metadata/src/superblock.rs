@@ -8,6 +8,7 @@
 mod checksums;
 mod lines;
 mod mend;
+mod sound;
 mod tracking;
 mod tracts;
 
@@ -173,9 +174,6 @@ fn log_bytes(slots: u64, unit_bytes: u32) -> u64 {
         .next_multiple_of(unit.max(u64::from(SECTOR_BYTES)))
         .max(unit * UNITS_MIN)
 }
-
-/// No offset on a device is as large: so what lies behind it can be added.
-const FARTHEST: u64 = 1 << 60;
 
 impl Superblock {
     /// Lays out a new cache.
@@ -541,48 +539,6 @@ impl Superblock {
             sound += u32::from(read.is_ok() && Self::decode(&buf.to_vec()).is_some());
         }
         sound
-    }
-
-    /// Numbers that the rest of the code divides by, adds up and allocates from.
-    fn sound(&self, name: &str) -> Result<()> {
-        let block = u64::from(self.block_size_bytes);
-        let unit = u64::from(self.log.unit_bytes.max(1));
-        let sound = block.is_power_of_two()
-            && (4096..=1 << 20).contains(&block)
-            && self.unit_is_sound()
-            && self.slots > 0
-            && self.slots <= 1 << 31
-            && self.log.records >= u64::from(self.slots)
-            && self.log.records < 1 << 40
-            && self.reached < 1 << 48
-            && (self.log.records * RECORD_BYTES as u64).is_multiple_of(unit)
-            && self.log.offset >= RESERVED_BYTES
-            && [
-                self.log.offset,
-                self.data_offset,
-                self.tree_offset,
-                self.sums_offset,
-            ]
-            .iter()
-            .all(|offset| *offset < FARTHEST)
-            && self.data_offset.is_multiple_of(512)
-            && self.region_shift <= 16
-            && (self.incompat & INCOMPAT_TRACKING == 0)
-                == (self.dirty_tracking == DirtyTracking::Exact)
-            && self.tree().is_none_or(|tree| {
-                tree.offset >= self.log.offset + self.log.records * RECORD_BYTES as u64
-                    && tree.offset.is_multiple_of(u64::from(tree.unit_bytes))
-            })
-            && self.sums_are_sound();
-        if sound {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "{name}: the superblock verifies but its geometry makes no sense, so that another build may have written it"
-            ),
-        ))
     }
 
     /// Writes this superblock over the older copy on `device`, as `role`, and makes it durable; on byte-addressable media,
