@@ -129,13 +129,9 @@ pub(super) fn open(
         len = there;
     }
     let mapped = open_shared(&path, len);
-    if created
-        && mapped
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::NoSpace)
-    {
+    if created && mapped.is_err() {
         // It would keep its size.
-        let _ = std::fs::remove_file(&path);
+        remove_unused(&path, uuid);
     }
     let (memory, _) = mapped.context(
         || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",

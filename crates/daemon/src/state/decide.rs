@@ -134,24 +134,22 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 return Ok(None);
             }
             if ours.is_some() && epoch > record.epoch {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    format!(
-                        "the state directory is older than this cache: it knows volume {name:?} up to epoch {}, and the cache \
-                         remembers epoch {epoch}, as if a backup of the state directory had been put back. Put the newest one \
-                         back; or, if nothing wrote to the backing device without this cache since, start with --adopt {name}: \
-                         what is dirty in the cache is kept",
-                        record.epoch
-                    ),
-                ));
+                format!(
+                    "the state directory is older than this cache: it knows volume {name:?} up to epoch {}, and the cache \
+                     remembers epoch {epoch}, as if a backup of the state directory had been put back. Put the newest one \
+                     back; or, if nothing wrote to the backing device without this cache since, start with --adopt {name}: \
+                     what is dirty in the cache is kept",
+                    record.epoch
+                )
+            } else {
+                format!(
+                    "this cache does not know what happened to volume {name:?} since it was attached \
+                     last: it remembers epoch {epoch}, the state directory epochs {} to {} on cache {}. \
+                     Detach the volume from the cache that served it last, and format this one anew; or \
+                     start with --adopt {name} if you know that this cache belongs to the backing device",
+                    record.attached, record.epoch, record.cache
+                )
             }
-            format!(
-                "this cache does not know what happened to volume {name:?} since it was attached \
-                 last: it remembers epoch {epoch}, the state directory epochs {} to {} on cache {}. \
-                 Detach the volume from the cache that served it last, and format this one anew; or \
-                 start with --adopt {name} if you know that this cache belongs to the backing device",
-                record.attached, record.epoch, record.cache
-            )
         }
     };
     Err(Error::new(ErrorKind::Busy, refused))
