@@ -37,6 +37,8 @@ pub(crate) struct Visit {
 impl Engine {
     pub(crate) fn new_measures(&self) -> Measured {
         let window = self.reclaim.batch().saturating_mul(8).max(WINDOW);
+        // To know the price, half a window is given up: in a small cache not the half of that.
+        let window = window.min((self.map.borrow().units() / 8).max(2 * BATCH as u32));
         let block_bytes = self.geometry.block_bytes(0);
         Measured::new(u64::from(window) * block_bytes, BATCH as u64 * block_bytes)
     }
@@ -50,7 +52,8 @@ impl Engine {
             return None;
         }
         let (mut missing, mut asked) = (0, 0);
-        let mut room = true;
+        // The class of blocks for which there is no room.
+        let mut short = None;
         {
             let map = self.map.borrow();
             for part in self.geometry.parts(range.start, range.end - range.start) {
@@ -59,8 +62,10 @@ impl Engine {
                 let rest = blocks.fold(units, |rest, (_, span)| rest & !span.mask());
                 asked += units.count_ones();
                 missing += rest.count_ones();
-                if let Some(span) = self.geometry.sizes().cut(rest).next() {
-                    room &= map.table().room(span.class) >= missing;
+                if let Some(span) = self.geometry.sizes().cut(rest).next()
+                    && map.table().room(span.class) < missing
+                {
+                    short = Some(span.class);
                 }
             }
         }
@@ -69,13 +74,15 @@ impl Engine {
         }
         let bytes =
             (u64::from(missing) * self.geometry.block_bytes(0)).min(range.end - range.start);
-        let way = match room {
-            true => Way::Cache,
-            false => {
+        let way = match short {
+            None => Way::Cache,
+            Some(class) => {
                 let way = volume.measured.borrow_mut().way(bytes);
                 let is_sent = way == Way::Around;
                 volume.counters.sent_round.add(u64::from(is_sent));
                 self.keep_dirty();
+                // What is clean makes room for the next ones, whichever way this one goes.
+                self.ask_for_room(class);
                 way
             }
         };
@@ -83,7 +90,7 @@ impl Engine {
             way,
             bytes,
             all: missing == asked,
-            had_room: room,
+            had_room: short.is_none(),
             began: volume.begin_io(),
         })
     }

@@ -110,6 +110,7 @@ impl Engine {
             }
         }
         self.cleaners.ended.wake_all();
+        self.reclaim.hint();
         error.map_or(Ok(()), Err)
     }
 

@@ -168,7 +168,6 @@ impl Engine {
             if cleaner.wanted.borrow().is_empty() {
                 self.wishes_are_done(&volume);
             }
-            self.reclaim.hint();
             let rest = self.rest_after(&volume, began, false);
             if failed {
                 rt::sleep(BACK_OFF).await;

@@ -145,20 +145,25 @@ impl Engine {
 
     /// The same, if there is a slot at once. The reclaimer hears of it either way.
     pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
-        self.reclaim.ahead.borrow_mut().ask(block.class);
         let slot = self.map.borrow_mut().allocate(volume, block);
         if let Some(slot) = slot {
             self.note_placed(slot);
         }
-        if !self.reclaim.busy.get() && self.is_low() {
-            self.reclaim.kick.wake_all();
-        }
+        self.ask_for_room(block.class);
         if (slot.is_none() || self.is_scarce(block.class))
             && let Some(round) = self.reclaim.waits_for.take()
         {
             self.request(round);
         }
         slot
+    }
+
+    /// The reclaimer hears that blocks of a class are placed.
+    pub(crate) fn ask_for_room(&self, class: u8) {
+        self.reclaim.ahead.borrow_mut().ask(class);
+        if !self.reclaim.busy.get() && self.is_low() {
+            self.reclaim.kick.wake_all();
+        }
     }
 
     /// Has room made, at the price of dirty blocks. False if that was tried in vain just now.

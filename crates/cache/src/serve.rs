@@ -2,22 +2,25 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span, Way};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 
 use crate::diverge;
 use crate::engine::{Attached, Engine, Job};
+use crate::fast::Tried;
 use crate::geometry::{Geometry, Piece, Stretch};
 use crate::lock::Guard;
 use crate::mode;
 use crate::options::Durability;
 
-/// Parts of one request that are under way at a time.
-const PARTS_IN_FLIGHT: usize = 32;
+/// Parts of one request that are under way at a time: with blocks of 4 KiB a whole one of 1 MiB, so that their records
+/// become durable together.
+const PARTS_IN_FLIGHT: usize = 256;
 
 /// A volume as a device: what `Cache::attach` returns.
 pub(crate) struct CachedVolume {
@@ -72,9 +75,18 @@ impl BlockDevice for CachedVolume {
         if self.volume.detaching.get() {
             return done.complete(Err(ErrorKind::ShuttingDown.into()));
         }
-        let Err((request, done)) = self.try_fast(request, done) else {
-            return;
-        };
+        match self.try_fast(&request, done) {
+            Tried::Over => {}
+            Tried::Waits(issued, done) => self.wait_for(issued, request, done),
+            Tried::Refused(done) => self.submit_long(request, done),
+        }
+    }
+}
+
+impl CachedVolume {
+    /// What the short way cannot serve. Not inlined: who takes that would make room for this one's future on its stack.
+    #[inline(never)]
+    fn submit_long(&self, request: Request, done: Completion) {
         let (engine, volume) = (Rc::clone(&self.engine), Rc::clone(&self.volume));
         volume.enter();
         rt::spawn(async move {
@@ -168,7 +180,8 @@ impl Engine {
                     let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
                     async move { engine.run(&volume, job, part, write).await }
                 });
-                let result = Self::all(parts).await;
+                // Boxed: the future of who has one part would have room for it.
+                let result = Box::pin(Self::all(parts)).await;
                 self.went(volume, visit, &result);
                 result
             }
@@ -188,39 +201,20 @@ impl Engine {
         }
     }
 
-    /// Runs the parts of a request, several at a time, each begun in its turn. The first error is the
+    /// Runs the parts of a request, up to [`PARTS_IN_FLIGHT`] at a time, each begun in its turn. The first error is the
     /// request's; all parts end before it is told.
     pub(crate) async fn all<F>(parts: impl Iterator<Item = F>) -> Result<()>
     where
         F: Future<Output = Result<()>>,
     {
-        let mut parts = parts.map(Box::pin).fuse();
-        let mut running = Vec::new();
+        let mut parts = parts.fuse();
+        // Of those that wait, only who was woken is asked again.
+        let mut running: FuturesUnordered<F> = parts.by_ref().take(PARTS_IN_FLIGHT).collect();
         let mut result = Ok(());
-        std::future::poll_fn(|cx| {
-            let mut poll = |part: &mut Pin<Box<F>>| match part.as_mut().poll(cx) {
-                Poll::Ready(ended) => {
-                    if result.is_ok() {
-                        result = ended;
-                    }
-                    false
-                }
-                Poll::Pending => true,
-            };
-            running.retain_mut(&mut poll);
-            while running.len() < PARTS_IN_FLIGHT
-                && let Some(mut part) = parts.next()
-            {
-                if poll(&mut part) {
-                    running.push(part);
-                }
-            }
-            match running.is_empty() {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
+        while let Some(ended) = running.next().await {
+            result = result.and(ended);
+            running.extend(parts.next());
+        }
         result
     }
 
