@@ -233,7 +233,7 @@ impl Survey<'_> {
     fn rot_log(&self, rng: &Rng) -> Damage {
         let unit = self.superblock.log.unit_records();
         let (tail, batch) = (self.replayed.tail, self.replayed.last_batch);
-        let end = batch.max(self.superblock.log_reached(0));
+        let end = batch.max(self.superblock.log_reached(None));
         let first = tail - tail % unit;
         if end <= tail {
             return Damage::default();

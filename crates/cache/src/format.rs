@@ -15,7 +15,7 @@ use forebay_policy::BlockSizes;
 
 use crate::geometry::Geometry;
 use crate::options::{Devices, FormatOptions};
-use crate::recover::{journal_trouble, reached};
+use crate::recover::journal_trouble;
 use crate::tracking::places;
 
 /// Bytes zeroed at a time while formatting.
@@ -178,7 +178,7 @@ pub async fn inspect(
         superblock.slots,
         Elsewhere {
             journal: entries,
-            reached: reached(&superblock, journal.as_ref()),
+            reached: superblock.log_reached(journal.as_ref()),
         },
         |found| blocks.extend_from_slice(found),
     )

@@ -294,18 +294,17 @@ impl Engine {
             let what = || format!("volume {}: a flush of its backing device", volume.name);
             flushed = flushed.and(ended.unwrap_or_else(|| Err(late(&what()))));
         }
-        if flushed.is_err() || !is_quiet {
-            self.end_uncleanly().await?;
-            return flushed;
-        }
         // The clean mark says that what is cached is there.
-        let cut = shrunk(&self.superblock.borrow(), self.data.as_ref());
-        if let Some(shrunk) = cut {
-            self.end_uncleanly().await?;
+        if let Some(shrunk) = shrunk(&self.superblock.borrow(), self.data.as_ref()) {
             let what = format!(
                 "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
             );
-            return Err(Error::new(ErrorKind::Lost, what));
+            flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
+        }
+        if flushed.is_err() || !is_quiet {
+            // Nothing is exact then, but what was acknowledged is to be durable all the same.
+            self.commit_all().await?;
+            return flushed;
         }
         self.clear_all_marks().await?;
         self.commit_all().await?;
@@ -314,10 +313,5 @@ impl Engine {
         self.commit().await?;
         // Says from outside how far the log went.
         self.change_superblock(|_| {}).await
-    }
-
-    /// Nothing is exact then, but what was acknowledged is to be durable all the same.
-    async fn end_uncleanly(&self) -> Result<()> {
-        self.commit_all().await
     }
 }

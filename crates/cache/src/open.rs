@@ -276,7 +276,11 @@ impl Engine {
     async fn go_into_service(&self, zombies: Vec<Zombie>) -> Result<()> {
         let uuid = self.superblock.borrow().uuid;
         let boot_id = &self.options.boot_id;
-        let begin = |buf: &Buf| Journal::create(buf.clone(), &uuid, boot_id).map(Some);
+        let begin = |buf: &Buf| -> Result<Option<Journal>> {
+            let journal = Journal::create(buf.clone(), &uuid, boot_id)?;
+            journal.reached(self.commit.log.borrow().batch());
+            Ok(Some(journal))
+        };
         // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
         // this process logs before it dies would look like a life whose journal is gone.
         let old = (self.options.journal.as_ref())

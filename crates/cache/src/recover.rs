@@ -158,7 +158,7 @@ pub(crate) async fn recover(
         superblock.slots,
         Elsewhere {
             journal: usable,
-            reached: reached(superblock, journal),
+            reached: superblock.log_reached(journal),
         },
         &progress,
         |found| rebuild.add(found),
@@ -208,11 +208,6 @@ pub(crate) async fn recover(
         ..RecoveryReport::default()
     };
     Ok(rebuild.settle(superblock, &replayed, tracking, report))
-}
-
-/// How far the log went, by what stands outside of it.
-pub(crate) fn reached(superblock: &Superblock, journal: Option<&Recovered>) -> u64 {
-    superblock.log_reached(journal.map_or(0, |journal| journal.reached))
 }
 
 /// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing

@@ -170,7 +170,14 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize) -> Result<(Buf, bool)
         });
     }
     // Looked at again under the lock.
-    let existed = file.metadata()?.size() == file_bytes as u64;
+    let found = file.metadata()?;
+    if found.nlink() == 0 {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            "whoever made it, and found no room, removed it while it was being opened: try again",
+        ));
+    }
+    let existed = found.size() == file_bytes as u64;
     let sized = || {
         if !existed {
             file.set_len(0)?;

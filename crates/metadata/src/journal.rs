@@ -22,7 +22,9 @@ const AT_BOOT: usize = 24;
 const AT_HEAD: usize = 64;
 const AT_TAIL: usize = 128;
 const AT_POISON: usize = 192;
+/// How far the log is durable: 48 bits, as long as a record's number, and above them a checksum of those.
 const AT_REACHED: usize = 256;
+const REACHED_BITS: u32 = 48;
 const ENTRIES: usize = 4096;
 
 /// *Poisoned*: the entries may be of acknowledged writes.
@@ -52,9 +54,9 @@ pub struct Recovered {
     pub poisoned: bool,
     /// Nothing of that was acknowledged: the entries say where a process was writing that acknowledges what is durable.
     pub in_flight: bool,
-    /// Entries that do not verify: what they said is lost.
+    /// Entries that do not verify, and one for what says how far the log was durable: what they said is lost.
     pub damaged: u64,
-    /// The log's records before this one were durable; zero if an earlier version kept the journal.
+    /// The log's records before this one were durable; zero if no batch was, or an earlier version kept the journal.
     pub reached: u64,
 }
 
@@ -63,6 +65,13 @@ fn atomic(buf: &Buf, at: usize) -> &AtomicU64 {
     // SAFETY: in bounds and aligned (buffers are page-aligned); the memory lives as long as `buf`,
     // and this process reaches these words only through atomics.
     unsafe { AtomicU64::from_ptr(buf.as_ptr().add(at).cast()) }
+}
+
+/// `next` with its checksum, which is never zero: one store of eight bytes.
+fn sealed(seed: Seed, next: u64) -> u64 {
+    let sum = seed.checksum(&next.to_le_bytes());
+    let sum = u64::from((sum ^ sum >> 16) & 0xffff).max(1);
+    sum << REACHED_BITS | next
 }
 
 fn entry_offset(capacity: u64, index: u64) -> usize {
@@ -128,8 +137,15 @@ impl Journal {
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
             damaged: 0,
-            reached: atomic(buf, AT_REACHED).load(Ordering::SeqCst),
+            reached: 0,
         };
+        let word = atomic(buf, AT_REACHED).load(Ordering::SeqCst);
+        let reached = word & ((1 << REACHED_BITS) - 1);
+        if word == sealed(seed, reached) {
+            recovered.reached = reached;
+        } else if word != 0 {
+            recovered.damaged += 1;
+        }
         for index in tail..head {
             let mut bytes = [0; RECORD_BYTES];
             buf.copy_to(entry_offset(capacity, index), &mut bytes);
@@ -184,7 +200,8 @@ impl Journal {
 
     /// The log's records before `next` are durable now.
     pub fn reached(&self, next: u64) {
-        atomic(&self.buf, AT_REACHED).store(next, Ordering::Release);
+        debug_assert!(next < 1 << REACHED_BITS);
+        atomic(&self.buf, AT_REACHED).store(sealed(self.seed, next), Ordering::Release);
     }
 
     /// A flush of what an earlier process of this boot left failed: whoever recovers its journal must
@@ -261,6 +278,16 @@ mod tests {
         let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
         assert_eq!(found.entries.len(), 1);
         assert_eq!((found.damaged, found.poisoned), (1, false));
+        for bit in 0..64 {
+            let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
+            journal.reached(77);
+            journal.append(77, record(1));
+            let word = atomic(&memory, AT_REACHED);
+            word.store(word.load(Ordering::SeqCst) ^ 1 << bit, Ordering::SeqCst);
+            let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+            assert_eq!((found.damaged, found.reached), (1, 0), "bit {bit}");
+            assert_eq!(found.entries.len(), 1);
+        }
         let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
         for in_flight in [true, false] {
             journal.poison(in_flight);

@@ -84,6 +84,9 @@ pub struct Replayed {
     pub torn_units: Vec<u64>,
     /// Of those, the ones of which no record was found.
     pub empty_units: Vec<u64>,
+    /// Records behind the next whose places are to be emptied before the log goes on: they are lost, and what stands there
+    /// might be read again, and be taken for newer than what the log goes on with.
+    pub lost: Range<u64>,
 }
 
 /// A bit a slot.
@@ -368,8 +371,7 @@ pub async fn replay_with(
     let mut reader = match newest {
         Some(newest) => Reader::new(ring, newest, reached, slots, journal),
         None if reached > 0 => {
-            let mut reader = Reader::between(ring, reached..reached, reached, slots, journal);
-            reader.replayed.damaged_records = reached.min(geometry.records);
+            let mut reader = Reader::nothing(ring, reached, slots, journal);
             reader.replayed.unreadable_units = everything
                 .as_ref()
                 .map_or(0, |search| search.unreadable_units);
@@ -418,7 +420,7 @@ pub async fn replay_with(
 
 impl<'a> Reader<'a> {
     /// Of a ring whose newest record was found, though it should go on until `reached`: what lacks there is damage, and not
-    /// what a crash left of a last batch.
+    /// what a crash left of a last batch. The log goes on behind it, or, where that would leave it no room, behind the newest.
     fn new(
         ring: Ring<'a>,
         newest: Position,
@@ -426,18 +428,43 @@ impl<'a> Reader<'a> {
         slots: u32,
         journal: &'a [(u64, BlockRecord)],
     ) -> Self {
+        let LogGeometry { records, .. } = ring.geometry;
         let unit = ring.geometry.unit_records();
         let seen = (newest.lsn + 1).next_multiple_of(unit);
-        let next = seen.max(reached);
-        let tail = newest.tail.max(next.saturating_sub(ring.geometry.records));
+        let tail = newest.tail.max(reached.saturating_sub(records));
+        if tail > newest.lsn {
+            // All that is there was written over, or should have been.
+            return Self::nothing(ring, reached, slots, journal);
+        }
         let unit_start = newest.lsn - newest.lsn % unit;
         let batch = unit_start.saturating_sub(u64::from(newest.units_back) * unit);
-        Self {
+        let tail = tail.max(seen.saturating_sub(records));
+        let has_room = reached + unit.max(records / 8) <= tail + records;
+        let next = if has_room { seen.max(reached) } else { seen };
+        let mut reader = Self {
             seen,
             // Something was behind it, or nothing was.
-            newest: batch..if seen < next { batch } else { next },
+            newest: batch..if seen < reached { batch } else { next },
             ..Self::between(ring, tail..next, batch.max(reached), slots, journal)
+        };
+        if next < reached {
+            reader.replayed.lost = next..reached;
+            reader.replayed.damaged_records = reached - next;
         }
+        reader
+    }
+
+    /// Of a ring in which nothing is left of what was durable up to `reached`.
+    fn nothing(
+        ring: Ring<'a>,
+        reached: u64,
+        slots: u32,
+        journal: &'a [(u64, BlockRecord)],
+    ) -> Self {
+        let records = ring.geometry.records;
+        let mut reader = Self::between(ring, reached..reached, reached, slots, journal);
+        reader.replayed.damaged_records = reached.min(records);
+        reader
     }
 
     /// Of a ring in which these records count, and those from `batch` on are the last batch's.

@@ -18,6 +18,7 @@ use crate::order;
 
 use crate::Seed;
 use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::journal::Recovered;
 use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
 
@@ -345,11 +346,12 @@ impl Superblock {
         self.data_offset + u64::from(self.slots) * u64::from(self.block_size_bytes)
     }
 
-    /// How far the log went for certain; `journal`: as far as the process journal knows, zero without one. Before the first
-    /// volume was attached there was a record that the cache is open.
+    /// How far the log went for certain, by what stands outside of it: here, and in the process journal if there is one.
+    /// Before the first volume was attached there was a record that the cache is open.
     #[must_use]
-    pub fn log_reached(&self, journal: u64) -> u64 {
+    pub fn log_reached(&self, journal: Option<&Recovered>) -> u64 {
         let known_volumes = u64::from(self.next_volume > 1);
+        let journal = journal.map_or(0, |journal| journal.reached);
         self.reached.max(journal).max(known_volumes)
     }
 

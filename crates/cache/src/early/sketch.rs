@@ -26,7 +26,7 @@ use crate::integrity::CELL;
 use crate::options::Devices;
 use crate::plant::{Fault, planted};
 use crate::rebuild::{after_crash, known_volumes};
-use crate::recover::{journal_trouble, reached};
+use crate::recover::journal_trouble;
 use crate::tracking::places;
 
 /// Lists that the records are spread over, by hash, so that finding one does not take looking at all.
@@ -194,7 +194,7 @@ impl Sketch {
             superblock.slots,
             Elsewhere {
                 journal: entries,
-                reached: reached(superblock, journal),
+                reached: superblock.log_reached(journal),
             },
             |blocks| blocks.iter().for_each(|block| found.add(block)),
         )

@@ -20,12 +20,16 @@ fn world_with(seed: u64, cache_bytes: u64, backing_latency: (u64, u64), backing:
 }
 
 async fn open_lazy(disks: &[SimDisk]) -> (Cache, RecoveryReport) {
+    open_with(disks, Buf::zeroed(1 << 16)).await
+}
+
+async fn open_with(disks: &[SimDisk], journal: Buf) -> (Cache, RecoveryReport) {
     let devices = Devices {
         data: Rc::new(disks[0].clone()),
         metadata: None,
     };
     let options = CacheOptions {
-        journal: Some(Buf::zeroed(1 << 16)),
+        journal: Some(journal),
         cleaning: Cleaning::Nop,
         dirty_limit_percent: 95,
         accept_journal_loss: true,
@@ -404,6 +408,61 @@ fn damage_of_the_end_of_the_log_is_told() {
             assert_eq!(read_at(&volume, 0).await, pattern(3).to_vec(), "{case}");
         });
     }
+}
+
+/// So much of the ring's newest is lost that no room would be left behind it: the cache opens with what is there, says so, and
+/// goes on.
+#[test]
+fn a_cache_opens_though_most_of_its_log_is_lost() {
+    let world = world_with(7, 2 << 20, (20, 200), 4 << 20);
+    run(&world, async |disks| {
+        make(&disks, 4096).await;
+        let journal = Buf::zeroed(1 << 16);
+        let (cache, _) = open_with(&disks, journal.clone()).await;
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let records = cache.engine.commit.log.borrow().capacity();
+        let mut written = 0_u64;
+        while cache.engine.commit.log.borrow().batch() < 3 * records {
+            let block = written * 7 % 1024;
+            volume
+                .write(block * 4096, pattern(1))
+                .await
+                .expect("writes");
+            written += 1;
+            if written.is_multiple_of(4) {
+                volume.flush().await.expect("flushes");
+            }
+        }
+        let end = cache.engine.commit.log.borrow().batch();
+        drop((volume, cache));
+        for unit in (end - records * 3 / 4..end).step_by(8) {
+            disks[0].rot(131_072 + unit % records * 64, 512, 1000);
+        }
+        for life in 0..2 {
+            let (cache, report) = open_with(&disks, journal.clone()).await;
+            if life == 0 {
+                assert!(report.damaged_records >= records / 2, "{report:?}");
+                assert!(!report.untold.is_empty(), "{report:?}");
+                assert!(
+                    cache.engine.commit.log.borrow().batch() < end,
+                    "it has room"
+                );
+            }
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            for block in 0..400 {
+                let data = pattern(block as u8);
+                volume.write(block * 4096, data).await.expect("writes");
+            }
+            volume.flush().await.expect("flushes");
+            for block in 0..400 {
+                assert_eq!(
+                    read_at(&volume, block * 4096).await,
+                    pattern(block as u8).to_vec()
+                );
+            }
+            cache.close().await.expect("closes");
+        }
+    });
 }
 
 /// A disk of which a part is cut off in use.

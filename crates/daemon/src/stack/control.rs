@@ -23,6 +23,8 @@ use crate::state::{CacheId, Record};
 const DRAIN: Duration = Duration::from_secs(10);
 /// What the last flushes may take, all of them together.
 pub(crate) const CLOSE: Duration = Duration::from_secs(120);
+/// What a transit cache may take at least.
+const CLOSE_ONE: Duration = Duration::from_secs(2);
 
 impl Stack {
     fn cache_of(&self, served: &Served) -> Result<&OpenCache> {
@@ -442,9 +444,15 @@ impl Stack {
         }
         result = result.and(self.drain_within(DRAIN.min(limit)).await);
         let volumes = self.volumes.borrow().clone();
-        for served in volumes.iter().filter(|served| !served.cached) {
+        // Begun together: one that hangs takes no other's time.
+        let flushing: Vec<_> = volumes
+            .iter()
+            .filter(|served| !served.cached)
+            .map(|served| (served, served.device.flush()))
+            .collect();
+        for (served, flushing) in flushing {
             let left = until.saturating_sub(rt::now());
-            let flushed = rt::at_most(left, served.device.flush()).await;
+            let flushed = rt::at_most(left, flushing).await;
             result = result.and(match flushed {
                 Some(flushed) => flushed.context(|| format!("volume {:?}", served.config.name)),
                 None => Err(self.unflushed(served, limit)),
@@ -506,7 +514,8 @@ impl Stack {
     async fn close_transits(&self, watched: Watched, until: Duration) -> Result<()> {
         let mut result = Ok(());
         for transit in watched.transits.into_iter().rev() {
-            let left = until.saturating_sub(rt::now());
+            // Others may have taken all the time there is; what has been flushed says so soon.
+            let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
             result = result.and(transit.close(&self.state, left, &watched.what).await);
         }
         result

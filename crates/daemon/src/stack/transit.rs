@@ -110,8 +110,8 @@ pub(super) fn open(
     let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
         (ErrorKind::Lost, Some(file)) => error.context(removed(file)),
         (ErrorKind::Corrupt, Some(file)) => error.context(format!(
-            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives the damaged slots up and \
-             sends the others on, and check what the clients stored last",
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
+             (all of it, if it was cut) and sends the rest on, and check what the clients stored last",
             file.display()
         )),
         (_, Some(file)) => error.context(file.display().to_string()),

@@ -8,6 +8,9 @@ use crate::log::LogGeometry;
 use crate::order;
 use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
 
+/// Bytes that are zeroed at a time, unless a unit is larger.
+const EMPTIED_BYTES: usize = 256 << 10;
+
 /// Writes the last batch again, with padding where a crash left it torn or empty. The caller flushes the device, and
 /// knows what else it may have lost if that fails. Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
 /// What is there is written again, as it is, because the flush that should have made it durable may have
@@ -16,6 +19,8 @@ use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
 ///
 /// The places filled lie below the tail that the batch declares, so nothing there counts; records of
 /// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
+///
+/// The places of records that are lost are zeroed.
 ///
 /// In a log of lines, what a torn record left behind the newest whole one is zeroed, too: pieces of a record that gets
 /// the same number might complete it.
@@ -66,6 +71,17 @@ pub async fn rewrite_last_batch(
             torn.into_iter()
                 .map(|offset| (offset, Buf::zeroed(RECORD_BYTES))),
         );
+    }
+    let zeroes = Buf::zeroed(EMPTIED_BYTES.max(geometry.unit_bytes as usize));
+    let mut lsn = replayed.lost.start;
+    while lsn < replayed.lost.end {
+        let place = lsn % geometry.records;
+        let end = (replayed.lost.end - lsn).min(geometry.records - place);
+        let count = end.min((zeroes.len() / RECORD_BYTES) as u64);
+        let bytes = usize::try_from(count).expect("small") * RECORD_BYTES;
+        let offset = geometry.offset + place * RECORD_BYTES as u64;
+        mended.push((offset, zeroes.slice(0..bytes)));
+        lsn += count;
     }
     order::write_all(device, mended).await
 }

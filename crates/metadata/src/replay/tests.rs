@@ -276,8 +276,49 @@ fn an_end_that_was_further_is_damage() {
         ring.batch(&[], |_| true);
         let again = ring.replay_beside(beside(24));
         assert_eq!(again.next, 32, "{rot:?}");
-        assert!(again.damaged_records <= rot.len() as u64, "{rot:?}");
+        let still = if kept == 0 { 0 } else { rot.len() as u64 };
+        assert_eq!(again.damaged_records, still, "{rot:?}");
     }
+}
+
+/// Where the log has no room behind what it lost, it goes on where that began, and nothing of it can come back.
+#[test]
+fn a_lost_end_that_left_no_room_is_written_over() {
+    let mut ring = Ring::new();
+    for slot in 1..5 {
+        ring.batch(&[Body::Block(block(slot, 7))], |_| true);
+    }
+    // What lies at 1,024 cannot be read today.
+    let healed = ring.device.0.borrow()[1024..].to_vec();
+    ring.device.0.borrow_mut()[1024..].fill(0xa5);
+    let beside = |reached| Elsewhere {
+        journal: &[],
+        reached,
+    };
+    let found = ring.replay_beside(beside(32));
+    assert_eq!((found.tail, found.next, found.damaged_records), (0, 16, 16));
+    assert_eq!(found.lost, 16..32);
+    assert_eq!(blocks(&found), [(1, 7), (2, 7)]);
+    for emptied in [false, true] {
+        // It can be read again when a start has gone on.
+        ring.device.0.borrow_mut()[1024..].copy_from_slice(&healed);
+        if emptied {
+            let future =
+                rewrite_last_batch(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found.replayed);
+            let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(done, Poll::Ready(Ok(()))));
+        }
+        ring.log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
+        ring.batch(&[Body::Block(block(4, 9))], |_| true);
+        let again = blocks(&ring.replay_beside(beside(24)));
+        let newest = if emptied { (4, 9) } else { (4, 7) };
+        assert_eq!(again.last(), Some(&newest));
+    }
+    // A whole ring further: nothing that is there was left.
+    let found = ring.replay_beside(beside(64));
+    let ends = (found.tail, found.next, found.damaged_records);
+    assert_eq!(ends, (64, 64, 32));
+    assert!(blocks(&found).is_empty() && found.lost.is_empty());
 }
 
 #[test]

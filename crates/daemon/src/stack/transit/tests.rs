@@ -243,3 +243,36 @@ fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
     assert_eq!(read_and_close(&config), 7);
     assert!(!file.exists());
 }
+
+/// Two devices of which one takes an hour: the other is flushed, and its slots go.
+#[test]
+fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
+    let (scratch, _) = scratch("beside", false, "lru");
+    std::fs::copy(scratch.0.join("medium"), scratch.0.join("medium2")).expect("copied");
+    let text = "server.state = \"state\"\n\
+         device = [\
+         { name = \"under\", kind = \"file\", path = \"medium\", direct = false }, \
+         { name = \"stuck\", kind = \"emulate\", on = \"under\", write_latency = \"1h\" }, \
+         { name = \"hangs\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \"lru\" }, \
+         { name = \"sound\", kind = \"file\", path = \"medium2\", direct = false }, \
+         { name = \"quick\", kind = \"transit\", on = \"sound\", capacity = \"1M\", policy = \"lru\" }]\n\
+         volume = [{ name = \"a\", backing = \"hangs\" }, { name = \"b\", backing = \"quick\" }]\n";
+    let config = Config::parse(&scratch.0.join("f.toml"), text).expect("right");
+    let (report, left) = run(async move {
+        let stack = open_stack(&config).await.expect("opens");
+        for name in ["a", "b"] {
+            let volume = stack.volume(name).expect("there").open();
+            let data = Buf::zeroed(8192);
+            data.fill(7);
+            volume.write(4096, data).await.expect("written");
+        }
+        let closed = stack.close_within(Duration::from_millis(300)).await;
+        let left = std::fs::read(scratch.0.join("medium2")).expect("read")[4096];
+        (closed.expect_err("one hangs").report(), left)
+    });
+    assert!(
+        report.contains("volume \"a\"") && !report.contains("\"quick\""),
+        "{report}"
+    );
+    assert_eq!(left, 7);
+}
