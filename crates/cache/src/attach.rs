@@ -10,6 +10,7 @@ use forebay_block::{
 };
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
+use forebay_io::told::Told;
 use forebay_metadata::order::Site;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
 use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
@@ -24,7 +25,6 @@ use crate::options::VolumeOptions;
 use crate::queue::Entry;
 use crate::serve::CachedVolume;
 use crate::stats::VolumeCounters;
-use crate::tell::Told;
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))

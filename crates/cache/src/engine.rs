@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore, WaitList};
+use forebay_io::told::Told;
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::cleaning::Cleaning;
@@ -27,7 +28,6 @@ use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::options::{CacheOptions, Durability, Mode};
 use crate::region::Regions;
 use crate::stats::{Stats, VolumeCounters};
-use crate::tell::Told;
 use crate::tracking::Tracking;
 use crate::tracts::TractBits;
 

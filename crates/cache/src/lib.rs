@@ -45,7 +45,6 @@ mod repair;
 mod serve;
 mod stats;
 mod tail;
-mod tell;
 mod tracking;
 mod tracts;
 

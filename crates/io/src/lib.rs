@@ -25,6 +25,7 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 mod threads;
+pub mod told;
 pub mod tree;
 mod uring;
 

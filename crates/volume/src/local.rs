@@ -14,6 +14,7 @@ use forebay_block::{
 };
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
+use forebay_io::told::Told;
 
 use crate::deadline::{Deadlines, Seat};
 use crate::forward::{Answer, Ask};
@@ -60,6 +61,7 @@ struct Local {
     limited: Cell<bool>,
     line: RefCell<Line<Taken>>,
     deadlines: Deadlines,
+    told: Told,
 }
 
 /// A request that was taken and has not gone to the device.
@@ -111,6 +113,7 @@ impl Volume {
             info: RefCell::new(info),
             device_fua,
             draining: Cell::new(false),
+            told: Told::default(),
             idle: WaitList::new(),
             recorded: Cell::new(false),
             recorder: RefCell::new(None),
@@ -367,6 +370,7 @@ impl Local {
         };
         for seat in self.deadlines.count() {
             let error = seat.late(&self.shared.name, limit);
+            self.told.failure(&self.shared.name, &error);
             self.shared.counters.is_late();
             self.finish(seat.kind, seat.len, seat.came, Err(error), seat.answer);
         }

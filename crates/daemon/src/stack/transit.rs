@@ -83,8 +83,8 @@ pub(super) fn open(
     let slots = usize::try_from(settings.capacity_bytes / block_bytes).unwrap_or(usize::MAX);
     let len = memory_bytes(slots, info.logical_block_bytes);
     let boot_id = boot_id()?;
-    let (memory, file) = match settings.in_memory {
-        true => (Buf::zeroed(len), None),
+    let ((memory, existed), file) = match settings.in_memory {
+        true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
             (map(&file, len, settings.name)?, Some(file))
@@ -107,6 +107,13 @@ pub(super) fn open(
         None => Rc::clone(&under.device),
     };
     let opened = Transit::open(Rc::clone(&under.device), evictor, memory, options);
+    if opened.is_err()
+        && !existed
+        && let Some(file) = &file
+    {
+        // It holds nothing.
+        let _ = std::fs::remove_file(file);
+    }
     let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
         (ErrorKind::Lost, Some(file)) => error.context(removed(file)),
         (ErrorKind::Corrupt, Some(file)) => error.context(format!(
@@ -152,7 +159,8 @@ fn removed(file: &Path) -> String {
     format!(
         "{} was removed, or overwritten where it says whose it is, since a daemon was killed that may have had acknowledged \
          writes in it. They are lost, unless another daemon, with another state directory, sent them on and was stopped \
-         (then nothing is). Put it back, or start with --accept-journal-loss and, if there was no such daemon, check what \
+         (then nothing is). Where the medium was copied or replaced since, that is another one: what was not sent on lies in \
+         {DIRECTORY} under the number of the old one. Put it back (the medium, then), or start with --accept-journal-loss and, if there was no such daemon, check what \
          the clients stored last",
         file.display()
     )
@@ -189,7 +197,9 @@ pub(crate) fn refuse_if_removed(config: &Config, name: &str, info: &DeviceInfo) 
 
 /// Maps the file of the slots. One that exists keeps its size: what it holds may be all that there is of
 /// acknowledged writes.
-fn map(file: &Path, mut len: usize, name: &str) -> Result<Buf> {
+///
+/// Returns whether it existed, too.
+fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
     if let Ok(found) = std::fs::metadata(file)
         && found.len() >= SMALLEST_BYTES
         && found.len() != len as u64
@@ -205,12 +215,11 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<Buf> {
         len = usize::try_from(found.len()).unwrap_or(len);
     }
     let mapped = open_shared(file, len);
-    let (memory, _) = mapped.context(|| {
+    mapped.context(|| {
         format!(
             "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
         )
-    })?;
-    Ok(memory)
+    })
 }
 
 /// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
@@ -227,7 +236,17 @@ pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
         return Ok(());
     }
     let (memory, _) = open_shared(&file, len)?;
-    match blocks_left(&memory, &boot_id()?) {
+    let left = blocks_left(&memory, &boot_id()?, info.identity);
+    if left.others > 0 {
+        tracing::warn!(
+            "{} acknowledged blocks are in {}, of a device that had the number of {} before that was made: if it is gone \
+             for good, remove the file",
+            left.others,
+            file.display(),
+            info.name
+        );
+    }
+    match left.own {
         0 => Ok(()),
         blocks => Err(Error::new(
             ErrorKind::Busy,

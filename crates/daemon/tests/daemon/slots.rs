@@ -97,7 +97,8 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
     let file = said
         .split_whitespace()
         .find(|word| word.ends_with(".transit"));
-    std::fs::remove_file(file.expect("it is named")).expect("it is there");
+    let file = PathBuf::from(file.expect("it is named"));
+    std::fs::remove_file(&file).expect("it is there");
     configure(&place, devices, "fast");
     for command in ["check", "serve"] {
         let said = place.refused(&[command, text(&config)]);
@@ -108,6 +109,7 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
         ] {
             assert!(said.contains(part), "{command}: {said}");
         }
+        assert!(!file.exists(), "{command} left a file");
     }
     let daemon = place.serve(&["--accept-journal-loss"]);
     place.ok(&["check", text(&config)]);

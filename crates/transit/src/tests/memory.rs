@@ -79,8 +79,13 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
         block_bytes: 1024,
         ..OWNER
     };
-    assert_eq!(blocks_left(&bytes, &[1; 16]), 1);
-    assert_eq!(blocks_left(&bytes, &[2; 16]), 0);
+    let left = |boot: u8, birth| {
+        let device = Identity { medium: 7, birth };
+        let left = blocks_left(&bytes, &[boot; 16], device);
+        (left.own, left.others)
+    };
+    let found_left = [left(1, 3), left(1, 0), left(1, 4), left(2, 3)];
+    assert_eq!(found_left, [(1, 0), (1, 0), (0, 1), (0, 0)]);
     // The file was made anew, and got the old one's number.
     for owner in [other, larger, with(7, 4)] {
         let error = open(bytes.clone(), owner, false).expect_err("not theirs");
@@ -231,7 +236,10 @@ fn slots_that_no_process_leaves_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.report().contains(words), "{words}: {error:?}");
         assert!(bytes.to_vec() == before, "{words}: it was changed");
-        assert!(blocks_left(&bytes, &[1; 16]) > 2, "{words}");
+        assert!(
+            blocks_left(&bytes, &[1; 16], Identity::default()).own > 2,
+            "{words}"
+        );
         let expected = Expected {
             owner: OWNER,
             blocks: 100,
