@@ -302,8 +302,7 @@ impl Engine {
             flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
         }
         if flushed.is_err() || !is_quiet {
-            // Nothing is exact then, but what was acknowledged is to be durable all the same.
-            self.commit_all().await?;
+            self.end_uncleanly().await?;
             return flushed;
         }
         self.clear_all_marks().await?;
@@ -313,5 +312,10 @@ impl Engine {
         self.commit().await?;
         // Says from outside how far the log went.
         self.change_superblock(|_| {}).await
+    }
+
+    /// Nothing is exact then, but what was acknowledged is to be durable all the same.
+    async fn end_uncleanly(&self) -> Result<()> {
+        self.commit_all().await
     }
 }
