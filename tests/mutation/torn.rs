@@ -15,7 +15,8 @@ use forebay_io::sim::{DiskConfig, Keep, Outcome, SimDisk, Stop, World};
 const BLOCK: u32 = 4096;
 /// So many that their records fill some units.
 const BLOCKS: u32 = 30;
-const SEEDS: u64 = 6;
+/// So many that some of them get there.
+const SEEDS: u64 = 48;
 
 fn world(seed: u64) -> World {
     let mut world = World::new(seed);
@@ -100,7 +101,10 @@ fn damaged(seed: u64) -> u64 {
             if run(&world, async |disks| open(&disks, 2).await).is_some() {
                 break;
             }
-            for keep in [Keep::None, Keep::Torn(second), Keep::Disk(1)] {
+            for keep in [Keep::None, Keep::Disk(1)]
+                .into_iter()
+                .chain((0..4).map(|more| Keep::Torn(second + 8 * more)))
+            {
                 let world = world.fork();
                 world.set_stop(None);
                 world.crash_power(keep);
@@ -123,8 +127,8 @@ fn what_makes_a_torn_batch_whole_is_durable_before_the_next_batch() {
     assert!(!waits.is_empty(), "the wait is not where it was");
     for site in waits {
         take_out(Some(site));
-        let found: u64 = (0..SEEDS).map(damaged).sum();
+        let is_found = (0..SEEDS).any(|seed| damaged(seed) > 0);
         take_out(None);
-        assert!(found > 0, "nobody misses {site:?}");
+        assert!(is_found, "nobody misses {site:?}");
     }
 }
