@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use forebay_block::{BlockDeviceExt, Completion, Op, Request, Result};
+use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_policy::cleaning::Whose;
@@ -23,55 +23,25 @@ use crate::options::Mode;
 use crate::serve::CachedVolume;
 
 /// A request that was issued to the data device.
-pub(crate) struct Issued {
+struct Issued {
     region: BlockKey,
     granules: u64,
     slot: BlockId,
-    io: Ordered,
+    io: IoFuture,
     /// With checksums: the first cell, and the block.
     cells: Option<(usize, BlockKey)>,
 }
 
-/// What came of trying the short way.
-pub(crate) enum Tried {
-    Over,
-    /// The data device has not answered yet.
-    Waits(Issued, Completion),
-    /// It is not to be served so.
-    Refused(Completion),
-}
-
 impl CachedVolume {
-    /// Serves a request the short way, if that can be done.
-    #[inline]
-    pub(crate) fn try_fast(&self, request: &Request, done: Completion) -> Tried {
-        let Some(mut issued) = self.issue(request) else {
-            return Tried::Refused(done);
+    /// Serves a request the short way. Gives it back if that cannot be done.
+    pub(crate) fn try_fast(
+        &self,
+        request: Request,
+        done: Completion,
+    ) -> Result<(), (Request, Completion)> {
+        let Some(issued) = self.issue(&request) else {
+            return Err((request, done));
         };
-        let engine = &self.engine;
-        let write = request.op != Op::Read;
-        let mut context = Context::from_waker(Waker::noop());
-        let Poll::Ready(answer) = Pin::new(&mut issued.io).poll(&mut context) else {
-            return Tried::Waits(issued, done);
-        };
-        if write {
-            engine.slot_written(issued.slot);
-        }
-        let agrees = engine.short_ended(issued.cells, issued.slot, request, answer.is_ok());
-        if answer.is_err() || !agrees {
-            return Tried::Refused(done);
-        }
-        done.complete(match write && !engine.commit.is_alive() {
-            true => engine.check_alive(),
-            false => Ok(()),
-        });
-        Tried::Over
-    }
-
-    /// Waits for the data device, in a task. Not inlined, like the long way: what answers at once would have the task's future
-    /// on its stack.
-    #[inline(never)]
-    pub(crate) fn wait_for(&self, issued: Issued, request: Request, done: Completion) {
         let Issued {
             region,
             granules,
@@ -81,6 +51,22 @@ impl CachedVolume {
         } = issued;
         let engine = &self.engine;
         let write = request.op != Op::Read;
+        let mut io = Ordered::new(Site::here(), io);
+        let answer = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(answer) = answer {
+            if write {
+                engine.slot_written(slot);
+            }
+            let agrees = engine.short_ended(cells, slot, &request, answer.is_ok());
+            if answer.is_err() || !agrees {
+                return Err((request, done));
+            }
+            done.complete(match write && !engine.commit.is_alive() {
+                true => engine.check_alive(),
+                false => Ok(()),
+            });
+            return Ok(());
+        }
         let locked = !Site::here().lacks(Part::Lock);
         if locked {
             engine.locks.take(region, granules, write);
@@ -114,6 +100,7 @@ impl CachedVolume {
             volume.leave();
             done.complete(result);
         });
+        Ok(())
     }
 
     fn issue(&self, request: &Request) -> Option<Issued> {
@@ -185,7 +172,7 @@ impl CachedVolume {
             region,
             granules,
             slot,
-            io: Ordered::new(Site::here(), io),
+            io,
             cells,
         })
     }

@@ -12,7 +12,6 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::diverge;
 use crate::engine::{Attached, Engine, Job};
-use crate::fast::Tried;
 use crate::geometry::{Geometry, Piece, Stretch};
 use crate::lock::Guard;
 use crate::mode;
@@ -75,18 +74,9 @@ impl BlockDevice for CachedVolume {
         if self.volume.detaching.get() {
             return done.complete(Err(ErrorKind::ShuttingDown.into()));
         }
-        match self.try_fast(&request, done) {
-            Tried::Over => {}
-            Tried::Waits(issued, done) => self.wait_for(issued, request, done),
-            Tried::Refused(done) => self.submit_long(request, done),
-        }
-    }
-}
-
-impl CachedVolume {
-    /// What the short way cannot serve. Not inlined: who takes that would make room for this one's future on its stack.
-    #[inline(never)]
-    fn submit_long(&self, request: Request, done: Completion) {
+        let Err((request, done)) = self.try_fast(request, done) else {
+            return;
+        };
         let (engine, volume) = (Rc::clone(&self.engine), Rc::clone(&self.volume));
         volume.enter();
         rt::spawn(async move {
@@ -180,8 +170,7 @@ impl Engine {
                     let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
                     async move { engine.run(&volume, job, part, write).await }
                 });
-                // Boxed: the future of who has one part would have room for it.
-                let result = Box::pin(Self::all(parts)).await;
+                let result = Self::all(parts).await;
                 self.went(volume, visit, &result);
                 result
             }

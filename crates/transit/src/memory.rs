@@ -103,33 +103,11 @@ const fn data_at(slots: usize) -> usize {
     (PAGE_BYTES + slots * HEADER_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// Acknowledged blocks that a process of this boot left in a memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlocksLeft {
-    /// Of the device, or of one that may be it.
-    pub own: u64,
-    /// Of another, which had the same number once.
-    pub others: u64,
-}
-
-/// How many acknowledged blocks a process of this boot left in a memory; none if it is no such memory.
+/// How many acknowledged blocks a process of this boot left in a memory, and of which device; none if it is no such memory.
 #[must_use]
-pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16], device: Identity) -> BlocksLeft {
-    let Some(memory) = whose(buf, boot_id) else {
-        return BlocksLeft::default();
-    };
-    let (live, born) = (memory.live(), get(buf, AT_BIRTH));
-    // Whatever its number: who asks knows the memory by that.
-    match born == device.birth || born == 0 || device.birth == 0 {
-        true => BlocksLeft {
-            own: live,
-            others: 0,
-        },
-        false => BlocksLeft {
-            own: 0,
-            others: live,
-        },
-    }
+pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<(Identity, u64)> {
+    let memory = whose(buf, boot_id)?;
+    Some((memory.owner()?.device, memory.live()))
 }
 
 /// Whether a process of this boot used a memory, whatever the device.

@@ -236,19 +236,19 @@ pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
         return Ok(());
     }
     let (memory, _) = open_shared(&file, len)?;
-    let left = blocks_left(&memory, &boot_id()?, info.identity);
-    if left.others > 0 {
-        tracing::warn!(
-            "{} acknowledged blocks are in {}, of a device that had the number of {} before that was made: if it is gone \
-             for good, remove the file",
-            left.others,
-            file.display(),
-            info.name
-        );
-    }
-    match left.own {
-        0 => Ok(()),
-        blocks => Err(Error::new(
+    match blocks_left(&memory, &boot_id()?) {
+        None | Some((_, 0)) => Ok(()),
+        // Made anew, with the number that the other had.
+        Some((device, blocks)) if device.differs_from(info.identity) => {
+            tracing::warn!(
+                "{blocks} acknowledged blocks are in {}, of a device that had the number of {} before that was made: if it \
+                 is gone for good, remove the file",
+                file.display(),
+                info.name
+            );
+            Ok(())
+        }
+        Some((_, blocks)) => Err(Error::new(
             ErrorKind::Busy,
             format!(
                 "{blocks} acknowledged blocks of it are in {} still: start the daemon once with the \

@@ -3,13 +3,11 @@
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
 
 use super::Replayed;
+use super::ring::Ring;
 use crate::Seed;
 use crate::log::LogGeometry;
 use crate::order;
 use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
-
-/// Bytes that are zeroed at a time, unless a unit is larger.
-const EMPTIED_BYTES: usize = 256 << 10;
 
 /// Writes the last batch again, with padding where a crash left it torn or empty. The caller flushes the device, and
 /// knows what else it may have lost if that fails. Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
@@ -72,18 +70,20 @@ pub async fn rewrite_last_batch(
                 .map(|offset| (offset, Buf::zeroed(RECORD_BYTES))),
         );
     }
-    let zeroes = Buf::zeroed(EMPTIED_BYTES.max(geometry.unit_bytes as usize));
-    let mut lsn = replayed.lost.start;
-    while lsn < replayed.lost.end {
-        let place = lsn % geometry.records;
-        let end = (replayed.lost.end - lsn).min(geometry.records - place);
-        let count = end.min((zeroes.len() / RECORD_BYTES) as u64);
-        let bytes = usize::try_from(count).expect("small") * RECORD_BYTES;
-        let offset = geometry.offset + place * RECORD_BYTES as u64;
-        mended.push((offset, zeroes.slice(0..bytes)));
-        lsn += count;
-    }
-    order::write_all(device, mended).await
+    let ring = Ring {
+        device,
+        geometry,
+        seed,
+    };
+    let emptied = ring.backwards(replayed.lost.clone()).map(|places| {
+        let bytes = (places.end - places.start) * RECORD_BYTES as u64;
+        let offset = geometry.offset + places.start * RECORD_BYTES as u64;
+        (
+            offset,
+            Buf::zeroed(usize::try_from(bytes).expect("a chunk")),
+        )
+    });
+    order::write_all(device, mended.into_iter().chain(emptied)).await
 }
 
 /// Where, behind the newest record, lines hold no whole one: a batch that was lost may have reached them, and nothing there
