@@ -13,6 +13,8 @@ struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // Another test's medium may get the number of this one.
+        let _ = std::fs::remove_file(slots(self));
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -82,6 +84,10 @@ fn read_and_close(config: &Config) -> u8 {
 
 /// The file of the slots over the medium.
 fn slots(scratch: &Scratch) -> PathBuf {
+    place(&medium(scratch))
+}
+
+fn medium(scratch: &Scratch) -> DeviceInfo {
     let medium = scratch.0.join("medium");
     run(async move {
         let options = FileDeviceOptions {
@@ -89,7 +95,7 @@ fn slots(scratch: &Scratch) -> PathBuf {
             ..FileDeviceOptions::default()
         };
         let device = forebay_device::file::FileDevice::open(&medium, options).expect("there");
-        place(&device.info())
+        device.info()
     })
 }
 
@@ -244,11 +250,26 @@ fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
     assert!(!file.exists());
 }
 
+/// An inode's number is given again: the new file is not taken for the one whose blocks are left.
+#[test]
+fn slots_of_a_medium_that_is_gone_are_not_those_of_a_file_with_its_number() {
+    let (scratch, config) = scratch("anew", false, "lru");
+    write_and_die(&config, 5);
+    let mut info = medium(&scratch);
+    let error = refuse_if_left(&info).expect_err("blocks are left");
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert_ne!(info.identity.birth, 0, "this file system knows no births");
+    info.identity.birth += 1;
+    refuse_if_left(&info).expect("another one");
+    assert_eq!(read_and_close(&config), 5);
+}
+
 /// Two devices of which one takes an hour: the other is flushed, and its slots go.
 #[test]
 fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
     let (scratch, _) = scratch("beside", false, "lru");
-    std::fs::copy(scratch.0.join("medium"), scratch.0.join("medium2")).expect("copied");
+    let beside = scratch.0.join("medium2");
+    std::fs::copy(scratch.0.join("medium"), &beside).expect("copied");
     let text = "server.state = \"state\"\n\
          device = [\
          { name = \"under\", kind = \"file\", path = \"medium\", direct = false }, \
@@ -267,7 +288,7 @@ fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
             volume.write(4096, data).await.expect("written");
         }
         let closed = stack.close_within(Duration::from_millis(300)).await;
-        let left = std::fs::read(scratch.0.join("medium2")).expect("read")[4096];
+        let left = std::fs::read(beside).expect("read")[4096];
         (closed.expect_err("one hangs").report(), left)
     });
     assert!(
