@@ -39,7 +39,8 @@ mod tests {
         let begin = Instant::now();
         let mut at = 0;
         for _ in 0..LINES {
-            at = usize::try_from(words[at * WORDS].load(Ordering::Relaxed)).expect("a line's number");
+            at = usize::try_from(words[at * WORDS].load(Ordering::Relaxed))
+                .expect("a line's number");
         }
         assert_eq!(at, 0, "nothing is lost");
         begin.elapsed().as_nanos()
