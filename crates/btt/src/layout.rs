@@ -292,10 +292,18 @@ impl InfoBlock {
             (self.flog_offset, flog, "its flog"),
             (self.copy_offset, PAGE_BYTES, "its copy"),
         ] {
-            let fits = offset >= end && offset <= size_bytes && len <= size_bytes - offset;
             let aligned = offset.is_multiple_of(PAGE_BYTES);
-            require(fits && aligned, &format!("{what} would lie at {offset}"))?;
-            end = offset + len;
+            require(
+                offset >= end && aligned,
+                &format!("{what} would lie at {offset}"),
+            )?;
+            end = offset.saturating_add(len);
+            require(
+                end <= size_bytes,
+                &format!(
+                    "{what} would end at {end}, of {size_bytes} bytes that are there: was the medium cut?"
+                ),
+            )?;
         }
         let next = self.next_offset;
         require(

@@ -100,7 +100,11 @@ fn damage_and_nonsense_are_told_apart() {
     assert!(wrong(|i| i.copy_offset = 1 << 60).contains("its copy"));
     assert!(wrong(|i| i.next_offset = 8192).contains("next"));
     assert!(wrong(|i| i.flags = 1).contains("flag"));
-    assert!(good.check(size - 4096).is_err(), "a medium that ends early");
+    let early = good.check(size - 4096).expect_err("it ends early");
+    assert!(
+        early.contains("its copy would end at 16777216, of 16773120 bytes"),
+        "{early}"
+    );
 }
 
 #[test]

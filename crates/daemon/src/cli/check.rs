@@ -5,7 +5,7 @@ mod mend;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_block::{Context as _, DeviceInfo, Error, ErrorKind, Result};
 use forebay_cache::{Devices, Inspection};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::{Engine, Reactor};
@@ -20,8 +20,8 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, connect, keeps_slots, odd_end,
-    open_metadata, open_path, refuse_if_left, refuse_if_removed, unreadable,
+    cache_on, check_block_sizes, check_checksums, check_dirty_tracking, foresee, keeps_slots,
+    odd_end, open_metadata, open_path, open_to_look, read_superblock, refuse_if_left, unreadable,
 };
 use crate::state::hex;
 use crate::table::Table;
@@ -70,10 +70,8 @@ struct Place {
     data: PathBuf,
     metadata: Option<PathBuf>,
     journal: Option<PathBuf>,
-    /// The state directory of the daemons that serve it.
-    state: Option<PathBuf>,
-    /// The place in a configuration that names it.
-    named_at: Option<String>,
+    /// The configuration that names it.
+    config: Option<Config>,
 }
 
 /// What was found of a cache, and done.
@@ -98,8 +96,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
                 data: data.clone(),
                 metadata: arguments.metadata.clone(),
                 journal: arguments.journal.clone(),
-                state: None,
-                named_at: None,
+                config: None,
             };
             (Some(place), None)
         }
@@ -118,13 +115,8 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     };
     let what = place.data.display().to_string();
-    let named_at = place.named_at.clone();
     let (data, repair) = (arguments.data, arguments.repair);
     let found = Reactor::new(Engine::Auto)?.run(inspect(place, data, repair));
-    let found = found.map_err(|error| match named_at {
-        Some(place) => error.context(place),
-        None => error,
-    });
     let Found {
         inspection: found,
         journal,
@@ -226,9 +218,8 @@ fn place(config: &Config) -> Option<Place> {
             Some(name) => Some(file(name)?),
             None => None,
         },
-        journal: cache.journal.clone(),
-        state: Some(config.server.state.clone()),
-        named_at: Some(config.place(cache.line)),
+        journal: cache.journal_path().map(Path::to_path_buf),
+        config: Some(config.clone()),
     })
 }
 
@@ -241,82 +232,63 @@ struct Backing {
     devices: Vec<(usize, DeviceInfo)>,
 }
 
-/// A daemon that is `running` has what slots hold itself.
+/// A daemon that is `running` has devices and what slots hold itself.
 async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
+    let mut slots_bytes = 0;
     for (number, volume) in config.volumes.iter().enumerate() {
-        let leaf = config.stack(&volume.backing).pop();
-        let keeps_slots = keeps_slots(&config, &volume.backing);
-        let whole = |info: &DeviceInfo| match keeps_slots {
-            _ if running => Ok(()),
-            true => refuse_if_removed(&config, &volume.backing, info),
-            false => refuse_if_left(info),
-        };
-        let (path, direct) = match leaf.map(|leaf| &leaf.kind) {
-            Some(DeviceKind::File { path, direct }) => (path, direct),
-            Some(DeviceKind::Pmem { path }) if path.is_file() && !running => {
+        let name = &volume.backing;
+        let place = || config.place(volume.line);
+        let device = match config.stack(name).pop().map(|leaf| &leaf.kind) {
+            // Files may be looked at beside their user.
+            Some(DeviceKind::File { path, direct }) if running => {
                 let options = FileDeviceOptions {
                     read_only: true,
-                    direct: false,
+                    direct: *direct,
                     ..FileDeviceOptions::default()
                 };
-                let medium = FileDevice::open(path, options);
-                (medium.and_then(|medium| whole(&medium.info())))
-                    .context(|| config.place(volume.line))?;
-                continue;
+                FileDevice::open(path, options).context(place)?
             }
-            Some(DeviceKind::NvmeTcp { uri, secrets }) => {
-                let device = connect(uri, secrets.as_deref())
-                    .await
-                    .context(|| config.place(volume.line))?;
-                whole(&device.info()).context(|| config.place(volume.line))?;
-                seen.devices.push((number, device.info()));
-                continue;
-            }
-            _ => continue,
+            Some(DeviceKind::Pmem { .. }) if running => continue,
+            None | Some(DeviceKind::Mem { .. }) => continue,
+            Some(_) => open_to_look(&config, name, false).await?,
         };
-        let options = FileDeviceOptions {
-            read_only: true,
-            direct: *direct,
-            ..FileDeviceOptions::default()
+        let info = device.info();
+        let slots = match keeps_slots(&config, name) {
+            _ if running => Ok(()),
+            true => foresee(&config, name, &info, &mut slots_bytes),
+            false => refuse_if_left(&info),
         };
-        let device = FileDevice::open(path, options).context(|| config.place(volume.line))?;
-        whole(&device.info()).context(|| config.place(volume.line))?;
-        let odd = odd_end(&config, &volume.backing, device.as_ref());
-        seen.warnings.extend(odd);
-        seen.devices.push((number, device.info()));
+        slots.context(place)?;
+        seen.warnings
+            .extend(odd_end(&config, name, device.as_ref()));
+        seen.warnings
+            .extend(cache_on(&config, volume, &device).await);
+        seen.devices.push((number, info));
     }
     Ok(seen)
 }
 
 async fn inspect(place: Place, data: bool, repair: bool) -> Result<Found> {
-    let options = FileDeviceOptions {
-        read_only: !repair,
-        direct: true,
-        exclusive: true,
-        ..FileDeviceOptions::default()
-    };
     let what = place.data.display().to_string();
-    let failed = || format!("cannot check the cache on {what}");
-    let open = |path: &Path| open_path(path, options.clone());
-    let devices = Devices {
-        data: open(&place.data).context(failed)?,
-        metadata: match &place.metadata {
-            Some(path) => Some(open_metadata(path, options.clone()).context(failed)?),
-            None => None,
-        },
+    let failed = || {
+        let what = format!("cannot check the cache on {what}");
+        match place.named_at() {
+            Some(place) => format!("{place}: {what}"),
+            None => what,
+        }
     };
-    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
-    if let Err(error) = Superblock::read(holder.as_ref()).await {
-        let (name, metadata) = (holder.info().name, place.metadata.as_deref());
-        return Err(unreadable(error, &name, Some(&place.data), metadata));
-    }
+    let devices = match &place.config {
+        Some(config) => open_configured(config, repair).await?,
+        None => open_named(&place, repair).await.context(failed)?,
+    };
     let look = || super::format::inspect_with_journal(&devices, place.journal.as_deref());
     let (mut inspection, (uuid, journal)) = look().await.context(failed)?;
     let of = (&uuid, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {
-            let losses = Losses::of(place.state.as_deref(), &inspection).context(failed)?;
+            let state = (place.config.as_ref()).map(|config| &*config.server.state);
+            let losses = Losses::of(state, &inspection).context(failed)?;
             let work = mend::repair(&devices, of, data, losses).await;
             let work = work.context(failed)?;
             inspection = look().await.context(failed)?.0;
@@ -330,6 +302,64 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Found> {
         journal,
         work,
     })
+}
+
+impl Place {
+    /// The place in a configuration that names it.
+    fn named_at(&self) -> Option<String> {
+        let config = self.config.as_ref()?;
+        Some(config.place(config.cache.as_ref()?.line))
+    }
+}
+
+/// Opens the cache's devices as the daemon does that serves the configuration.
+async fn open_configured(config: &Config, repair: bool) -> Result<Devices> {
+    let cache = (config.cache.as_ref()).expect("what is inspected of a configuration is its cache");
+    let open = async |name: &str| {
+        let device = open_to_look(config, name, repair).await?;
+        let info = device.info();
+        if keeps_slots(config, name) {
+            foresee(config, name, &info, &mut 0)?;
+        }
+        let entry = config.device(name);
+        refuse_if_left(&info)
+            .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
+        Ok::<_, Error>(device)
+    };
+    let devices = Devices {
+        data: open(&cache.data).await?,
+        metadata: match &cache.metadata {
+            Some(name) => Some(open(name).await?),
+            None => None,
+        },
+    };
+    read_superblock(config, cache, &devices).await?;
+    Ok(devices)
+}
+
+/// Opens devices of which paths are known, and no more.
+async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
+    let options = FileDeviceOptions {
+        read_only: !repair,
+        direct: true,
+        exclusive: true,
+        ..FileDeviceOptions::default()
+    };
+    let devices = Devices {
+        data: open_path(&place.data, options.clone())?,
+        metadata: match &place.metadata {
+            Some(path) => Some(open_metadata(path, options)?),
+            None => None,
+        },
+    };
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    match Superblock::read(holder.as_ref()).await {
+        Ok(_) => Ok(devices),
+        Err(error) => {
+            let (name, metadata) = (holder.info().name, place.metadata.as_deref());
+            Err(unreadable(error, &name, Some(&place.data), metadata))
+        }
+    }
 }
 
 fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {

@@ -1,6 +1,6 @@
 //! `[cache]`: the fast devices and what an acknowledgement promises.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_cache::{Admission, Cleaning, DirtyTracking};
@@ -36,8 +36,8 @@ pub struct Cache {
     pub admission: Admission,
     /// Longest time that metadata waits for a flush before it is written anyway.
     pub commit_interval: Duration,
-    /// Where the process journal lies; none for `/dev/shm/forebay-UUID.journal`.
-    pub journal: Option<PathBuf>,
+    /// Where the process journal lies, and the line that says so; none for `/dev/shm/forebay-UUID.journal`.
+    pub journal: Option<(PathBuf, usize)>,
     /// Size of the process journal, bytes.
     pub journal_bytes: u64,
     /// The cache block sizes, bytes, and the line that names them; none for those that the cache was
@@ -50,6 +50,20 @@ pub struct Cache {
     pub checksums: Option<(bool, usize)>,
     /// The line of the file.
     pub line: usize,
+}
+
+impl Cache {
+    /// Where the process journal lies, if the configuration says so.
+    #[must_use]
+    pub fn journal_path(&self) -> Option<&Path> {
+        self.journal.as_ref().map(|(path, _)| &**path)
+    }
+
+    /// The line of the file that a complaint about the process journal belongs to.
+    #[must_use]
+    pub fn journal_line(&self) -> usize {
+        self.journal.as_ref().map_or(self.line, |(_, line)| *line)
+    }
 }
 
 /// What an acknowledged write survives besides the death of the process.
@@ -74,7 +88,7 @@ pub(super) struct RawCache {
     cleaning: Option<Spanned<String>>,
     admission: Option<Spanned<String>>,
     commit_interval: Option<Spanned<Interval>>,
-    journal: Option<PathBuf>,
+    journal: Option<Spanned<PathBuf>>,
     journal_size: Option<Spanned<Size>>,
     block_sizes: Option<Spanned<Vec<Size>>>,
     dirty_tracking: Option<Spanned<String>>,
@@ -176,7 +190,10 @@ impl RawCache {
                 .commit_interval
                 .as_ref()
                 .map_or(COMMIT_INTERVAL, |interval| interval.get_ref().0),
-            journal: self.journal.as_ref().map(|path| problems.base().join(path)),
+            journal: self.journal.as_ref().map(|path| {
+                let line = problems.line(path.span().start);
+                (problems.base().join(path.get_ref()), line)
+            }),
             journal_bytes: self.journal_size.as_ref().map_or(JOURNAL_BYTES, |size| {
                 size.get_ref().0.next_multiple_of(4096)
             }),

@@ -125,19 +125,26 @@ impl Config {
                 None => seen.push((medium, leaf, path)),
             }
         }
-        if let Some((line, path)) = self.cache.as_ref().filter(|_| cached).and_then(|cache| {
-            let path = cache.journal.as_deref()?;
-            Some((cache.line, path))
-        }) && let Ok(found) = std::fs::metadata(path)
+        let cache = self.cache.as_ref().filter(|_| cached);
+        let Some((path, line)) = cache.and_then(|cache| cache.journal.as_ref()) else {
+            return;
+        };
+        let help = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
+        let medium = std::fs::metadata(path).ok().map(|found| Medium::of(&found));
+        if let Some((_, device, _)) = seen
+            .iter()
+            .find(|(other, ..)| medium.as_ref() == Some(other))
         {
-            let medium = Medium::of(&found);
-            if let Some((_, device, _)) = seen.iter().find(|(other, ..)| *other == medium) {
-                problems.add_at(
-                    line,
-                    format!("`journal` {} is device {:?}", path.display(), device.name),
-                    "give the journal a path of its own, where nothing is: a file on a tmpfs",
-                );
-            }
+            let what = format!("`journal` {} is device {:?}", path.display(), device.name);
+            problems.add_at(*line, what, help);
+        }
+        if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
+            let what = format!(
+                "`journal` {}: there is no directory {}",
+                path.display(),
+                directory.display()
+            );
+            problems.add_at(*line, what, help);
         }
     }
 

@@ -246,12 +246,8 @@ fn own_paths(config: &Config) -> Vec<(String, PathBuf)> {
             paths.push((format!("device {:?},", device.name), path.clone()));
         }
     }
-    if let Some(journal) = config
-        .cache
-        .as_ref()
-        .and_then(|cache| cache.journal.clone())
-    {
-        paths.push(("the process journal".to_owned(), journal));
+    if let Some(journal) = config.cache.as_ref().and_then(|cache| cache.journal_path()) {
+        paths.push(("the process journal".to_owned(), journal.to_path_buf()));
     }
     for (what, descriptor) in [
         ("the log on standard error,", std::io::stderr().as_raw_fd()),

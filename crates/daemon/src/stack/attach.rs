@@ -3,11 +3,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{EarlyVolume, VolumeOptions};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
+use forebay_metadata::superblock::Superblock;
 use forebay_volume::Volume;
 
 use super::cache::OpenCache;
@@ -16,7 +18,40 @@ use super::transit::Around;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Meeting};
-use crate::state::{CacheId, Record, StateDirectory};
+use crate::state::{CacheId, Record, StateDirectory, hex};
+
+/// What must answer within it to be looked at for a warning.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// A warning about a volume whose backing device begins as a cache does; none if it does not, or cannot be read at once.
+pub(crate) async fn cache_on(
+    config: &Config,
+    volume: &config::Volume,
+    backing: &Rc<dyn BlockDevice>,
+) -> Option<String> {
+    let found = rt::at_most(GLANCE, Superblock::read(backing.as_ref())).await?;
+    let what = match found {
+        Ok(found) => {
+            let names = found.volumes.iter().map(|volume| &*volume.name);
+            let names: Vec<_> = names.collect();
+            let of = match names.is_empty() {
+                true => "of no volume yet".to_owned(),
+                false => format!("with what belongs to {}", names.join(", ")),
+            };
+            format!("a Forebay cache, {}, {of}", hex(&found.uuid))
+        }
+        Err(error) if error.kind() == ErrorKind::Corrupt => "a damaged Forebay cache".to_owned(),
+        Err(_) => return None,
+    };
+    Some(format!(
+        "{}: volume {:?}: its backing device {:?} holds {what}. If that is not the cache of a guest that has this volume as its \
+         disk, stop, and give the volume another device: what is written here goes over what that cache has, which may be \
+         nowhere else",
+        config.place(volume.line),
+        volume.name,
+        volume.backing,
+    ))
+}
 
 impl Stack {
     /// Opens the backing device of a volume of the configuration and serves the volume.
@@ -35,7 +70,11 @@ impl Stack {
         let backing = watched.device.clone();
         self.refuse_twin(config, &watched)
             .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
-        if let Some(warning) = devices::odd_end(config, &volume.backing, backing.as_ref()) {
+        let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
+        for warning in odd
+            .into_iter()
+            .chain(cache_on(config, volume, &backing).await)
+        {
             tracing::warn!("{warning}");
         }
         self.devices.borrow_mut().push(watched);

@@ -88,6 +88,9 @@ pub(super) async fn open(
         formatted.context(|| format!("{}: cache in memory", config.place(cache.line)))?;
     }
     let known = read_superblock(config, cache, &devices).await?;
+    for damage in forebay_cache::spare_damage(&devices).await {
+        tracing::warn!("{damage}");
+    }
     let there = BlockSizes::from_mask(known.block_size_bytes, known.classes);
     check_block_sizes(config, cache, &there.to_string())?;
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
@@ -99,11 +102,11 @@ pub(super) async fn open(
         // It goes with the process, as the cache does.
         Some(_) => (Buf::zeroed(len), None),
         None => {
-            let (configured, uuid) = (cache.journal.clone(), known.uuid);
+            let (configured, uuid) = (cache.journal_path().map(Path::to_path_buf), known.uuid);
             let accept = wishes.accept_journal_loss;
             let opened =
                 offload(move || journal::open(configured.as_deref(), len, &uuid, accept)).await;
-            let opened = opened.context(|| config.place(cache.line))?;
+            let opened = opened.context(|| config.place(cache.journal_line()))?;
             created = opened.created;
             (opened.memory, Some(opened.path))
         }
@@ -253,24 +256,29 @@ fn error_of_opening(error: Error, what: String) -> Error {
     }
 }
 
-async fn read_superblock(
+/// Reads what says that there is a cache on the devices of a configuration.
+///
+/// # Errors
+/// What the devices say, with the place and the remedy.
+pub(crate) async fn read_superblock(
     config: &Config,
     cache: &config::Cache,
     devices: &Devices,
 ) -> Result<Superblock> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
-    let read = Superblock::read(holder.as_ref()).await;
-    let known = read.map_err(|error| {
+    let name = cache.metadata.as_ref().unwrap_or(&cache.data);
+    Superblock::read(holder.as_ref()).await.map_err(|error| {
+        if let (ErrorKind::NotFound, Some(table)) =
+            (error.kind(), devices::behind_table(config, name))
+        {
+            return table;
+        }
         let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
         let (data, metadata) = (file(&cache.data), cache.metadata.as_deref().and_then(file));
         let what = format!("device {:?}", holder.info().name);
         unreadable(error, &what, data.as_deref(), metadata.as_deref())
             .context(config.place(cache.line))
-    })?;
-    for damage in forebay_cache::spare_damage(devices).await {
-        tracing::warn!("{damage}");
-    }
-    Ok(known)
+    })
 }
 
 /// What it means that `what` has no superblock that can be read, and the remedy. `data` and `metadata` are

@@ -99,7 +99,12 @@ pub(super) async fn open(
         faults,
         transits,
         ..
-    } = open_stack(config, name, around, remote(config, name).await?)?;
+    } = open_stack(
+        config,
+        name,
+        Purpose::Serve(around),
+        remote(config, name).await?,
+    )?;
     if !keeps_slots(config, name) {
         let entry = config.device(name);
         transit::refuse_if_left(&device.info())
@@ -118,6 +123,32 @@ pub(super) async fn open(
         faults,
         transits,
     })
+}
+
+/// What the devices of a stack are opened for.
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
+    /// To be served, with what is around them.
+    Serve(&'a Around<'a>),
+    /// To be looked at. What transit caches have stays where it is.
+    Look {
+        /// Whether what is wrong is going to be written anew.
+        mend: bool,
+    },
+}
+
+/// Opens the device called `name` through the layers that a daemon would have there, but for transit caches, so that what
+/// keeps one from its start is found. A file is written to only to `mend` what is on it.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) async fn open_to_look(
+    config: &Config,
+    name: &str,
+    mend: bool,
+) -> Result<Rc<dyn BlockDevice>> {
+    let remote = remote(config, name).await?;
+    Ok(open_stack(config, name, Purpose::Look { mend }, remote)?.device)
 }
 
 /// Whether slots over the medium of a device are looked at when it is opened, or there can be none.
@@ -173,7 +204,7 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
 }
 
 /// A namespace that takes writes; with the file of the secrets by which this host proves itself, if there is one.
-pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
+async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
     let mut uri = uri.clone();
     if let Some(path) = secrets {
         let found = crate::secrets::read(path)?.of(&uri.host).cloned();
@@ -201,7 +232,7 @@ pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<Nvme
 fn open_stack(
     config: &Config,
     name: &str,
-    around: &Around<'_>,
+    purpose: Purpose<'_>,
     remote: Option<Rc<dyn BlockDevice>>,
 ) -> Result<Opened> {
     let entry = config.device(name);
@@ -212,6 +243,7 @@ fn open_stack(
         }
         DeviceKind::File { path, direct } => {
             let options = FileDeviceOptions {
+                read_only: matches!(purpose, Purpose::Look { mend: false }),
                 direct: *direct,
                 exclusive: true,
                 name: name.to_owned(),
@@ -238,19 +270,23 @@ fn open_stack(
         }
         DeviceKind::Btt { on } => {
             let place = || format!("{}: device {name:?}", config.place(entry.line));
+            let path = config.file_of(on);
             if matches!(config.device(on).kind, DeviceKind::EmulatedMemory { .. }) {
                 let (memory, what) = open_emulated_memory(config, on)?;
-                return open_table(&memory, &what, name, on).context(place);
+                return open_table(&memory, &what, name, path).context(place);
             }
             let (memory, what) = open_memory(config, on)?;
-            open_table(&memory, &what, name, on).context(place)
+            open_table(&memory, &what, name, path).context(place)
         }
         DeviceKind::Transit {
             on,
             capacity_bytes,
             policy,
         } => {
-            let under = open_stack(config, on, around, remote)?;
+            let under = open_stack(config, on, purpose, remote)?;
+            let Purpose::Serve(around) = purpose else {
+                return Ok(under);
+            };
             let settings = Settings {
                 name,
                 capacity_bytes: *capacity_bytes,
@@ -271,7 +307,7 @@ fn open_stack(
             })
         }
         DeviceKind::EmulatedDisk { on, profile } => {
-            let under = open_stack(config, on, around, remote)?;
+            let under = open_stack(config, on, purpose, remote)?;
             Ok(Opened {
                 device: EmulatedDisk::new(under.device, *profile),
                 what: format!("{}, {profile}", under.what),
@@ -288,7 +324,7 @@ fn open_stack(
             iops,
             queue_depth,
         } => {
-            let under = open_stack(config, on, around, remote)?;
+            let under = open_stack(config, on, purpose, remote)?;
             let us = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
             let profile = Profile {
                 read_latency_us: us(read_latency),
@@ -308,15 +344,24 @@ fn open_stack(
     }
 }
 
-/// The block translation table `name` on a memory, whichever that is.
+/// The block translation table `name` on a memory, whichever that is, at `path`.
 fn open_table<P: Pmem + 'static>(
     memory: &PmemDevice<P>,
     what: &str,
     name: &str,
-    on: &str,
+    path: Option<&Path>,
 ) -> Result<Opened> {
-    let table = Btt::open(memory.memory())
-        .context(|| format!("the block translation table on device {on:?}"))?;
+    let on = &memory.info().name;
+    let table = Btt::open(memory.memory()).map_err(|error| match (error.kind(), path) {
+        (ErrorKind::NotFound, Some(path)) => Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "there is no block translation table on device {on:?}: make one with `forebay format --btt {}`",
+                path.display()
+            ),
+        ),
+        _ => error.context(format!("the block translation table on device {on:?}")),
+    })?;
     let device = Arc::new(BttDevice::new(Arc::new(table), name, &memory.info()));
     let run = Arc::clone(&device);
     Ok(Opened {
@@ -388,6 +433,26 @@ fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDev
         info.name.clone(),
         &info,
     )))
+}
+
+/// Why nothing is found on the device called `name`: a file with a table on it, which is opened here without that.
+pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
+    let leaf = *config.stack(name).last()?;
+    let DeviceKind::File { path, .. } = &leaf.kind else {
+        return None;
+    };
+    has_table(path).then(|| {
+        Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{}: device {:?}: {} has a block translation table, through which alone the rest of it can be read: write \
+                 kind = \"pmem\" here, and name a device of kind \"btt\" over it where this one is named",
+                config.place(leaf.line),
+                leaf.name,
+                path.display()
+            ),
+        )
+    })
 }
 
 /// Whether a file begins like a table; what can only be mapped must have one.

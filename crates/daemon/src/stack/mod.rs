@@ -26,12 +26,15 @@ use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
-pub(crate) use cache::{check_block_sizes, check_checksums, check_dirty_tracking, unreadable};
+pub(crate) use attach::cache_on;
+pub(crate) use cache::{
+    check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
+};
 pub(crate) use control::CLOSE;
-pub(crate) use devices::{connect, keeps_slots, odd_end, open_path};
+pub(crate) use devices::{keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
-pub(crate) use transit::{refuse_if_left, refuse_if_removed};
+pub(crate) use transit::{foresee, refuse_if_left};
 
 /// What is asked of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use forebay_block::{
 use forebay_io::rt;
 use forebay_io::shm::open_shared;
 use forebay_io::system::boot_id;
+use forebay_io::tree::room;
 use forebay_transit::{
     Policy, Transit, TransitOptions, Workers, blocks_left, memory_bytes, was_used,
 };
@@ -166,33 +167,65 @@ fn removed(file: &Path) -> String {
     )
 }
 
-/// Says what [`open`] will of caches over the medium of the device called `name` whose slots are gone; changes nothing.
+/// Says what [`open`] will of the caches over the medium of the device called `name`; changes nothing. `wanted` is what
+/// other caches are going to take of the room for slots, bytes; theirs is added.
 ///
 /// # Errors
-/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there.
-pub(crate) fn refuse_if_removed(config: &Config, name: &str, info: &DeviceInfo) -> Result<()> {
+/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there; `NoSpace` if there is
+/// no room for new ones.
+pub(crate) fn foresee(
+    config: &Config,
+    name: &str,
+    info: &DeviceInfo,
+    wanted: &mut u64,
+) -> Result<()> {
     let boot_id = boot_id()?;
+    let file = place(info);
+    let found = (std::fs::metadata(&file).ok()).filter(|found| found.len() >= SMALLEST_BYTES);
     for entry in config.stack(name) {
-        if !matches!(entry.kind, DeviceKind::Transit { .. })
-            || StateDirectory::transit_boot_in(&config.server.state, &entry.name)? != Some(boot_id)
-        {
+        let DeviceKind::Transit { capacity_bytes, .. } = entry.kind else {
+            continue;
+        };
+        let name = &entry.name;
+        let in_place = || format!("{}: device {name:?}", config.place(entry.line));
+        if StateDirectory::transit_boot_in(&config.server.state, name)? == Some(boot_id) {
+            let used = match &found {
+                Some(found) => {
+                    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
+                    was_used(&open_shared(&file, len)?.0, &boot_id)
+                }
+                None => false,
+            };
+            if !used {
+                return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
+            }
+        }
+        if found.as_ref().is_some_and(|found| found.blocks() > 0) {
             continue;
         }
-        let file = place(info);
-        let used = match std::fs::metadata(&file) {
-            Ok(found) if found.len() >= SMALLEST_BYTES => {
-                let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
-                was_used(&open_shared(&file, len)?.0, &boot_id)
-            }
-            _ => false,
-        };
-        if !used {
-            let error = Error::new(ErrorKind::Lost, removed(&file));
-            let place = config.place(entry.line);
-            return Err(error.context(format!("{place}: device {:?}", entry.name)));
+        let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
+        let slots = slots.unwrap_or(usize::MAX);
+        *wanted += memory_bytes(slots, info.logical_block_bytes) as u64;
+        let room = std::fs::File::open(DIRECTORY).and_then(|directory| room(&directory));
+        let room = room.context(|| DIRECTORY.to_owned())?;
+        let free = room.available * u64::from(room.block_bytes);
+        if *wanted > free {
+            let what = format!(
+                "{}: with those before them they need {}, and {} are free there",
+                no_room(name),
+                human_bytes(*wanted),
+                human_bytes(free)
+            );
+            return Err(Error::new(ErrorKind::NoSpace, what)).context(in_place);
         }
     }
     Ok(())
+}
+
+fn no_room(name: &str) -> String {
+    format!(
+        "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
+    )
 }
 
 /// Maps the file of the slots. One that exists keeps its size: what it holds may be all that there is of
@@ -214,12 +247,7 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
         );
         len = usize::try_from(found.len()).unwrap_or(len);
     }
-    let mapped = open_shared(file, len);
-    mapped.context(|| {
-        format!(
-            "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
-        )
-    })
+    open_shared(file, len).context(|| no_room(name))
 }
 
 /// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.

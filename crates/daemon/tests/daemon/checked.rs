@@ -7,13 +7,13 @@ use std::process::Command;
 use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
 
-fn set_len(path: &Path, bytes: u64) {
+pub(crate) fn set_len(path: &Path, bytes: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(path);
     file.expect("there").set_len(bytes).expect("set");
 }
 
 /// `check` and `serve` refuse alike.
-fn both_refuse(place: &Place, parts: &[&str]) {
+pub(crate) fn both_refuse(place: &Place, parts: &[&str]) {
     let config = place.path("forebay.toml");
     let said = place.refused(&["serve", text(&config)]);
     for part in parts {

@@ -2,6 +2,7 @@
 
 mod checked;
 mod early;
+mod foreseen;
 mod nvme;
 mod operator;
 mod outputs;
