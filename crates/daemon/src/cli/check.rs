@@ -345,10 +345,20 @@ async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
         exclusive: true,
         ..FileDeviceOptions::default()
     };
+    let missing = |path: &Path| {
+        let what = format!(
+            "{} does not exist: name the device or file that `forebay format` made a cache on",
+            path.display()
+        );
+        move |error: Error| match error.kind() {
+            ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what),
+            _ => error,
+        }
+    };
     let devices = Devices {
-        data: open_path(&place.data, options.clone())?,
+        data: open_path(&place.data, options.clone()).map_err(missing(&place.data))?,
         metadata: match &place.metadata {
-            Some(path) => Some(open_metadata(path, options)?),
+            Some(path) => Some(open_metadata(path, options).map_err(missing(path))?),
             None => None,
         },
     };

@@ -102,7 +102,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         let devices = Devices {
             data: open(&cache, create)?,
             metadata: match metadata.as_deref() {
-                Some(path) if in_lines => Some(PmemDevice::open(path, "")?),
+                Some(path) if in_lines => {
+                    Some(PmemDevice::open(path, "").map_err(|error| missing(error, path))?)
+                }
                 Some(path) => Some(open(path, None)?),
                 None => None,
             },
@@ -257,16 +259,22 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
         create_bytes,
         ..FileDeviceOptions::default()
     };
-    open_path(path, options).map_err(|error| match error.kind() {
+    open_path(path, options).map_err(|error| missing(error, path))
+}
+
+/// What to do about a device that is not there.
+fn missing(error: Error, path: &Path) -> Error {
+    match error.kind() {
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
             format!(
-                "{} does not exist: name a device, or make a file (--create SIZE makes that of --cache)",
-                path.display()
+                "{path} does not exist: name a device, or make a file (--create SIZE makes that of --cache or --btt, `truncate -s SIZE {path}` \
+                 any)",
+                path = path.display()
             ),
         ),
         _ => error,
-    })
+    }
 }
 
 /// Looks at what the devices hold, and refuses what the flags do not allow. Returns the dirty data

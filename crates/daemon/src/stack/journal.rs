@@ -250,7 +250,8 @@ pub(crate) fn existing(path: &Path) -> Result<Option<Buf>> {
     }
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     // Opened with the size that it has, so that nothing of it changes.
-    let (journal, _) = open_shared(path, len)?;
+    let (journal, _) =
+        open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
     Ok(Some(journal))
 }
 

@@ -224,7 +224,11 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
     let Some(len) = len else {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("it has {} bytes, less than a page of 4096", metadata.size()),
+            format!(
+                "it has {} bytes, less than a page of 4096: give it the size that it is to have (`truncate -s SIZE {}`)",
+                metadata.size(),
+                path.display()
+            ),
         ));
     };
     if !device {

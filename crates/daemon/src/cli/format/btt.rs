@@ -12,7 +12,7 @@ use forebay_device::pmem::{PmemDevice, describe};
 use forebay_io::pmem::PmemMapping;
 use forebay_io::{Engine, Reactor, system};
 
-use super::{Arguments, check_create, look, out};
+use super::{Arguments, check_create, look, missing, out};
 use crate::config::size::{Size, human_bytes};
 use crate::stack::refuse_if_left;
 
@@ -26,7 +26,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Some(bytes) => check_create(path, bytes)?,
         None => None,
     };
-    let memory = Arc::new(PmemMapping::open(path, create)?);
+    let memory = PmemMapping::open(path, create).map_err(|error| missing(error, path))?;
+    let memory = Arc::new(memory);
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let (looked, name) = (Arc::clone(&memory), path.display().to_string());
     let lost = Reactor::new(Engine::Auto)?.run(look_at(looked, name, force, discard))?;
