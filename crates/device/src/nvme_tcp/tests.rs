@@ -122,11 +122,12 @@ fn writes_that_are_durable_by_themselves_are_not_missed() {
 
 #[test]
 fn a_write_without_an_answer_waits_until_the_target_must_have_forgotten_it() {
-    for (op, least) in [(opcode::WRITE, 400), (opcode::READ, 0)] {
+    let ask = |op| {
         let target = Target::start(|number, _| match number {
             1 => Act::Cut,
             _ => Act::Answer,
         });
+        let (told, took) = std::sync::mpsc::channel();
         with_device(&target, TIMES, move |device| async move {
             let data = Buf::copied(&[7; 4096]);
             let begin = Instant::now();
@@ -134,12 +135,17 @@ fn a_write_without_an_answer_waits_until_the_target_must_have_forgotten_it() {
                 opcode::WRITE => device.write(0, data).await.expect("written"),
                 _ => device.read(0, data).await.expect("read"),
             }
-            let took = begin.elapsed();
-            assert!(took >= Duration::from_millis(least), "{took:?}");
-            assert!(least > 0 || took < Duration::from_millis(400), "{took:?}");
+            told.send(begin.elapsed()).expect("somebody asked");
         });
         assert_eq!(target.asked(), [(op, 0), (op, 0)]);
-    }
+        took.recv().expect("told")
+    };
+    let least = Duration::from_millis(400);
+    let took = ask(opcode::WRITE);
+    assert!(took >= least, "{took:?}");
+    // Another process may hold the core: one that does not wait is enough.
+    let took: Vec<_> = (0..5).map(|_| ask(opcode::READ)).collect();
+    assert!(took.iter().any(|took| *took < least), "{took:?}");
 }
 
 #[test]

@@ -152,24 +152,28 @@ fn many_requests_are_in_flight_at_once() {
         EmulateDevice::new(MemDevice::new("m", 8 << 20), slow)
     });
     let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..32 {
-            scope.spawn(|| {
-                let file = File::open(mount.file()).expect("opened");
-                for block in 0..4 {
-                    file.read_exact_at(&mut [0; 4096], block * 4096)
-                        .expect("read");
-                }
-            });
-        }
-    });
-    // One after the other they would take 6.4 s, and 3.2 s if each thread here waited for its own.
-    let time = start.elapsed();
+    let read_all = || {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..32 {
+                scope.spawn(|| {
+                    let file = File::open(mount.file()).expect("opened");
+                    for block in 0..4 {
+                        file.read_exact_at(&mut [0; 4096], block * 4096)
+                            .expect("read");
+                    }
+                });
+            }
+        });
+        start.elapsed()
+    };
+    // Other processes may hold the cores: the best of a few.
+    let time = (0..3).map(|_| read_all()).min().expect("three");
     assert!(
         time >= Duration::from_millis(200),
         "{time:?} is too fast for four in a row"
     );
+    // One after the other they would take 6.4 s, and 3.2 s if each thread here waited for its own.
     assert!(time < Duration::from_millis(1600), "{time:?}");
 }
 
