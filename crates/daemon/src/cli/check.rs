@@ -1,40 +1,38 @@
 //! `forebay check`: a configuration, or a cache that is not in use, is looked at, and changed only to repair it.
 
 mod mend;
+mod open;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use forebay_block::{Context as _, DeviceInfo, Error, ErrorKind, Result};
-use forebay_cache::{Devices, Inspection};
-use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_cache::Inspection;
 use forebay_io::{Engine, Reactor};
-use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use super::out;
+use crate::config::Config;
 use crate::config::size::{block_sizes_in_words, human_bytes, human_count};
-use crate::config::{Config, DeviceKind};
 use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{
-    cache_on, check_block_sizes, check_checksums, check_dirty_tracking, foresee, keeps_slots,
-    odd_end, open_metadata, open_path, open_to_look, read_superblock, refuse_if_left, unreadable,
-};
+use crate::stack::{check_block_sizes, check_checksums, check_dirty_tracking};
 use crate::state::hex;
 use crate::table::Table;
 use mend::{Losses, Work};
+use open::{Backing, look_at_backing, open_configured, open_named};
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed without --repair; the cache must not be in use. What the daemon that serves the configuration holds
+/// Nothing is changed without --repair, but that a block translation table under the cache finishes a write that power loss
+/// interrupted; the cache must not be in use. What the daemon that serves the configuration holds
 /// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
-/// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage.
+/// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone.
 /// After a crash a cache is in order: the next start recovers it. A cache that was repaired is in order, too, unless
 /// something that was dirty is lost, or may be: then this run ends with 3.
 #[derive(Debug, clap::Args)]
@@ -74,6 +72,13 @@ struct Place {
     config: Option<Config>,
 }
 
+/// A cache, as far as it can be looked at.
+enum Looked {
+    At(Box<Found>),
+    /// Not before this has happened.
+    NotBefore(String),
+}
+
 /// What was found of a cache, and done.
 struct Found {
     inspection: Inspection,
@@ -102,8 +107,11 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         }
         (None, None) => return Err(Error::new(ErrorKind::InvalidInput, "name what to check")),
     };
-    let (running, backing) = match &config {
-        Some(config) => check_config(config)?,
+    let (running, backing) = match config.as_ref().map(check_config) {
+        Some(Err(error)) if error.kind() == ErrorKind::Lost => {
+            return damage(&error, arguments.json);
+        }
+        Some(checked) => checked?,
         None => Default::default(),
     };
     let in_order = || match &config {
@@ -133,14 +141,22 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
                 ),
             ));
         }
-        (Err(error), _) if error.kind() == ErrorKind::Corrupt => {
-            if arguments.json {
-                out::print(&super::error_as_json(&error))?;
-            }
-            out::note(&format!("forebay: {}", error.report()));
-            return Ok(ExitCode::from(DAMAGED));
+        (Err(error), _)
+            if error.kind() == ErrorKind::Corrupt || error.kind() == ErrorKind::Lost && !repair =>
+        {
+            return damage(&error, arguments.json);
         }
-        (found, _) => found?,
+        (found, _) => match found? {
+            Looked::At(found) => *found,
+            Looked::NotBefore(first) => {
+                in_order()?;
+                out::print(&match arguments.json {
+                    true => format!("{}\n", json!({ "not_looked_at": first })),
+                    false => format!("The cache on {what} was not looked at: {first}.\n"),
+                })?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        },
     };
     if let Some(config) = &config
         && let Some(cache) = &config.cache
@@ -173,6 +189,15 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Tells of what is damaged or gone so that nothing more can be told.
+fn damage(error: &Error, json: bool) -> Result<ExitCode> {
+    if json {
+        out::print(&super::error_as_json(error))?;
+    }
+    out::note(&format!("forebay: {}", error.report()));
+    Ok(ExitCode::from(DAMAGED))
 }
 
 /// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does. The status
@@ -223,53 +248,7 @@ fn place(config: &Config) -> Option<Place> {
     })
 }
 
-/// What the backing devices of volumes say that are files: warnings about those that end in the middle of a
-/// block, and what names each.
-#[derive(Default)]
-struct Backing {
-    warnings: Vec<String>,
-    /// By the volume's place in the configuration.
-    devices: Vec<(usize, DeviceInfo)>,
-}
-
-/// A daemon that is `running` has devices and what slots hold itself.
-async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
-    let mut seen = Backing::default();
-    let mut slots_bytes = 0;
-    for (number, volume) in config.volumes.iter().enumerate() {
-        let name = &volume.backing;
-        let place = || config.place(volume.line);
-        let device = match config.stack(name).pop().map(|leaf| &leaf.kind) {
-            // Files may be looked at beside their user.
-            Some(DeviceKind::File { path, direct }) if running => {
-                let options = FileDeviceOptions {
-                    read_only: true,
-                    direct: *direct,
-                    ..FileDeviceOptions::default()
-                };
-                FileDevice::open(path, options).context(place)?
-            }
-            Some(DeviceKind::Pmem { .. }) if running => continue,
-            None | Some(DeviceKind::Mem { .. }) => continue,
-            Some(_) => open_to_look(&config, name, false).await?,
-        };
-        let info = device.info();
-        let slots = match keeps_slots(&config, name) {
-            _ if running => Ok(()),
-            true => foresee(&config, name, &info, &mut slots_bytes),
-            false => refuse_if_left(&info),
-        };
-        slots.context(place)?;
-        seen.warnings
-            .extend(odd_end(&config, name, device.as_ref()));
-        seen.warnings
-            .extend(cache_on(&config, volume, &device).await);
-        seen.devices.push((number, info));
-    }
-    Ok(seen)
-}
-
-async fn inspect(place: Place, data: bool, repair: bool) -> Result<Found> {
+async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
     let what = place.data.display().to_string();
     let failed = || {
         let what = format!("cannot check the cache on {what}");
@@ -279,7 +258,10 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Found> {
         }
     };
     let devices = match &place.config {
-        Some(config) => open_configured(config, repair).await?,
+        Some(config) => match open_configured(config, repair).await? {
+            Ok(devices) => devices,
+            Err(first) => return Ok(Looked::NotBefore(first)),
+        },
         None => open_named(&place, repair).await.context(failed)?,
     };
     let look = || super::format::inspect_with_journal(&devices, place.journal.as_deref());
@@ -297,11 +279,11 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Found> {
         (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
         (false, false) => None,
     };
-    Ok(Found {
+    Ok(Looked::At(Box::new(Found {
         inspection,
         journal,
         work,
-    })
+    })))
 }
 
 impl Place {
@@ -309,66 +291,6 @@ impl Place {
     fn named_at(&self) -> Option<String> {
         let config = self.config.as_ref()?;
         Some(config.place(config.cache.as_ref()?.line))
-    }
-}
-
-/// Opens the cache's devices as the daemon does that serves the configuration.
-async fn open_configured(config: &Config, repair: bool) -> Result<Devices> {
-    let cache = (config.cache.as_ref()).expect("what is inspected of a configuration is its cache");
-    let open = async |name: &str| {
-        let device = open_to_look(config, name, repair).await?;
-        let info = device.info();
-        if keeps_slots(config, name) {
-            foresee(config, name, &info, &mut 0)?;
-        }
-        let entry = config.device(name);
-        refuse_if_left(&info)
-            .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
-        Ok::<_, Error>(device)
-    };
-    let devices = Devices {
-        data: open(&cache.data).await?,
-        metadata: match &cache.metadata {
-            Some(name) => Some(open(name).await?),
-            None => None,
-        },
-    };
-    read_superblock(config, cache, &devices).await?;
-    Ok(devices)
-}
-
-/// Opens devices of which paths are known, and no more.
-async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
-    let options = FileDeviceOptions {
-        read_only: !repair,
-        direct: true,
-        exclusive: true,
-        ..FileDeviceOptions::default()
-    };
-    let missing = |path: &Path| {
-        let what = format!(
-            "{} does not exist: name the device or file that `forebay format` made a cache on",
-            path.display()
-        );
-        move |error: Error| match error.kind() {
-            ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what),
-            _ => error,
-        }
-    };
-    let devices = Devices {
-        data: open_path(&place.data, options.clone()).map_err(missing(&place.data))?,
-        metadata: match &place.metadata {
-            Some(path) => Some(open_metadata(path, options).map_err(missing(path))?),
-            None => None,
-        },
-    };
-    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
-    match Superblock::read(holder.as_ref()).await {
-        Ok(_) => Ok(devices),
-        Err(error) => {
-            let (name, metadata) = (holder.info().name, place.metadata.as_deref());
-            Err(unreadable(error, &name, Some(&place.data), metadata))
-        }
     }
 }
 

@@ -264,17 +264,20 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
 
 /// What to do about a device that is not there.
 fn missing(error: Error, path: &Path) -> Error {
-    match error.kind() {
-        ErrorKind::NotFound => Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "{path} does not exist: name a device, or make a file (--create SIZE makes that of --cache or --btt, `truncate -s SIZE {path}` \
-                 any)",
-                path = path.display()
-            ),
-        ),
-        _ => error,
+    if path.exists() || error.kind() != ErrorKind::NotFound {
+        return error;
     }
+    // A file there would be memory that goes with the machine.
+    let is_node = path.starts_with("/dev") && !path.starts_with("/dev/shm");
+    let name = path.display();
+    let what = match is_node {
+        true => format!("{name} does not exist: bring the device back, or name another"),
+        false => format!(
+            "{name} does not exist: name a device, or make a file (--create SIZE makes that of --cache or --btt, \
+             `truncate -s SIZE {name}` any)"
+        ),
+    };
+    Error::new(ErrorKind::NotFound, what)
 }
 
 /// Looks at what the devices hold, and refuses what the flags do not allow. Returns the dirty data

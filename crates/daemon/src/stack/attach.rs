@@ -21,35 +21,34 @@ use crate::state::decide::{self, Meeting};
 use crate::state::{CacheId, Record, StateDirectory, hex};
 
 /// What must answer within it to be looked at for a warning.
-const GLANCE: Duration = Duration::from_secs(1);
+const GLANCE: Duration = Duration::from_secs(3);
 
-/// A warning about a volume whose backing device begins as a cache does; none if it does not, or cannot be read at once.
-pub(crate) async fn cache_on(
+/// A warning about a volume whose backing file or disk begins as a cache does; none if it does not, or cannot be read at
+/// once.
+async fn cache_on(
     config: &Config,
     volume: &config::Volume,
     backing: &Rc<dyn BlockDevice>,
 ) -> Option<String> {
+    let leaf = *config.stack(&volume.backing).last()?;
+    if !matches!(leaf.kind, DeviceKind::File { .. }) {
+        return None;
+    }
     let found = rt::at_most(GLANCE, Superblock::read(backing.as_ref())).await?;
-    let what = match found {
-        Ok(found) => {
-            let names = found.volumes.iter().map(|volume| &*volume.name);
-            let names: Vec<_> = names.collect();
-            let of = match names.is_empty() {
-                true => "of no volume yet".to_owned(),
-                false => format!("with what belongs to {}", names.join(", ")),
-            };
-            format!("a Forebay cache, {}, {of}", hex(&found.uuid))
-        }
-        Err(error) if error.kind() == ErrorKind::Corrupt => "a damaged Forebay cache".to_owned(),
-        Err(_) => return None,
+    let found = found.ok()?;
+    let names: Vec<_> = found.volumes.iter().map(|volume| &*volume.name).collect();
+    let of = match names.is_empty() {
+        true => "of no volume yet".to_owned(),
+        false => format!("with what belongs to {}", names.join(", ")),
     };
     Some(format!(
-        "{}: volume {:?}: its backing device {:?} holds {what}. If that is not the cache of a guest that has this volume as its \
-         disk, stop, and give the volume another device: what is written here goes over what that cache has, which may be \
-         nowhere else",
+        "{}: volume {:?}: its backing device {:?} holds a Forebay cache, {}, {of}. If that is not the cache of a guest that has \
+         this volume as its disk, stop, and give the volume another device: what is written here goes over what that cache \
+         has, which may be nowhere else",
         config.place(volume.line),
         volume.name,
         volume.backing,
+        hex(&found.uuid)
     ))
 }
 

@@ -15,6 +15,7 @@ use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
 use super::devices::{self, Watched};
+use super::table::behind_table;
 use super::transit::Around;
 use super::{Wishes, journal, offload};
 use crate::config::{self, Config, Durability};
@@ -268,9 +269,7 @@ pub(crate) async fn read_superblock(
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let name = cache.metadata.as_ref().unwrap_or(&cache.data);
     Superblock::read(holder.as_ref()).await.map_err(|error| {
-        if let (ErrorKind::NotFound, Some(table)) =
-            (error.kind(), devices::behind_table(config, name))
-        {
+        if let (ErrorKind::NotFound, Some(table)) = (error.kind(), behind_table(config, name)) {
             return table;
         }
         let file = |name: &str| config.file_of(name).map(Path::to_path_buf);

@@ -1,14 +1,12 @@
 //! From the configuration's devices to open ones.
 
 use std::fs::Metadata;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Persistence, Result};
-use forebay_btt::layout::{InfoBlock, NoInfo, PAGE_BYTES, Version};
 use forebay_btt::{Btt, BttDevice};
 use forebay_device::counted::{Counted, Counters};
 use forebay_device::emulate::disk::EmulatedDisk;
@@ -25,6 +23,7 @@ use forebay_io::rt::meter::{self, Account};
 
 use forebay_transit::Run;
 
+use super::table::{has_table, no_table};
 use super::transit::{self, Around, OpenTransit, Settings};
 use crate::config::{Config, Device, DeviceKind};
 use crate::control::status::DeviceStatus;
@@ -137,8 +136,9 @@ enum Purpose<'a> {
     },
 }
 
-/// Opens the device called `name` through the layers that a daemon would have there, but for transit caches, so that what
-/// keeps one from its start is found. A file is written to only to `mend` what is on it.
+/// Opens the device called `name`, which nobody may use meanwhile, through the layers that a daemon would have there, but
+/// for transit caches, so that what keeps one from its start is found. A file is written to only to `mend` what is on it; a
+/// table finishes a write that power loss interrupted.
 ///
 /// # Errors
 /// As [`open`].
@@ -204,7 +204,7 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
 }
 
 /// A namespace that takes writes; with the file of the secrets by which this host proves itself, if there is one.
-async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
+pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
     let mut uri = uri.clone();
     if let Some(path) = secrets {
         let found = crate::secrets::read(path)?.of(&uri.host).cloned();
@@ -353,13 +353,7 @@ fn open_table<P: Pmem + 'static>(
 ) -> Result<Opened> {
     let on = &memory.info().name;
     let table = Btt::open(memory.memory()).map_err(|error| match (error.kind(), path) {
-        (ErrorKind::NotFound, Some(path)) => Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "there is no block translation table on device {on:?}: make one with `forebay format --btt {}`",
-                path.display()
-            ),
-        ),
+        (ErrorKind::NotFound, Some(path)) => no_table(on, path),
         _ => error.context(format!("the block translation table on device {on:?}")),
     })?;
     let device = Arc::new(BttDevice::new(Arc::new(table), name, &memory.info()));
@@ -433,42 +427,6 @@ fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDev
         info.name.clone(),
         &info,
     )))
-}
-
-/// Why nothing is found on the device called `name`: a file with a table on it, which is opened here without that.
-pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
-    let leaf = *config.stack(name).last()?;
-    let DeviceKind::File { path, .. } = &leaf.kind else {
-        return None;
-    };
-    has_table(path).then(|| {
-        Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "{}: device {:?}: {} has a block translation table, through which alone the rest of it can be read: write \
-                 kind = \"pmem\" here, and name a device of kind \"btt\" over it where this one is named",
-                config.place(leaf.line),
-                leaf.name,
-                path.display()
-            ),
-        )
-    })
-}
-
-/// Whether a file begins like a table; what can only be mapped must have one.
-fn has_table(path: &Path) -> bool {
-    let Ok(file) = std::fs::File::open(path) else {
-        return false;
-    };
-    let kind = file.metadata().map(|found| found.file_type());
-    if kind.is_ok_and(|kind| kind.is_char_device()) {
-        return true;
-    }
-    Version::ALL.into_iter().any(|version| {
-        let mut page = [0; PAGE_BYTES as usize];
-        file.read_exact_at(&mut page, version.start_bytes()).is_ok()
-            && InfoBlock::decode(&page) != Err(NoInfo::Absent)
-    })
 }
 
 /// What of a volume's file cannot be used because its size is no whole number of blocks, with the

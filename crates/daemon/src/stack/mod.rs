@@ -12,6 +12,7 @@ mod lines;
 mod offload;
 mod scrub;
 mod status;
+mod table;
 mod transit;
 
 use std::cell::{Cell, RefCell};
@@ -26,15 +27,15 @@ use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
-pub(crate) use attach::cache_on;
 pub(crate) use cache::{
     check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
 };
 pub(crate) use control::CLOSE;
-pub(crate) use devices::{keeps_slots, odd_end, open_path, open_to_look};
+pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
-pub(crate) use transit::{foresee, refuse_if_left};
+pub(crate) use table::refuse_without_table;
+pub(crate) use transit::{foresee, left, refuse_if_left};
 
 /// What is asked of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -203,15 +203,15 @@ pub(crate) fn foresee(
         if found.as_ref().is_some_and(|found| found.blocks() > 0) {
             continue;
         }
-        let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
-        let slots = slots.unwrap_or(usize::MAX);
-        *wanted += memory_bytes(slots, info.logical_block_bytes) as u64;
+        // And a little more, by the size of a block.
+        *wanted += capacity_bytes;
         let room = std::fs::File::open(DIRECTORY).and_then(|directory| room(&directory));
         let room = room.context(|| DIRECTORY.to_owned())?;
         let free = room.available * u64::from(room.block_bytes);
-        if *wanted > free {
+        // One without a limit has no blocks.
+        if room.blocks > 0 && *wanted > free {
             let what = format!(
-                "{}: with those before them they need {}, and {} are free there",
+                "{}: with those before them they need more than {}, and {} are free there",
                 no_room(name),
                 human_bytes(*wanted),
                 human_bytes(free)
@@ -250,22 +250,22 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
     open_shared(file, len).context(|| no_room(name))
 }
 
-/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
+/// What slots hold of a medium that it does not have: their file, and how many blocks; none if it has everything.
 ///
 /// # Errors
-/// `Busy` if some do.
-pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
+/// `Busy` where a daemon has them, or what the system says.
+pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     let file = place(info);
     let Ok(found) = std::fs::metadata(&file) else {
-        return Ok(());
+        return Ok(None);
     };
     let len = usize::try_from(found.len()).unwrap_or(0);
     if found.len() < SMALLEST_BYTES {
-        return Ok(());
+        return Ok(None);
     }
     let (memory, _) = open_shared(&file, len)?;
     match blocks_left(&memory, &boot_id()?) {
-        None | Some((_, 0)) => Ok(()),
+        None | Some((_, 0)) => Ok(None),
         // Made anew, with the number that the other had.
         Some((device, blocks)) if device.differs_from(info.identity) => {
             tracing::warn!(
@@ -274,18 +274,28 @@ pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
                 file.display(),
                 info.name
             );
-            Ok(())
+            Ok(None)
         }
-        Some((_, blocks)) => Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "{blocks} acknowledged blocks of it are in {} still: start the daemon once with the \
-                 transit cache that it had, and stop it, so that they reach the device, or remove the file to give \
-                 them up",
-                file.display()
-            ),
-        )),
+        Some((_, blocks)) => Ok(Some((file, blocks))),
     }
+}
+
+/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
+///
+/// # Errors
+/// `Busy` if some do, and as [`left`].
+pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
+    let Some((file, blocks)) = left(info)? else {
+        return Ok(());
+    };
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "{blocks} acknowledged blocks of it are in {} still: start the daemon once with the transit cache that it had, \
+             and stop it, so that they reach the device, or remove the file to give them up",
+            file.display()
+        ),
+    ))
 }
 
 impl OpenTransit {

@@ -1,0 +1,146 @@
+//! What `forebay check` opens: backing devices beside whoever has them, and the cache's devices for itself alone.
+
+use std::path::Path;
+
+use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_cache::Devices;
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_metadata::superblock::Superblock;
+
+use super::Place;
+use crate::config::{Config, DeviceKind};
+use crate::stack::{
+    connect, foresee, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
+    read_superblock, refuse_if_left, refuse_without_table, unreadable,
+};
+
+/// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
+/// a block, and what names each.
+#[derive(Default)]
+pub(super) struct Backing {
+    pub(super) warnings: Vec<String>,
+    /// By the volume's place in the configuration.
+    pub(super) devices: Vec<(usize, DeviceInfo)>,
+}
+
+/// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or written.
+pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
+    let mut seen = Backing::default();
+    let mut slots_bytes = 0;
+    for (number, volume) in config.volumes.iter().enumerate() {
+        let name = &volume.backing;
+        let place = || config.place(volume.line);
+        let mut whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
+            _ if running => Ok(()),
+            true => foresee(&config, name, info, &mut slots_bytes),
+            false => refuse_if_left(info).context(place),
+        };
+        let (path, direct) = match config.stack(name).pop().map(|leaf| &leaf.kind) {
+            Some(DeviceKind::File { path, direct }) => (path, direct),
+            Some(DeviceKind::Pmem { path }) if !running => {
+                refuse_without_table(&config, name)?;
+                if path.is_file() {
+                    let options = FileDeviceOptions {
+                        read_only: true,
+                        direct: false,
+                        ..FileDeviceOptions::default()
+                    };
+                    let medium = FileDevice::open(path, options).context(place)?;
+                    whole(&medium.info())?;
+                }
+                continue;
+            }
+            Some(DeviceKind::NvmeTcp { uri, secrets }) => {
+                let device = connect(uri, secrets.as_deref()).await.context(place)?;
+                whole(&device.info())?;
+                seen.devices.push((number, device.info()));
+                continue;
+            }
+            _ => continue,
+        };
+        let options = FileDeviceOptions {
+            read_only: true,
+            direct: *direct,
+            ..FileDeviceOptions::default()
+        };
+        let device = FileDevice::open(path, options).context(place)?;
+        whole(&device.info())?;
+        let odd = odd_end(&config, name, device.as_ref());
+        seen.warnings.extend(odd);
+        seen.devices.push((number, device.info()));
+    }
+    Ok(seen)
+}
+
+/// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen before they tell
+/// what the cache holds.
+pub(super) async fn open_configured(
+    config: &Config,
+    repair: bool,
+) -> Result<Result<Devices, String>> {
+    let cache = (config.cache.as_ref()).expect("what is inspected of a configuration is its cache");
+    let mut opened = Vec::new();
+    for name in [Some(&cache.data), cache.metadata.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let device = open_to_look(config, name, repair).await?;
+        let info = device.info();
+        let entry = config.device(name);
+        let place = || format!("{}: device {name:?}", config.place(entry.line));
+        if keeps_slots(config, name) && !repair {
+            foresee(config, name, &info, &mut 0)?;
+            if let Some((file, blocks)) = left(&info).context(place)? {
+                return Ok(Err(format!(
+                    "device {name:?} gets {blocks} acknowledged blocks from {} when the daemon is started",
+                    file.display()
+                )));
+            }
+        }
+        refuse_if_left(&info).context(place)?;
+        opened.push(device);
+    }
+    let mut opened = opened.into_iter();
+    let devices = Devices {
+        data: opened.next().expect("the first"),
+        metadata: opened.next(),
+    };
+    read_superblock(config, cache, &devices).await?;
+    Ok(Ok(devices))
+}
+
+/// Opens devices of which paths are known, and no more.
+pub(super) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
+    let options = FileDeviceOptions {
+        read_only: !repair,
+        direct: true,
+        exclusive: true,
+        ..FileDeviceOptions::default()
+    };
+    let missing = |path: &Path| {
+        let gone = !path.exists();
+        let what = format!(
+            "{} does not exist: name the device or file that `forebay format` made a cache on",
+            path.display()
+        );
+        move |error: Error| match gone {
+            true => Error::new(ErrorKind::NotFound, what),
+            false => error,
+        }
+    };
+    let devices = Devices {
+        data: open_path(&place.data, options.clone()).map_err(missing(&place.data))?,
+        metadata: match &place.metadata {
+            Some(path) => Some(open_metadata(path, options).map_err(missing(path))?),
+            None => None,
+        },
+    };
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    match Superblock::read(holder.as_ref()).await {
+        Ok(_) => Ok(devices),
+        Err(error) => {
+            let (name, metadata) = (holder.info().name, place.metadata.as_deref());
+            Err(unreadable(error, &name, Some(&place.data), metadata))
+        }
+    }
+}
