@@ -85,7 +85,7 @@ fn an_info_block_that_lies_is_refused() {
     }
     let error = refused(&memory);
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.report().contains("its map would lie at"), "{error:?}");
+    assert!(error.report().contains("its map would end at"), "{error:?}");
 }
 
 /// A flog entry of lane 0 as another implementation may have left it.
