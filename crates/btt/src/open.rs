@@ -168,7 +168,9 @@ fn info<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Result<InfoBlo
         }
     };
     if let Some(at) = at {
-        tracing::warn!("the info block at {at} is repaired from its copy: {damage}");
+        tracing::warn!(
+            "the info block at {at} was damaged or gone ({damage}), and is written anew from the other one"
+        );
         memory.stream(at, &Buf::copied(&info.encode()));
         memory.fence();
     }

@@ -88,6 +88,14 @@ struct Found {
 }
 
 pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitCode> {
+    // What is mended as it is opened is told; who uses this as a library may log already.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .try_init();
     let (place, config) = match (&arguments.config, &arguments.cache) {
         (Some(path), _) => {
             let mut config = Config::load(path)?;

@@ -5,7 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt as _, Buf, Context as _, Error, ErrorKind, Result,
+};
+use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
 use forebay_cache::{EarlyVolume, VolumeOptions};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
@@ -23,9 +26,9 @@ use crate::state::{CacheId, Record, StateDirectory, hex};
 /// What must answer within it to be looked at for a warning.
 const GLANCE: Duration = Duration::from_secs(3);
 
-/// A warning about a volume whose backing file or disk begins as a cache does; none if it does not, or cannot be read at
-/// once.
-async fn cache_on(
+/// A warning about a volume whose backing file or disk holds what clients are not to write over, since it is read in another
+/// way: a cache, or a block translation table. None if it does not, or cannot be read at once.
+async fn warning_of(
     config: &Config,
     volume: &config::Volume,
     backing: &Rc<dyn BlockDevice>,
@@ -34,22 +37,45 @@ async fn cache_on(
     if !matches!(leaf.kind, DeviceKind::File { .. }) {
         return None;
     }
-    let found = rt::at_most(GLANCE, Superblock::read(backing.as_ref())).await?;
-    let found = found.ok()?;
-    let names: Vec<_> = found.volumes.iter().map(|volume| &*volume.name).collect();
-    let of = match names.is_empty() {
-        true => "of no volume yet".to_owned(),
-        false => format!("with what belongs to {}", names.join(", ")),
-    };
+    let what = rt::at_most(GLANCE, what_is_on(backing)).await??;
     Some(format!(
-        "{}: volume {:?}: its backing device {:?} holds a Forebay cache, {}, {of}. If that is not the cache of a guest that has \
-         this volume as its disk, stop, and give the volume another device: what is written here goes over what that cache \
-         has, which may be nowhere else",
+        "{}: volume {:?}: its backing device {:?} holds {what}",
         config.place(volume.line),
         volume.name,
         volume.backing,
-        hex(&found.uuid)
     ))
+}
+
+async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
+    if let Ok(found) = Superblock::read(backing.as_ref()).await {
+        let names: Vec<_> = found.volumes.iter().map(|volume| &*volume.name).collect();
+        let of = match names.is_empty() {
+            true => "of no volume yet".to_owned(),
+            false => format!("with what belongs to {}", names.join(", ")),
+        };
+        return Some(format!(
+            "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume as its disk, stop, and give \
+             the volume another device: what is written here goes over what that cache has, which may be nowhere else",
+            hex(&found.uuid)
+        ));
+    }
+    for version in Version::ALL {
+        let page = Buf::scratch(PAGE_BYTES as usize);
+        if (backing.read(version.start_bytes(), page.clone()).await).is_err() {
+            continue;
+        }
+        let mut bytes = [0; PAGE_BYTES as usize];
+        page.copy_to(0, &mut bytes);
+        if InfoBlock::decode(&bytes).is_ok() {
+            return Some(
+                "a block translation table, and is served as it is, with that in it. If the volume was on the table, stop, and \
+                 write kind = \"pmem\" for the file and a device of kind \"btt\" over it: what is written here goes over the \
+                 table"
+                    .to_owned(),
+            );
+        }
+    }
+    None
 }
 
 impl Stack {
@@ -72,7 +98,7 @@ impl Stack {
         let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
         for warning in odd
             .into_iter()
-            .chain(cache_on(config, volume, &backing).await)
+            .chain(warning_of(config, volume, &backing).await)
         {
             tracing::warn!("{warning}");
         }

@@ -104,9 +104,7 @@ pub(super) async fn open(
         Some(_) => (Buf::zeroed(len), None),
         None => {
             let (configured, uuid) = (cache.journal_path().map(Path::to_path_buf), known.uuid);
-            let accept = wishes.accept_journal_loss;
-            let opened =
-                offload(move || journal::open(configured.as_deref(), len, &uuid, accept)).await;
+            let opened = offload(move || journal::open(configured.as_deref(), len, &uuid)).await;
             let opened = opened.context(|| config.place(cache.journal_line()))?;
             created = opened.created;
             (opened.memory, Some(opened.path))

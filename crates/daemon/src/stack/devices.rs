@@ -106,7 +106,9 @@ pub(super) async fn open(
     )?;
     if !keeps_slots(config, name) {
         let entry = config.device(name);
-        transit::refuse_if_left(&device.info())
+        let info = device.info();
+        transit::refuse_if_left(&info)
+            .and_then(|()| transit::refuse_if_gone(around, &info))
             .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     }
     if meter::is_on() {

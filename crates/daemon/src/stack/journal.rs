@@ -79,32 +79,41 @@ fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
     matches!(owner(path, Some(uuid)), Ok(Some(of)) if of == *uuid)
 }
 
+/// Refuses a journal at `path` while the cache's own lies elsewhere: nothing is lost, so nobody may give it up.
+///
+/// # Errors
+/// `Busy` with both paths.
+pub(crate) fn refuse_if_elsewhere(path: &Path, uuid: &[u8; 16]) -> Result<()> {
+    let found = find(uuid);
+    if found == path || !is_of(&found, uuid) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the process journal of this cache is {found}, and the configuration wants {path}: \
+             move it there (`mv {found} {path}`), or start once with journal = \"{found}\"",
+            found = found.display(),
+            path = path.display()
+        ),
+    ))
+}
+
+/// Where the process journal of a cache is to be.
+pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
+    configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
+}
+
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
 /// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
 /// size would begin it anew.
 ///
 /// # Errors
 /// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
-/// or one of this cache elsewhere, unless `accept_loss`. `InvalidInput` for a file that is no journal.
-pub(super) fn open(
-    configured: Option<&Path>,
-    mut len: usize,
-    uuid: &[u8; 16],
-    accept_loss: bool,
-) -> Result<Opened> {
-    let path = configured.map_or_else(|| usual_place(uuid), Path::to_path_buf);
-    let found = find(uuid);
-    if found != path && !accept_loss && is_of(&found, uuid) {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "the process journal of this cache is {found}, and the configuration wants {path}: \
-                 move it there (`mv {found} {path}`), or start once with journal = \"{found}\"",
-                found = found.display(),
-                path = path.display()
-            ),
-        ));
-    }
+/// or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
+pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -> Result<Opened> {
+    let path = wanted(configured, uuid);
+    refuse_if_elsewhere(&path, uuid)?;
     if configured.is_none() && path.is_symlink() {
         // Where it led, there is nothing that counts.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
@@ -298,7 +307,7 @@ mod tests {
         assert_eq!((found.len(), found.mode() & 0o777), (2 << 20, 0o600));
         assert_eq!(owner(&path, Some(&[7; 16])).expect("it may be taken"), None);
         owner(&path, Some(&[8; 16])).expect_err("another cache's");
-        let opened = open(Some(&path), 2 << 20, &[7; 16], false).expect("opened");
+        let opened = open(Some(&path), 2 << 20, &[7; 16]).expect("opened");
         assert!(!opened.created);
         std::fs::remove_file(&path).expect("ours");
     }

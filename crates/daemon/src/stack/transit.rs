@@ -91,10 +91,14 @@ pub(super) fn open(
             (map(&file, len, settings.name)?, Some(file))
         }
     };
-    let in_use = file.is_some() && around.state.transit_boot(settings.name)? == Some(boot_id);
+    let noted = match &file {
+        Some(file) => was_noted(around.state.path(), settings.name, file, &boot_id)?,
+        None => false,
+    };
+    let gone = noted && !(existed && was_used(&memory, &boot_id));
     let mut options = TransitOptions {
         policy: settings.policy,
-        in_use: in_use && !around.accept_loss,
+        in_use: noted && !around.accept_loss,
         accept_damage: around.accept_loss,
         ..TransitOptions::new(settings.name, boot_id)
     };
@@ -125,8 +129,13 @@ pub(super) fn open(
         (_, Some(file)) => error.context(file.display().to_string()),
         (_, None) => error,
     })?;
-    if file.is_some() {
-        around.state.note_transit(settings.name, Some(&boot_id))?;
+    if let Some(file) = &file {
+        for note in notes(settings.name, file) {
+            around.state.note_transit(&note, Some(&boot_id))?;
+        }
+        if gone {
+            tell_of_loss(file);
+        }
     }
     if found.blocks > 0 {
         tracing::info!(
@@ -154,6 +163,83 @@ pub(super) fn open(
         block_bytes,
         file,
     })
+}
+
+/// The names under which the state directory remembers a cache called `name` over a medium: its own, which stays where the
+/// medium is replaced, and that of its slots, which stays where the configuration changes.
+fn notes(name: &str, file: &Path) -> [String; 2] {
+    [name.to_owned(), note_of(file)]
+}
+
+fn note_of(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
+}
+
+/// Whether a daemon of this boot had the cache, or another over its medium, and did not close it.
+fn was_noted(state: &Path, name: &str, file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
+    for note in notes(name, file) {
+        if StateDirectory::transit_boot_in(state, &note)?.as_ref() == Some(boot_id) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether there are slots that a daemon of this boot has used.
+fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
+    let found = std::fs::metadata(file).ok();
+    let Some(found) = found.filter(|found| found.len() >= SMALLEST_BYTES) else {
+        return Ok(false);
+    };
+    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
+    Ok(was_used(&open_shared(file, len)?.0, boot_id))
+}
+
+fn tell_of_loss(file: &Path) {
+    tracing::error!(
+        "LOST, as --accept-journal-loss says: what was in {}, if no other daemon has sent it on: check what the clients \
+         stored last",
+        file.display()
+    );
+}
+
+/// Refuses a medium without the slots that a daemon of this boot had over it and did not close, now that the configuration
+/// has none there, unless what they had is given up.
+///
+/// # Errors
+/// `Lost` if they are not there; what the system says.
+pub(super) fn refuse_if_gone(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
+    if !are_gone(around.state.path(), info)? {
+        return Ok(());
+    }
+    let file = place(info);
+    if !around.accept_loss {
+        return Err(Error::new(ErrorKind::Lost, removed(&file)));
+    }
+    tell_of_loss(&file);
+    around.state.note_transit(&note_of(&file), None)
+}
+
+/// Whether slots that a daemon of this boot had over a medium, and did not close, are not there.
+///
+/// # Errors
+/// What the system says.
+fn are_gone(state: &Path, info: &DeviceInfo) -> Result<bool> {
+    let (file, boot_id) = (place(info), boot_id()?);
+    let noted = StateDirectory::transit_boot_in(state, &note_of(&file))? == Some(boot_id);
+    Ok(noted && !is_used(&file, &boot_id)?)
+}
+
+/// Says what [`refuse_if_gone`] will; changes nothing.
+///
+/// # Errors
+/// As [`are_gone`], and `Lost` if they are.
+pub(crate) fn foresee_gone(config: &Config, info: &DeviceInfo) -> Result<()> {
+    match are_gone(&config.server.state, info)? {
+        true => Err(Error::new(ErrorKind::Lost, removed(&place(info)))),
+        false => Ok(()),
+    }
 }
 
 fn removed(file: &Path) -> String {
@@ -188,17 +274,8 @@ pub(crate) fn foresee(
         };
         let name = &entry.name;
         let in_place = || format!("{}: device {name:?}", config.place(entry.line));
-        if StateDirectory::transit_boot_in(&config.server.state, name)? == Some(boot_id) {
-            let used = match &found {
-                Some(found) => {
-                    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
-                    was_used(&open_shared(&file, len)?.0, &boot_id)
-                }
-                None => false,
-            };
-            if !used {
-                return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
-            }
+        if was_noted(&config.server.state, name, &file, &boot_id)? && !is_used(&file, &boot_id)? {
+            return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
         }
         if found.as_ref().is_some_and(|found| found.blocks() > 0) {
             continue;
@@ -374,7 +451,9 @@ impl OpenTransit {
         let flushed = flushed.unwrap_or_else(late);
         flushed.context(|| format!("device {:?} ({what})", self.name))?;
         if let Some(file) = &self.file {
-            state.note_transit(&self.name, None)?;
+            for note in notes(&self.name, file) {
+                state.note_transit(&note, None)?;
+            }
             // A file that stays is empty.
             let _ = std::fs::remove_file(file);
         }

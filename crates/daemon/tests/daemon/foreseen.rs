@@ -59,7 +59,13 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     let file = std::fs::OpenOptions::new().write(true).open(&medium);
     std::os::unix::fs::FileExt::write_all_at(&file.expect("there"), &[0; 4096], 0)
         .expect("written");
-    place.ok(&["check", text(&place.path("forebay.toml"))]);
+    let output = place.run(&["check", text(&place.path("forebay.toml"))]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("is written anew from the other one"),
+        "{said}"
+    );
     place.serve(&[]).terminate();
     set_len(&medium, 32 << 20);
     // The exit status of a check says that there is damage.
@@ -190,5 +196,16 @@ fn a_cache_on_a_backing_device_is_pointed_out() {
     place.ok(&["format", "--cache", text(&place.path("db.img"))]);
     let daemon = place.serve(&[]);
     place.wait_for_log(told);
+    daemon.terminate();
+    let image = place.path("db.img");
+    make(&image, 64 << 20);
+    place.ok(&["format", "--btt", text(&image)]);
+    configure(
+        &place,
+        "{ name = \"disk\", kind = \"file\", path = \"db.img\" }",
+        &on("disk"),
+    );
+    let daemon = place.serve(&["--adopt", "db"]);
+    place.wait_for_log("its backing device \"disk\" holds a block translation table");
     daemon.terminate();
 }

@@ -144,8 +144,15 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     let moved = std::fs::read_to_string(&config).expect("there");
     let moved = moved.replace("journal = \"journal\"", "journal = \"elsewhere\"");
     std::fs::write(&config, moved).expect("written");
-    let refused = place.refused(&serve);
-    assert!(refused.contains("move it there"), "{refused}");
+    // Nothing is lost, so nobody may give it up.
+    for command in [
+        &serve[..],
+        &["check", text(&config)],
+        &["serve", text(&config), "--accept-journal-loss"],
+    ] {
+        let refused = place.refused(command);
+        assert!(refused.contains("move it there"), "{command:?}: {refused}");
+    }
     place.configure("wb", "");
 
     // Another cache in the same place, with the same path for its journal.

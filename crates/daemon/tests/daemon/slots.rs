@@ -120,6 +120,53 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
     place.ok(&["check", text(&config)]);
 }
 
+/// Slots that are gone are missed whatever the configuration has over the medium now.
+#[test]
+fn slots_that_were_removed_are_missed_by_configurations_without_them_or_with_another_name() {
+    let place = Place::new("slots-renamed", "wt");
+    let under = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
+    let over = |name: &str| {
+        format!(
+            "{under}, {{ name = \"{name}\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }}"
+        )
+    };
+    let config = place.path("forebay.toml");
+    configure(&place, &over("fast"), "fast");
+    // Another name is no reason to miss what is there.
+    leave_something(&place);
+    configure(&place, &over("other"), "other");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 10..20);
+    daemon.kill();
+    configure(&place, under, "under");
+    let slots = slots_file(
+        &place,
+        || configure(&place, &over("third"), "third"),
+        || configure(&place, under, "under"),
+    );
+    std::fs::remove_file(&slots).expect("there");
+    let missed = || {
+        for (command, status) in [("check", 3), ("serve", 1)] {
+            let output = place.run(&[command, text(&config)]);
+            let said = String::from_utf8(output.stderr).expect("text");
+            assert_eq!(output.status.code(), Some(status), "{command}: {said}");
+            assert!(
+                said.contains("was removed, or overwritten"),
+                "{command}: {said}"
+            );
+        }
+    };
+    missed();
+    configure(&place, under, "under");
+    missed();
+    let daemon = place.serve(&["--accept-journal-loss"]);
+    let told = "LOST, as --accept-journal-loss says: what was in";
+    assert!(place.log().contains(told), "{}", place.log());
+    daemon.terminate();
+    place.ok(&["check", text(&config)]);
+    place.serve(&[]).terminate();
+}
+
 #[test]
 fn a_stop_waits_for_a_slow_device_and_is_a_clean_one_when_that_has_all() {
     let place = Place::new("slots-slow", "wt");

@@ -10,8 +10,8 @@ use forebay_metadata::superblock::Superblock;
 use super::Place;
 use crate::config::{Config, DeviceKind};
 use crate::stack::{
-    connect, foresee, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
-    read_superblock, refuse_if_left, refuse_without_table, unreadable,
+    connect, foresee, foresee_gone, journal, keeps_slots, left, odd_end, open_metadata, open_path,
+    open_to_look, read_superblock, refuse_if_left, refuse_without_table, unreadable,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -33,7 +33,9 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         let mut whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
             _ if running => Ok(()),
             true => foresee(&config, name, info, &mut slots_bytes),
-            false => refuse_if_left(info).context(place),
+            false => refuse_if_left(info)
+                .and_then(|()| foresee_gone(&config, info))
+                .context(place),
         };
         let (path, direct) = match config.stack(name).pop().map(|leaf| &leaf.kind) {
             Some(DeviceKind::File { path, direct }) => (path, direct),
@@ -97,7 +99,9 @@ pub(super) async fn open_configured(
                 )));
             }
         }
-        refuse_if_left(&info).context(place)?;
+        refuse_if_left(&info)
+            .and_then(|()| foresee_gone(config, &info))
+            .context(place)?;
         opened.push(device);
     }
     let mut opened = opened.into_iter();
@@ -105,7 +109,9 @@ pub(super) async fn open_configured(
         data: opened.next().expect("the first"),
         metadata: opened.next(),
     };
-    read_superblock(config, cache, &devices).await?;
+    let uuid = read_superblock(config, cache, &devices).await?.uuid;
+    journal::refuse_if_elsewhere(&journal::wanted(cache.journal_path(), &uuid), &uuid)
+        .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
 }
 
