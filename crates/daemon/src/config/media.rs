@@ -98,7 +98,11 @@ impl Config {
             let leaf = stack[stack.len() - 1];
             let (path, looked) = match &leaf.kind {
                 DeviceKind::File { path, .. } => (path, look(path, used)),
-                DeviceKind::Pmem { path } => (path, look_at_memory(path)),
+                DeviceKind::Pmem { path } => {
+                    let of_table =
+                        (stack.iter()).any(|entry| matches!(entry.kind, DeviceKind::Btt { .. }));
+                    (path, look_at_memory(path, of_table))
+                }
                 _ => continue,
             };
             let found = match looked {
@@ -219,10 +223,13 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
     Ok(found)
 }
 
-/// As [`look`], for what is going to be mapped.
-fn look_at_memory(path: &Path) -> Result<Metadata, (String, String)> {
+/// As [`look`], for what is going to be mapped, under a table or without one.
+fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, String)> {
     let found = std::fs::metadata(path).map_err(|error| {
-        let help = "correct `path`, or make a file with a table with `forebay format --create SIZE --btt PATH`";
+        let help = match of_table {
+            true => "correct `path`, or make a file with a table with `forebay format --create SIZE --btt PATH`",
+            false => "correct `path`, or bring the medium back: without it what the cache has of its volumes cannot be told",
+        };
         match error.kind() {
             IoKind::NotFound => ("does not exist".to_owned(), help.to_owned()),
             _ => (

@@ -18,7 +18,7 @@ use super::devices::{self, Watched};
 use super::table::behind_table;
 use super::transit::Around;
 use super::{Wishes, journal, offload};
-use crate::config::{self, Config, Durability};
+use crate::config::{self, Config, DeviceKind, Durability};
 use crate::state::{CacheId, hex};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
@@ -273,23 +273,27 @@ pub(crate) async fn read_superblock(
         let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
         let (data, metadata) = (file(&cache.data), cache.metadata.as_deref().and_then(file));
         let what = format!("device {:?}", holder.info().name);
-        unreadable(error, &what, data.as_deref(), metadata.as_deref())
+        let is_memory = |name: &String| matches!(config.device(name).kind, DeviceKind::Pmem { .. });
+        let in_lines = cache.metadata.as_ref().is_some_and(is_memory);
+        unreadable(error, &what, data.as_deref(), metadata.as_deref(), in_lines)
             .context(config.place(cache.line))
     })
 }
 
 /// What it means that `what` has no superblock that can be read, and the remedy. `data` and `metadata` are
-/// what `forebay format` takes.
+/// what `forebay format` takes, the latter for lines if `in_lines`.
 pub(crate) fn unreadable(
     error: Error,
     what: &str,
     data: Option<&Path>,
     metadata: Option<&Path>,
+    in_lines: bool,
 ) -> Error {
     let flag = |name: &str, path: Option<&Path>| {
         path.map_or_else(String::new, |path| format!(" --{name} {}", path.display()))
     };
-    let devices = flag("cache", data) + &flag("metadata", metadata);
+    let lines = if in_lines { " --pmem" } else { "" };
+    let devices = flag("cache", data) + &flag("metadata", metadata) + lines;
     match error.kind() {
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,

@@ -14,7 +14,8 @@ pub(super) fn no_table(on: &str, path: &Path) -> Error {
     Error::new(
         ErrorKind::NotFound,
         format!(
-            "there is no block translation table on device {on:?}: make one with `forebay format --btt {}`",
+            "there is no block translation table on device {on:?}: make one with `forebay format --btt {}`, unless there was one: \
+             then put a copy of the medium back, since what was on it IS LOST",
             path.display()
         ),
     )

@@ -146,7 +146,7 @@ pub(super) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
         Ok(_) => Ok(devices),
         Err(error) => {
             let (name, metadata) = (holder.info().name, place.metadata.as_deref());
-            Err(unreadable(error, &name, Some(&place.data), metadata))
+            Err(unreadable(error, &name, Some(&place.data), metadata, false))
         }
     }
 }
