@@ -108,7 +108,7 @@ pub(super) async fn open(
         let entry = config.device(name);
         let info = device.info();
         transit::refuse_if_left(&info)
-            .and_then(|()| transit::refuse_if_gone(around, &info))
+            .and_then(|()| transit::give_up_or_refuse(around, &info))
             .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     }
     if meter::is_on() {

@@ -35,7 +35,7 @@ pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look}
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 pub(crate) use table::refuse_without_table;
-pub(crate) use transit::{foresee, foresee_gone, left, refuse_if_left};
+pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left};
 
 /// What is asked of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

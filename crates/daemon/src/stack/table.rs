@@ -30,8 +30,7 @@ pub(crate) fn refuse_without_table(config: &Config, name: &str) -> Result<()> {
         let DeviceKind::Btt { on } = &entry.kind else {
             continue;
         };
-        let is_missing = |path: &&Path| look(path).is_ok_and(|found| !found);
-        if let Some(path) = config.file_of(on).filter(is_missing) {
+        if let Some(path) = config.file_of(on).filter(|path| is_without_table(path)) {
             let place = config.place(entry.line);
             return Err(no_table(on, path).context(format!("{place}: device {:?}", entry.name)));
         }
@@ -59,32 +58,48 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
     })
 }
 
-/// Whether a file begins like a table, or ends so; what can only be mapped must have one.
+/// Whether a file begins like a table; what can only be mapped must have one. What lies at its end may be of an earlier table,
+/// and opening it would bring that back over what is there now.
 pub(super) fn has_table(path: &Path) -> bool {
-    look(path).is_ok_and(|found| found)
+    look(path, first).is_ok_and(|found| found)
 }
 
-/// As [`has_table`]; an error where that cannot be read.
-fn look(path: &Path) -> io::Result<bool> {
+/// Where the first info block lies, in a file of any size.
+fn first(version: Version, _: u64) -> Option<u64> {
+    Some(version.start_bytes())
+}
+
+/// Where the copy of that lies.
+fn copy(version: Version, size_bytes: u64) -> Option<u64> {
+    let start = version.start_bytes();
+    let arena = size_bytes.saturating_sub(start).min(ARENA_MAX_BYTES);
+    (start + arena - arena % PAGE_BYTES).checked_sub(PAGE_BYTES)
+}
+
+/// Whether there is certainly no table that could be opened, not even from the copy of its first info block.
+fn is_without_table(path: &Path) -> bool {
+    [first, copy]
+        .into_iter()
+        .all(|place| matches!(look(path, place), Ok(false)))
+}
+
+/// Whether an info block, sound or not, lies in one of these places of a file of that size.
+fn look(path: &Path, place: fn(Version, u64) -> Option<u64>) -> io::Result<bool> {
     let file = File::open(path)?;
-    let found = file.metadata()?.file_type();
-    if found.is_char_device() {
+    if file.metadata()?.file_type().is_char_device() {
         return Ok(true);
     }
     let size_bytes = (&file).seek(SeekFrom::End(0))?;
-    for version in Version::ALL {
-        let start = version.start_bytes();
-        // The copy of the first arena's info block.
-        let arena = size_bytes.saturating_sub(start).min(ARENA_MAX_BYTES);
-        let copy = (start + arena - arena % PAGE_BYTES).checked_sub(PAGE_BYTES);
-        for at in [Some(start), copy].into_iter().flatten() {
-            let mut page = [0; PAGE_BYTES as usize];
-            match file.read_exact_at(&mut page, at) {
-                Ok(()) if InfoBlock::decode(&page) != Err(NoInfo::Absent) => return Ok(true),
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-                Err(error) => return Err(error),
-            }
+    for at in Version::ALL
+        .into_iter()
+        .filter_map(|version| place(version, size_bytes))
+    {
+        let mut page = [0; PAGE_BYTES as usize];
+        match file.read_exact_at(&mut page, at) {
+            Ok(()) if InfoBlock::decode(&page) != Err(NoInfo::Absent) => return Ok(true),
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(false)

@@ -205,40 +205,28 @@ fn tell_of_loss(file: &Path) {
 }
 
 /// Refuses a medium without the slots that a daemon of this boot had over it and did not close, now that the configuration
-/// has none there, unless what they had is given up.
+/// has none there.
 ///
 /// # Errors
 /// `Lost` if they are not there; what the system says.
-pub(super) fn refuse_if_gone(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
-    if !are_gone(around.state.path(), info)? {
-        return Ok(());
-    }
-    let file = place(info);
-    if !around.accept_loss {
-        return Err(Error::new(ErrorKind::Lost, removed(&file)));
-    }
-    tell_of_loss(&file);
-    around.state.note_transit(&note_of(&file), None)
-}
-
-/// Whether slots that a daemon of this boot had over a medium, and did not close, are not there.
-///
-/// # Errors
-/// What the system says.
-fn are_gone(state: &Path, info: &DeviceInfo) -> Result<bool> {
+pub(crate) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
     let (file, boot_id) = (place(info), boot_id()?);
     let noted = StateDirectory::transit_boot_in(state, &note_of(&file))? == Some(boot_id);
-    Ok(noted && !is_used(&file, &boot_id)?)
+    match noted && !is_used(&file, &boot_id)? {
+        true => Err(Error::new(ErrorKind::Lost, removed(&file))),
+        false => Ok(()),
+    }
 }
 
-/// Says what [`refuse_if_gone`] will; changes nothing.
-///
-/// # Errors
-/// As [`are_gone`], and `Lost` if they are.
-pub(crate) fn foresee_gone(config: &Config, info: &DeviceInfo) -> Result<()> {
-    match are_gone(&config.server.state, info)? {
-        true => Err(Error::new(ErrorKind::Lost, removed(&place(info)))),
-        false => Ok(()),
+/// As [`refuse_if_gone`], unless what they had is given up.
+pub(super) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
+    match refuse_if_gone(around.state.path(), info) {
+        Err(error) if error.kind() == ErrorKind::Lost && around.accept_loss => {
+            let file = place(info);
+            tell_of_loss(&file);
+            around.state.note_transit(&note_of(&file), None)
+        }
+        refused => refused,
     }
 }
 

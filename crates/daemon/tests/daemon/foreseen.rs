@@ -77,6 +77,37 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     assert!(said.contains("was the medium cut?"), "{said}");
 }
 
+/// A medium keeps the copy at its end of a table that it had before: who looks at what it holds now does not bring that back.
+#[test]
+fn the_copy_of_an_earlier_table_is_not_taken_for_one() {
+    let place = Place::new("table-earlier", "wb");
+    let cache = place.path("cache");
+    let config = place.path("forebay.toml");
+    make(&cache, 64 << 20);
+    place.ok(&["format", "--btt", text(&cache)]);
+    let file = std::fs::OpenOptions::new().write(true).open(&cache);
+    std::os::unix::fs::FileExt::write_all_at(&file.expect("there"), &[0; 8192], 0).expect("wiped");
+    place.ok(&["format", "--cache", text(&cache), "--force"]);
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 10..20);
+    daemon.terminate();
+    let before = std::fs::read(&cache).expect("there");
+    for command in [
+        &["check", "--cache", text(&cache)][..],
+        &["check", text(&config)],
+    ] {
+        let told = place.ok(command);
+        assert!(told.contains("In order."), "{command:?}: {told}");
+        assert!(
+            std::fs::read(&cache).expect("there") == before,
+            "{command:?}"
+        );
+    }
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 10..20);
+    daemon.terminate();
+}
+
 #[test]
 fn metadata_in_lines_on_a_file_is_refused_before_the_start() {
     let place = Place::new("lines-alike", "wb");

@@ -10,8 +10,8 @@ use forebay_metadata::superblock::Superblock;
 use super::Place;
 use crate::config::{Config, DeviceKind};
 use crate::stack::{
-    connect, foresee, foresee_gone, journal, keeps_slots, left, odd_end, open_metadata, open_path,
-    open_to_look, read_superblock, refuse_if_left, refuse_without_table, unreadable,
+    connect, foresee, journal, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
+    read_superblock, refuse_if_gone, refuse_if_left, refuse_without_table, unreadable,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -34,7 +34,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             _ if running => Ok(()),
             true => foresee(&config, name, info, &mut slots_bytes),
             false => refuse_if_left(info)
-                .and_then(|()| foresee_gone(&config, info))
+                .and_then(|()| refuse_if_gone(&config.server.state, info))
                 .context(place),
         };
         let (path, direct) = match config.stack(name).pop().map(|leaf| &leaf.kind) {
@@ -100,7 +100,7 @@ pub(super) async fn open_configured(
             }
         }
         refuse_if_left(&info)
-            .and_then(|()| foresee_gone(config, &info))
+            .and_then(|()| refuse_if_gone(&config.server.state, &info))
             .context(place)?;
         opened.push(device);
     }
