@@ -29,8 +29,8 @@ const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed without --repair, but that a block translation table under the cache finishes a write that power loss
-/// interrupted; the cache must not be in use. What the daemon that serves the configuration holds
+/// Nothing is changed without --repair, but that a block translation table under the cache is opened as a start opens it: it
+/// finishes a write that power loss interrupted, and a damaged info block is written anew, which is told; the cache must not be in use. What the daemon that serves the configuration holds
 /// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
 /// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone.
 /// After a crash a cache is in order: the next start recovers it. A cache that was repaired is in order, too, unless
