@@ -1,6 +1,7 @@
 //! The crash drivers. Each takes a [`Target`] and returns at the first violation, with the one
 //! command that replays it.
 
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -73,8 +74,20 @@ pub struct Report {
 pub struct Failure {
     /// What was violated.
     pub message: String,
+    /// The run in which it was violated.
+    pub case: Case,
     /// The command that replays it.
     pub replay: String,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Case>> = const { Cell::new(None) };
+}
+
+/// Returns the run that this thread's drivers began last: after a panic, the run that panicked.
+#[must_use]
+pub fn last_case() -> Option<Case> {
+    CURRENT.get()
 }
 
 impl fmt::Display for Failure {
@@ -103,8 +116,10 @@ impl<S: Stack> Target<S> {
             }
         }
         let _announce = Announce(|| eprintln!("replay with: {}", self.replay_command(case)));
+        CURRENT.set(Some(case));
         step().map_err(|message| Failure {
             message,
+            case,
             replay: self.replay_command(case),
         })
     }
@@ -386,6 +401,7 @@ impl<S: Stack> Target<S> {
                 // cannot know: power goes at once. So it is with a client's write that failed in a spell.
                 power_only = class == OpClass::Flush || machine.model().may_show_failed();
                 machine.model().set_spell(false);
+                machine.model().set_hiding(false);
                 if power_only && !matches!(crash, Some(Crash::Power(_))) {
                     crash = Some(Crash::Power(Keep::Random(rng.draw())));
                 }

@@ -8,6 +8,7 @@
 //! - [`crash`]: the drivers: every crash point of one workload, every failure of one operation, and
 //!   random lives by seed.
 //! - [`rot`]: random lives on devices whose contents rot.
+//! - [`rotation`]: which random lives, and which slice of each sweep, a run takes.
 //! - [`traces`]: references to blocks, made or from real traces.
 //! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
 
@@ -19,6 +20,7 @@ pub mod machine;
 pub mod model;
 mod outcome;
 pub mod rot;
+pub mod rotation;
 pub mod stack;
 pub mod stamp;
 pub mod traces;

@@ -160,6 +160,10 @@ impl<S: Stack> Machine<S> {
         }
     }
 
+    pub(crate) fn hides_failed_writes(&self) -> bool {
+        self.stack.hides_failed_writes()
+    }
+
     /// What is known of the volumes' contents.
     #[must_use]
     pub fn model(&self) -> std::cell::RefMut<'_, Model> {

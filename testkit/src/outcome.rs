@@ -44,7 +44,10 @@ pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize,
     let disk = rng.index(disks.len());
     if rng.chance(1, 3) {
         let (trouble, class) = match rng.chance(1, 2) {
-            true => (Trouble::Vanishes, OpClass::Flush),
+            true => {
+                machine.model().set_hiding(machine.hides_failed_writes());
+                (Trouble::Vanishes, OpClass::Flush)
+            }
             false => (Trouble::Stalls(STALLS_US[rng.index(3)]), OpClass::Read),
         };
         let nth = 1 + rng.below([4, 30, 200][rng.index(3)]);

@@ -65,6 +65,12 @@ pub trait Stack: 'static {
         0..0
     }
 
+    /// Whether memory of the stack may hide what a device that vanished holds of a failed write.
+    /// Power loss shows it then, although a read showed that the write had not happened.
+    fn hides_failed_writes(&self) -> bool {
+        false
+    }
+
     /// Makes fresh devices ready. Runs once, without a crash.
     fn format(&self, process: &Process) -> impl Future<Output = Result<()>>;
 

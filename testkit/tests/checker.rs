@@ -80,7 +80,10 @@ fn is_caught(flaw: Flaw, promise: Promise) {
         .find_map(|seed| target.sweep(seed, DEPTH).err())
         .or_else(|| (0..200).find_map(|seed| target.random(seed).err()))
         .or_else(|| target.faults(1, 1).err());
-    let Some(Failure { message, replay }) = found else {
+    let Some(Failure {
+        message, replay, ..
+    }) = found
+    else {
         panic!("{flaw:?} was not caught");
     };
     let case = replay

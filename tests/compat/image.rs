@@ -1,5 +1,6 @@
-//! Leaves images of this version's caches for the compat tests of all later ones: `cargo run --release -p forebay-tests --example
-//! image -- tests/compat/images/VERSION`, where the version is a date, or what was released.
+//! Leaves images of this version's caches for the compat tests of all later ones:
+//! `cargo run --release -p forebay-tests --example cache_image -- tests/compat/images/VERSION`,
+//! where the version is a date or a release.
 
 mod life;
 

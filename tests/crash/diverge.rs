@@ -19,12 +19,18 @@ use forebay_io::sim::{
     DiskConfig, FaultPlan, Keep, OpClass, Outcome, Rng, SimDisk, Stop, Stopper, Trouble, World,
 };
 use forebay_io::sync::Promise;
+use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
 const CLIENTS: u64 = 4;
 const STEPS: u64 = 150;
-const SEEDS: u64 = 600;
+const LIVES: Lives = Lives {
+    pinned: &[],
+    gate: 600,
+    whole: 600,
+    share: 8,
+};
 /// Lives within which what is left out must be found missing.
 const PATIENCE: u64 = 3000;
 
@@ -455,28 +461,52 @@ fn live(seed: u64) -> (Vec<String>, bool, bool) {
 
 #[test]
 fn what_is_written_past_a_failed_cache_stays_written() {
-    let first = super::number("FOREBAY_SEED", 0);
-    let count = super::number("FOREBAY_SEEDS", SEEDS);
+    let seeds = LIVES.seeds();
+    let count = seeds.len() as u64;
     let (mut diverged, mut cut) = (0, 0);
-    for seed in first..first + count {
+    for seed in seeds {
         let (wrong, has_diverged, is_cut) = live(seed);
         assert!(
             wrong.is_empty(),
-            "FOREBAY_SEED={seed} FOREBAY_SEEDS=1: {wrong:#?}"
+            "{wrong:#?}\nreplay with: FOREBAY_SEED={seed} cargo test -p forebay-tests --test crash \
+             what_is_written_past_a_failed_cache_stays_written -- --nocapture"
         );
         diverged += u64::from(has_diverged);
         cut += u64::from(has_diverged && is_cut);
     }
     eprintln!("{count} lives: {diverged} went on without the cache, {cut} of them were cut off");
-    assert!(count < SEEDS || diverged > count / 3 && cut > count / 20);
+    assert!(count < LIVES.whole || diverged > count / 3 && cut > count / 20);
+    print_row("lives past a failed cache", count, cut);
+}
+
+/// Whether the life of `seed` finds something missing.
+fn finds(seed: u64) -> bool {
+    let lived = catch_unwind(AssertUnwindSafe(|| live(seed)));
+    lived.is_err() || lived.is_ok_and(|(wrong, ..)| !wrong.is_empty())
 }
 
 /// The first life that finds something missing.
 fn found() -> Option<u64> {
-    (0..PATIENCE).find(|seed| {
-        let lived = catch_unwind(AssertUnwindSafe(|| live(*seed)));
-        lived.is_err() || lived.is_ok_and(|(wrong, ..)| !wrong.is_empty())
-    })
+    (0..PATIENCE).find(|seed| finds(*seed))
+}
+
+/// Faults that these lives must find.
+const FAULTS: [Fault; 4] = [
+    Fault::DivergeUnannounced,
+    Fault::DivergeBesideCleaner,
+    Fault::ServeDiverged,
+    Fault::FlushDiverged,
+];
+
+#[test]
+fn the_gate_finds_each_fault_in_ten_rotations() {
+    for fault in FAULTS {
+        plant(Some(fault));
+        assert_found_by_each_rotation(&fault, |rotation| {
+            LIVES.of(rotation).into_iter().find(|seed| finds(*seed))
+        });
+        plant(None);
+    }
 }
 
 #[test]
@@ -500,12 +530,7 @@ fn what_keeps_a_volume_without_its_cache_right_is_found_missing() {
         eprintln!("{site:?}: found by {seed:?}");
         missed.extend(seed.is_none().then(|| format!("{site:?}")));
     }
-    for fault in [
-        Fault::DivergeUnannounced,
-        Fault::DivergeBesideCleaner,
-        Fault::ServeDiverged,
-        Fault::FlushDiverged,
-    ] {
+    for fault in FAULTS {
         plant(Some(fault));
         let seed = found();
         plant(None);

@@ -10,9 +10,17 @@ use forebay_cache::plant::{Part, reached, take_out};
 use forebay_cache::{Cache, CacheOptions, Devices, Durability, FormatOptions, Mode};
 use forebay_device::pmem::PmemDevice;
 use forebay_io::sim::{DiskConfig, Outcome, World};
+use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 
+use super::stack::families::target;
 use super::stack::{CHANGING, LINES, SUMS, Setup, StoreFault, TREE, plant_store_fault};
-use super::{number, target};
+
+const LIVES: Lives = Lives {
+    pinned: &[],
+    gate: 150,
+    whole: 500,
+    share: 10,
+};
 
 fn setup(seed: u64) -> Setup {
     const VARIANTS: [u64; 4] = [0, CHANGING, SUMS | CHANGING, TREE | CHANGING];
@@ -27,16 +35,17 @@ fn setup(seed: u64) -> Setup {
 
 #[test]
 fn random_lives() {
-    let first = number("FOREBAY_SEED", 0);
-    let count = number("FOREBAY_SEEDS", 5000) / 10;
+    let seeds = LIVES.seeds();
+    let count = seeds.len() as u64;
     let mut crashes = 0;
-    for seed in first..first + count {
+    for seed in seeds {
         match target(setup(seed)).random(seed) {
             Ok(report) => crashes += report.crashes,
             Err(failure) => panic!("{failure}"),
         }
     }
     eprintln!("{count} seeds, {crashes} crashes");
+    print_row("lives on lines", count, crashes);
 }
 
 /// A device that is called a disk.
@@ -87,13 +96,15 @@ fn lines_need_such_media_and_data_other_ones() {
     assert_eq!(outcome, Outcome::Finished(()));
 }
 
+/// Whether the lives of `seed` find what was planted.
+fn finds(seed: u64) -> bool {
+    let run = || target(setup(seed)).random(seed);
+    !matches!(catch_unwind(AssertUnwindSafe(run)), Ok(Ok(_)))
+}
+
 /// The first seed whose lives find what was planted.
 fn found(what: &dyn std::fmt::Debug) {
-    let finds = |seed: &u64| {
-        let run = || target(setup(*seed)).random(*seed);
-        !matches!(catch_unwind(AssertUnwindSafe(run)), Ok(Ok(_)))
-    };
-    let found = (0..200).find(finds);
+    let found = (0..200).find(|seed| finds(*seed));
     eprintln!("{what:?}: found by seed {found:?}");
     assert!(found.is_some(), "{what:?} is not found");
 }
@@ -103,6 +114,17 @@ fn lines_that_are_not_durable_are_found() {
     for fault in [StoreFault::Unfenced, StoreFault::Unflushed] {
         plant_store_fault(Some(fault));
         found(&fault);
+        plant_store_fault(None);
+    }
+}
+
+#[test]
+fn the_gate_finds_each_fault_in_ten_rotations() {
+    for fault in [StoreFault::Unfenced, StoreFault::Unflushed] {
+        plant_store_fault(Some(fault));
+        assert_found_by_each_rotation(&fault, |rotation| {
+            LIVES.of(rotation).into_iter().find(|seed| finds(*seed))
+        });
         plant_store_fault(None);
     }
 }

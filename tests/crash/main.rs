@@ -1,7 +1,8 @@
 //! Every crash point of every mode, each failure of each device, and random lives by seed, against
 //! the model disk. A failure prints the command that replays it.
 //!
-//! `FOREBAY_SEEDS=n` runs n random seeds in place of 5000; `FOREBAY_SEED=n` starts them at n.
+//! Each run takes a part of them ([`Rotation`]): `FOREBAY_ROTATION=all` takes every sweep and 5,000
+//! random lives; `FOREBAY_SEEDS=n` takes n random lives, `FOREBAY_SEED=n` begins them at seed n.
 
 mod diverge;
 mod lines;
@@ -13,78 +14,39 @@ mod stack;
 
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
-use forebay_testkit::crash::{Depth, Target};
-use stack::{CHANGING, CLEANED, CacheStack, EARLY, LINES, SUMS, Setup, TREE, UNTRACKED};
-
-const COMMAND: &str =
-    "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
-
-/// What each sweep does at each point.
-const DEPTH: Depth = Depth {
-    singles: 4,
-    subsets: 2,
-    deaths: 2,
-    stride: 1,
-    recoveries: false,
-};
-
-fn target(setup: Setup) -> Target<CacheStack> {
-    Target {
-        stack: CacheStack::new(setup),
-        plan: setup.plan(),
-        lives: if setup.is_pressed() { 20 } else { 5 },
-        failing: true,
-        forks: false,
-        label: setup.to_string(),
-        command: COMMAND,
-    }
-}
+use forebay_testkit::crash::Depth;
+use forebay_testkit::rotation::{Rotation, print_row};
+use stack::families::{DEPTH, target};
+use stack::{CHANGING, CLEANED, EARLY, LINES, SUMS, Setup, TREE, families};
 
 /// Two connections in flight on each of two volumes, without and with changes of mode; the latter with each way
 /// of knowing what was overwritten in place; and with all that is dirty written back at once.
 fn sweep(mode: Mode, durability: Durability, fits: bool) {
-    for variant in [
-        0,
-        CHANGING,
-        TREE | CHANGING,
-        UNTRACKED | CHANGING,
-        SUMS,
-        SUMS | CHANGING,
-        SUMS | TREE | CHANGING,
-        CLEANED,
-        TREE | CLEANED,
-        EARLY,
-        EARLY | CHANGING | CLEANED,
-        LINES,
-        LINES | SUMS | CHANGING,
-        LINES | TREE | CHANGING,
-    ] {
-        let target = target(Setup {
-            mode,
-            durability,
-            fits,
-            variant,
-        });
+    let wanted =
+        |setup: &Setup| (setup.mode, setup.durability, setup.fits) == (mode, durability, fits);
+    let setups = families::sweeps(Rotation::current());
+    let mut swept = 0;
+    for setup in setups.into_iter().filter(wanted) {
+        let target = target(setup);
         match target.sweep(1, DEPTH) {
             Ok(report) => {
                 eprintln!("{}: {report:?}", target.label);
                 assert!(report.points > 40, "the sweep ended early: {report:?}");
+                swept += 1;
             }
             Err(failure) => panic!("{failure}"),
         }
     }
+    assert!(swept > 0, "the rotation takes no sweep");
 }
 
 /// Lives that go to one window each, cut off everywhere, and with each operation failing.
 #[test]
 fn aimed() {
-    for number in 0.. {
-        let Some(setup) = Setup::aimed(number) else {
-            break;
-        };
+    for (setup, seed) in families::aims(Rotation::current()) {
         let target = target(setup);
-        match setup.hit(&target) {
-            Ok(report) => eprintln!("{}: {report:?}", target.label),
+        match setup.hit(&target, seed) {
+            Ok(report) => eprintln!("{}, seed {seed}: {report:?}", target.label),
             Err(failure) => panic!("{failure}"),
         }
     }
@@ -147,33 +109,16 @@ sweeps! {
     pass_through: PassThrough;
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Err(_) => default,
-        Ok(text) => (text.parse()).unwrap_or_else(|_| panic!("{name}={text} is no number")),
-    }
-}
-
 /// Parts into which the random seeds are split, so that they run side by side.
 const PARTS: u64 = 4;
 
 fn random(part: u64) {
-    let first = number("FOREBAY_SEED", 0);
-    let count = number("FOREBAY_SEEDS", 5000);
+    let all = families::RANDOM.seeds();
     let (mut seeds, mut crashes, mut measured) = (0_u64, 0, 0_u64);
     let sent_before = stack::sent_round();
-    for seed in (first..first + count).filter(|seed| seed % PARTS == part) {
-        let setup = match (seed / PARTS % 32, seed % 8 < PARTS) {
-            (0, _) => Setup::large(seed),
-            (1 | 18, _) => Setup::tiny(seed),
-            (7 | 25, _) => {
-                measured += 1;
-                Setup::measured(seed)
-            }
-            (3 | 12 | 21 | 29, _) => Setup::ailing(seed),
-            (_, true) => Setup::draw(seed),
-            (_, false) => Setup::pressed(seed),
-        };
+    for seed in all.iter().copied().filter(|seed| seed % PARTS == part) {
+        let setup = families::random(seed);
+        measured += u64::from(setup.is_measured());
         match target(setup).random(seed) {
             Ok(report) => {
                 seeds += 1;
@@ -184,13 +129,14 @@ fn random(part: u64) {
     }
     let sent = stack::sent_round() - sent_before;
     eprintln!(
-        "seeds {part} modulo {PARTS}: {crashes} crashes; {sent} writes of {measured} measured lives went round the cache"
+        "{seeds} lives up to seed {}, {part} modulo {PARTS}: {crashes} crashes; \
+         {sent} writes of {measured} measured lives bypassed the cache",
+        all[all.len() - 1]
     );
-    // From the first seed on these are the same lives each time, and each part's first ten have such writes.
-    assert!(sent > 0 || measured < 10 || first > 0, "all writes waited");
-    if std::env::var_os("FOREBAY_ROWS").is_some() {
-        eprintln!(r#"ROW {{"check": "random seeds", "seeds": {seeds}, "crashes": {crashes}}}"#);
-    }
+    // The whole run takes the same lives each time, and ten measured ones have such writes.
+    let is_whole = Rotation::current() == Rotation::Whole;
+    assert!(sent > 0 || measured < 10 || !is_whole, "all writes waited");
+    print_row("random lives", seeds, crashes);
 }
 
 mod random_seeds {
@@ -214,30 +160,15 @@ mod random_seeds {
 
 /// Fails each write, flush and discard of each device in turn.
 fn failures(mode: Mode) {
-    for durability in [Durability::Sync, Durability::Flush] {
-        for (fits, variant) in [
-            (true, 0),
-            (false, 0),
-            (true, SUMS),
-            (false, SUMS | CHANGING),
-            (true, TREE),
-            (true, CLEANED),
-            (false, TREE | CHANGING),
-            (false, LINES | SUMS | CHANGING),
-        ] {
-            let target = target(Setup {
-                mode,
-                durability,
-                fits,
-                variant,
-            });
-            match target.faults(2, 1) {
-                Ok(report) => {
-                    eprintln!("{}: {report:?}", target.label);
-                    assert!(report.points > 10, "the sweep ended early: {report:?}");
-                }
-                Err(failure) => panic!("{failure}"),
+    let setups = families::failures(Rotation::current());
+    for setup in setups.into_iter().filter(|setup| setup.mode == mode) {
+        let target = target(setup);
+        match target.faults(2, 1) {
+            Ok(report) => {
+                eprintln!("{}: {report:?}", target.label);
+                assert!(report.points > 10, "the sweep ended early: {report:?}");
             }
+            Err(failure) => panic!("{failure}"),
         }
     }
 }

@@ -8,10 +8,17 @@ use forebay_cache::{LostRange, inspect, repair, verify};
 use forebay_io::sim::{Rng, Stop};
 use forebay_testkit::crash::Depth;
 use forebay_testkit::machine::{Crash, End, Life, Machine};
+use forebay_testkit::rotation::{Lives, print_row};
 use forebay_testkit::stack::{Decay, Process};
 
-use super::number;
 use super::stack::{CacheStack, Setup};
+
+const LIVES: Lives = Lives {
+    pinned: &[],
+    gate: 24,
+    whole: 100,
+    share: 50,
+};
 
 const DEPTH: Depth = Depth {
     singles: 3,
@@ -134,19 +141,25 @@ fn sweep(seed: u64) -> Result<u64, String> {
 
 #[test]
 fn cut_off_anywhere_a_repair_makes_nothing_worse() {
-    let first = number("FOREBAY_SEED", 0);
-    let count = number("FOREBAY_SEEDS", 5000) / 50;
+    let seeds = LIVES.seeds();
+    let count = seeds.len() as u64;
     let mut outcomes = 0;
-    for seed in first..first + count {
+    for seed in seeds {
         match sweep(seed) {
             Ok(more) => outcomes += more,
-            Err(what) => panic!("seed {seed}: {what}"),
+            Err(what) => panic!("seed {seed}: {what}\n{}", replay(seed)),
         }
     }
     eprintln!("{count} repairs, {outcomes} outcomes of being cut off");
-    if std::env::var_os("FOREBAY_ROWS").is_some() {
-        eprintln!(r#"ROW {{"check": "repairs cut off", "seeds": {count}, "crashes": {outcomes}}}"#);
-    }
+    print_row("repairs cut off", count, outcomes);
+}
+
+/// Returns the command that replays one seed.
+fn replay(seed: u64) -> String {
+    format!(
+        "replay with: FOREBAY_SEED={seed} cargo test -p forebay-tests --test crash \
+         cut_off_anywhere_a_repair_makes_nothing_worse -- --nocapture"
+    )
 }
 
 /// What a repair itself must keep is left out: the sound copy of a superblock is written over, and what counts goes with the

@@ -2,11 +2,19 @@
 
 use forebay_cache::plant::{Fault, plant};
 
-use super::stack::Setup;
-use super::{PARTS, number, target};
+use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation};
 
-/// One seed in so many of the random ones is drawn here as well.
-const SHARE: u64 = 4;
+use super::PARTS;
+use super::stack::Setup;
+use super::stack::families::target;
+
+const LIVES: Lives = Lives {
+    // Fault::TrustDamaged
+    pinned: &[4_294_977_313],
+    gate: 1200,
+    whole: 1250,
+    share: 4,
+};
 
 /// A configuration that `seed` draws.
 fn setup(seed: u64) -> Setup {
@@ -18,11 +26,10 @@ fn setup(seed: u64) -> Setup {
 }
 
 fn rotting(part: u64) {
-    let first = number("FOREBAY_SEED", 0);
-    let count = number("FOREBAY_SEEDS", 5000) / SHARE;
     let (mut rotted, mut crashes) = (0, 0);
-    let seeds = (first..first + count).filter(|seed| seed % PARTS == part);
-    for seed in seeds.clone() {
+    let mut seeds = LIVES.seeds();
+    seeds.retain(|seed| seed % PARTS == part);
+    for &seed in &seeds {
         match target(setup(seed)).rotting(seed) {
             Ok(report) => {
                 rotted += report.points;
@@ -33,7 +40,7 @@ fn rotting(part: u64) {
     }
     eprintln!("seeds {part} modulo {PARTS}: {rotted} pieces rotted, {crashes} crashes");
     if std::env::var_os("FOREBAY_ROWS").is_some() {
-        let seeds = seeds.count();
+        let seeds = seeds.len();
         eprintln!(
             r#"ROW {{"check": "random seeds with rot", "seeds": {seeds}, "crashes": {crashes}, "rotted": {rotted}}}"#
         );
@@ -59,22 +66,36 @@ mod seeds {
     }
 }
 
-/// Each way on which nothing is verified, and damage that is not minded, is found within some seeds.
+/// Ways on which nothing is verified, and damage that is not minded.
+const FAULTS: [Fault; 3] = [
+    Fault::WriteCorruptBack,
+    Fault::SkipVerify,
+    Fault::TrustDamaged,
+];
+
+/// Whether the lives of `seed` find `fault`.
+fn finds(fault: Fault, seed: u64) -> bool {
+    plant(Some(fault));
+    let lived = target(setup(seed)).rotting(seed);
+    plant(None);
+    lived.is_err()
+}
+
 #[test]
 fn planted_faults_are_found() {
-    for fault in [
-        Fault::WriteCorruptBack,
-        Fault::SkipVerify,
-        Fault::TrustDamaged,
-    ] {
-        let finds = |seed: &u64| {
-            plant(Some(fault));
-            let found = target(setup(*seed)).rotting(*seed);
-            plant(None);
-            found.is_err()
-        };
-        let found = (0..400).find(finds);
+    for fault in FAULTS {
+        let found = (0..400).find(|seed| finds(fault, *seed));
         eprintln!("{fault:?}: found by seed {found:?}");
         assert!(found.is_some(), "{fault:?} is not found");
+    }
+}
+
+#[test]
+fn the_gate_finds_each_fault_in_ten_rotations() {
+    for fault in FAULTS {
+        assert_found_by_each_rotation(&fault, |rotation| {
+            let mut seeds = LIVES.of(rotation).into_iter();
+            seeds.find(|seed| finds(fault, *seed))
+        });
     }
 }

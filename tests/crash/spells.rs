@@ -2,25 +2,36 @@
 //! lost: they are among the seeds of all random lives. Here, what they find.
 
 use forebay_cache::plant::{Fault, plant};
+use forebay_testkit::rotation::assert_found_by_each_rotation;
 
 use super::stack::Setup;
-use super::target;
+use super::stack::families::{self, target};
+
+/// Whether the life of `seed` in this configuration finds the fault that spells of failures show.
+fn finds(setup: Setup, seed: u64) -> bool {
+    plant(Some(Fault::ClaimBehindFailure));
+    let lived = target(setup).random(seed);
+    plant(None);
+    lived.is_err()
+}
 
 /// A fault is found within some seeds, from one on by which it is known to be; and that finds nothing else.
 #[test]
 fn a_planted_fault_is_found() {
-    let finds = |seed: &u64| {
-        plant(Some(Fault::ClaimBehindFailure));
-        let found = target(Setup::ailing(*seed)).random(*seed);
-        plant(None);
-        found.is_err()
-    };
-    let found = (2100..2500).find(finds);
+    let found = (2100..2500).find(|seed| finds(Setup::ailing(*seed), *seed));
     let seed = found.expect("found");
     eprintln!("found by seed {seed}");
     if let Err(failure) = target(Setup::ailing(seed)).random(seed) {
         panic!("{failure}");
     }
+}
+
+#[test]
+fn the_gate_finds_the_fault_in_ten_rotations() {
+    assert_found_by_each_rotation(&Fault::ClaimBehindFailure, |rotation| {
+        let mut seeds = families::RANDOM.of(rotation).into_iter();
+        seeds.find(|seed| finds(families::random(*seed), *seed))
+    });
 }
 
 /// What these lives found: clean data read where a client's write had failed was recorded, and came and went behind a power

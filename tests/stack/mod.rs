@@ -1,6 +1,8 @@
 //! The cache as the stack under test, in every configuration that the tests ask for.
 
 mod aims;
+#[allow(dead_code, reason = "not every test goes through families")]
+pub(crate) mod families;
 mod metadata;
 mod opening;
 mod rot;
@@ -27,7 +29,7 @@ pub(crate) use metadata::{StoreFault, plant_store_fault};
 pub(crate) use opening::early_reads;
 pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
-pub(crate) use setup::{CHANGING, CLEANED, EARLY, LINES, SUMS, TREE, UNTRACKED};
+pub(crate) use setup::{CHANGING, CLEANED, EARLY, LINES, SUMS, TREE};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.

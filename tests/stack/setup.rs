@@ -238,10 +238,14 @@ impl Setup {
         })
     }
 
-    /// Cuts a life that is aimed off everywhere, and makes each of its operations fail, in as many ways as
-    /// its aim asks for.
+    /// Returns the number of seeds with which a life that is aimed is to be lived.
+    pub(crate) fn aim_seeds(&self) -> u64 {
+        self.aim().map_or(0, |aim| aim.seeds)
+    }
+
+    /// Cuts a life that is aimed off everywhere, and makes each of its operations fail.
     #[cfg_attr(not(test), expect(dead_code, reason = "not every test aims"))]
-    pub(crate) fn hit(&self, target: &Target<CacheStack>) -> Result<Report, Failure> {
+    pub(crate) fn hit(&self, target: &Target<CacheStack>, seed: u64) -> Result<Report, Failure> {
         let mut sum = Report::default();
         let Some(aim) = self.aim() else {
             return Ok(sum);
@@ -253,14 +257,17 @@ impl Setup {
             stride: 1,
             recoveries: aim.recoveries,
         };
-        for seed in 1..=aim.seeds {
-            for report in [target.sweep(seed, depth)?, target.faults(seed, 1)?] {
-                sum.points += report.points;
-                sum.crashes += report.crashes;
-                sum.alike += report.alike;
-            }
+        for report in [target.sweep(seed, depth)?, target.faults(seed, 1)?] {
+            sum.points += report.points;
+            sum.crashes += report.crashes;
+            sum.alike += report.alike;
         }
         Ok(sum)
+    }
+
+    #[allow(dead_code, reason = "not every test counts them")]
+    pub(crate) const fn is_measured(&self) -> bool {
+        self.variant & MEASURED != 0
     }
 
     pub(crate) const fn is_aimed(&self) -> bool {

@@ -4,14 +4,24 @@
 mod process;
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay_io::sim::{FaultPlan, Keep, OpClass, Outcome, Rng, Stop};
 use forebay_metadata::order::{SitePart, reached, take_out};
 use forebay_metadata::tree::{Adjustment, LoadReport};
+use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 use process::{Machine, Setup};
 
 /// Random lives that must find each order that is left out.
 const SEEDS: u64 = 400;
+
+const LIVES: Lives = Lives {
+    // The step in summary.rs
+    pinned: &[4_294_967_308],
+    gate: 2000,
+    whole: 2000,
+    share: 4,
+};
 
 /// How a machine goes down.
 #[derive(Clone, Copy, Debug)]
@@ -228,11 +238,16 @@ fn random(setup: Setup, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn all_seeds(seeds: std::ops::Range<u64>) -> Result<(), String> {
+fn all_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<(), String> {
     let setups = setups();
     for seed in seeds {
         let setup = setups[seed as usize % setups.len()];
-        random(setup, seed).map_err(|error| format!("seed {seed}, {setup:?}: {error}"))?;
+        random(setup, seed).map_err(|error| {
+            format!(
+                "seed {seed}, {setup:?}: {error}\nreplay with: FOREBAY_SEED={seed} cargo test \
+                 -p forebay-tests --test tree random_lives_with_failures_and_rot -- --nocapture"
+            )
+        })?;
     }
     Ok(())
 }
@@ -259,7 +274,9 @@ fn every_crash_point_of_loads() {
 
 #[test]
 fn random_lives_with_failures_and_rot() {
-    all_seeds(0..2000).unwrap_or_else(|error| panic!("{error}"));
+    let seeds = LIVES.seeds();
+    all_seeds(seeds.iter().copied()).unwrap_or_else(|error| panic!("{error}"));
+    print_row("lives of the bit-tree", seeds.len() as u64, 0);
 }
 
 /// A copy that rots after it was acknowledged must not leave the older one to be believed.
@@ -311,26 +328,45 @@ fn a_clean_end_is_exact() {
     }
 }
 
-/// Each order of the tree is left out in turn, by the places at which its source says that it keeps one.
+/// Returns the sites at which the source of the tree says that it keeps an order.
+fn sites() -> BTreeSet<SitePart> {
+    all_seeds(0..60).unwrap_or_else(|error| panic!("{error}"));
+    reached()
+}
+
+/// Returns what `seeds` find while the order at `site` is left out.
+fn find(site: SitePart, seeds: impl IntoIterator<Item = u64>) -> Option<String> {
+    take_out(Some(site));
+    let outcome = catch_unwind(AssertUnwindSafe(|| all_seeds(seeds)));
+    take_out(None);
+    match outcome {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error),
+        Err(_) => Some("an assertion".to_owned()),
+    }
+}
+
+/// Each order of the tree is left out in turn.
 #[test]
 fn each_order_that_is_left_out_is_found() {
-    all_seeds(0..60).unwrap_or_else(|error| panic!("{error}"));
-    let sites: BTreeSet<SitePart> = reached();
     let mut missed = Vec::new();
-    let mut found = Vec::new();
-    for site in sites {
-        take_out(Some(site));
-        let outcome = std::panic::catch_unwind(|| all_seeds(10_000..10_000 + SEEDS));
-        take_out(None);
-        let (file, line, _, part) = site;
-        let name = format!("{file}:{line} {part:?}");
-        match outcome {
-            Ok(Ok(())) => missed.push(name),
-            Ok(Err(error)) => found.push(format!("{name}: {error}")),
-            Err(_) => found.push(format!("{name}: an assertion")),
+    let mut found = 0;
+    for site in sites() {
+        match find(site, 10_000..10_000 + SEEDS) {
+            None => missed.push(site),
+            Some(error) => {
+                found += 1;
+                eprintln!("{site:?}: {error}");
+            }
         }
     }
-    found.iter().for_each(|line| eprintln!("{line}"));
-    assert!(missed.is_empty(), "nobody missed: {missed:?}");
-    assert!(found.len() >= 11, "{found:?}");
+    assert!(missed.is_empty(), "nothing found: {missed:?}");
+    assert!(found >= 11, "only {found} sites");
+}
+
+#[test]
+fn the_gate_finds_each_order_in_ten_rotations() {
+    for site in sites() {
+        assert_found_by_each_rotation(&site, |rotation| find(site, LIVES.of(rotation)));
+    }
 }

@@ -33,6 +33,27 @@ pub(crate) enum Fault {
     KeepDeadAlone,
 }
 
+#[cfg(test)]
+impl Fault {
+    /// Every error.
+    pub(crate) const ALL: [Self; 14] = [
+        Self::AcknowledgeMapped,
+        Self::UncheckedGeneration,
+        Self::PublishUnfilled,
+        Self::KeepDeadSharer,
+        Self::RefillMapped,
+        Self::CleanRacing,
+        Self::ReuseBeforeAcknowledged,
+        Self::UnsavedForgotten,
+        Self::ForgetMapped,
+        Self::PoolLost,
+        Self::UntoldUnrescued,
+        Self::GivenUpForgotten,
+        Self::TakeTaken,
+        Self::KeepDeadAlone,
+    ];
+}
+
 /// Which errors are planted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {

@@ -34,6 +34,10 @@ struct Version {
     /// When a read first returned it.
     read_at: u64,
     promised: bool,
+    /// It failed, and power loss may show it although reads did not ([`super::Model::set_hiding`]).
+    surfaces: bool,
+    /// Reads showed another version, so that power loss alone may still show this one.
+    hidden: bool,
     /// Numbers of versions that a read has shown to be later.
     later: Vec<u64>,
 }
@@ -49,6 +53,8 @@ pub(super) enum Ending {
     Failed,
     /// With an error, in a spell.
     FailedInSpell,
+    /// With an error, on a stack whose memory may hide it until power is lost.
+    FailedHidden,
 }
 
 /// Something that has not happened.
@@ -97,6 +103,8 @@ impl History {
                 state: State::Certain,
                 read_at: NEVER,
                 promised: true,
+                surfaces: false,
+                hidden: false,
                 later: Vec::new(),
             }],
             damage: None,
@@ -152,6 +160,8 @@ impl History {
                 state: State::Certain,
                 read_at: now,
                 promised: false,
+                surfaces: false,
+                hidden: false,
                 later: Vec::new(),
             },
         );
@@ -167,6 +177,8 @@ impl History {
             state: State::InFlight,
             read_at: NEVER,
             promised: false,
+            surfaces: false,
+            hidden: false,
             later: Vec::new(),
         });
     }
@@ -179,10 +191,11 @@ impl History {
                 version.state = match how {
                     Ending::Done => State::Certain,
                     Ending::Discarded => State::Maybe,
-                    Ending::Failed => State::Failed,
+                    Ending::Failed | Ending::FailedHidden => State::Failed,
                     Ending::FailedInSpell => State::Shown,
                 };
                 version.promised = how == Ending::Done && promised;
+                version.surfaces = how == Ending::FailedHidden;
             }
         }
     }
@@ -204,8 +217,9 @@ impl History {
         }
     }
 
-    /// For each version, whether one that `must` have taken effect is known to be later.
-    fn dead(&self, must: impl Fn(&Version) -> bool) -> Vec<bool> {
+    /// For each version, whether one that `must` have taken effect is known to be later. Versions
+    /// that are not `seen` say nothing of the others.
+    fn dead(&self, seen: impl Fn(&Version) -> bool, must: impl Fn(&Version) -> bool) -> Vec<bool> {
         let mut dead = vec![false; self.versions.len()];
         loop {
             let mut changed = false;
@@ -215,6 +229,7 @@ impl History {
                 }
                 let overtaken = self.versions.iter().zip(&dead).any(|(other, &other_dead)| {
                     other.number != version.number
+                        && seen(other)
                         && (other_dead || must(other))
                         && version.known_before(other)
                 });
@@ -230,10 +245,20 @@ impl History {
     }
 
     fn dead_for_reader(&self, submitted: u64) -> Vec<bool> {
-        self.dead(|version| {
+        let seen = |version: &Version| !version.hidden;
+        let mut dead = self.dead(seen, |version| {
             (version.state == State::Certain && version.ended < submitted)
                 || version.read_at < submitted
-        })
+        });
+        for (dead, version) in dead.iter_mut().zip(&self.versions) {
+            *dead |= version.hidden;
+        }
+        dead
+    }
+
+    /// For each version, whether power loss cannot show it.
+    fn dead_for_power(&self) -> Vec<bool> {
+        self.dead(|_| true, |version| version.promised)
     }
 
     /// A read that was submitted at `submitted` returned `content`.
@@ -291,8 +316,9 @@ impl History {
             }
             if found.known_before(version) {
                 // It had ended and did not show, so it never took effect (it was not certain to,
-                // or what was found would be dead).
-                return false;
+                // or what was found would be dead). A stack whose memory hides it is an exception.
+                version.hidden = version.surfaces;
+                return version.hidden;
             }
             if !version.later.contains(&found.number) {
                 version.later.push(found.number);
@@ -318,12 +344,14 @@ impl History {
         if let Some(damage) = &mut self.damage {
             damage.shown_at = NEVER;
         }
-        let dead = self.dead(|version| version.promised);
+        let dead = self.dead_for_power();
         let mut dead = dead.iter();
         self.versions
             .retain(|_| !dead.next().expect("one a version"));
         for version in &mut self.versions {
             version.ended = version.ended.min(now);
+            version.surfaces = false;
+            version.hidden = false;
             if version.promised {
                 version.state = State::Certain;
             } else {
@@ -339,7 +367,7 @@ impl History {
             return;
         }
         let for_reader = self.dead_for_reader(oldest_read);
-        let for_power = self.dead(|version| version.promised);
+        let for_power = self.dead_for_power();
         let mut dead = for_reader.iter().zip(&for_power);
         self.versions.retain(|_| {
             let (reader, power) = dead.next().expect("one a version");

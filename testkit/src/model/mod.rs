@@ -13,6 +13,8 @@
 //!   still go with the process). A failed FLUSH promises nothing.
 //! - A write that failed in a spell ([`Model::set_spell`]) has happened or has not until power is lost: until then what was
 //!   read stays, but no FLUSH promises it. Of what was acknowledged it takes nothing away.
+//! - A write that failed while a stack hides failed writes ([`Model::set_hiding`]) may be there after
+//!   power loss although a read showed that it had not happened.
 //! - Once read, the outcome of a crash or of a discard stays, and the next FLUSH promises it.
 
 mod history;
@@ -81,6 +83,8 @@ pub struct Model {
     rot: Vec<Rot>,
     /// A device may show what it failed to write.
     in_spell: bool,
+    /// Memory of the stack may hide what its device holds of a failed write.
+    hiding: bool,
 }
 
 impl Model {
@@ -96,12 +100,18 @@ impl Model {
             reads: Vec::new(),
             rot: Vec::new(),
             in_spell: false,
+            hiding: false,
         }
     }
 
     /// Whether a device may from now on show until power is lost what it fails to write.
     pub const fn set_spell(&mut self, in_spell: bool) {
         self.in_spell = in_spell;
+    }
+
+    /// Whether power loss may show from now on what failed and what reads did not show.
+    pub const fn set_hiding(&mut self, hiding: bool) {
+        self.hiding = hiding;
     }
 
     /// Whether a device may show until power is lost what a client was told has failed, or was not told of in a spell.
@@ -214,6 +224,7 @@ impl Model {
                 let how = match result {
                     Ok(()) => Ending::Done,
                     Err(_) if self.in_spell => Ending::FailedInSpell,
+                    Err(_) if self.hiding => Ending::FailedHidden,
                     Err(_) => Ending::Failed,
                 };
                 for history in &mut self.volumes[ticket.volume][range.clone()] {

@@ -186,6 +186,43 @@ fn a_failed_write_happened_or_not() {
 }
 
 #[test]
+fn a_failed_write_that_memory_hides_is_shown_by_power_loss_alone() {
+    for hiding in [true, false] {
+        let mut bench = Bench::new(Promise::Flush);
+        let first = bench.run(FUA);
+        let second = bench.run(WRITE);
+        bench.model.set_hiding(hiding);
+        let third = bench.begin(FUA);
+        bench.fail(&third);
+        let all = [0, first, second, third.number];
+        assert_eq!(bench.may(&all), [false, false, true, true]);
+        assert!(bench.reads(second));
+        assert_eq!(bench.may(&all), [false, false, true, false], "hidden");
+        bench.model.crash(Loss::Power);
+        assert_eq!(bench.may(&all), [false, true, true, hiding]);
+        // A read shows for good which one is there.
+        let shown = if hiding { third.number } else { second };
+        assert!(bench.reads(shown));
+        assert_eq!(bench.may(&all), [false, false, !hiding, hiding]);
+    }
+}
+
+#[test]
+fn a_write_behind_a_hidden_one_supersedes_it() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    bench.model.set_hiding(true);
+    let second = bench.begin(FUA);
+    bench.fail(&second);
+    assert!(bench.reads(first));
+    bench.model.set_hiding(false);
+    let third = bench.run(FUA);
+    bench.model.crash(Loss::Power);
+    let all = [0, first, second.number, third];
+    assert_eq!(bench.may(&all), [false, false, false, true]);
+}
+
+#[test]
 fn what_failed_in_a_spell_stays_read_until_power_is_lost_and_no_flush_promises_it() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);
