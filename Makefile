@@ -1,5 +1,5 @@
-# Two commands for a fresh machine: `make demo` shows the product, `make test` proves it.
-# Each installs the packages that it lacks (scripts/setup.sh says which) and may be run again.
+# Two commands for a fresh machine: `make demo` shows the product, `make test` is the gate for
+# changes. Each installs the missing packages that scripts/setup.sh lists.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +11,7 @@ help: ## Lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 .PHONY: setup
-setup: ## Installs what the demo and the tests need
+setup: ## Installs the packages for the demo and the tests
 	@scripts/setup.sh
 
 .PHONY: demo
@@ -19,13 +19,17 @@ demo: setup ## Runs the main job on an embedded default: under three minutes aft
 	@scripts/demo.sh
 
 .PHONY: test
-test: setup ## Passes every check and test
-	@scripts/test.sh
+test: setup ## Runs the gate: every check that a change has to pass
+	@cargo xtask gate
+
+.PHONY: nightly
+nightly: setup ## Runs the checks that are too long for the gate, for hours
+	@cargo xtask nightly
 
 .PHONY: build
 build: ## Builds the release binary, target/release/forebay
 	cargo build --release --locked --package forebay
 
 .PHONY: clean
-clean: ## Removes what was built
+clean: ## Removes the build results
 	cargo clean

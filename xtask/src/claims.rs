@@ -96,15 +96,26 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// Columns for a terminal: the first is words, the others are aligned to the right.
+/// Columns for a terminal: the first are aligned to the left, the others to the right.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
+    /// The number of columns that are aligned to the left.
+    text_columns: usize,
 }
 
 impl Table {
     pub(crate) fn new(head: &[&str]) -> Self {
         Self {
             rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()],
+            text_columns: 1,
+        }
+    }
+
+    /// Aligns the first `count` columns to the left; without it, that is the first alone.
+    pub(crate) fn with_text_columns(self, count: usize) -> Self {
+        Self {
+            text_columns: count,
+            ..self
         }
     }
 
@@ -123,7 +134,7 @@ impl Table {
         for row in &self.rows {
             let cells = row.iter().zip(&widths).enumerate();
             let cells = cells.map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
+                text if text < self.text_columns => format!("{cell:<width$}"),
                 _ => format!("{cell:>width$}"),
             });
             println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());

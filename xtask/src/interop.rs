@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-/// The tests of exports in a guest, what they are asked for, and whether `--quick` has them, in their short form.
+/// The tests of exports in a guest: script, arguments, and whether `--quick` runs its short form.
 const TESTS: [(&str, &[&str], bool); 7] = [
     ("nvme-tcp.sh", &[], true),
     // A kernel that authenticates itself.
@@ -18,53 +18,65 @@ const TESTS: [(&str, &[&str], bool); 7] = [
     ("ivshmem.sh", &[], false),
 ];
 
-/// What can be chosen.
+/// Options of `cargo xtask interop`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The short forms, in about three minutes; nothing, with a line that says so, where a package is missing
+    /// The short forms, in about three minutes; SKIPPED where a package is missing
     #[arg(long)]
     quick: bool,
 }
 
 /// Runs the tests. Fails when one does.
 pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
-    let guest = root.join("tests/guest");
-    if options.quick {
-        let missing = Command::new(guest.join("setup.sh")).arg("--check").status();
-        if !missing.is_ok_and(|status| status.success()) {
-            println!(
-                "SKIPPED cargo xtask interop: the guest's packages are missing (tests/guest/setup.sh)"
-            );
-            return ExitCode::SUCCESS;
-        }
+    if options.quick && !has_packages(root) {
+        println!(
+            "SKIPPED cargo xtask interop: the guest's packages are missing (tests/guest/setup.sh)"
+        );
+        return ExitCode::SUCCESS;
     }
-    let program = match program(root) {
-        Ok(program) => program,
+    match program(root).map(|program| drive(root, options.quick, &program)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("interop: {error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
-    let mut outcome = ExitCode::SUCCESS;
+    }
+}
+
+/// Returns whether this machine has the packages of the guest.
+pub(crate) fn has_packages(root: &Path) -> bool {
+    let setup = root.join("tests/guest/setup.sh");
+    let status = Command::new(setup).arg("--check").status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Runs the tests with `program`. Returns whether all passed.
+pub(crate) fn drive(root: &Path, quick: bool, program: &Path) -> bool {
+    let guest = root.join("tests/guest");
+    let mut passed = true;
     for (name, arguments, short) in TESTS {
-        if options.quick && !short {
+        if quick && !short {
             continue;
         }
         println!("\n{name} {}", arguments.join(" "));
         let mut command = Command::new(guest.join(name));
         command.args(arguments);
-        command.args(options.quick.then_some("--quick"));
-        let status = command.env("FOREBAY_BIN", &program).status();
+        command.args(quick.then_some("--quick"));
+        let status = command.env("FOREBAY_BIN", program).status();
         if !status.is_ok_and(|status| status.success()) {
             eprintln!("interop: {name} failed");
-            outcome = ExitCode::FAILURE;
+            passed = false;
         }
     }
-    outcome
+    passed
 }
 
-/// Builds the program as the tests build it: what a guest is timed at means nothing.
-fn program(root: &Path) -> Result<PathBuf, String> {
+/// Builds the program with the profile of the tests, which has assertions. Returns its path.
+///
+/// # Errors
+/// If the build fails.
+pub(crate) fn program(root: &Path) -> Result<PathBuf, String> {
     let mut build = Command::new(env!("CARGO"));
     build.args([
         "build",

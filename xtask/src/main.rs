@@ -1,9 +1,17 @@
 //! The project's own commands: `cargo xtask COMMAND`.
 
 mod bench;
+mod checks;
 mod claims;
+mod gate;
 mod interop;
+mod inventory;
+mod junit;
+mod metadata;
+mod nextest;
+mod nightly;
 mod soak;
+mod steps;
 mod study;
 mod tidy;
 
@@ -22,6 +30,12 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs every check that a change has to pass, in at most 25 minutes
+    Gate(gate::Options),
+    /// Runs the checks that are too long for the gate, and appends to docs/results/nightly.md
+    Nightly(nightly::Options),
+    /// Compares tests/inventory.txt with the tests that are built, or rewrites it
+    Inventory(inventory::Options),
     /// Checks the rules of the house that no compiler checks: layers, file lengths, links and the like.
     Tidy,
     /// Measures Forebay beside its peers.
@@ -40,6 +54,9 @@ enum Command {
 fn main() -> ExitCode {
     let root = workspace_root();
     match Arguments::parse().command {
+        Command::Gate(options) => gate::run(&root, &options),
+        Command::Nightly(options) => nightly::run(&root, &options),
+        Command::Inventory(options) => inventory::run(&root, &options),
         Command::Tidy => tidy::run(&root),
         Command::Bench(which) => bench::run(&root, &which),
         Command::Study(which) => study::run(&root, &which),

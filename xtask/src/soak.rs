@@ -1,15 +1,17 @@
-//! `cargo xtask soak`: long runs that try to lose data, or to stand still. Each runs a test or a script
-//! that can also be run alone, and gathers the lines `ROW {json}` that it prints.
+//! `cargo xtask soak`: long runs that try to lose data, or to stop the daemon. Each runs a test or a
+//! script that can also run alone, and gathers the lines `ROW {json}` that it prints.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::claims::{Claim, Kind, Report, Table, figure};
+
+/// How often the daemon is killed for each durability.
+const KILLS: u64 = 50;
 
 /// Long runs.
 #[derive(Debug, Subcommand)]
@@ -28,24 +30,20 @@ pub(crate) enum Soak {
         #[command(flatten)]
         size: Size,
         /// How often, for each durability; half as often under ext4
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = KILLS)]
         count: u64,
-    },
-    /// Random lives with crashes and failing devices, in simulation, for as long as wanted
-    Seeds {
-        #[command(flatten)]
-        options: Options,
-        /// How long, minutes; the batch that is under way then is finished
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-        minutes: u64,
-        /// The first seed: not those that every test run goes through
-        #[arg(long, default_value_t = 1_000_000)]
-        first: u64,
     },
     /// A writer that dirties twice the memory that it and the daemon have
     Reclaim(Options),
     /// The kernel's NBD client in the guest: O_DSYNC counted at the medium, file systems
     Guest(Options),
+}
+
+impl Soak {
+    /// Returns whether the soak boots a guest.
+    pub(crate) fn needs_guest(&self) -> bool {
+        matches!(self, Self::Powercut { .. } | Self::Guest(_))
+    }
 }
 
 /// What a soak takes of which there can be less.
@@ -73,22 +71,7 @@ pub(crate) struct Run {
 
 /// Runs a soak. Fails when it could not be run or a claim does not hold.
 pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
-    let (options, outcome) = match soak {
-        Soak::Powercut { options, size } => (options, powercut(root, size.quick)),
-        Soak::Kill {
-            options,
-            size,
-            count,
-        } => (options, kill(root, size.quick, *count)),
-        Soak::Seeds {
-            options,
-            minutes,
-            first,
-        } => (options, seeds(root, *minutes, *first)),
-        Soak::Reclaim(options) => (options, reclaim(root)),
-        Soak::Guest(options) => (options, guest(root)),
-    };
-    let report = match outcome {
+    let report = match attempt(root, soak) {
         Ok(Some(report)) => report,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
@@ -96,11 +79,10 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if report.quick {
-        println!("\n--quick: smaller than the soak that counts");
-    }
-    println!();
-    report.print_claims();
+    let (Soak::Powercut { options, .. }
+    | Soak::Kill { options, .. }
+    | Soak::Reclaim(options)
+    | Soak::Guest(options)) = soak;
     if let Some(path) = &options.json
         && let Err(error) = report.write(path)
     {
@@ -112,6 +94,48 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Runs a soak and prints its claims. Returns `None` if it cannot run here, which is printed.
+///
+/// # Errors
+/// If its command cannot be started or prints something unreadable.
+pub(crate) fn attempt(root: &Path, soak: &Soak) -> Outcome {
+    let report = match soak {
+        Soak::Powercut { size, .. } => powercut(root, size.quick),
+        Soak::Kill { size, count, .. } => kill(root, size.quick, *count),
+        Soak::Reclaim(_) => reclaim(root),
+        Soak::Guest(_) => guest(root),
+    }?;
+    if let Some(report) = &report {
+        if report.quick {
+            println!("\n--quick: smaller than the soak that counts");
+        }
+        println!();
+        report.print_claims();
+    }
+    Ok(report)
+}
+
+/// The soaks of the nightly run in full size, each with its name.
+pub(crate) fn nightly() -> [(&'static str, Soak); 4] {
+    let options = || Options { json: None };
+    let size = || Size { quick: false };
+    let powercut = Soak::Powercut {
+        options: options(),
+        size: size(),
+    };
+    let kill = Soak::Kill {
+        options: options(),
+        size: size(),
+        count: KILLS,
+    };
+    [
+        ("powercut", powercut),
+        ("kill", kill),
+        ("reclaim", Soak::Reclaim(options())),
+        ("guest", Soak::Guest(options())),
+    ]
 }
 
 /// Runs a command from the repository's top, lets its words through, and keeps its rows.
@@ -210,7 +234,8 @@ fn test(names: &[&str]) -> Command {
     tests("kill", 1, names)
 }
 
-type Outcome = Result<Option<Report<Value>>, String>;
+/// A report; `None` if the soak cannot run here.
+pub(crate) type Outcome = Result<Option<Report<Value>>, String>;
 
 fn powercut(root: &Path, quick: bool) -> Outcome {
     let mut command = script(root, "powercut.sh");
@@ -315,48 +340,6 @@ fn kill(root: &Path, quick: bool, count: u64) -> Outcome {
     claims.push(ended("kill", success));
     Ok(Some(Report {
         quick,
-        claims,
-        rows,
-    }))
-}
-
-/// Seeds of one call of the test: some tens of seconds.
-const SEEDS_AT_ONCE: u64 = 2000;
-
-fn seeds(root: &Path, minutes: u64, first: u64) -> Outcome {
-    let started = Instant::now();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (mut rows, mut next, mut success) = (Vec::new(), first, true);
-    while success && started.elapsed() < Duration::from_secs(minutes * 60) {
-        let mut command = tests("crash", threads, &["random_seeds::"]);
-        command.env("FOREBAY_SEED", next.to_string());
-        command.env("FOREBAY_SEEDS", SEEDS_AT_ONCE.to_string());
-        let run = gather(root, &mut command)?;
-        rows.extend(run.rows);
-        success = run.success;
-        next += SEEDS_AT_ONCE;
-    }
-    let sum = |key| rows.iter().map(|row| number(row, key)).sum::<f64>();
-    let took = started.elapsed().as_secs_f64() / 60.0;
-    println!(
-        "{} seeds from {first}, {} crashes, {took:.0} minutes",
-        sum("seeds"),
-        sum("crashes")
-    );
-    let wanted = (next - first) as f64;
-    let claims = vec![
-        claim(
-            "seeds/passed",
-            sum("seeds"),
-            "seeds",
-            Kind::Counted,
-            format!("exactly {wanted}"),
-            sum("seeds") == wanted,
-        ),
-        ended("seeds", success),
-    ];
-    Ok(Some(Report {
-        quick: false,
         claims,
         rows,
     }))

@@ -4,6 +4,7 @@
 //! tests plant a violation: a rule that cannot fail proves nothing.
 
 mod crates;
+mod inventory;
 mod layers;
 mod length;
 mod links;
@@ -14,7 +15,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+
+use crate::metadata::Metadata;
 
 /// Folders that hold nothing of ours.
 const SKIPPED_FOLDERS: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
@@ -79,7 +82,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     let mut tree = Tree::default();
     tree.read_folder(root, "")
         .map_err(|error| format!("cannot read {}: {error}", root.display()))?;
-    let metadata = layers::Metadata::read(&cargo_metadata(root)?)?;
+    let metadata = Metadata::of(&root.join("Cargo.toml"))?;
 
     let mut findings = layers::check(&metadata);
     findings.extend(crates::check(&metadata, &tree.sources));
@@ -87,6 +90,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     findings.extend(marks::check(&tree.sources));
     findings.extend(words::check(&tree.sources));
     findings.extend(links::check(&tree.sources, &tree.paths));
+    findings.extend(inventory::check(&metadata, &tree.sources));
     Ok((tree.sources.len(), findings))
 }
 
@@ -138,20 +142,5 @@ impl Tree {
             }
         }
         Ok(())
-    }
-}
-
-fn cargo_metadata(root: &Path) -> Result<Vec<u8>, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
-        .current_dir(root)
-        .output()
-        .map_err(|error| format!("cannot run cargo metadata: {error}"))?;
-    if output.status.success() {
-        Ok(output.stdout)
-    } else {
-        let reason = String::from_utf8_lossy(&output.stderr);
-        Err(format!("cargo metadata failed: {reason}"))
     }
 }

@@ -1,6 +1,6 @@
 //! From a ring of records back to the map.
 //!
-//! The [end](end) of the log is found first, and with it the tail: what counts lies between. That is read from the newest
+//! The end of the log ([`mod@end`]) is found first, and with it the tail: what counts lies between. That is read from the newest
 //! record back to the oldest, so that the first record met of a slot (or region) is the one that counts, and the others
 //! need no more than a look at a bit. The process journal's entries are put in their places on the way.
 

@@ -1,5 +1,6 @@
-//! What blkparse prints unless told otherwise: `major,minor CPU sequence time pid action RWBS sector
-//! + sectors [process]`. What a client asked is the queue event, `Q`; the rest is what became of it.
+//! The default output of blkparse:
+//! `major,minor CPU sequence time pid action RWBS sector + sectors [process]`. The event `Q` (queued)
+//! is the client's request; the other events say how it was processed.
 
 use super::field::{self, Fields as _, S, Words};
 use super::{Bad, LineFormat, named};

@@ -1,7 +1,7 @@
 //! Every crate takes the workspace's lints and has its place in ARCHITECTURE.md.
 
-use super::layers::Metadata;
 use super::{Finding, Source};
+use crate::metadata::Metadata;
 
 const RULE: &str = "crates";
 const MAP: &str = "ARCHITECTURE.md";
@@ -49,17 +49,16 @@ fn mentions(map: &str, folder: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::planted;
 
     fn messages(manifest: &str, map: Option<&str>) -> Vec<String> {
-        let metadata = br#"{"workspace_root": "/top", "packages": [
-            {"name": "forebay-io", "manifest_path": "/top/crates/io/Cargo.toml", "dependencies": []}]}"#;
         let source = |path: &str, text: &str| Source {
             path: path.into(),
             text: text.into(),
         };
         let mut sources = vec![source("crates/io/Cargo.toml", manifest)];
         sources.extend(map.map(|text| source(MAP, text)));
-        let metadata = Metadata::read(metadata).expect("well-formed");
+        let metadata = planted(&[("forebay-io", "crates/io", &[])]);
         let findings = check(&metadata, &sources).into_iter();
         findings.map(|finding| finding.message).collect()
     }

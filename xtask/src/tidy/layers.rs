@@ -1,8 +1,7 @@
 //! Arrows point down only: who may depend on whom, from `cargo metadata`.
 
-use serde::Deserialize;
-
 use super::Finding;
+use crate::metadata::{Dependency, Metadata};
 
 const RULE: &str = "layers";
 
@@ -44,45 +43,6 @@ const PURE: [&str; 4] = [
 const RESERVED: [(&str, &str); 2] = [("io-uring", "forebay-io"), ("fuser", "forebay-frontend")];
 
 const TESTKIT: &str = "forebay-testkit";
-
-/// What we read of `cargo metadata --no-deps`.
-#[derive(Debug, Deserialize)]
-pub(super) struct Metadata {
-    pub(super) packages: Vec<Package>,
-    workspace_root: String,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Package {
-    pub(super) name: String,
-    manifest_path: String,
-    dependencies: Vec<Dependency>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Dependency {
-    name: String,
-    /// `None` for an ordinary dependency, else `"dev"` or `"build"`.
-    kind: Option<String>,
-}
-
-impl Metadata {
-    pub(super) fn read(json: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(json)
-            .map_err(|error| format!("cannot read what cargo metadata printed: {error}"))
-    }
-
-    /// The package's folder, from the repository's top.
-    pub(super) fn folder<'a>(&self, package: &'a Package) -> &'a str {
-        package
-            .manifest_path
-            .strip_prefix(&self.workspace_root)
-            .unwrap_or(&package.manifest_path)
-            .trim_start_matches('/')
-            .trim_end_matches("Cargo.toml")
-            .trim_end_matches('/')
-    }
-}
 
 pub(super) fn check(metadata: &Metadata) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -139,22 +99,10 @@ fn objection(name: &str, own: u8, dependency: &Dependency) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::planted;
 
     fn messages(name: &str, dependencies: &[(&str, Option<&str>)]) -> Vec<String> {
-        let metadata = Metadata {
-            workspace_root: "/top".into(),
-            packages: vec![Package {
-                name: name.into(),
-                manifest_path: "/top/crates/one/Cargo.toml".into(),
-                dependencies: dependencies
-                    .iter()
-                    .map(|(name, kind)| Dependency {
-                        name: (*name).into(),
-                        kind: kind.map(String::from),
-                    })
-                    .collect(),
-            }],
-        };
+        let metadata = planted(&[(name, "crates/one", dependencies)]);
         let findings = check(&metadata);
         assert!(findings.iter().all(|f| f.place == "crates/one/Cargo.toml"));
         findings
@@ -210,10 +158,5 @@ mod tests {
     #[test]
     fn a_crate_without_a_floor_is_found() {
         assert_eq!(messages("forebay-attic", &[]).len(), 1);
-    }
-
-    #[test]
-    fn garbage_is_an_error() {
-        assert!(Metadata::read(b"{}").is_err());
     }
 }

@@ -7,7 +7,8 @@
 //! that it goes with. What is under a mark after a crash, or does not fit its record, has no checksum that is known:
 //! it is believed, and gets one when it is next seen ([`read`]). docs/durability.md argues it.
 //!
-//! [`write`] keeps them, [`read`] verifies, [`restore`] reads the table back, [`scrub`] looks at everything, [`alone`] where no volume is served.
+//! [`mod@write`] keeps them, [`mod@read`] verifies, [`mod@restore`] reads the table back, [`mod@scrub`]
+//! looks at everything, [`mod@alone`] where no volume is served.
 
 mod alone;
 mod read;

@@ -1,7 +1,7 @@
 //! The NBD server: fixed newstyle, structured replies, TLS, several connections to one volume.
 //!
 //! It is a reactor citizen: one reactor accepts, and the sockets and requests of a connection are
-//! tasks of the reactor that it is given to ([`Spread`](crate::Spread)). A volume of the same reactor is called
+//! tasks of the reactor that it is given to (`Spread`). A volume of the same reactor is called
 //! directly, one of another by message.
 //!
 //! One connection is a reader and a task for each request. The reader takes as many requests as one

@@ -157,7 +157,7 @@ struct SimpleReplyLayout {
 /// An answer without structure; the data of a successful read follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimpleReply {
-    /// Zero or an error number; see [`errno`](super::errno).
+    /// Zero or an error number; see [`mod@super::errno`].
     pub error: u32,
     /// The client's mark.
     pub cookie: u64,

@@ -66,7 +66,7 @@ pub struct Info {
     pub queues: u16,
     /// Tags of each.
     pub depth: u16,
-    /// One of [`state`].
+    /// One of [`state`](super::state).
     pub state: u16,
     /// Most bytes of a request.
     pub max_bytes: u32,
@@ -141,7 +141,7 @@ impl Info {
 /// What a block device is like (`struct ublk_params`: its parts for all devices, and for discard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Some of [`attribute`].
+    /// Some of [`attribute`](super::attribute).
     pub attributes: u32,
     /// Logical block as a power of two, bytes.
     pub logical_shift: u8,

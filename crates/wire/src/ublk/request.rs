@@ -7,9 +7,9 @@ use super::{DESCRIPTOR_BYTES, IO_BYTES};
 /// A request, as it lies in memory that the driver shares (`struct ublksrv_io_desc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// One of [`op`].
+    /// One of [`op`](super::op).
     pub op: u8,
-    /// [`FUA`], [`NOUNMAP`] and others, in their places.
+    /// `FUA`, `NOUNMAP` and others, in their places.
     pub flags: u32,
     /// Sectors.
     pub sectors: u32,
@@ -84,7 +84,7 @@ impl Io {
         }
     }
 
-    /// Writes it. It names no buffer, as [`feature::USER_COPY`] wants it.
+    /// Writes it. It names no buffer, as [`USER_COPY`](super::feature::USER_COPY) wants it.
     #[must_use]
     pub fn encode(self) -> [u8; IO_BYTES] {
         zerocopy::transmute!(RawIo {
