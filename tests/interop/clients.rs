@@ -264,7 +264,6 @@ h.flush()
         "nothing that was refused reached the device"
     );
     server.drain();
-    std::thread::sleep(std::time::Duration::from_millis(100));
     let drained = "
 fails(errno.ESHUTDOWN, lambda: h.pread(512, 0))
 fails(errno.ESHUTDOWN, lambda: h.pwrite(b'x' * 512, 0))

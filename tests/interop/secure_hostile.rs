@@ -325,7 +325,7 @@ fn idle_sessions_and_greedy_ones_hold_little() {
     // 4 GiB are asked for, and not one byte is read.
     let mut raw = ready(&secured);
     let before = resident_bytes();
-    let timeout = Some(std::time::Duration::from_millis(300));
+    let timeout = Some(std::time::Duration::from_millis(1200));
     raw.stream
         .sock
         .set_write_timeout(timeout)

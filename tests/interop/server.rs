@@ -62,7 +62,7 @@ pub(crate) struct Server {
     pub(crate) tcp: String,
     pub(crate) log: Log,
     pub(crate) disk: VolumeHandle,
-    drain: mpsc::Sender<()>,
+    drain: Drain,
     stops: Vec<(Remote, JoinHandle<()>)>,
 }
 
@@ -85,20 +85,23 @@ fn reactor<T: Send + 'static>(
     (value, (remote, thread))
 }
 
-/// Makes the volumes on the calling reactor; they live until it ends. A word on the channel drains
-/// the disk.
-fn volumes(size_bytes: u64, log: Log) -> (VolumeHandle, VolumeHandle, mpsc::Sender<()>) {
+/// Where to ask for the disk to be drained, by a channel on which the answer comes.
+type Drain = mpsc::Sender<mpsc::Sender<()>>;
+
+/// Makes the volumes on the calling reactor; they live until it ends.
+fn volumes(size_bytes: u64, log: Log) -> (VolumeHandle, VolumeHandle, Drain) {
     let inner = MemDevice::new("memory", size_bytes);
     let device = Rc::new(Recorder { inner, log });
     let disk = Rc::new(Volume::new("disk", device.clone(), false));
     let sealed = Volume::new("sealed", device, true);
     let handles = (disk.handle(), sealed.handle());
-    let (send, receive) = mpsc::channel();
+    let (send, receive) = mpsc::channel::<mpsc::Sender<()>>();
     rt::spawn(async move {
         let _sealed = sealed;
         loop {
-            if receive.try_recv().is_ok() {
+            if let Ok(drained) = receive.try_recv() {
                 disk.drain().await;
+                drained.send(()).expect("the test waits");
             }
             rt::sleep(std::time::Duration::from_millis(5)).await;
         }
@@ -185,9 +188,11 @@ impl Server {
         std::mem::take(&mut self.log.lock().expect("no test panics here"))
     }
 
-    /// Lets the disk take no more requests.
+    /// Drains the disk. It takes no more requests when this returns.
     pub(crate) fn drain(&self) {
-        self.drain.send(()).expect("the engine runs");
+        let (drained, receive) = mpsc::channel();
+        self.drain.send(drained).expect("the engine runs");
+        receive.recv().expect("the engine runs");
     }
 }
 

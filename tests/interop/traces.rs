@@ -1,6 +1,7 @@
 //! Recording what real clients do, and replaying on other people's NBD servers.
 
 use std::fs::File;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -113,7 +114,8 @@ fn replay_on(name: &str, start: impl FnOnce(&PathBuf, &PathBuf) -> Command) {
     let server = server.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let server = Killed(server.expect("the server starts"));
     let begin = Instant::now();
-    while !socket.exists() {
+    // A socket that is bound and not listened on yet refuses.
+    while UnixStream::connect(&socket).is_err() {
         assert!(begin.elapsed() < PATIENCE, "{name} does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use forebay_tests::stamp::mix;
 
 use crate::daemon::{Daemon, Devices, Folder, Setup};
-use crate::ext4::{Mounted, obstacle, write_files, wrong_files};
+use crate::ext4::{LEAST_SYNCED, Mounted, obstacle, wait_for_synced, write_files, wrong_files};
 use crate::{number, row, say};
 
 /// The table alone, and under each policy.
@@ -135,7 +135,7 @@ fn kill_once(
 ) -> (u64, u64) {
     let (sender, receiver) = mpsc::channel();
     let mut keepers = Vec::new();
-    thread::scope(|scope| {
+    let mut synced = thread::scope(|scope| {
         let folder = mounted.as_ref().expect("mounted").mount.clone();
         for store in stores {
             let seed = mix(round ^ store.len() as u64);
@@ -151,14 +151,20 @@ fn kill_once(
         while keepers.iter().any(few) && begin.elapsed() < PATIENCE {
             sleep(Duration::from_millis(20));
         }
+        let synced = wait_for_synced(&receiver);
         daemon.kill();
+        synced
     });
-    let synced: Vec<_> = receiver.iter().collect();
+    synced.extend(receiver.iter());
+    assert!(
+        synced.len() >= LEAST_SYNCED,
+        "only {} synced files",
+        synced.len()
+    );
     let ended: Vec<_> = keepers
         .into_iter()
         .map(|keeper| (keeper.store, keeper.seed, keeper.end()))
         .collect();
-    assert!(synced.len() > 2, "only {} synced files", synced.len());
     let again = mounted.take().expect("mounted").after_kill(daemon);
     let mut acknowledged = synced.len() as u64;
     let mut wrong = wrong_files(&again.mount.join("files"), &synced).len() as u64;

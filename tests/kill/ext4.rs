@@ -16,6 +16,10 @@ use crate::{kills, row, say};
 
 const VOLUME_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: u64 = 64 << 20;
+/// A round in which fewer files were synced proves little.
+pub(crate) const LEAST_SYNCED: usize = 8;
+/// How long a round may take for that on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A file that was synced: its path under the mount point and what seeds its content.
 #[derive(Debug)]
@@ -186,6 +190,20 @@ pub(crate) fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc:
     }
 }
 
+/// Waits for [`LEAST_SYNCED`] files that were synced, for a time at most. Returns those that were.
+pub(crate) fn wait_for_synced(receiver: &mpsc::Receiver<Synced>) -> Vec<Synced> {
+    let begin = Instant::now();
+    let mut synced = Vec::new();
+    while synced.len() < LEAST_SYNCED {
+        let left = PATIENCE.saturating_sub(begin.elapsed());
+        match receiver.recv_timeout(left) {
+            Ok(file) => synced.push(file),
+            Err(_) => break,
+        }
+    }
+    synced
+}
+
 /// Why this machine cannot run the test, if so.
 pub(crate) fn obstacle() -> Option<String> {
     let root = run("id", &["-u"]).stdout.trim_ascii() == b"0";
@@ -227,18 +245,20 @@ fn killed_while_files_are_written(durability: &'static str) {
     mounted.mount();
     for round in 1..=kills() {
         let (sender, receiver) = mpsc::channel();
-        thread::scope(|scope| {
+        let mut synced = thread::scope(|scope| {
             for writer in 0..2 {
                 let (folder, sender) = (mounted.mount.clone(), sender.clone());
                 scope.spawn(move || write_files(&folder, round, writer, &sender));
             }
             thread::sleep(Duration::from_millis(500 + mix(round) % 1000));
+            let synced = wait_for_synced(&receiver);
             daemon.kill();
+            synced
         });
         drop(sender);
-        let synced: Vec<_> = receiver.iter().collect();
+        synced.extend(receiver.iter());
         assert!(
-            synced.len() > 2,
+            synced.len() >= LEAST_SYNCED,
             "only {} synced files prove nothing",
             synced.len()
         );

@@ -11,8 +11,8 @@ use forebay_cache::{
     BlockSizes, Cache, CacheOptions, Cleaning, Devices, FormatOptions, Mode, VolumeOptions,
 };
 use forebay_device::mem::MemDevice;
+use forebay_io::rt;
 use forebay_io::sim::Rng;
-use forebay_io::{Engine, Reactor, rt};
 use forebay_metadata::superblock::TRACT_BITS;
 use forebay_policy::{Decision, TwoLevel, take_decisions};
 use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
@@ -39,14 +39,15 @@ fn compare(
     requests: Vec<Request>,
 ) -> Result<Same, String> {
     let sizes: Vec<u64> = sizes.iter().map(|size| size * K).collect();
-    let reactor = Reactor::new(Engine::Threads).expect("a reactor");
-    reactor.run(async move {
+    rt::block_on_in_order(async move {
         let devices = Devices {
             data: MemDevice::new("cache", cache_bytes),
             metadata: None,
         };
         let format = FormatOptions::sizes(&sizes, [7; 16]);
-        forebay_cache::format(&devices, &format).await.expect("formats");
+        forebay_cache::format(&devices, &format)
+            .await
+            .expect("formats");
         let options = CacheOptions {
             journal: Some(Buf::zeroed(1 << 20)),
             dirty_limit_percent: 100,
@@ -55,7 +56,11 @@ fn compare(
             ..CacheOptions::new([9; 16])
         };
         let (cache, _) = Cache::open(devices, options).await.expect("opens");
-        let end = requests.iter().map(Request::end_bytes).max().expect("requests");
+        let end = requests
+            .iter()
+            .map(Request::end_bytes)
+            .max()
+            .expect("requests");
         let sizes = BlockSizes::new(&sizes).expect("right");
         let backing = MemDevice::new("backing", end.next_multiple_of(sizes.region_bytes()));
         let volume: Rc<dyn BlockDevice> = cache
@@ -73,7 +78,10 @@ fn compare(
         let mut same = Same::default();
         drop(take_decisions());
         for (number, request) in requests.iter().enumerate() {
-            simulated.request(&Request { volume: 1, ..*request });
+            simulated.request(&Request {
+                volume: 1,
+                ..*request
+            });
             let expected = take_decisions();
             let buf = Buf::zeroed(request.len_bytes as usize);
             let served = match request.op {
@@ -93,7 +101,10 @@ fn compare(
                     break;
                 }
             }
-            if decided.iter().any(|one| matches!(one, Decision::Leave { .. })) {
+            if decided
+                .iter()
+                .any(|one| matches!(one, Decision::Leave { .. }))
+            {
                 // What was passed over because it was dirty is written back, as the simulator has done already.
                 rt::sleep(Duration::from_millis(7)).await;
             }

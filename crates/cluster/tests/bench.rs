@@ -77,12 +77,19 @@ fn each_row_runs_and_a_hit_asks_nobody() {
         assert!(least(&row.us) >= at_least_us, "{row:?}");
         assert_eq!(least(&row.messages), 0.0, "{row:?}");
     }
-    assert!(least(&first.messages) >= 2.0, "asked, answered: {first:?}");
+    assert!(median(&first.messages) >= 2.0, "asked, answered: {first:?}");
     assert!(least(&first.calls) >= 1.0, "it waited: {first:?}");
-    // Each page is asked for at two nodes, which acknowledge.
-    let [none, one, all] = [none, one, all].map(|row: &Row| least(&row.messages));
+    // Each page is asked for at two nodes, which acknowledge. The median: of a run, a node that waits for a processor may
+    // send some later than is counted.
+    let [none, one, all] = [none, one, all].map(|row: &Row| median(&row.messages));
     assert!(one >= none + 4.0, "{none}, {one}");
     assert!(all >= one + 19.0 * 4.0, "{one}, {all}");
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn least(values: &[f64]) -> f64 {

@@ -252,7 +252,7 @@ pub(crate) fn allocate(file: &File, size_bytes: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Scratch;
+    use crate::testing::{Scratch, Thread};
 
     #[test]
     fn contents_outlive_the_mapping_but_not_a_change_of_size() {
@@ -319,8 +319,11 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path("held");
         let (memory, _) = open_padded(&path, 8192).expect("new");
+        let opener = Thread::current();
+        let sleeps = opener.sleeps();
         let holder = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(300));
+            // An opener sleeps between two attempts. Few sleeps keep the test below `RELEASE_TIME`.
+            opener.wait_for_sleeps(sleeps, 5);
             drop(memory);
         });
         let (_, existed) = open_padded(&path, 8192).expect("it was let go");

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::{Engine, Reactor};
 
@@ -12,6 +13,39 @@ pub(crate) fn engines() -> Vec<Engine> {
         Err(error) => {
             eprintln!("SKIPPED on io_uring: {}", error.report());
             vec![Engine::Threads]
+        }
+    }
+}
+
+/// A thread, as others of its process see it.
+pub(crate) struct Thread {
+    status: PathBuf,
+}
+
+impl Thread {
+    /// The calling thread.
+    pub(crate) fn current() -> Self {
+        // SAFETY: a plain system call.
+        let number = unsafe { libc::gettid() };
+        let status = format!("/proc/self/task/{number}/status").into();
+        Self { status }
+    }
+
+    /// The number of times that the thread has gone to sleep in the kernel.
+    pub(crate) fn sleeps(&self) -> u64 {
+        let status = std::fs::read_to_string(&self.status).expect("the thread lives");
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        let count = count.expect("proc(5) has it").trim().parse();
+        count.expect("a number")
+    }
+
+    /// Waits until the thread has gone to sleep `more` times since `sleeps` was its count.
+    pub(crate) fn wait_for_sleeps(&self, sleeps: u64, more: u64) {
+        let begin = Instant::now();
+        while self.sleeps() < sleeps + more {
+            assert!(begin.elapsed() < Duration::from_secs(30), "it never sleeps");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::Buf;
 use forebay_io::pmem::PmemMapping;
@@ -13,9 +13,9 @@ use crate::fault::{Fault, Faults};
 use crate::open::OpenOptions;
 use crate::{Btt, format};
 
-/// A reader is in a block while a writer frees it and would write to it again. Whether the reader found
-/// what it came for.
-fn reader_is_left_in_peace(faults: Faults) -> bool {
+/// A reader is in a block while a writer frees it and would write to it again. The reader stays for `patience` at most
+/// once the block is free. Whether the reader found what it came for.
+fn reader_is_left_in_peace(faults: Faults, patience: Duration) -> bool {
     let memory = formatted(SIZE, &options(4096));
     let options = OpenOptions {
         lanes: 2,
@@ -34,21 +34,17 @@ fn reader_is_left_in_peace(faults: Faults) -> bool {
     let (arena, premap) = table.place(5);
     let entry = arena.entry(&*table.memory, premap).expect("sound");
     let pin = reader.pin(arena.index, entry.block());
-    let written = AtomicBool::new(false);
+    let (freed, written) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             write(5, 2);
             // The block that the reader is in is free now, and next.
+            freed.store(true, Ordering::Release);
             write(6, 3);
             written.store(true, Ordering::Release);
         });
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(5));
-            if written.load(Ordering::Acquire) {
-                break;
-            }
-        }
-        let early = written.load(Ordering::Acquire);
+        assert!(becomes_true(&freed, Duration::from_secs(30)));
+        let early = becomes_true(&written, patience);
         let buf = Buf::zeroed(4096);
         arena
             .read_internal(&*table.memory, entry.block(), &buf)
@@ -58,16 +54,28 @@ fn reader_is_left_in_peace(faults: Faults) -> bool {
     })
 }
 
+/// Whether `flag` is set within `patience`.
+fn becomes_true(flag: &AtomicBool, patience: Duration) -> bool {
+    let begin = Instant::now();
+    while !flag.load(Ordering::Acquire) {
+        if begin.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
 #[test]
 fn a_block_is_not_reused_before_its_readers_have_left() {
-    assert!(reader_is_left_in_peace(Faults::default()));
+    let patience = Duration::from_millis(200);
+    assert!(reader_is_left_in_peace(Faults::default(), patience));
 }
 
 #[test]
 fn reuse_under_a_reader_is_found() {
-    assert!(!reader_is_left_in_peace(Faults::planted(
-        Fault::ReuseUnderReader
-    )));
+    let faults = Faults::planted(Fault::ReuseUnderReader);
+    assert!(!reader_is_left_in_peace(faults, Duration::from_secs(30)));
 }
 
 #[test]

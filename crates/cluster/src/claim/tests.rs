@@ -157,10 +157,16 @@ fn what_is_about_to_be_let_go_is_waited_for_and_what_is_not_is_said() {
     let held = bed.claim(&bed.source(), 0).expect("it is nobody's");
     let refused = Claim::take(&bed.source(), &bed.pool(1)).expect_err("it stays");
     assert_eq!(refused.kind(), ErrorKind::Busy);
-    let holder = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        drop(held);
-    });
-    Claim::take(&bed.source(), &bed.pool(1)).expect("it was let go");
-    holder.join().expect("it ended");
+    drop(held);
+    // Several times, as this thread may begin to wait too late once.
+    for _ in 0..3 {
+        let held = bed.claim(&bed.source(), 0).expect("it is nobody's");
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(held);
+        });
+        let taken = Claim::take(&bed.source(), &bed.pool(1));
+        drop(taken.expect("it was let go"));
+        holder.join().expect("it ended");
+    }
 }

@@ -13,6 +13,9 @@ use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A lease where its end is waited for. A node says twice a second that it lives, and may be late by more than a second.
+pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
+
 pub(crate) fn node_id(number: u8) -> NodeId {
     NodeId::new(number).expect("below 32")
 }

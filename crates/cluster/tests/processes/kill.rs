@@ -35,7 +35,7 @@ fn listen(workers: &[Worker], acknowledged: &mut Acknowledged, losses: &mut u64)
 fn kills_lose_nothing_that_was_acknowledged() {
     let seconds =
         std::env::var("FOREBAY_KILL_SECONDS").map_or(8, |text| text.parse().expect("a number"));
-    let mut cluster = Cluster::new("kill", 256, Duration::from_secs(2));
+    let mut cluster = Cluster::new("kill", 256, Duration::from_secs(5));
     cluster.fill("data", usize::try_from(PAGES).expect("few"));
     let frames = 24;
     let mut workers: Vec<Worker> = (0..WRITERS)

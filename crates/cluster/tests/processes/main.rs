@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use cluster::{Cluster, node_id};
+use cluster::{Cluster, SHORT_LEASE, node_id};
 use forebay_block::ErrorKind;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::{Node, Options, PAGE_BYTES};
@@ -243,7 +243,7 @@ fn a_directory_that_is_started_anew_goes_on_with_what_is_there() {
 
 #[test]
 fn who_leaves_while_there_is_no_directory_is_not_ended_for_it() {
-    let mut cluster = Cluster::new("alone", 256, Duration::from_secs(1));
+    let mut cluster = Cluster::new("alone", 256, SHORT_LEASE);
     cluster.linger = Duration::from_secs(3);
     let mut worker = cluster.worker(1, 64);
     assert_eq!(worker.hear(), "joined");
@@ -263,7 +263,7 @@ fn who_leaves_while_there_is_no_directory_is_not_ended_for_it() {
 
 #[test]
 fn a_node_that_hangs_is_ended_and_its_number_is_free() {
-    let cluster = Cluster::new("hangs", 256, Duration::from_secs(1));
+    let cluster = Cluster::new("hangs", 256, SHORT_LEASE);
     let worker = cluster.worker(3, 64);
     cluster.wait(|status| status.nodes.iter().any(|node| node.id == 3));
     worker.signal(libc_stop());

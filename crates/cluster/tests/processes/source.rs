@@ -1,14 +1,10 @@
 //! A source has one pool at a time: whoever of the other one lives, and whatever it has left.
 
-use std::time::{Duration, Instant};
-
 use forebay_block::{ErrorKind, Result};
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::{Node, Options, Placement};
 
-use super::cluster::{Cluster, Worker, node_id};
-
-const LEASE: Duration = Duration::from_secs(1);
+use super::cluster::{Cluster, SHORT_LEASE, Worker, node_id};
 
 /// A directory of the other pool on the same source, in this process.
 fn other(cluster: &Cluster, placement: Placement) -> Result<Server> {
@@ -32,7 +28,7 @@ fn refused(cluster: &Cluster) -> String {
 
 #[test]
 fn two_directories_do_not_have_one_source_and_no_write_is_lost_so() {
-    let mut cluster = Cluster::new("one", 256, LEASE);
+    let mut cluster = Cluster::new("one", 256, SHORT_LEASE);
     let node = cluster.join(1, 64);
     let file = node.create("data").expect("made");
     file.write_at(0, &[1; 4096]).expect("written");
@@ -49,9 +45,7 @@ fn two_directories_do_not_have_one_source_and_no_write_is_lost_so() {
     cluster.wait(|status| status.nodes.is_empty());
     // Once the first is killed it is free, and the other way round.
     cluster.kill_directory();
-    let begin = Instant::now();
     let second = other(&cluster, Placement::Node).expect("nobody has it");
-    assert!(begin.elapsed() < Duration::from_secs(2), "at once");
     let first = server::Options::new(cluster.source(), cluster.pool(), 256);
     Server::open(first.clone()).expect_err("the other pool has it");
     drop(second);
@@ -60,7 +54,7 @@ fn two_directories_do_not_have_one_source_and_no_write_is_lost_so() {
 
 #[test]
 fn a_node_that_outlives_its_directory_keeps_the_source_for_its_pool() {
-    let mut cluster = Cluster::new("outlives", 256, LEASE);
+    let mut cluster = Cluster::new("outlives", 256, SHORT_LEASE);
     cluster.fill("data", 48);
     let mut worker: Worker = cluster.worker(1, 64);
     assert_eq!(worker.hear(), "joined");
@@ -84,7 +78,7 @@ fn a_node_that_outlives_its_directory_keeps_the_source_for_its_pool() {
 
 /// Kills all of a pool that holds what the source has not.
 fn left_behind(name: &str) -> Option<Cluster> {
-    let mut cluster = Cluster::placed(name, 256, LEASE, "pool");
+    let mut cluster = Cluster::placed(name, 256, SHORT_LEASE, "pool");
     cluster.fill("data", 48);
     let mut worker = cluster.worker(0, 128);
     assert_eq!(worker.hear(), "joined");

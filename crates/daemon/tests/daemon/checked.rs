@@ -31,12 +31,12 @@ fn check_refuses_what_serve_refuses() {
     assert!(!place.path("state").exists(), "nothing was made");
     assert!(!place.path("control.sock").exists());
     for (name, parts) in [
-        ("nbd.sock", ["forebay.toml:22: ", "no socket is in the way"]),
+        ("nbd.sock", ["forebay.toml:23: ", "no socket is in the way"]),
         (
             "control.sock",
             ["control socket", "no socket is in the way"],
         ),
-        ("state", ["forebay.toml:28: ", "is not a directory"]),
+        ("state", ["forebay.toml:29: ", "is not a directory"]),
     ] {
         std::fs::write(place.path(name), "notes").expect("written");
         both_refuse(&place, &parts);

@@ -14,8 +14,9 @@ const CLEAN: u64 = 128 * MIB;
 /// In a tract of which the cache has nothing.
 const UNTOUCHED: u64 = 64 * MIB;
 
-/// A place whose cache has dirty data of the first tract, clean data of the third, and was killed; its device is slow.
-fn killed(name: &str) -> Place {
+/// A place whose cache has dirty data of the first tract, clean data of the third, and was killed; its device takes
+/// `latency` for each operation.
+fn killed(name: &str, latency: &str) -> Place {
     let place = Place::new(name, "wb");
     let mut image = vec![0; CLEAN as usize];
     image.extend(block(1000));
@@ -30,11 +31,13 @@ fn killed(name: &str) -> Place {
     assert_eq!(clean, Ok(block(1000)));
     write_blocks(&mut nbd, 0..64);
     daemon.kill();
-    let slow = "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\nread_latency = \"250ms\"\n\
-                write_latency = \"250ms\"\n\n[cache]";
+    let slow = format!(
+        "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\nread_latency = \"{latency}\"\n\
+         write_latency = \"{latency}\"\n\n[cache]"
+    );
     let config =
         config
-            .replacen("[cache]", slow, 1)
+            .replacen("[cache]", &slow, 1)
             .replacen("data = \"ssd\"", "data = \"slow\"", 1);
     std::fs::write(place.path("forebay.toml"), config).expect("written");
     place
@@ -55,7 +58,7 @@ fn begin(place: &Place) -> Daemon {
 
 #[test]
 fn clean_reads_do_not_wait_and_the_rest_is_right() {
-    let place = killed("early");
+    let place = killed("early", "100ms");
     // Starts that are cut off, in one way and in the other.
     begin(&place).kill();
     begin(&place).terminate();
@@ -115,7 +118,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
 
 #[test]
 fn a_cache_that_cannot_be_opened_is_told_to_who_waits_and_ends_the_daemon() {
-    let place = killed("early-lost");
+    let place = killed("early-lost", "500ms");
     // The writes that were acknowledged stand there alone.
     let mut journal = std::fs::read(place.path("journal")).expect("there");
     journal[4096..].fill(0);

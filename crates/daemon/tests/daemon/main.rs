@@ -48,8 +48,6 @@ fn it_serves_ends_and_starts_again() {
     );
     let mut nbd = place.connect();
     assert_eq!(nbd.size_bytes, 64 << 20);
-    // What is written stays dirty, however long it takes this machine to come to the status below.
-    place.ok(&["cleaning", "nop"]);
     write_blocks(&mut nbd, 0..64);
     assert_eq!(nbd.flush().expect("an answer"), 0);
     check_blocks(&mut nbd, 0..64);
@@ -248,7 +246,7 @@ fn what_does_not_start_says_why() {
     place.configure("wbb", "");
     let wrong = place.refused(&["serve", text(&config)]);
     assert!(
-        wrong.contains("forebay.toml:19: ") && wrong.contains("help: "),
+        wrong.contains("forebay.toml:20: ") && wrong.contains("help: "),
         "{wrong}"
     );
     assert_eq!(place.refused(&["check", text(&config)]), wrong);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::{Place, text};
+use super::support::{Place, text, wait_until_caught};
 
 /// A trace of 2,000 requests to two volumes, half of them writes.
 fn generate(place: &Place) -> String {
@@ -380,7 +380,7 @@ fn a_replay_that_is_told_to_end_says_how_far_it_came() {
     let place = Place::new("replay-ends", "wb");
     let (trace, config) = (generate(&place), place.path("forebay.toml"));
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // It would take hours.
+        // It would take ten seconds.
         let mut command = place.command(&["replay", &trace, "--on", text(&config), "--json"]);
         command.args(["--speed", "0.001", "--skip-writes"]);
         let child = command
@@ -396,7 +396,7 @@ fn a_replay_that_is_told_to_end_says_how_far_it_came() {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(300));
+        wait_until_caught(&child, signal);
         let pid = libc::pid_t::try_from(child.id()).expect("a process number");
         // SAFETY: no memory is involved; the child has not been waited for, so the number is its.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_trace::read::Counts;
 use forebay_trace::{Op, OpenOptions, Request, Trace};
 
-use super::support::{Place, text};
+use super::support::{Place, text, wait_until_caught};
 
 /// A recorder at work; killed when it is dropped.
 struct Recorder(Option<Child>);
@@ -20,6 +20,7 @@ impl Recorder {
         command.args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the program can be run");
+        wait_until_caught(&child, libc::SIGINT);
         let begin = Instant::now();
         while place.log().matches("recording db").count() == before {
             assert!(begin.elapsed() < Duration::from_secs(20), "{}", place.log());

@@ -135,6 +135,10 @@ impl Link {
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 fn now_ns() -> u64 {
+    #[cfg(test)]
+    if let Some(now_ns) = tests::CLOCK_NS.get() {
+        return now_ns;
+    }
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -168,6 +172,11 @@ impl<P: Pmem> EmulatedPmem<P> {
     }
 
     fn wait_until(&self, due_ns: u64) {
+        #[cfg(test)]
+        if let Some(now_ns) = tests::CLOCK_NS.get() {
+            tests::CLOCK_NS.set(Some(now_ns.max(due_ns)));
+            return;
+        }
         let due = *START + Duration::from_nanos(due_ns);
         while Instant::now() < due {
             match self.waiting {
@@ -257,10 +266,18 @@ mod tests {
     use super::*;
     use forebay_io::sim::SimPmem;
 
-    fn timed(work: impl FnOnce()) -> Duration {
-        let begin = Instant::now();
+    thread_local! {
+        /// The time of this thread in place of the real one, nanoseconds. It passes while the thread waits, and only then.
+        pub(super) static CLOCK_NS: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// Returns how long `work` waits, in microseconds of a virtual clock.
+    fn waited_us(work: impl FnOnce()) -> u64 {
+        CLOCK_NS.set(Some(0));
         work();
-        begin.elapsed()
+        let waited_ns = CLOCK_NS.take().expect("it was set");
+        assert!(waited_ns.is_multiple_of(1000), "{waited_ns}");
+        waited_ns / 1000
     }
 
     fn slow() -> EmulatedPmem<SimPmem> {
@@ -277,52 +294,61 @@ mod tests {
 
     #[test]
     fn a_transfer_takes_latency_and_whole_units_at_the_bandwidth() {
+        // A memory each, as each begins on a clock of its own.
+        let load = || _ = slow().load_u64(8);
+        assert_eq!(waited_us(load), 2000 + 256);
+        let read = || slow().read(0, &Buf::zeroed(1000)).expect("sound");
+        assert_eq!(waited_us(read), 2000 + 1024);
         let memory = slow();
-        let at_least = |work: &dyn Fn(), us: u64| {
-            let took = timed(work);
-            let least = Duration::from_micros(us);
-            assert!(took >= least, "{took:?}, declared are {least:?}");
-            // However busy the machine is, one of many is close.
-            let close = (0..200).any(|_| timed(work) < least * 2);
-            assert!(close, "none took about the declared {least:?}");
-        };
-        at_least(&|| _ = memory.load_u64(8), 2000 + 256);
-        at_least(
-            &|| memory.read(0, &Buf::zeroed(1000)).expect("sound"),
-            2000 + 1024,
-        );
         let store = || {
             memory.store_u64(64, 7);
             memory.flush(64, 8);
             memory.fence();
         };
-        at_least(&store, 3000 + 2560);
+        assert_eq!(waited_us(store), 3000 + 2560);
+        assert_eq!(memory.inner.load_u64(64), 7);
+        let memory = slow();
         let stream = || {
+            memory.store_u64(64, 7);
             memory.stream(0, &Buf::zeroed(512));
             memory.fence();
+            // There is nothing more to wait for.
+            memory.fence();
         };
-        at_least(&stream, 3000 + 5120);
-        assert_eq!(memory.load_u64(64), 0, "the stream went over it");
-        assert!(
-            timed(|| memory.fence()) < Duration::from_millis(1),
-            "nothing to wait for"
-        );
+        assert_eq!(waited_us(stream), 3000 + 5120);
+        assert_eq!(memory.inner.load_u64(64), 0, "the stream went over it");
     }
 
     #[test]
+    fn transfers_follow_each_other() {
+        let memory = slow();
+        let loads = || (0..3).for_each(|at| _ = memory.load_u64(at * 256));
+        assert_eq!(waited_us(loads), 3 * (2000 + 256));
+        let memory = slow();
+        let streams = || {
+            for at in 0..3 {
+                memory.stream(at * 256, &Buf::zeroed(256));
+            }
+            memory.fence();
+        };
+        assert_eq!(waited_us(streams), 3 * 2560 + 3000);
+    }
+
+    /// On the real clock.
+    #[test]
     fn threads_share_the_bandwidth() {
         let memory = slow();
-        let took = timed(|| {
-            std::thread::scope(|scope| {
-                for thread in 0..4 {
-                    let memory = &memory;
-                    scope.spawn(move || {
-                        memory.stream(thread * 1024, &Buf::zeroed(256));
-                        memory.fence();
-                    });
-                }
-            });
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let memory = &memory;
+                scope.spawn(move || {
+                    memory.stream(thread * 1024, &Buf::zeroed(256));
+                    memory.fence();
+                });
+            }
         });
+        let took = begin.elapsed();
         assert!(took >= Duration::from_micros(4 * 2560 + 3000), "{took:?}");
     }
 

@@ -27,6 +27,25 @@ fn drawn(seed: u64, count: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
+/// Targets that lie, and the threads on which they do.
+const TARGETS: u64 = 24;
+const THREADS: u64 = 4;
+
+/// The targets of one thread, one after the other on one reactor.
+fn conversations(thread: u64) -> Vec<Outcome> {
+    let reactor = Reactor::new(Engine::Auto).expect("a reactor");
+    let seeds = (1..=TARGETS).filter(|seed| seed / 2 % THREADS == thread);
+    let outcomes = seeds.map(|seed| {
+        let mut input = drawn(seed * 0x9e37_79b9, 120);
+        // Every other one tells the truth until it is connected.
+        if seed % 2 == 0 {
+            input[1..28].fill(0);
+        }
+        any_target(&reactor, TIMES, &input)
+    });
+    outcomes.collect()
+}
+
 #[test]
 fn a_target_that_tells_the_truth_is_served_with_authentication_and_without() {
     let reactor = Reactor::new(Engine::Auto).expect("a reactor");
@@ -42,15 +61,17 @@ fn a_target_that_tells_the_truth_is_served_with_authentication_and_without() {
 
 #[test]
 fn whatever_a_target_says_all_that_is_asked_ends() {
-    let reactor = Reactor::new(Engine::Auto).expect("a reactor");
     let (mut connected, mut failed, mut succeeded, mut lies) = (0, 0, 0, 0);
-    for seed in 1..=24_u64 {
-        let mut input = drawn(seed * 0x9e37_79b9, 120);
-        // Every other one tells the truth until it is connected.
-        if seed % 2 == 0 {
-            input[1..28].fill(0);
-        }
-        let outcome = any_target(&reactor, TIMES, &input);
+    // In threads, since lies that are silent are waited for.
+    let outcomes = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || conversations(thread)))
+            .collect();
+        let outcomes = threads.into_iter().map(|it| it.join().expect("all ends"));
+        outcomes.collect::<Vec<_>>().concat()
+    });
+    assert_eq!(outcomes.len() as u64, TARGETS);
+    for outcome in outcomes {
         lies += outcome.lies;
         connected += usize::from(outcome.connected);
         succeeded += outcome.succeeded;

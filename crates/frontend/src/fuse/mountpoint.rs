@@ -17,7 +17,11 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 /// The type that the mount table shows.
 const FS_TYPE: &str = "fuse.forebay";
 /// What is in use for longer is taken away from its mountpoint alone.
-const BUSY_MAX: Duration = Duration::from_millis(400);
+const BUSY_MAX: Duration = if cfg!(test) {
+    Duration::from_secs(2)
+} else {
+    Duration::from_millis(400)
+};
 
 /// Makes `mountpoint` fit to mount on, and returns it as the mount table would show it: it is made
 /// if there is none, and a dead mount of ours is cleared.

@@ -124,8 +124,8 @@ fn a_key_is_not_shown_and_belongs_to_its_certificate() {
 #[test]
 fn the_handshake_of_tls_has_a_time() {
     for engine in [Engine::Auto, Engine::Threads] {
-        let reactor = Reactor::new(engine).expect("a reactor");
-        reactor.run(async {
+        let reactor = Reactor::simulated(engine, 1).expect("a reactor");
+        reactor.run_simulated(async {
             let volume = Volume::new("v", Rc::new(Nothing), false);
             let exports = Arc::new(Exports::with_tls(tls(Demand::Required)));
             exports.add(volume.handle(), "").expect("a free name");
@@ -158,8 +158,8 @@ fn the_handshake_of_tls_has_a_time() {
 #[test]
 fn whoever_does_not_choose_an_export_in_time_is_let_go() {
     for engine in [Engine::Auto, Engine::Threads] {
-        let reactor = Reactor::new(engine).expect("a reactor");
-        reactor.run(async {
+        let reactor = Reactor::simulated(engine, 1).expect("a reactor");
+        reactor.run_simulated(async {
             let volume = Volume::new("v", Rc::new(Nothing), false);
             let exports = Arc::new(Exports::new());
             exports.add(volume.handle(), "").expect("a free name");

@@ -341,12 +341,22 @@ fn serve<D: Driver>(
         };
         reactor.call(move || queue::start(start));
     }
-    for _ in 0..info.queues {
+    drop(tell);
+    // Each of them, also after a failure: the driver does not end commands that come after the end of the device, and
+    // the device could not be removed.
+    let (mut begun, mut outcome) = (0, Ok(()));
+    while begun < info.queues {
         match told.recv_timeout(LET_GO) {
-            Ok(Told::Begun(begun)) => begun?,
-            Ok(Told::Ended) | Err(_) => return Err(silent()),
+            Ok(Told::Begun(result)) => {
+                begun += 1;
+                outcome = outcome.and(result);
+            }
+            // One that was refused has ended already.
+            Ok(Told::Ended) => {}
+            Err(_) => return Err(silent()),
         }
     }
+    outcome?;
     Ok(Attached {
         driver: driver.clone(),
         device: info.device,

@@ -443,12 +443,24 @@ fn a_device_whose_server_has_just_died_is_waited_for() {
     let (kind, report) = refused(second.attach(&driver, None));
     assert_eq!(kind, ErrorKind::Busy, "{report}");
     assert!(report.contains("has ended"), "{report}");
+    driver.log();
     let sees = driver.clone();
     let kernel = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
+        // Not before the next daemon has looked more than once.
+        let mut looks = 0;
+        while looks < 3 {
+            let log = sees.log();
+            looks += log.iter().filter(|it| **it == control::GET_INFO).count();
+            std::thread::sleep(Duration::from_millis(1));
+        }
         sees.after_death(0);
     });
-    let device = second.attach(&driver, None).expect("taken over");
+    let patience = handshake::Patience {
+        running: Duration::ZERO,
+        dead: Duration::from_secs(30),
+    };
+    let device = second.attach_within(&driver, 0, None, patience);
+    let device = device.expect("taken over");
     kernel.join().expect("it saw it");
     assert_eq!(driver.call(0, 0, 0, write(0), &[1; 4096]).0, 4096);
     device.detach().expect("it goes");

@@ -29,6 +29,8 @@ fn refused(mut queue: Queue, reason: u8, what: &str) {
     let message = fetch(&mut queue);
     assert_eq!(message[..2], [0, 0xf1], "{what}: a refusal");
     assert_eq!(message[6..8], [1, reason], "{what}");
+    // The target need not wait for this side to end.
+    queue.say_no_more();
     assert_eq!(queue.closed(), b"", "{what}: the last words");
 }
 

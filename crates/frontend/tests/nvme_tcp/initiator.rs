@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A target that takes longer is stuck.
@@ -341,6 +341,12 @@ impl Queue {
         let flow = if to.flow_control { 0 } else { 1 << 18 };
         let list = [u32::from(queue) << 16, size | flow, to.keep_alive_ms];
         self.call(command(0x7f, 1, words(&list)), With::InCapsule(&data))
+    }
+
+    /// Ends this side of the connection.
+    pub(crate) fn say_no_more(&self) {
+        // The target may have closed already.
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Waits until the target closes; what it said before.

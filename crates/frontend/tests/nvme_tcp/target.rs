@@ -84,7 +84,7 @@ pub(crate) struct Target {
     /// That of [`SECRET_NQN`].
     pub(crate) secret: Arc<Subsystem>,
     pub(crate) volume: VolumeHandle,
-    drain: mpsc::Sender<()>,
+    drain: mpsc::Sender<mpsc::Sender<()>>,
     stops: Vec<(Remote, JoinHandle<()>)>,
 }
 
@@ -123,11 +123,12 @@ impl Target {
             };
             let volume = Volume::new("disk", Rc::new(device), false);
             let handle = volume.handle();
-            let (send, receive) = mpsc::channel();
+            let (send, receive) = mpsc::channel::<mpsc::Sender<()>>();
             rt::spawn(async move {
                 loop {
-                    if receive.try_recv().is_ok() {
+                    if let Ok(drained) = receive.try_recv() {
                         volume.drain().await;
+                        drained.send(()).expect("the test waits");
                     }
                     rt::sleep(Duration::from_millis(5)).await;
                 }
@@ -183,9 +184,11 @@ impl Target {
         self.hold.store(held, Ordering::Release);
     }
 
-    /// Lets the volume take no more requests.
+    /// Drains the volume. It takes no more requests when this returns.
     pub(crate) fn drain(&self) {
-        self.drain.send(()).expect("the engine runs");
+        let (drained, receive) = mpsc::channel();
+        self.drain.send(drained).expect("the engine runs");
+        receive.recv().expect("the engine runs");
     }
 }
 

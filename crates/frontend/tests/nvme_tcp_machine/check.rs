@@ -57,6 +57,9 @@ pub(crate) trait Partner {
     /// Time, as it sees it.
     fn now(&self) -> Duration;
 
+    /// Time, by its clock, that an answer has which the target owes. It may owe none.
+    fn answer_time(&self) -> Duration;
+
     /// Lets it work for a moment.
     fn pause(&self);
 

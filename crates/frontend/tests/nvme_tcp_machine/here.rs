@@ -93,6 +93,10 @@ impl Partner for Here {
         self.reactor.now()
     }
 
+    fn answer_time(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
     fn pause(&self) {
         self.reactor.pass(MOMENT);
     }

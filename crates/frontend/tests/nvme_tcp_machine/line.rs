@@ -13,8 +13,6 @@ use super::initiator::{command, words};
 use super::model::{Model, Write};
 use super::{PATIENCE, Partner};
 
-/// Time that an answer has which the target owes; it may owe none.
-const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// Time to look for what has come.
 const LOOK_TIME: Duration = Duration::from_millis(1);
 
@@ -148,7 +146,8 @@ impl<'t> Line<'t> {
     /// Waits for something that the target owes, or the end.
     fn until(&mut self, done: impl Fn(&Self) -> bool) {
         let begin = self.partner.now();
-        while !done(self) && !self.closed && self.partner.now() - begin < ANSWER_TIME {
+        while !done(self) && !self.closed && self.partner.now() - begin < self.partner.answer_time()
+        {
             self.pump();
         }
     }

@@ -65,6 +65,10 @@ impl Partner for Target {
         BEGIN.get_or_init(Instant::now).elapsed()
     }
 
+    fn answer_time(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     fn pause(&self) {
         std::thread::sleep(Duration::from_micros(100));
     }

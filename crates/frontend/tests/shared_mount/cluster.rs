@@ -26,7 +26,7 @@ const NODE_PAGES: u32 = 96;
 
 /// Whether this process can mount FUSE file systems; says so if not.
 pub(crate) fn can_mount() -> bool {
-    let place = std::env::temp_dir().join("forebay-shared-looked");
+    let place = std::env::temp_dir().join(format!("forebay-shared-looked-{}", std::process::id()));
     match forebay_frontend::fuse::may_mount(&place) {
         Ok(()) => true,
         Err(error) => {

@@ -168,8 +168,7 @@ fn who_waits_for_a_lock_gets_it_or_is_interrupted() {
         class Late(Exception): pass\n\
         def late(*_): raise Late\n\
         signal.signal(signal.SIGALRM, late)\n\
-        signal.alarm(1)\n\
-        try:\n    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)\n\
+        try:\n    signal.alarm(1)\n    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX)\n\
         except Late: sys.exit(7)\n";
     let mut late = Command::new("python3");
     let mut late = late.arg("-c").arg(script).arg(b.join("data")).spawn();

@@ -20,6 +20,13 @@ fn loopback() -> Address {
     "127.0.0.1:0".parse().expect("an address")
 }
 
+/// A free port of a loopback address that no other process uses. It stays free when its listener has gone.
+fn own_loopback() -> Address {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let text = format!("127.{high}.{middle}.{low}:0");
+    text.parse().expect("an address")
+}
+
 /// Sends back what it gets, message by message of `bytes`.
 fn echo(listener: Listener, bytes: usize) {
     spawn(async move {
@@ -213,13 +220,18 @@ fn a_reactor_ends_with_receives_in_flight() {
             let client = Stream::connect(&listener.address())
                 .await
                 .expect("connected");
+            let receives = Promise::new();
+            let started = receives.clone();
             spawn(async move {
                 let (stream, _) = listener.accept().await.expect("a client");
                 spawn(async move {
+                    started.set(());
                     let _ = stream.recv(Buf::scratch(100)).await;
                 });
                 let _ = listener.accept().await;
             });
+            receives.get().await;
+            // Both of its operations are the kernel's by then.
             sleep(Duration::from_millis(5)).await;
             client
         });
@@ -262,7 +274,7 @@ fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
 #[test]
 fn a_refused_connection_is_told() {
     on_both(async |_| {
-        let free = Listener::bind(&loopback()).expect("free").address();
+        let free = Listener::bind(&own_loopback()).expect("free").address();
         let refused = Stream::connect(&free).await.expect_err("closed again");
         assert_eq!(refused.kind(), ErrorKind::Disconnected);
     });
@@ -290,7 +302,7 @@ fn what_a_listener_would_find_is_told_without_one() {
         let scratch = Scratch::new();
         let path = scratch.path("socket");
         let unix = Address::Unix(path.clone());
-        let tcp = Listener::bind(&loopback()).expect("a free port");
+        let tcp = Listener::bind(&own_loopback()).expect("a free port");
         let address = tcp.address();
         let busy = |address: &Address| may_listen(address).expect_err("in use").kind();
         assert_eq!(busy(&address), ErrorKind::Busy);

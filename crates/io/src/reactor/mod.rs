@@ -160,7 +160,7 @@ impl Reactor {
     }
 
     /// A reactor whose clock is virtual and whose next task is drawn by `seed`, for whoever is both ends of a conversation
-    /// on one thread: it does nothing but in [`Reactor::settle`] and [`Reactor::pass`].
+    /// on one thread: it does nothing but in [`Reactor::settle`], [`Reactor::pass`] and [`Reactor::run_simulated`].
     ///
     /// # Errors
     /// If the engine is not available.
@@ -202,6 +202,30 @@ impl Reactor {
                 Some(due) if due <= end => self.executor.advance(due),
                 _ => return self.executor.advance(end),
             }
+        }
+    }
+
+    /// Runs `future` to its end. The virtual clock advances by steps of two milliseconds, one each millisecond of real
+    /// time, and only while nothing is ready. A delay of this thread therefore uses up no time limit of its tasks.
+    ///
+    /// # Panics
+    /// If the clock is a real one.
+    pub fn run_simulated<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
+        const STEP: Duration = Duration::from_millis(2);
+        /// The kernel may deliver later than at once, from threads of its own.
+        const DELIVERY: Duration = Duration::from_millis(1);
+        let value = Rc::new(Cell::new(None));
+        let slot = Rc::clone(&value);
+        self.executor.spawn(async move {
+            slot.set(Some(future.await));
+        });
+        loop {
+            self.settle();
+            if let Some(value) = value.take() {
+                return value;
+            }
+            std::thread::sleep(DELIVERY);
+            self.pass(STEP);
         }
     }
 

@@ -35,7 +35,7 @@ fn timers_are_on_time() {
         });
         assert!(early >= Duration::from_millis(2), "{engine:?} {early:?}");
         assert!(late >= Duration::from_millis(32), "{engine:?} {late:?}");
-        assert!(late < Duration::from_secs(5), "{engine:?} {late:?}");
+        assert!(late < Duration::from_secs(30), "{engine:?} {late:?}");
     }
 }
 
@@ -66,7 +66,7 @@ fn another_thread_wakes_a_sleeping_reactor_at_once() {
             worst
         });
         // There is no timer: without the wake-up it would sleep for ever.
-        assert!(waited < Duration::from_secs(2), "{engine:?} {waited:?}");
+        assert!(waited < Duration::from_secs(30), "{engine:?} {waited:?}");
     }
 }
 
@@ -116,8 +116,13 @@ fn spawned_tasks_go_on_in_the_next_run() {
             });
         });
         assert!(!flag.get());
-        reactor.run(sleep_briefly());
-        assert!(flag.get());
+        reactor.run(async move {
+            let begin = now();
+            while !flag.get() {
+                assert!(now() - begin < Duration::from_secs(30), "{engine:?}");
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
     }
 }
 
@@ -256,9 +261,12 @@ fn a_busy_reactor_never_sleeps_and_its_timers_are_on_time() {
             sleep(Duration::from_millis(20)).await;
             let between = slept();
             crate::never_sleep().expect("a reactor runs here");
-            let begin = now();
-            sleep(Duration::from_millis(20)).await;
-            assert!(now() - begin >= Duration::from_millis(20));
+            // Several times, as the processor may be elsewhere through one of them.
+            for _ in 0..10 {
+                let begin = now();
+                sleep(Duration::from_millis(5)).await;
+                assert!(now() - begin >= Duration::from_millis(5));
+            }
             (before, between, slept())
         });
         assert!(between > before, "{engine:?}");
@@ -300,6 +308,26 @@ fn a_simulated_reactor_serves_both_ends_and_waits_for_no_clock() {
     assert_eq!(&answer, b"echo");
     assert_eq!(reactor.now(), Duration::from_secs(3600));
     assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn on_a_virtual_clock_a_busy_thread_uses_up_no_time_limit() {
+    for engine in engines() {
+        let reactor = Reactor::simulated(engine, 4).expect("a reactor");
+        let limit = Duration::from_millis(50);
+        let passed = reactor.run_simulated(async move {
+            let begin = now();
+            let ends_late = async {
+                std::thread::sleep(2 * limit);
+                yield_now().await;
+            };
+            crate::rt::at_most(limit, ends_late).await.expect("in time");
+            assert_eq!(now(), begin);
+            sleep(limit).await;
+            now() - begin
+        });
+        assert_eq!(passed, limit);
+    }
 }
 
 #[test]

@@ -114,11 +114,12 @@ impl Executor {
     /// An executor on a virtual clock that starts at zero, with the next task drawn by `seed`.
     #[must_use]
     pub fn simulated(seed: u64) -> Rc<Self> {
-        Self::build(
-            Clock::Virtual(Cell::new(Duration::ZERO)),
-            Order::Seeded(Cell::new(seed)),
-            Box::new(|| ()),
-        )
+        Self::on_virtual_clock(Order::Seeded(Cell::new(seed)))
+    }
+
+    fn on_virtual_clock(order: Order) -> Rc<Self> {
+        let clock = Clock::Virtual(Cell::new(Duration::ZERO));
+        Self::build(clock, order, Box::new(|| ()))
     }
 
     fn build(clock: Clock, order: Order, unpark: Box<dyn Fn() + Send + Sync>) -> Rc<Self> {
@@ -397,7 +398,18 @@ pub async fn next_turn() {
 /// # Panics
 /// If the future waits for something that no task or timer will bring.
 pub fn block_on_simulated<T: 'static>(seed: u64, future: impl Future<Output = T> + 'static) -> T {
-    let executor = Executor::simulated(seed);
+    block_on(&Executor::simulated(seed), future)
+}
+
+/// The same with tasks in the order of their wake-ups, as on the real clock.
+///
+/// # Panics
+/// As [`block_on_simulated`].
+pub fn block_on_in_order<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    block_on(&Executor::on_virtual_clock(Order::Fifo), future)
+}
+
+fn block_on<T: 'static>(executor: &Rc<Executor>, future: impl Future<Output = T> + 'static) -> T {
     let _entered = executor.enter();
     let result = Rc::new(RefCell::new(None));
     let slot = Rc::clone(&result);

@@ -74,6 +74,25 @@ fn one_seed_gives_one_order() {
 }
 
 #[test]
+fn without_a_seed_tasks_run_in_the_order_of_their_wake_ups() {
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let order = Rc::clone(&log);
+    let passed = block_on_in_order(async move {
+        for task in 0..20 {
+            let log = Rc::clone(&log);
+            spawn(async move {
+                sleep(Duration::from_secs(1)).await;
+                log.borrow_mut().push(task);
+            });
+        }
+        sleep(Duration::from_secs(2)).await;
+        now()
+    });
+    assert_eq!(passed, Duration::from_secs(2));
+    assert_eq!(order.take(), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_wake_from_another_thread_arrives() {
     let (send, receive) = std::sync::mpsc::channel();
     let executor = Executor::new(move || {

@@ -107,7 +107,10 @@ fn a_socket_has_a_directory_and_nobody_else() {
 #[test]
 fn a_port_is_free() {
     let place = Place::new("ports");
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    // On a loopback address that no other process uses, so that the port is free once it is given back.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let own = std::net::Ipv4Addr::new(127, high, middle, low);
+    let taken = TcpListener::bind((own, 0)).expect("a free port");
     let address = taken.local_addr().expect("bound").to_string();
     place.refused("unix:run/db.sock", &address, 12, &[&address, "is in use"]);
     place.refused("127.0.0.1:0", &address, 17, &["metrics", "is in use"]);

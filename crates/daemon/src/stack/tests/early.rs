@@ -7,7 +7,7 @@ const TRACT: u64 = 1 << 20;
 fn slow(text: &str) -> String {
     let map = r#"{ name = "map", kind = "file", path = "map" },"#;
     let slow = r#"{ name = "raw", kind = "file", path = "map" },
-    { name = "map", kind = "emulate", on = "raw", read_latency = "100ms" },"#;
+    { name = "map", kind = "emulate", on = "raw", read_latency = "300ms" },"#;
     text.replace(map, slow)
 }
 

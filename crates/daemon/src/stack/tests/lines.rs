@@ -19,6 +19,11 @@ fn a_cold_write_takes_a_line_of_metadata() {
     let scratch = Scratch::new("lines");
     let map = "name = \"map\", kind = ";
     let config = FILES.replace(&format!("{map}\"file\""), &format!("{map}\"pmem\""));
+    // Each flush commits, and nothing else.
+    let config = config.replace(
+        "cleaning = \"nop\"",
+        "cleaning = \"nop\", commit_interval = \"60s\"",
+    );
     let config = scratch.config(&config);
     let base = scratch.0.clone();
     on_reactor(|| async move {

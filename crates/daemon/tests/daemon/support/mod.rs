@@ -30,7 +30,8 @@ impl Place {
         place
     }
 
-    /// Writes the configuration; `more` is added to it.
+    /// Writes the configuration; `more` is added to it. Dirty data stays dirty until a test has it written back, however
+    /// slow the machine is.
     pub(crate) fn configure(&self, mode: &str, more: &str) {
         let config = format!(
             r#"
@@ -47,6 +48,7 @@ path = "db.img"
 [cache]
 data = "ssd"
 journal = "journal"
+cleaning = "nop"
 
 [[volume]]
 name = "db"
@@ -168,6 +170,23 @@ state = "state"
 impl Drop for Place {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits until a process has a handler for a signal, which would end it otherwise.
+pub(crate) fn wait_until_caught(process: &Child, signal: libc::c_int) {
+    let status = format!("/proc/{}/status", process.id());
+    let catches = || {
+        let status = std::fs::read_to_string(&status).expect("it runs");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.expect("proc(5) has it").trim();
+        let caught = u64::from_str_radix(caught, 16).expect("a mask");
+        caught & 1 << (signal - 1) != 0
+    };
+    let begin = Instant::now();
+    while !catches() {
+        assert!(begin.elapsed() < PATIENCE, "signal {signal} has no handler");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

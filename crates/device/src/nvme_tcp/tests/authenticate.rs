@@ -9,7 +9,7 @@ use forebay_wire::nvme::fabrics::{self, fctype};
 use forebay_wire::nvme::io::opcode;
 
 use super::target::{Act, Target, Word};
-use super::{NvmeTcpDevice, TIMES, Times, Uri, run};
+use super::{NvmeTcpDevice, TIMES, Times, Uri};
 
 const SUBSYSTEM: &str = "nqn.test";
 const HOST: &str = "nqn.a:host";
@@ -309,7 +309,7 @@ fn both_queues_begin_with_the_proof_of_both_sides() {
         let target = Target::start(|_, _| Act::Answer);
         target.authenticate(|_, heard| Word::Message(honest(heard)));
         let uri = uri(&target, secrets(&line));
-        run(async move {
+        target.run(async move {
             let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
             let device = device.expect("both know each other");
             device
@@ -344,7 +344,8 @@ fn a_target_that_lies_at_any_step_is_told_why_and_nothing_else() {
             false => Word::Message(honest(heard)),
         });
         let uri = uri(&target, both());
-        let made = run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
+        let made =
+            target.run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
         let error = made.expect(name);
         let report = error.report();
         assert_eq!(error.kind(), kind, "{name}: {report}");
@@ -372,7 +373,7 @@ fn one_that_proves_itself_on_the_first_queue_alone_is_not_used() {
         _ => Word::Message(honest(heard)),
     });
     let uri = uri(&target, both());
-    let made = run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
+    let made = target.run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
     assert_eq!(made.expect("an I/O queue of another").kind(), REFUSED);
     assert_eq!(target.asked(), []);
 }
@@ -391,7 +392,7 @@ fn another_in_the_place_of_one_that_was_lost_gets_no_write() {
     let patience = std::time::Duration::from_secs(1);
     let times = Times { patience, ..TIMES };
     let uri = uri(&target, both());
-    run(async move {
+    target.run(async move {
         let device = NvmeTcpDevice::connect_within(&uri, times).await;
         let device = device.expect("both know each other");
         let write = device.write(0, Buf::copied(&[1; 4096])).await;

@@ -1,11 +1,12 @@
-//! A target of the tests' own, which does wrong when it is told to.
+//! A target of the tests' own, which does wrong when it is told to. It shares a reactor and a virtual clock with its
+//! hosts, so that no time limit of theirs passes because the machine is busy.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
-use forebay_block::ErrorKind;
+use forebay_block::{Buf, ErrorKind};
+use forebay_io::net::{Address, Listener, Stream};
+use forebay_io::{Engine, Reactor, rt};
 use forebay_wire::nvme::admin::{cns, opcode as admin};
 use forebay_wire::nvme::command::COMMAND_BYTES;
 use forebay_wire::nvme::fabrics::{self, Property, connected, fctype, property};
@@ -32,7 +33,7 @@ pub(super) enum Act {
     Say(fn(&Command) -> Vec<u8>),
 }
 
-type Script = dyn Fn(u32, u8) -> Act + Send + Sync;
+type Script = dyn Fn(u32, u8) -> Act;
 
 /// What is answered to a host that asks for a message of authentication.
 pub(super) enum Word {
@@ -45,7 +46,7 @@ pub(super) enum Word {
 }
 
 /// Says what is answered on a connection, by its number (from 0) and the messages that its host has sent.
-type Speaker = dyn Fn(usize, &[Vec<u8>]) -> Word + Send + Sync;
+type Speaker = dyn Fn(usize, &[Vec<u8>]) -> Word;
 
 /// What is wrong with a target, the kind of the error, and a word of it.
 pub(super) const WRONG: [(Wrong, ErrorKind, &str); 10] = [
@@ -90,92 +91,90 @@ pub(super) enum Wrong {
 struct Shared {
     script: Box<Script>,
     /// I/O commands so far.
-    count: AtomicU32,
+    count: Cell<u32>,
     /// The flush with which the first device begins was answered; it does not count.
-    begun: AtomicBool,
-    asked: Mutex<Vec<(u8, u64)>>,
+    begun: Cell<bool>,
+    asked: RefCell<Vec<(u8, u64)>>,
     /// What asks its hosts to authenticate themselves.
-    speaker: Mutex<Option<Box<Speaker>>>,
+    speaker: RefCell<Option<Box<Speaker>>>,
     /// What hosts have sent of authentication.
-    heard: Mutex<Vec<Vec<u8>>>,
+    heard: RefCell<Vec<Vec<u8>>>,
     /// Commands so far, of all queues: the opcode, and the kind of one of Fabrics.
-    commands: Mutex<Vec<(u8, u8)>>,
-    data: Mutex<Vec<u8>>,
+    commands: RefCell<Vec<(u8, u8)>>,
+    data: RefCell<Vec<u8>>,
     /// What a power loss leaves of it.
-    durable: Mutex<Vec<u8>>,
-    wrong: Mutex<Option<Wrong>>,
+    durable: RefCell<Vec<u8>>,
+    wrong: Cell<Option<Wrong>>,
     /// Connections so far.
-    connections: AtomicUsize,
-    changes: AtomicBool,
-    deaf: AtomicBool,
+    connections: Cell<usize>,
+    changes: Cell<bool>,
+    deaf: Cell<bool>,
     /// Nobody is let in but the first.
-    absent: AtomicBool,
+    absent: Cell<bool>,
 }
 
 impl Shared {
     fn lose_power(&self) {
-        let left = self.durable.lock().expect("sound").clone();
-        *self.data.lock().expect("sound") = left;
+        let left = self.durable.borrow().clone();
+        self.data.replace(left);
     }
 }
 
 pub(super) struct Target {
+    reactor: Rc<Reactor>,
     port: u16,
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
 }
 
-pub(super) struct Absence(Arc<Shared>);
+pub(super) struct Absence(Rc<Shared>);
 
 impl Absence {
     pub(super) fn set(&self, absent: bool) {
-        self.0.absent.store(absent, Ordering::SeqCst);
+        self.0.absent.set(absent);
     }
 }
 
 impl Target {
     /// `script` says what becomes of an I/O command, by its number (from 1) and its opcode.
-    pub(super) fn start(script: impl Fn(u32, u8) -> Act + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
+    pub(super) fn start(script: impl Fn(u32, u8) -> Act + 'static) -> Self {
+        let reactor = Reactor::simulated(Engine::Threads, 1).expect("a reactor");
         let size = usize::try_from(BLOCKS << BLOCK_SHIFT).expect("small");
-        let shared = Arc::new(Shared {
+        let shared = Rc::new(Shared {
             script: Box::new(script),
-            count: AtomicU32::new(0),
-            begun: AtomicBool::new(false),
-            asked: Mutex::default(),
-            speaker: Mutex::default(),
-            heard: Mutex::default(),
-            commands: Mutex::default(),
-            data: Mutex::new(vec![0; size]),
-            durable: Mutex::new(vec![0; size]),
-            wrong: Mutex::default(),
-            connections: AtomicUsize::new(0),
-            changes: AtomicBool::new(false),
-            deaf: AtomicBool::new(false),
-            absent: AtomicBool::new(false),
+            count: Cell::new(0),
+            begun: Cell::new(false),
+            asked: RefCell::default(),
+            speaker: RefCell::default(),
+            heard: RefCell::default(),
+            commands: RefCell::default(),
+            data: RefCell::new(vec![0; size]),
+            durable: RefCell::new(vec![0; size]),
+            wrong: Cell::new(None),
+            connections: Cell::new(0),
+            changes: Cell::new(false),
+            deaf: Cell::new(false),
+            absent: Cell::new(false),
         });
-        let served = Arc::clone(&shared);
-        // It goes with the process.
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let stream = stream.expect("a connection");
-                let number = served.connections.fetch_add(1, Ordering::SeqCst);
-                if number > 1 && served.absent.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let shared = Arc::clone(&served);
-                std::thread::spawn(move || {
-                    let mut peer = Peer {
-                        stream,
-                        shared,
-                        number,
-                        heard: Vec::new(),
-                    };
-                    while peer.pdu().is_some() {}
-                });
-            }
+        let served = Rc::clone(&shared);
+        let port = reactor.within(|| {
+            let any = "127.0.0.1:0".parse().expect("an address");
+            let listener = Listener::bind(&any).expect("a port");
+            let Address::Tcp(address) = listener.address() else {
+                unreachable!("it was bound to one");
+            };
+            rt::spawn(accept(listener, served));
+            address.port()
         });
-        Self { port, shared }
+        Self {
+            reactor,
+            port,
+            shared,
+        }
+    }
+
+    /// Runs `client` beside the target.
+    pub(super) fn run<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> T {
+        self.reactor.run_simulated(client)
     }
 
     pub(super) fn uri(&self) -> String {
@@ -184,12 +183,12 @@ impl Target {
 
     /// The I/O commands so far, and their first byte.
     pub(super) fn asked(&self) -> Vec<(u8, u64)> {
-        self.shared.asked.lock().expect("sound").clone()
+        self.shared.asked.borrow().clone()
     }
 
     /// What is there.
     pub(super) fn byte(&self, at: usize) -> u8 {
-        self.shared.data.lock().expect("sound")[at]
+        self.shared.data.borrow()[at]
     }
 
     /// Nothing stays of what was not flushed.
@@ -198,45 +197,60 @@ impl Target {
     }
 
     pub(super) fn ignore_keep_alive(&self) {
-        self.shared.deaf.store(true, Ordering::SeqCst);
+        self.shared.deaf.set(true);
     }
 
     pub(super) fn absence(&self) -> Absence {
-        Absence(Arc::clone(&self.shared))
+        Absence(Rc::clone(&self.shared))
     }
 
     /// Those who come back find another namespace.
     pub(super) fn change_later(&self) {
-        self.shared.changes.store(true, Ordering::SeqCst);
+        self.shared.changes.set(true);
     }
 
     /// Hosts have to authenticate themselves, and are told this.
-    pub(super) fn authenticate(
-        &self,
-        speaker: impl Fn(usize, &[Vec<u8>]) -> Word + Send + Sync + 'static,
-    ) {
-        *self.shared.speaker.lock().expect("sound") = Some(Box::new(speaker));
+    pub(super) fn authenticate(&self, speaker: impl Fn(usize, &[Vec<u8>]) -> Word + 'static) {
+        self.shared.speaker.replace(Some(Box::new(speaker)));
     }
 
     /// The messages of authentication so far.
     pub(super) fn heard(&self) -> Vec<Vec<u8>> {
-        self.shared.heard.lock().expect("sound").clone()
+        self.shared.heard.borrow().clone()
     }
 
     /// The commands so far, of all queues: the opcode, and the kind of one of Fabrics.
     pub(super) fn commands(&self) -> Vec<(u8, u8)> {
-        self.shared.commands.lock().expect("sound").clone()
+        self.shared.commands.borrow().clone()
     }
 
     pub(super) fn wrong(&self, what: Wrong) {
-        *self.shared.wrong.lock().expect("sound") = Some(what);
+        self.shared.wrong.set(Some(what));
+    }
+}
+
+async fn accept(listener: Listener, shared: Rc<Shared>) {
+    loop {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let number = shared.connections.get();
+        shared.connections.set(number + 1);
+        if number > 1 && shared.absent.get() {
+            continue;
+        }
+        let mut peer = Peer {
+            stream,
+            shared: Rc::clone(&shared),
+            number,
+            heard: Vec::new(),
+        };
+        rt::spawn(async move { while peer.pdu().await.is_some() {} });
     }
 }
 
 /// The target's side of a connection.
 struct Peer {
-    stream: TcpStream,
-    shared: Arc<Shared>,
+    stream: Stream,
+    shared: Rc<Shared>,
     /// Of the connection, from 0.
     number: usize,
     heard: Vec<Vec<u8>>,
@@ -282,33 +296,35 @@ pub(super) fn ready(cid: u16, offset: u32, length: u32) -> Vec<u8> {
 }
 
 impl Peer {
-    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let mut bytes = [0; N];
-        self.stream.read_exact(&mut bytes).ok()?;
-        Some(bytes)
+    async fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let bytes = self.vec(N).await?;
+        Some(bytes.try_into().expect("as many"))
     }
 
-    fn vec(&mut self, len: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.stream.read_exact(&mut bytes).ok()?;
-        Some(bytes)
+    async fn vec(&mut self, len: usize) -> Option<Vec<u8>> {
+        if len == 0 {
+            return Some(Vec::new());
+        }
+        let buf = Buf::zeroed(len);
+        self.stream.recv_exact(buf.clone()).await.ok()?;
+        Some(buf.to_vec())
     }
 
-    fn say(&mut self, bytes: &[u8]) -> Option<()> {
-        self.stream.write_all(bytes).ok()
+    async fn say(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.send(&[Buf::copied(bytes)]).await.ok()
     }
 
     fn is(&self, what: Wrong) -> bool {
-        *self.shared.wrong.lock().expect("sound") == Some(what)
+        self.shared.wrong.get() == Some(what)
     }
 
-    fn pdu(&mut self) -> Option<()> {
-        let common = Common::decode(self.bytes::<COMMON_BYTES>()?);
+    async fn pdu(&mut self) -> Option<()> {
+        let common = Common::decode(self.bytes::<COMMON_BYTES>().await?);
         let layout = common.check(Digests::default(), ALIGNMENT);
         let layout = layout.expect("what makes sense");
         match layout.kind {
             Kind::IcReq => {
-                Initialize::decode(self.bytes()?).expect("what makes sense");
+                Initialize::decode(self.bytes().await?).expect("what makes sense");
                 let limit = if self.is(Wrong::DataLimit) {
                     4095
                 } else {
@@ -321,43 +337,50 @@ impl Peer {
                     limit,
                 };
                 match self.is(Wrong::FirstWords) {
-                    true => self.say(b"HTTP/1.1 400 Bad Request\r\n"),
-                    false => self.say(&said(Kind::IcResp, 0, &answer.encode(), &[])),
+                    true => self.say(b"HTTP/1.1 400 Bad Request\r\n").await,
+                    false => {
+                        self.say(&said(Kind::IcResp, 0, &answer.encode(), &[]))
+                            .await
+                    }
                 }
             }
             Kind::CapsuleCmd => {
-                let command = Command::decode(self.bytes::<COMMAND_BYTES>()?);
-                let _ = self.vec(layout.padding_bytes as usize)?;
-                let data = self.vec(layout.data_bytes as usize)?;
-                self.command(command, data)
+                let command = Command::decode(self.bytes::<COMMAND_BYTES>().await?);
+                let _ = self.vec(layout.padding_bytes as usize).await?;
+                let data = self.vec(layout.data_bytes as usize).await?;
+                self.command(command, data).await
             }
             kind => panic!("{kind:?} was not asked for"),
         }
     }
 
-    fn command(&mut self, command: Command, with: Vec<u8>) -> Option<()> {
+    async fn end(&mut self, cid: u16, result: u64, status: Status) -> Option<()> {
+        self.say(&ended(cid, result, status)).await
+    }
+
+    async fn command(&mut self, command: Command, with: Vec<u8>) -> Option<()> {
         let cid = command.cid;
-        let status = |peer: &mut Self, result, status| peer.say(&ended(cid, result, status));
         let kind = (command.opcode, command.nsid.to_le_bytes()[0]);
-        self.shared.commands.lock().expect("sound").push(kind);
+        self.shared.commands.borrow_mut().push(kind);
         match kind {
             (fabrics::OPCODE, fctype::CONNECT) => match () {
-                () if self.is(Wrong::Host) => status(self, 0, Status::CONNECT_INVALID_HOST),
+                () if self.is(Wrong::Host) => self.end(cid, 0, Status::CONNECT_INVALID_HOST).await,
                 () if self.is(Wrong::Subsystem) => {
-                    status(self, 0x1_0100, Status::CONNECT_INVALID_PARAMETERS)
+                    self.end(cid, 0x1_0100, Status::CONNECT_INVALID_PARAMETERS)
+                        .await
                 }
                 () => {
-                    let speaks = self.shared.speaker.lock().expect("sound").is_some();
+                    let speaks = self.shared.speaker.borrow().is_some();
                     let asks = speaks || self.is(Wrong::Secrets);
-                    status(self, connected(1, asks), Status::SUCCESS)
+                    self.end(cid, connected(1, asks), Status::SUCCESS).await
                 }
             },
             (fabrics::OPCODE, fctype::AUTHENTICATION_SEND) => {
-                self.shared.heard.lock().expect("sound").push(with.clone());
+                self.shared.heard.borrow_mut().push(with.clone());
                 self.heard.push(with);
-                status(self, 0, Status::SUCCESS)
+                self.end(cid, 0, Status::SUCCESS).await
             }
-            (fabrics::OPCODE, fctype::AUTHENTICATION_RECEIVE) => self.speak(cid),
+            (fabrics::OPCODE, fctype::AUTHENTICATION_RECEIVE) => self.speak(cid).await,
             (fabrics::OPCODE, fctype::PROPERTY_GET) => {
                 let value = match Property::of(&command).offset {
                     // 8 entries; ready within half a second.
@@ -365,38 +388,39 @@ impl Peer {
                     _ if self.is(Wrong::Failed) => 0b11,
                     _ => u64::from(!self.is(Wrong::NotReady)),
                 };
-                status(self, value, Status::SUCCESS)
+                self.end(cid, value, Status::SUCCESS).await
             }
-            (fabrics::OPCODE, _) => status(self, 0, Status::SUCCESS),
+            (fabrics::OPCODE, _) => self.end(cid, 0, Status::SUCCESS).await,
             (admin::IDENTIFY, _) if with.is_empty() && command.words[0] < 4 => {
                 let page = self.page(command.words[0].to_le_bytes()[0]);
                 let half = if self.is(Wrong::HalfPage) { 2048 } else { 4096 };
-                self.say(&data(cid, flag::LAST, 0, &page[..half]))?;
-                status(self, 0, Status::SUCCESS)
+                self.say(&data(cid, flag::LAST, 0, &page[..half])).await?;
+                self.end(cid, 0, Status::SUCCESS).await
             }
-            (admin::KEEP_ALIVE, _) => match self.shared.deaf.load(Ordering::SeqCst) {
+            (admin::KEEP_ALIVE, _) => match self.shared.deaf.get() {
                 true => Some(()),
-                false => status(self, 0, Status::SUCCESS),
+                false => self.end(cid, 0, Status::SUCCESS).await,
             },
-            _ => self.io(command, with),
+            _ => self.io(command, with).await,
         }
     }
 
     /// The next message of authentication.
-    fn speak(&mut self, cid: u16) -> Option<()> {
-        let word = match &*self.shared.speaker.lock().expect("sound") {
+    async fn speak(&mut self, cid: u16) -> Option<()> {
+        let word = match &*self.shared.speaker.borrow() {
             Some(speaker) => speaker(self.number, &self.heard),
             None => panic!("the host was not asked to authenticate itself"),
         };
         let (mut page, len) = match word {
             Word::Message(message) => (message, identify::PAGE_BYTES),
             Word::Short(message, len) => (message, len),
-            Word::Fail(status) => return self.say(&ended(cid, 0, status)),
+            Word::Fail(status) => return self.say(&ended(cid, 0, status)).await,
             Word::Silence => return Some(()),
             Word::Cut => return None,
         };
         page.resize(len, 0);
         self.say(&data(cid, flag::LAST | flag::SUCCESS, 0, &page))
+            .await
     }
 
     fn page(&self, structure: u8) -> identify::Page {
@@ -425,28 +449,29 @@ impl Peer {
             }
             .encode(),
             _ => {
-                let changed = self.number > 1 && self.shared.changes.load(Ordering::SeqCst);
+                let changed = self.number > 1 && self.shared.changes.get();
                 identify::descriptors(&[1 + u8::from(changed); 16])
             }
         }
     }
 
-    fn io(&mut self, command: Command, with: Vec<u8>) -> Option<()> {
+    async fn io(&mut self, command: Command, with: Vec<u8>) -> Option<()> {
         let cid = command.cid;
-        let begins = || !self.shared.begun.swap(true, Ordering::SeqCst);
+        let begins = || !self.shared.begun.replace(true);
         if command.opcode == opcode::FLUSH && begins() {
-            return self.say(&ended(cid, 0, Status::SUCCESS));
+            return self.say(&ended(cid, 0, Status::SUCCESS)).await;
         }
         let first = match command.opcode {
             opcode::READ | opcode::WRITE => command.first_block() << BLOCK_SHIFT,
             _ => 0,
         };
         let entry = (command.opcode, first);
-        self.shared.asked.lock().expect("sound").push(entry);
-        let number = self.shared.count.fetch_add(1, Ordering::SeqCst) + 1;
+        self.shared.asked.borrow_mut().push(entry);
+        let number = self.shared.count.get() + 1;
+        self.shared.count.set(number);
         match (self.shared.script)(number, command.opcode) {
             Act::Answer => {}
-            Act::Fail(status) => return self.say(&ended(cid, 0, status)),
+            Act::Fail(status) => return self.say(&ended(cid, 0, status)).await,
             Act::Silence => return Some(()),
             Act::Cut => return None,
             Act::PowerLoss => {
@@ -454,7 +479,7 @@ impl Peer {
                 return None;
             }
             Act::Say(what) => {
-                self.say(&what(&command))?;
+                self.say(&what(&command)).await?;
                 return None;
             }
         }
@@ -462,47 +487,47 @@ impl Peer {
         let len = command.data().expect("a descriptor").length() as usize;
         match command.opcode {
             opcode::READ => {
-                let bytes = self.shared.data.lock().expect("sound")[at..at + len].to_vec();
+                let bytes = self.shared.data.borrow()[at..at + len].to_vec();
                 let half = len / 2;
-                self.say(&data(cid, 0, 0, &bytes[..half]))?;
+                self.say(&data(cid, 0, 0, &bytes[..half])).await?;
                 let end = flag::LAST | flag::SUCCESS;
                 let half_at = u32::try_from(half).expect("small");
-                return self.say(&data(cid, end, half_at, &bytes[half..]));
+                return self.say(&data(cid, end, half_at, &bytes[half..])).await;
             }
             opcode::WRITE => {
                 let bytes = match command.data() {
                     Ok(Data::InCapsule { .. }) => with,
-                    _ => self.fetch(cid, len)?,
+                    _ => self.fetch(cid, len).await?,
                 };
-                self.shared.data.lock().expect("sound")[at..at + len].copy_from_slice(&bytes);
+                self.shared.data.borrow_mut()[at..at + len].copy_from_slice(&bytes);
                 if command.fua() {
-                    self.shared.durable.lock().expect("sound")[at..at + len]
-                        .copy_from_slice(&bytes);
+                    self.shared.durable.borrow_mut()[at..at + len].copy_from_slice(&bytes);
                 }
             }
             opcode::FLUSH => {
-                let now = self.shared.data.lock().expect("sound").clone();
-                *self.shared.durable.lock().expect("sound") = now;
+                let now = self.shared.data.borrow().clone();
+                self.shared.durable.replace(now);
             }
             opcode::DATASET_MANAGEMENT => assert_eq!(with.len(), 16, "one range"),
             other => panic!("{other:#x} was not offered"),
         }
-        self.say(&ended(cid, 0, Status::SUCCESS))
+        self.say(&ended(cid, 0, Status::SUCCESS)).await
     }
 
     /// Asks for a command's data, in two pieces.
-    fn fetch(&mut self, cid: u16, len: usize) -> Option<Vec<u8>> {
+    async fn fetch(&mut self, cid: u16, len: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let cut = len / 3 / 4 * 4;
         for range in [0..cut, cut..len] {
             let number = |at: usize| u32::try_from(at).expect("small");
-            self.say(&ready(cid, number(range.start), number(range.len())))?;
+            self.say(&ready(cid, number(range.start), number(range.len())))
+                .await?;
             while bytes.len() < range.end {
-                let common = Common::decode(self.bytes()?);
+                let common = Common::decode(self.bytes().await?);
                 let layout = common
                     .check(Digests::default(), ALIGNMENT)
                     .expect("aligned");
-                let rest: [u8; DataHeader::BYTES] = self.bytes()?;
+                let rest: [u8; DataHeader::BYTES] = self.bytes().await?;
                 let header = DataHeader::decode(rest);
                 if layout.kind != Kind::H2cData {
                     panic!("only the data that was asked for: one command at a time");
@@ -510,8 +535,8 @@ impl Peer {
                 assert_eq!((header.cid, header.tag), (cid, 5));
                 assert_eq!(header.offset as usize, bytes.len());
                 assert!(header.length <= 4096, "no more than the limit");
-                let _ = self.vec(layout.padding_bytes as usize)?;
-                bytes.extend(self.vec(layout.data_bytes as usize)?);
+                let _ = self.vec(layout.padding_bytes as usize).await?;
+                bytes.extend(self.vec(layout.data_bytes as usize).await?);
                 assert_eq!(common.flags & flag::LAST != 0, bytes.len() == range.end);
             }
         }

@@ -9,8 +9,9 @@ const SECRET: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR
 
 #[test]
 fn a_transaction_that_takes_too_long_is_forgotten() {
-    let reactor = forebay_io::Reactor::new(forebay_io::Engine::Threads).expect("a reactor");
-    reactor.run(async {
+    let engine = forebay_io::Engine::Threads;
+    let reactor = forebay_io::Reactor::simulated(engine, 1).expect("a reactor");
+    reactor.run_simulated(async {
         let secrets = Secrets::parse(&format!("{HOST} {}", SECRET)).expect("a host");
         assert!(Chap::new(&secrets, "nqn.a:other", SUBSYSTEM).is_none());
         let mut chap = Chap::new(&secrets, HOST, SUBSYSTEM).expect("it has a secret");

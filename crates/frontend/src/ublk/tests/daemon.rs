@@ -151,8 +151,19 @@ impl Daemon {
         number: u32,
         gap: Option<&str>,
     ) -> Result<Attached<Fake>> {
+        self.attach_within(driver, number, gap, SOON)
+    }
+
+    /// The same, with more or less patience for another server of the device.
+    pub(super) fn attach_within(
+        &self,
+        driver: &Fake,
+        number: u32,
+        gap: Option<&str>,
+        patience: Patience,
+    ) -> Result<Attached<Fake>> {
         let export = Export::new(self.volume.clone(), b"here", gap.map(str::to_owned));
-        handshake::attach(driver, &Arc::new(export), number, &self.spread, SOON)
+        handshake::attach(driver, &Arc::new(export), number, &self.spread, patience)
     }
 
     /// The volume takes no more requests, as in an orderly end.
