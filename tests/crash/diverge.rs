@@ -29,7 +29,7 @@ const LIVES: Lives = Lives {
     pinned: &[],
     gate: 600,
     whole: 600,
-    share: 8,
+    share: 1,
 };
 /// Lives within which what is left out must be found missing.
 const PATIENCE: u64 = 3000;

@@ -3,18 +3,19 @@
 
 use std::rc::Rc;
 
-use forebay_cache::plant::{Fault, Part, plant, reached, take_out};
+use forebay_cache::plant::{Fault, Part, SitePart, plant, reached, take_out};
 use forebay_cache::{LostRange, inspect, repair, verify};
 use forebay_io::sim::{Rng, Stop};
 use forebay_testkit::crash::Depth;
 use forebay_testkit::machine::{Crash, End, Life, Machine};
-use forebay_testkit::rotation::{Lives, print_row};
+use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 use forebay_testkit::stack::{Decay, Process};
 
 use super::stack::{CacheStack, Setup};
 
 const LIVES: Lives = Lives {
-    pinned: &[],
+    // The step in superblock/mend.rs
+    pinned: &[4_294_967_308],
     gate: 24,
     whole: 100,
     share: 50,
@@ -162,10 +163,8 @@ fn replay(seed: u64) -> String {
     )
 }
 
-/// What a repair itself must keep is left out: the sound copy of a superblock is written over, and what counts goes with the
-/// damage. That it need not wait for the mended copy is argued in docs/durability.md.
-#[test]
-fn a_repair_that_makes_things_worse_is_found() {
+/// Returns the step that keeps a repair from writing over the sound copy of a superblock.
+fn superblock_step() -> SitePart {
     let _ = reached();
     for seed in 0..40 {
         sweep(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
@@ -177,15 +176,38 @@ fn a_repair_that_makes_things_worse_is_found() {
     let [written_over, _flush] = sites[..] else {
         panic!("{sites:?}");
     };
+    written_over
+}
+
+/// What a repair itself must keep is left out: the sound copy of a superblock is written over, and what counts goes with the
+/// damage. That it need not wait for the mended copy is argued in docs/durability.md.
+#[test]
+fn a_repair_that_makes_things_worse_is_found() {
     let found = |what: &dyn std::fmt::Debug| {
         let found = (0..40).find(|seed| sweep(*seed).is_err());
         eprintln!("{what:?}: found by seed {found:?}");
         assert!(found.is_some(), "{what:?} is not found missing");
     };
-    take_out(Some(written_over));
-    found(&written_over);
+    let step = superblock_step();
+    take_out(Some(step));
+    found(&step);
     take_out(None);
     plant(Some(Fault::GiveUpUnlogged));
     found(&Fault::GiveUpUnlogged);
+    plant(None);
+}
+
+#[test]
+fn the_gate_finds_each_fault_in_ten_rotations() {
+    let find = |rotation| {
+        let mut seeds = LIVES.of(rotation).into_iter();
+        seeds.find(|seed| sweep(*seed).is_err())
+    };
+    let step = superblock_step();
+    take_out(Some(step));
+    assert_found_by_each_rotation(&step, find);
+    take_out(None);
+    plant(Some(Fault::GiveUpUnlogged));
+    assert_found_by_each_rotation(&Fault::GiveUpUnlogged, find);
     plant(None);
 }

@@ -13,7 +13,7 @@ const LIVES: Lives = Lives {
     pinned: &[4_294_977_313],
     gate: 1200,
     whole: 1250,
-    share: 4,
+    share: 1,
 };
 
 /// A configuration that `seed` draws.

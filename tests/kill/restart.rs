@@ -1,5 +1,5 @@
-//! A million cached blocks and a kill: what was cached still is. How soon the next process answers is measured by
-//! `cargo xtask bench cold` (docs/results/cold.md).
+//! A million cached blocks and a kill: the blocks are still cached. The test prints the time to the
+//! first answer; docs/results/cold.md has the engine's part of it.
 
 use std::time::{Duration, Instant};
 

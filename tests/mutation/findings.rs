@@ -15,7 +15,7 @@ use crate::stack::Setup;
 /// The lines with which the file begins.
 pub(crate) const HEAD: &str = "\
 # The case that finds each mutation of tests/mutation; the gate replays it.
-# FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation writes this file.
+# FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out writes it.
 ";
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/mutation/findings.txt");
@@ -114,6 +114,19 @@ impl Findings {
         self.0.get(name).copied()
     }
 
+    /// Returns each case once.
+    pub(crate) fn cases(&self) -> Vec<(Setup, Case)> {
+        let mut cases = Vec::new();
+        for finder in self.0.values() {
+            if let Finder::Case(setup, case) = *finder
+                && !cases.contains(&(setup, case))
+            {
+                cases.push((setup, case));
+            }
+        }
+        cases
+    }
+
     /// Returns the sites without an entry and the entries without a site.
     pub(crate) fn mismatches<'a>(&self, names: impl Iterator<Item = &'a String>) -> Vec<String> {
         let mut unmatched: Vec<&String> = self.0.keys().collect();
@@ -139,7 +152,7 @@ impl Findings {
         assert!(
             mismatches.is_empty(),
             "{PATH} does not match the engine: {mismatches:#?}\n\
-             help: FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation"
+             help: FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out"
         );
     }
 }

@@ -122,8 +122,6 @@ fn tries(thorough: bool) -> Vec<Try> {
 /// Effort for a mutation whose order is argued to be redundant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argued {
-    /// No try.
-    Skip,
     /// The first try.
     Glance,
     /// Every try.
@@ -138,7 +136,6 @@ pub(crate) fn find(mutations: &[Mutation], argued: Argued) {
     for mutation in mutations.iter().filter(|mutation| !mutation.is_settled()) {
         let is_argued = argued::reason(&mutation.name).is_some();
         let numbered = match (is_argued, argued) {
-            (true, Argued::Skip) => continue,
             (true, Argued::Glance) => tries(false),
             _ => tries(true),
         };

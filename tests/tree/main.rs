@@ -20,7 +20,7 @@ const LIVES: Lives = Lives {
     pinned: &[4_294_967_308],
     gate: 2000,
     whole: 2000,
-    share: 4,
+    share: 1,
 };
 
 /// How a machine goes down.

@@ -41,22 +41,14 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Builds the release program, which the demo needs too. Returns its path.
-///
-/// # Errors
-/// If the build fails.
-pub(crate) fn release_program(root: &Path) -> Result<PathBuf, String> {
-    bench::built_program(root, &["--package", "forebay"])
-}
-
-/// Runs tests, prints the slowest and those that were skipped, and collects the replays.
+/// Runs tests, prints the slowest, skips and stale findings, and collects the replays.
 ///
 /// # Errors
 /// If the runner cannot start or leaves no report.
 pub(crate) fn tests(nextest: &Nextest, selection: &Selection<'_>) -> Result<Tested, String> {
     let results = nextest.run(selection)?;
     junit::print_slowest(&results.cases, 10);
-    junit::print_skips(&results.cases);
+    junit::print_notices(&results.cases);
     let mut replays = Vec::new();
     for case in &results.cases {
         if let Some(kind) = &case.failure {

@@ -3,12 +3,13 @@
 mod changed;
 mod rotation;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
 use crate::checks::{self, Outcome, cargo_command};
+use crate::interop;
 use crate::inventory::{self, Inventory, Tier};
 use crate::metadata::Metadata;
 use crate::nextest::{Nextest, Selection};
@@ -129,18 +130,11 @@ impl<'a> Gate<'a> {
     /// Runs the tests, the benchmark and the guests in scope.
     fn check_builds(&self, steps: &mut Steps) {
         let (root, scope) = (self.root, &self.scope);
-        let mut program = None;
-        if scope.needs_program() {
-            steps.run("release", "the release program builds", || {
-                program = Some(checks::release_program(root)?);
-                Ok(Verdict::Passed)
-            });
-        }
         if !scope.is_empty() {
             let mut replays = Vec::new();
             let proves = "unit, crash, model, kill and client tests";
             steps.run("tests", proves, || {
-                let tested = self.tests(&scope.packages(), program.as_deref())?;
+                let tested = self.tests(&scope.packages())?;
                 replays = tested.replays;
                 Ok(tested.verdict)
             });
@@ -152,9 +146,19 @@ impl<'a> Gate<'a> {
         }
         if scope.guests {
             steps.run("guests", "a real kernel's clients, short form", || {
-                let missing = "the release program is missing".to_owned();
-                checks::guests(root, true, &program.ok_or(missing)?)
+                checks::guests(root, true, &self.program()?)
             });
+        }
+    }
+
+    /// Returns the program that the tests and the guests start. It has overflow checks and debug
+    /// assertions.
+    fn program(&self) -> Result<PathBuf, String> {
+        // The build of its package's tests made it.
+        let built = self.nextest.target().join("debug/forebay");
+        match self.scope.includes(changed::PROGRAM) && built.is_file() {
+            true => Ok(built),
+            false => interop::program(self.root),
         }
     }
 
@@ -178,10 +182,11 @@ impl<'a> Gate<'a> {
         )))
     }
 
-    fn tests(&self, packages: &[String], program: Option<&Path>) -> Result<checks::Tested, String> {
+    fn tests(&self, packages: &[String]) -> Result<checks::Tested, String> {
         let nightly = Inventory::read(self.root)?.filter(Tier::Nightly);
         let mut variables = vec![(rotation::VARIABLE, self.rotation.clone())];
-        if let Some(program) = program {
+        if self.scope.needs_program() {
+            let program = self.program()?;
             variables.push(("FOREBAY_BIN", program.display().to_string()));
         }
         checks::tests(

@@ -59,10 +59,10 @@ fn case(node: Node<'_, '_>) -> Result<Case, String> {
 }
 
 impl Case {
-    /// Returns the lines that name a skipped check and the reason.
-    pub(crate) fn skips(&self) -> impl Iterator<Item = &str> {
+    /// Returns the lines that name a skipped check or a stale finding of the mutation sweep.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = &str> {
         let lines = self.output.lines().map(str::trim);
-        lines.filter(|line| line.starts_with("SKIPPED"))
+        lines.filter(|line| line.starts_with("SKIPPED") || line.starts_with("stale: "))
     }
 
     /// Returns the results for programs, printed as lines `ROW {json}`.
@@ -112,14 +112,14 @@ pub(crate) fn print_slowest(cases: &[Case], count: usize) {
     }
 }
 
-/// Prints, once each, the lines that name a skipped check.
-pub(crate) fn print_skips(cases: &[Case]) {
+/// Prints, once each, the lines that name a skipped check or a stale finding.
+pub(crate) fn print_notices(cases: &[Case]) {
     for case in cases {
         // The tests of this program print such lines for planted input.
         if case.test.package() == env!("CARGO_PKG_NAME") {
             continue;
         }
-        for line in case.skips().collect::<BTreeSet<_>>() {
+        for line in case.notices().collect::<BTreeSet<_>>() {
             println!("{}: {line}", case.test);
         }
     }
@@ -167,12 +167,12 @@ SKIPPED: no &lt;loop&gt; device
         ];
         assert_eq!(failures.collect::<Vec<_>>(), expected);
         assert_eq!(
-            cases[0].skips().collect::<Vec<_>>(),
+            cases[0].notices().collect::<Vec<_>>(),
             ["SKIPPED: no <loop> device"]
         );
         assert_eq!(cases[0].rows(), Ok(vec![serde_json::json!({"seeds": 3})]));
         assert_eq!(
-            (cases[2].skips().count(), cases[2].rows()),
+            (cases[2].notices().count(), cases[2].rows()),
             (0, Ok(Vec::new()))
         );
     }

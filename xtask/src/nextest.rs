@@ -13,6 +13,15 @@ use crate::metadata::cargo;
 
 const PROGRAM: &str = "cargo-nextest";
 
+/// Variables that narrow a suite. Those of the caller do not reach the tests.
+const NARROWING: [&str; 5] = [
+    "FOREBAY_FINDINGS",
+    "FOREBAY_REPLAY",
+    "FOREBAY_SEED",
+    "FOREBAY_SEEDS",
+    "FOREBAY_SITE",
+];
+
 /// cargo-nextest, and where it writes its results.
 #[derive(Debug)]
 pub(crate) struct Nextest {
@@ -62,6 +71,11 @@ impl Nextest {
             root: root.into(),
             target: target.into(),
         })
+    }
+
+    /// Returns the target directory.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
     }
 
     fn command(&self, verb: &str, packages: &[String]) -> Command {
@@ -120,7 +134,16 @@ impl Nextest {
             _ => {}
         }
         let mut command = self.command("run", selection.packages);
-        command.args(["--profile", selection.profile, "--no-tests=pass"]);
+        // A changed package may have no tests; the workspace has.
+        let none = if selection.packages.is_empty() {
+            "--no-tests=fail"
+        } else {
+            "--no-tests=pass"
+        };
+        command.args(["--profile", selection.profile, none]);
+        for variable in NARROWING {
+            command.env_remove(variable);
+        }
         if let Some(filter) = &selection.filter {
             command.args(["--filterset", filter]);
         }

@@ -24,6 +24,8 @@ use log::{Log, Row};
 
 /// The seeds that one run takes.
 const SEEDS: u64 = 50_000;
+/// The family of lives that takes every seed of a batch.
+const FAMILY: &str = "random lives";
 /// The seeds of one batch. The counter in the log advances after each.
 const BATCH: u64 = 5_000;
 /// The tests that search for mutations which no other test would find.
@@ -259,11 +261,28 @@ impl Night<'_> {
             sum.add(&Lives::of(&tested.cases)?);
             counted.replays.extend(tested.replays);
             verdict = tested.verdict;
+            let lived = lived(&tested.cases, FAMILY)?;
+            if verdict == Verdict::Passed && lived != BATCH {
+                return Err(format!("{lived} of {BATCH} seeds were lived: {FAMILY}"));
+            }
             let seeds = grouped(next - first);
             counted.text = format!("{seeds} seeds from {}; {sum}", grouped(first));
         }
         Ok(verdict)
     }
+}
+
+/// Returns the seeds that a family of random lives reports.
+fn lived(cases: &[Case], family: &str) -> Result<u64, String> {
+    let mut sum = 0;
+    for case in cases {
+        let rows = case.rows()?;
+        let own = rows.iter().filter(|row| row["check"] == family);
+        sum += own
+            .map(|row| row["seeds"].as_u64().unwrap_or(0))
+            .sum::<u64>();
+    }
+    Ok(sum)
 }
 
 /// The random lives that tests report in their rows.
@@ -342,7 +361,7 @@ fn guests(root: &Path) -> Outcome {
 /// Runs the soaks. Those that need a guest are skipped where its packages are missing.
 fn soaks(root: &Path, counted: &mut Counted) -> Outcome {
     let guest = interop::has_packages(root);
-    let (mut holds, mut texts) = (true, Vec::new());
+    let (mut holds, mut ran, mut texts) = (true, false, Vec::new());
     for (name, soak) in soak::nightly() {
         if !guest && soak.needs_guest() {
             println!(
@@ -353,6 +372,7 @@ fn soaks(root: &Path, counted: &mut Counted) -> Outcome {
         }
         match soak::attempt(root, &soak) {
             Ok(Some(report)) => {
+                ran = true;
                 let held = report.claims.iter().filter(|claim| claim.holds).count();
                 texts.push(format!("{name} {held} of {}", report.claims.len()));
                 holds &= report.holds();
@@ -361,12 +381,15 @@ fn soaks(root: &Path, counted: &mut Counted) -> Outcome {
             Err(error) => {
                 eprintln!("soak {name}: {error}");
                 texts.push(format!("{name} failed"));
-                holds = false;
+                (ran, holds) = (true, false);
             }
         }
     }
     counted.text = format!("claims that hold: {}", texts.join(", "));
-    Ok(Verdict::of(holds))
+    match ran {
+        true => Ok(Verdict::of(holds)),
+        false => Ok(Verdict::Skipped("no soak can run here".into())),
+    }
 }
 
 /// Returns the short commit id, with `+` if anything but the log differs from the commit.
@@ -416,6 +439,8 @@ mod tests {
         let lives = Lives::of(&cases).expect("well-formed");
         assert_eq!(lives.to_string(), "10 lives, 1,234 crashes");
         assert!(Lives::of(&[case("ROW {")]).is_err());
+        assert_eq!(lived(&cases, "a"), Ok(7));
+        assert_eq!(lived(&cases, FAMILY), Ok(0));
     }
 
     #[test]

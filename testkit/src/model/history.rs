@@ -208,6 +208,9 @@ impl History {
         {
             self.damage = None;
         }
+        // What reads showed in place of a hidden version is promised now, so it supersedes that.
+        self.versions
+            .retain(|version| !version.hidden || version.ended >= flush_submitted);
         for version in &mut self.versions {
             let was_read = version.state != State::Shown && version.read_at < flush_submitted;
             let effective = version.state == State::Certain || was_read;

@@ -208,6 +208,21 @@ fn a_failed_write_that_memory_hides_is_shown_by_power_loss_alone() {
 }
 
 #[test]
+fn a_flush_behind_a_hidden_write_promises_what_was_shown_in_its_place() {
+    let mut bench = Bench::new(Promise::Flush);
+    let first = bench.run(WRITE);
+    bench.model.set_hiding(true);
+    let second = bench.begin(FUA);
+    bench.fail(&second);
+    assert!(bench.reads(first));
+    bench.model.set_hiding(false);
+    bench.run(Op::Flush);
+    bench.model.crash(Loss::Power);
+    let all = [0, first, second.number];
+    assert_eq!(bench.may(&all), [false, true, false]);
+}
+
+#[test]
 fn a_write_behind_a_hidden_one_supersedes_it() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);

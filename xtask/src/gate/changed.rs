@@ -9,7 +9,7 @@ use crate::checks::PROGRAM_USER;
 use crate::metadata::Metadata;
 
 /// The package that makes the program `forebay`.
-const PROGRAM: &str = "forebay";
+pub(super) const PROGRAM: &str = "forebay";
 /// Folders and files at the root that affect every build.
 const EVERYTHING: [&str; 6] = [
     "Cargo.toml",
@@ -63,7 +63,7 @@ impl Scope {
         .map_err(|_| {
             format!("git finds no commit {base:?}\nhelp: name a commit or a branch, such as main")
         })?;
-        let changed = git(&["diff", "--name-only", "-z", base, "--"])?;
+        let changed = git(&["diff", "--name-only", "--no-renames", "-z", base, "--"])?;
         let untracked = git(&["ls-files", "--others", "--exclude-standard", "-z"])?;
         let paths = changed.split('\0').chain(untracked.split('\0'));
         let paths: Vec<_> = paths.filter(|path| !path.is_empty()).collect();
@@ -110,7 +110,7 @@ impl Scope {
         self.packages.iter().flatten().cloned().collect()
     }
 
-    /// Returns whether a step needs the release program.
+    /// Returns whether a step starts the program.
     pub(crate) fn needs_program(&self) -> bool {
         self.guests || self.includes(PROGRAM_USER)
     }

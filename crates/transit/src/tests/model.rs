@@ -213,7 +213,7 @@ const LIVES: Lives = Lives {
     pinned: &[683],
     gate: 1000,
     whole: 2000,
-    share: 5,
+    share: 1,
 };
 
 /// Returns the cache of the random life that `seed` draws.
