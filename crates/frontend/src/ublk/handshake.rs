@@ -352,8 +352,8 @@ fn serve<D: Driver>(
                 outcome = outcome.and(result);
             }
             // One that was refused has ended already.
-            Ok(Told::Ended) => {}
-            Err(_) => return Err(silent()),
+            Ok(Told::Ended) if outcome.is_err() => {}
+            Ok(Told::Ended) | Err(_) => return Err(silent()),
         }
     }
     outcome?;
