@@ -68,6 +68,12 @@ fn kills_lose_nothing_that_was_acknowledged() {
             );
         }
         if step.is_multiple_of(3) {
+            // A node that is joining when its directory dies is refused by the next one, and ends.
+            cluster.wait(|status| {
+                let has =
+                    |worker: &Worker| status.nodes.iter().any(|node| node.pid == worker.pid());
+                workers.iter().all(has)
+            });
             cluster.kill_directory();
             // A node may die while there is no directory.
             if step.is_multiple_of(2) {

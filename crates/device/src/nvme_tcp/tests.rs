@@ -3,6 +3,7 @@
 mod again;
 mod authenticate;
 mod damage;
+mod pdu;
 mod target;
 
 use std::cell::Cell;

@@ -5,7 +5,8 @@ use forebay_wire::nvme::io::opcode;
 use forebay_wire::nvme::{Command, Status};
 use forebay_wire::nvme_tcp::{Kind, Terminate, flag};
 
-use super::target::{Act, Target, data, ended, ready, said};
+use super::pdu::{data, ended, ready, said};
+use super::target::{Act, Target};
 use super::{TIMES, with_device};
 
 const END: u8 = flag::LAST | flag::SUCCESS;

@@ -11,8 +11,10 @@ use forebay_wire::nvme::admin::{cns, opcode as admin};
 use forebay_wire::nvme::command::COMMAND_BYTES;
 use forebay_wire::nvme::fabrics::{self, Property, connected, fctype, property};
 use forebay_wire::nvme::io::opcode;
-use forebay_wire::nvme::{Command, Completion, Data, Status, identify};
+use forebay_wire::nvme::{Command, Data, Status, identify};
 use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, DataHeader, Digests, Initialize, Kind, flag};
+
+use super::pdu::{data, ended, ready, said};
 
 const BLOCK_SHIFT: u32 = 12;
 const BLOCKS: u64 = 1024;
@@ -254,45 +256,6 @@ struct Peer {
     /// Of the connection, from 0.
     number: usize,
     heard: Vec<Vec<u8>>,
-}
-
-/// A PDU of this target, without digests.
-pub(super) fn said(kind: Kind, flags: u8, rest: &[u8], data: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(data.len()).expect("short");
-    let common = Common::new(kind, flags, length, Digests::default(), 0);
-    [&common.encode()[..], rest, data].concat()
-}
-
-pub(super) fn ended(cid: u16, result: u64, status: Status) -> Vec<u8> {
-    let completion = Completion {
-        result,
-        sq_head: 0,
-        sq_id: 0,
-        cid,
-        status,
-    };
-    said(Kind::CapsuleResp, 0, &completion.encode(), &[])
-}
-
-pub(super) fn data(cid: u16, flags: u8, offset: u32, data: &[u8]) -> Vec<u8> {
-    let header = DataHeader {
-        cid,
-        tag: 0,
-        offset,
-        length: u32::try_from(data.len()).expect("short"),
-    };
-    said(Kind::C2hData, flags, &header.encode(), data)
-}
-
-/// The target is ready for data.
-pub(super) fn ready(cid: u16, offset: u32, length: u32) -> Vec<u8> {
-    let header = DataHeader {
-        cid,
-        tag: 5,
-        offset,
-        length,
-    };
-    said(Kind::R2t, 0, &header.encode(), &[])
 }
 
 impl Peer {
