@@ -5,6 +5,7 @@ mod authenticate;
 mod damage;
 mod pdu;
 mod target;
+mod wrong;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -230,7 +231,7 @@ fn another_namespace_in_its_place_is_not_used() {
 
 #[test]
 fn what_cannot_be_had_is_said() {
-    for (change, expected, word) in target::WRONG {
+    for (change, expected, word) in wrong::WRONG {
         let target = Target::start(|_, _| Act::Answer);
         target.wrong(change);
         let uri: Uri = target.uri().parse().expect("a URI");

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_block::{Buf, ErrorKind};
+use forebay_block::Buf;
 use forebay_io::net::{Address, Listener, Stream};
 use forebay_io::{Engine, Reactor, rt};
 use forebay_wire::nvme::admin::{cns, opcode as admin};
@@ -15,6 +15,7 @@ use forebay_wire::nvme::{Command, Data, Status, identify};
 use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, DataHeader, Digests, Initialize, Kind, flag};
 
 use super::pdu::{data, ended, ready, said};
+use super::wrong::Wrong;
 
 const BLOCK_SHIFT: u32 = 12;
 const BLOCKS: u64 = 1024;
@@ -49,46 +50,6 @@ pub(super) enum Word {
 
 /// Says what is answered on a connection, by its number (from 0) and the messages that its host has sent.
 type Speaker = dyn Fn(usize, &[Vec<u8>]) -> Word;
-
-/// What is wrong with a target, the kind of the error, and a word of it.
-pub(super) const WRONG: [(Wrong, ErrorKind, &str); 10] = [
-    (
-        Wrong::FirstWords,
-        ErrorKind::Disconnected,
-        "breaks the protocol",
-    ),
-    (Wrong::DataLimit, ErrorKind::Disconnected, "limit on data"),
-    (Wrong::Host, ErrorKind::Permission, "?host=NQN"),
-    (
-        Wrong::Subsystem,
-        ErrorKind::NotFound,
-        "no subsystem nqn.test",
-    ),
-    (Wrong::Secrets, ErrorKind::Permission, "authenticate"),
-    (Wrong::Failed, ErrorKind::Io, "has failed"),
-    (Wrong::NotReady, ErrorKind::TimedOut, "become ready"),
-    (Wrong::NoNamespace, ErrorKind::NotFound, "no namespace"),
-    (
-        Wrong::Blocks,
-        ErrorKind::Unsupported,
-        "64 KiB without metadata",
-    ),
-    (Wrong::HalfPage, ErrorKind::Disconnected, "missing"),
-];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
-    FirstWords,
-    DataLimit,
-    Host,
-    Subsystem,
-    Secrets,
-    Failed,
-    NotReady,
-    NoNamespace,
-    Blocks,
-    HalfPage,
-}
 
 struct Shared {
     script: Box<Script>,

@@ -1,0 +1,43 @@
+//! What may be wrong with a target, so that it is not used.
+
+use forebay_block::ErrorKind;
+
+/// What is wrong with a target, the kind of the error, and a word of it.
+pub(super) const WRONG: [(Wrong, ErrorKind, &str); 10] = [
+    (
+        Wrong::FirstWords,
+        ErrorKind::Disconnected,
+        "breaks the protocol",
+    ),
+    (Wrong::DataLimit, ErrorKind::Disconnected, "limit on data"),
+    (Wrong::Host, ErrorKind::Permission, "?host=NQN"),
+    (
+        Wrong::Subsystem,
+        ErrorKind::NotFound,
+        "no subsystem nqn.test",
+    ),
+    (Wrong::Secrets, ErrorKind::Permission, "authenticate"),
+    (Wrong::Failed, ErrorKind::Io, "has failed"),
+    (Wrong::NotReady, ErrorKind::TimedOut, "become ready"),
+    (Wrong::NoNamespace, ErrorKind::NotFound, "no namespace"),
+    (
+        Wrong::Blocks,
+        ErrorKind::Unsupported,
+        "64 KiB without metadata",
+    ),
+    (Wrong::HalfPage, ErrorKind::Disconnected, "missing"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    FirstWords,
+    DataLimit,
+    Host,
+    Subsystem,
+    Secrets,
+    Failed,
+    NotReady,
+    NoNamespace,
+    Blocks,
+    HalfPage,
+}
