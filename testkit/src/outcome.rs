@@ -40,14 +40,12 @@ const STALLS_US: [u64; 3] = [1_000_000, 100_000_000, 400_000_000];
 /// Makes one operation of a device fail in the next life, or has it stall or vanish. Returns the device, and the kind
 /// of operation that may have failed and matters most.
 pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize, OpClass) {
+    machine.model().set_hiding(machine.hides_failed_writes());
     let disks = machine.world.disks();
     let disk = rng.index(disks.len());
     if rng.chance(1, 3) {
         let (trouble, class) = match rng.chance(1, 2) {
-            true => {
-                machine.model().set_hiding(machine.hides_failed_writes());
-                (Trouble::Vanishes, OpClass::Flush)
-            }
+            true => (Trouble::Vanishes, OpClass::Flush),
             false => (Trouble::Stalls(STALLS_US[rng.index(3)]), OpClass::Read),
         };
         let nth = 1 + rng.below([4, 30, 200][rng.index(3)]);

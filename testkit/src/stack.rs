@@ -65,7 +65,7 @@ pub trait Stack: 'static {
         0..0
     }
 
-    /// Whether memory of the stack may hide what a device that vanished holds of a failed write.
+    /// Whether memory of the stack may hide what a device that fails holds of a failed write.
     /// Power loss shows it then, although a read showed that the write had not happened.
     fn hides_failed_writes(&self) -> bool {
         false

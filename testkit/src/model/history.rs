@@ -273,8 +273,9 @@ impl History {
         content: Content,
         submitted: u64,
         now: u64,
+        hiding: bool,
     ) -> Result<(), String> {
-        let known = self.read_known(content, submitted, now);
+        let known = self.read_known(content, submitted, now, hiding);
         if known.is_err() && self.came_back(content, submitted, now) {
             return Ok(());
         }
@@ -286,7 +287,13 @@ impl History {
         known
     }
 
-    fn read_known(&mut self, content: Content, submitted: u64, now: u64) -> Result<(), String> {
+    fn read_known(
+        &mut self,
+        content: Content,
+        submitted: u64,
+        now: u64,
+        hiding: bool,
+    ) -> Result<(), String> {
         if let [only] = &mut self.versions[..] {
             if only.content != content {
                 return Err(self.describe(submitted));
@@ -320,7 +327,7 @@ impl History {
             if found.known_before(version) {
                 // It had ended and did not show, so it never took effect (it was not certain to,
                 // or what was found would be dead). A stack whose memory hides it is an exception.
-                version.hidden = version.surfaces;
+                version.hidden = hiding || version.surfaces;
                 return version.hidden;
             }
             if !version.later.contains(&found.number) {

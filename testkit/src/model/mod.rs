@@ -260,7 +260,7 @@ impl Model {
                 })
                 .and_then(|content| {
                     history
-                        .read(content, ticket.submitted, self.now)
+                        .read(content, ticket.submitted, self.now, self.hiding)
                         .map_err(|allowed| (format!("{content:?}"), allowed))
                 })
                 .map_err(|(found, allowed)| {
