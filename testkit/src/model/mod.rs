@@ -13,8 +13,9 @@
 //!   still go with the process). A failed FLUSH promises nothing.
 //! - A write that failed in a spell ([`Model::set_spell`]) has happened or has not until power is lost: until then what was
 //!   read stays, but no FLUSH promises it. Of what was acknowledged it takes nothing away.
-//! - A write that failed while a stack hides failed writes ([`Model::set_hiding`]) may be there after
-//!   power loss although a read showed that it had not happened.
+//! - While a stack hides failed writes ([`Model::set_hiding`]), a write that failed, or whose process
+//!   died, may be there after power loss although a read showed that it had not happened. A FLUSH
+//!   that succeeds after the read ends that doubt.
 //! - Once read, the outcome of a crash or of a discard stays, and the next FLUSH promises it.
 
 mod history;

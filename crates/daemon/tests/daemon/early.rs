@@ -69,7 +69,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
     check_blocks(&mut nbd, 1..64);
     assert_eq!(nbd.write(0, &block(500)).expect("an answer"), 0);
     daemon.kill();
-    // Slower yet: its progress is told of for the length of one operation.
+    // A slower device: the daemon reports progress for the length of one operation.
     let config = config.replace("300ms", "1200ms");
     std::fs::write(place.path("forebay.toml"), config).expect("written");
 

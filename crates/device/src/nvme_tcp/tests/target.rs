@@ -1,5 +1,5 @@
-//! A target of the tests' own, which does wrong when it is told to. It shares a reactor and a virtual clock with its
-//! hosts, so that no time limit of theirs passes because the machine is busy.
+//! A target for tests that misbehaves on request. It shares a reactor and a virtual clock with its
+//! hosts, so that a busy machine uses up no time limit of the hosts.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -135,7 +135,7 @@ impl Target {
         }
     }
 
-    /// Runs `client` beside the target.
+    /// Runs `client` and the target on one reactor.
     pub(super) fn run<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> T {
         self.reactor.run_simulated(client)
     }
