@@ -8,7 +8,7 @@ use forebay_io::rt;
 use forebay_io::sim::{Keep, Outcome, Rng, World};
 
 use crate::model::{Intent, Loss, Model};
-use crate::stack::{Decay, Process, Running, Stack};
+use crate::stack::{Damage, Decay, Process, Running, Stack};
 use crate::workload::{Clients, Plan};
 
 /// Bytes of the memory that outlives a process.
@@ -170,11 +170,11 @@ impl<S: Stack> Machine<S> {
         self.model.borrow_mut()
     }
 
-    /// Lets something rot that `draw` names, between two lives. Whether there was anything.
+    /// Lets something rot that `draw` names, between two lives. Returns the damage.
     ///
     /// # Errors
     /// In words, if the stack cannot look at its own media.
-    pub fn rot(&self, decay: Decay, draw: u64) -> Result<bool, String> {
+    pub fn rot(&self, decay: Decay, draw: u64) -> Result<Damage, String> {
         let (stack, process) = (Rc::clone(&self.stack), self.process());
         let run = async move { stack.rot(&process, decay, draw).await };
         let damage = match self.world.run(draw, run) {
@@ -184,7 +184,7 @@ impl<S: Stack> Machine<S> {
         let mut model = self.model.borrow_mut();
         damage.rotted.iter().for_each(|range| model.rot(*range));
         damage.lost.iter().for_each(|range| model.damage(*range));
-        Ok(damage.any)
+        Ok(damage)
     }
 
     /// Takes the memory away that outlives a process.

@@ -4,8 +4,9 @@
 //! what was not is an error that names it, and stays one; lost metadata costs what it spoke of and no more; nothing
 //! keeps the stack from opening.
 //!
-//! Data rots behind a clean end, and is looked for before anything is written: what is overwritten beside it, and cut
-//! off, has no checksums that are known (docs/durability.md, "Checksums").
+//! Data rots behind a clean end, and is looked for before anything is written. Data beside an
+//! overwrite or a fill that a crash cut off has no checksums that are known (docs/durability.md,
+//! "Checksums").
 
 use forebay_io::sim::{Rng, Stop};
 
@@ -57,9 +58,9 @@ impl<S: Stack> Target<S> {
                 machine.live(life).map_err(with)?;
             }
             let rotted = machine.rot(decay, rng.draw()).map_err(with)?;
-            report.points += u64::from(rotted);
-            if rotted && decay == Decay::Data {
-                self.look_for_rot(&mut machine, &rng, &mut report)
+            report.points += u64::from(rotted.any);
+            if rotted.any && decay == Decay::Data {
+                self.look_for_rot(&mut machine, &rng, rotted.needs_calm, &mut report)
                     .map_err(with)?;
             }
         }
@@ -70,16 +71,18 @@ impl<S: Stack> Target<S> {
         Ok(report)
     }
 
-    /// Reads everything, cut off some times, until all that rotted was told.
+    /// Reads everything until all that rotted was told. Unless that needs calm, crashes cut it off
+    /// some times.
     fn look_for_rot(
         &self,
         machine: &mut Machine<S>,
         rng: &Rng,
+        needs_calm: bool,
         report: &mut Report,
     ) -> Result<(), String> {
         for attempt in 0.. {
             let stop = Stop::BeforeIo(1 + rng.below(30));
-            let cut_off = attempt < CUT_OFF && rng.chance(1, 2);
+            let cut_off = attempt < CUT_OFF && rng.chance(1, 2) && !needs_calm;
             machine.world.set_stop(cut_off.then_some(stop));
             let end = machine.live(Life {
                 seed: rng.draw(),

@@ -43,6 +43,8 @@ pub struct Damage {
     pub rotted: Vec<LostRange>,
     /// What the metadata spoke of that rotted: it may be as it was at any time before.
     pub lost: Vec<LostRange>,
+    /// Whether a crash of a process that reads the data may take the evidence along.
+    pub needs_calm: bool,
 }
 
 /// A stack of block devices under test.

@@ -9,8 +9,8 @@ use super::stack::Setup;
 use super::stack::families::target;
 
 const LIVES: Lives = Lives {
-    // Fault::TrustDamaged
-    pinned: &[4_294_977_313],
+    // Fault::TrustDamaged; a fill beside data that rotted, cut off by a crash.
+    pinned: &[4_294_977_313, 1_008_771],
     gate: 1200,
     whole: 1250,
     share: 1,

@@ -148,6 +148,10 @@ impl Survey<'_> {
             if shadowed || digest != block.sums || !all_known {
                 continue;
             }
+            // The round that records a fill of a missing granule takes the others' along, too.
+            let is_whole = (0..64)
+                .filter(|granule| reaches(*granule).next().is_some())
+                .all(|granule| block.valid >> granule & 1 != 0);
             for granule in valid {
                 let dirty = (block.dirty >> granule & 1) != 0;
                 let start = block.block * self.unit_bytes() + granule * granule_bytes;
@@ -159,13 +163,13 @@ impl Survey<'_> {
                     continue;
                 }
                 let known = cells_of(granule).filter(|cell| table[*cell as usize] != UNKNOWN);
-                cells.extend(known.map(|cell| (cell, dirty, range)));
+                cells.extend(known.map(|cell| (cell, dirty, is_whole, range)));
             }
         }
         if cells.is_empty() {
             return Ok(Damage::default());
         }
-        let (cell, dirty, range) = cells[rng.index(cells.len())];
+        let (cell, dirty, is_whole, range) = cells[rng.index(cells.len())];
         let at = self.superblock.data_offset + cell * CELL_BYTES as u64;
         self.data.rot(at, CELL_BYTES as u64, 1);
         if std::env::var_os("FOREBAY_SIM_TRACE").is_some() {
@@ -173,6 +177,7 @@ impl Survey<'_> {
         }
         Ok(Damage {
             rotted: dirty.then_some(range).into_iter().collect(),
+            needs_calm: !is_whole,
             ..rotted()
         })
     }

@@ -131,6 +131,15 @@ fn try_run(root: &Path, options: &Options) -> Result<bool, String> {
         }
         if night.is_over() {
             println!("\nNOT STARTED {}: --hours is over", part.name());
+            night.log.append(&Row {
+                date: &today()?,
+                commit: &commit,
+                machine: &machine,
+                part: part.name(),
+                counted: "",
+                seconds: 0,
+                result: "NOT STARTED: --hours was over",
+            })?;
             continue;
         }
         let mut counted = Counted::default();
