@@ -295,6 +295,9 @@ impl Engine {
             flushed = flushed.and(ended.unwrap_or_else(|| Err(late(&what()))));
         }
         // The clean mark says that what is cached is there.
+        if let Some(cut) = self.cut().await {
+            flushed = flushed.and(Err(cut));
+        }
         if let Some(shrunk) = shrunk(&self.superblock.borrow(), self.data.as_ref()) {
             let what = format!(
                 "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"

@@ -19,6 +19,7 @@ mod clean;
 mod cleaner;
 mod commit;
 mod compare;
+mod cut;
 mod diverge;
 mod early;
 mod engine;
@@ -32,6 +33,7 @@ mod leave;
 mod lock;
 mod lost;
 mod map;
+mod medium;
 mod mode;
 mod open;
 mod options;
@@ -55,6 +57,7 @@ pub use forebay_policy::cleaning::Cleaning;
 pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
 pub use integrity::{DataReport, ScrubProgress};
+pub use medium::check_relation;
 pub use open::Cache;
 pub use options::{
     Admission, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions,

@@ -206,6 +206,13 @@ pub struct CacheOptions {
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
     pub accept_journal_loss: bool,
+    /// The highest generation that is known of the cache beside it; this opening takes a higher one.
+    pub generation: u64,
+    /// Path of the cache's device, for messages; empty if unknown.
+    pub place: String,
+    /// The cache was copied to its devices, which take the place of the former ones: the process
+    /// journal that was left on those counts here.
+    pub moved: bool,
     /// Is told how far the opening is.
     pub progress: Option<OpeningProgress>,
     /// Answers reads of volumes that are served while the cache is being opened.
@@ -227,6 +234,9 @@ impl CacheOptions {
             commit_interval: Duration::from_secs(1),
             patience: Duration::from_secs(60),
             accept_journal_loss: false,
+            generation: 0,
+            place: String::new(),
+            moved: false,
             progress: None,
             early: None,
         }

@@ -74,6 +74,12 @@ pub enum Fault {
     FlushDiverged,
     /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
     OweDirtyAlone,
+    /// Identity: a process journal with the cache's UUID is believed, whatever devices and opening it is of.
+    BelieveAnyJournal,
+    /// Identity: the superblock says the next generation before the process journal announces it.
+    RaiseUnannounced,
+    /// A cache device that was cut is not noticed, neither in service nor at a start.
+    OverlookCut,
 }
 
 #[cfg(any(test, feature = "plant"))]

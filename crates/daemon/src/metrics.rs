@@ -81,6 +81,12 @@ pub fn render(status: &Status) -> String {
         "1 while the daemon is on its way out.",
         u8::from(status.shutting_down),
     );
+    text.single(
+        "forebay_state_directory_lost",
+        "gauge",
+        "1 while the state directory is not where it was at the start.",
+        u8::from(status.state_trouble.is_some()),
+    );
     if !status.reactors.is_empty() {
         let name = "forebay_connections";
         text.family(

@@ -227,7 +227,9 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             human_count(damaged, "record")
         )
     });
-    (lost
+    let state = status.state_trouble.iter().cloned();
+    (state
+        .chain(lost)
         .chain(damaged)
         .chain(diverged)
         .chain(late)

@@ -9,6 +9,7 @@
 //!
 //! It belongs to the reactor that it was opened on.
 
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::rc::Rc;
@@ -98,6 +99,14 @@ impl BlockDevice for FileDevice {
     #[inline]
     fn submit(&self, request: Request, done: Completion) {
         self.file.submit(request, done);
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.file.holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.file.allocated_bytes()
     }
 }
 

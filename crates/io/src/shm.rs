@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -195,6 +195,18 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize) -> Result<(Buf, bool)
         });
     }
     Ok((map(file, size_bytes)?, existed))
+}
+
+/// Stretches of the file at `path` that nothing was written to since they came to be: of memory that was
+/// written to, what was cut off the file and given back to it since, bytes. Of a file system that does not
+/// tell, none.
+///
+/// # Errors
+/// What the system says.
+pub fn holes(path: &Path) -> Result<Vec<std::ops::Range<u64>>> {
+    let file = File::open(path).context(|| path.display().to_string())?;
+    let end = file.metadata()?.size();
+    Ok(crate::file::holes::holes(file.as_fd(), 0..end).unwrap_or_default())
 }
 
 /// The file's metadata, if nobody but this user may open it.

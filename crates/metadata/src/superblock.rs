@@ -8,6 +8,7 @@
 mod checksums;
 mod lines;
 mod mend;
+mod service;
 mod sound;
 mod tracking;
 mod tracts;
@@ -23,6 +24,7 @@ use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
 
 pub use lines::{LINE_BYTES, SECTOR_BYTES};
+pub use service::Service;
 pub use tracking::DirtyTracking;
 pub use tracts::{TRACT_BITS, TRACT_SHIFT, Tracts};
 
@@ -42,6 +44,7 @@ pub const MAX_VOLUMES: usize = 64;
 pub const MAX_NAME_BYTES: usize = 64;
 
 const HEADER_BYTES: usize = 512;
+const AT_LINEAGE: usize = 192;
 const VOLUME_BYTES: usize = 128;
 const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
 
@@ -53,9 +56,12 @@ pub const INCOMPAT_TRACKING: u64 = 2;
 pub const INCOMPAT_CHECKSUMS: u64 = 4;
 /// Incompatible feature: the log's unit is a line of byte-addressable media, less than a disk writes whole.
 pub const INCOMPAT_LINES: u64 = 8;
+/// Incompatible feature: the checksums on media are those of another UUID, with which the cache was
+/// formatted.
+pub const INCOMPAT_LINEAGE: u64 = 16;
 /// Features that a reader must know to open the cache at all.
 pub const KNOWN_INCOMPAT: u64 =
-    INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS | INCOMPAT_LINES;
+    INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS | INCOMPAT_LINES | INCOMPAT_LINEAGE;
 /// Features that a writer must know. None are defined yet.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 
@@ -102,6 +108,12 @@ pub struct Superblock {
     pub incompat: u64,
     /// The cache's identity.
     pub uuid: [u8; 16],
+    /// The identity with which it was formatted, under which what is on media verifies.
+    pub lineage: [u8; 16],
+    /// The last time that the cache was in service.
+    pub service: Service,
+    /// Path of its metadata device then; empty if unknown.
+    pub place: String,
     /// What the device that holds this copy is.
     pub role: Role,
     /// Blocks that share a mark, as a power of two.
@@ -303,6 +315,9 @@ impl Superblock {
                 false => 0,
             },
             uuid: input.uuid,
+            lineage: input.uuid,
+            service: Service::default(),
+            place: String::new(),
             role: match input.metadata_bytes {
                 Some(_) => Role::Metadata,
                 None => Role::Whole,
@@ -334,10 +349,10 @@ impl Superblock {
         })
     }
 
-    /// The seed of this cache's checksums.
+    /// The seed of the checksums on media.
     #[must_use]
     pub fn seed(&self) -> Seed {
-        Seed::new(&self.uuid)
+        Seed::new(&self.lineage)
     }
 
     /// Where the cached data ends on the data device, bytes.
@@ -391,6 +406,11 @@ impl Superblock {
         }
         put_u64(&mut out, 120, self.sums_offset);
         put_u64(&mut out, 136, self.reached);
+        self.service.encode(&mut out);
+        service::encode_place(&self.place, &mut out);
+        if self.incompat & INCOMPAT_LINEAGE != 0 {
+            out[AT_LINEAGE..AT_LINEAGE + 16].copy_from_slice(&self.lineage);
+        }
         Tracts::encode(self.tracts.as_ref(), &mut out);
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
@@ -408,7 +428,7 @@ impl Superblock {
             put_u64(entry, 32, volume.identity.birth);
             entry[64..64 + volume.name.len()].copy_from_slice(volume.name.as_bytes());
         }
-        let checksum = self.seed().checksum(&out[12..]);
+        let checksum = Seed::new(&self.uuid).checksum(&out[12..]);
         put_u32(&mut out, 8, checksum);
         out
     }
@@ -429,6 +449,12 @@ impl Superblock {
             ro_compat: get_u64(bytes, 32),
             incompat: get_u64(bytes, 40),
             uuid,
+            lineage: match get_u64(bytes, 40) & INCOMPAT_LINEAGE {
+                0 => uuid,
+                _ => get_id(bytes, AT_LINEAGE),
+            },
+            service: Service::decode(bytes),
+            place: service::decode_place(bytes),
             role: match bytes[64] {
                 0 => Role::Whole,
                 1 => Role::Data,

@@ -1,5 +1,6 @@
 //! The cache as a block device.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{
@@ -33,6 +34,12 @@ pub struct TransitOptions {
     /// Whether slots that no process can have left as they are, as those of damaged memory, are given up. Else they are an
     /// error, and the memory stays as it is.
     pub accept_damage: bool,
+    /// The generation that counts, as it is known beside the memory: slots of an earlier one are refused. Zero: unknown.
+    pub generation: u64,
+    /// The generation that this opening takes by [`Transit::take_generation`].
+    pub next: u64,
+    /// Stretches of the memory that hold nothing any more, as its file was cut, bytes.
+    pub holes: Vec<Range<u64>>,
 }
 
 impl TransitOptions {
@@ -46,6 +53,9 @@ impl TransitOptions {
             evictions: 32,
             in_use: false,
             accept_damage: false,
+            generation: 0,
+            next: 0,
+            holes: Vec::new(),
         }
     }
 }
@@ -85,7 +95,7 @@ impl Transit {
     /// Whether an acknowledged write outlives this process is up to `memory`.
     ///
     /// # Errors
-    /// `InvalidInput` if the memory is too small; `Busy` if it holds acknowledged writes of another device;
+    /// `InvalidInput` if the memory is too small, or holds slots of an earlier generation; `Busy` if it holds acknowledged writes of another device;
     /// `Lost` if it should hold some and does not; `Corrupt` if slots are damaged, which is not accepted.
     ///
     /// # Panics
@@ -130,6 +140,9 @@ impl Transit {
             blocks: device_info.size_bytes / u64::from(owner.block_bytes),
             in_use: options.in_use,
             accept_damage: options.accept_damage,
+            generation: options.generation,
+            next: options.next,
+            holes: options.holes,
         };
         let (memory, left) = Memory::open(memory, &expected)
             .context(|| format!("the memory of transit cache {}", info.name))?;
@@ -163,6 +176,11 @@ impl Transit {
         core.kick_all();
         let policy = options.policy;
         Ok((Rc::new(Self { core, policy }), recovery))
+    }
+
+    /// Takes the next generation, when that is noted beside the memory: before the first write.
+    pub fn take_generation(&self) {
+        self.core.memory.take_generation();
     }
 
     /// Its policy.

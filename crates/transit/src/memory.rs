@@ -7,6 +7,7 @@
 //! whole data. Of two slots with one block the higher version counts. The version's highest bit says that a
 //! request which would supersede the slot is at the device.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_block::{Buf, Error, ErrorKind, Identity, Result};
@@ -19,6 +20,8 @@ const AT_BLOCK_BYTES: usize = 32;
 const AT_SLOTS: usize = 40;
 const AT_POISON: usize = 48;
 const AT_BIRTH: usize = 56;
+const AT_GENERATION: usize = 64;
+const AT_NEXT: usize = 72;
 const PAGE_BYTES: usize = 4096;
 /// Of a slot's header.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -35,7 +38,7 @@ pub(crate) struct Owner {
 }
 
 /// What memory has to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Expected {
     /// Whose it is.
     pub(crate) owner: Owner,
@@ -45,6 +48,13 @@ pub(crate) struct Expected {
     pub(crate) in_use: bool,
     /// Slots that cannot be what that one left are given up.
     pub(crate) accept_damage: bool,
+    /// The generation that counts: slots of an earlier one are older than what the device was sent
+    /// since. Zero: unknown.
+    pub(crate) generation: u64,
+    /// The generation that this opening is going to take.
+    pub(crate) next: u64,
+    /// Stretches of the memory that hold nothing any more, as its file was cut, bytes.
+    pub(crate) holes: Vec<Range<u64>>,
 }
 
 /// In a version: a request that would supersede the slot is at the device.
@@ -114,6 +124,34 @@ pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<(Identity, u64)> {
 #[must_use]
 pub fn was_used(buf: &Buf, boot_id: &[u8; 16]) -> bool {
     whose(buf, boot_id).is_some()
+}
+
+/// The generation of the slots that a process of this boot left, if any of them holds something: that of
+/// its opening, and the one that the next opening was about to take or zero.
+#[must_use]
+pub fn generations_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<[u64; 2]> {
+    let memory = whose(buf, boot_id)?;
+    (memory.live() > 0).then(|| memory.generations())
+}
+
+/// Whether slots with these generations, of [`generations_left`], are of an earlier time than the one that
+/// counts. What is not known speaks against nothing.
+#[must_use]
+pub fn is_earlier(generations: [u64; 2], counts: u64) -> bool {
+    generations.iter().all(|generation| *generation < counts) && generations[0] != 0
+}
+
+/// Slots and size of a block, bytes, of the memory that begins with these bytes, if a process of this boot
+/// began it: so it is seen whether its file was cut.
+#[must_use]
+pub fn size_left(first_page: &[u8], boot_id: &[u8; 16]) -> Option<(usize, u32)> {
+    let buf = Buf::copied(first_page);
+    let memory = whose(&buf, boot_id)?;
+    let slots = usize::try_from(get(&memory.buf, AT_SLOTS)).ok()?;
+    let block_bytes = memory.owner()?.block_bytes;
+    // What is damaged makes no size.
+    let bytes = slots.checked_mul(block_bytes as usize + HEADER_BYTES)?;
+    (bytes < 1 << 46 && block_bytes.is_power_of_two()).then_some((slots, block_bytes))
 }
 
 /// The memory, if a process of this boot used it.
@@ -227,6 +265,17 @@ impl Memory {
         if !ours && found.is_some_and(|found| found.boot_id == owner.boot_id) {
             memory.refuse_if_live()?;
         }
+        if ours && is_earlier(memory.generations(), expected.generation) && memory.live() > 0 {
+            let [generation, _] = memory.generations();
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "its slots are of an earlier time (opening {generation}; the last one was {}): what they hold is older \
+                     than what the device was sent since, and nothing was sent on",
+                    expected.generation
+                ),
+            ));
+        }
         if expected.in_use && !ours {
             return Err(Error::new(
                 ErrorKind::Lost,
@@ -235,16 +284,20 @@ impl Memory {
             ));
         }
         let left = match ours {
-            true => memory.left(slots, expected.blocks),
+            true => memory.left(slots, expected.blocks, &expected.holes),
             false => Left::default(),
         };
         if !left.damaged.is_empty() && !expected.accept_damage {
             return Err(damage(&left));
         }
         match left.slots.is_empty() {
-            true => memory.begin(owner),
+            true => {
+                memory.begin(owner);
+                set(&memory.buf, AT_GENERATION, expected.generation);
+            }
             false => memory.retire_others(&left.slots),
         }
+        set(&memory.buf, AT_NEXT, expected.next);
         Ok((memory, left))
     }
 
@@ -293,7 +346,7 @@ impl Memory {
         let bytes = slots.checked_mul(HEADER_BYTES);
         match bytes.is_some_and(|bytes| bytes <= self.buf.len() - PAGE_BYTES) {
             true => {
-                let left = self.left(slots, u64::MAX);
+                let left = self.left(slots, u64::MAX, &[]);
                 (left.slots.len() + left.damaged.len()) as u64
             }
             false => 0,
@@ -317,12 +370,23 @@ impl Memory {
     /// one block two versions only if the end came between the stores that replace the older, so that the newer is the
     /// last of all. The data is believed: a checksum of it would cost every write a pass over its data, against
     /// damage that memory with a parity of its own names itself.
-    fn left(&self, slots: usize, blocks: u64) -> Left {
+    fn left(&self, slots: usize, blocks: u64, holes: &[Range<u64>]) -> Left {
         let mut left = Left {
             poisoned: get(&self.buf, AT_POISON) != 0,
             ..Left::default()
         };
         let mut all: Vec<Found> = Vec::new();
+        let is_cut = |range: Range<usize>| {
+            let (start, end) = (range.start as u64, range.end as u64);
+            holes
+                .iter()
+                .any(|hole| hole.start < end && start < hole.end)
+        };
+        if is_cut(0..PAGE_BYTES + slots * HEADER_BYTES) {
+            let what =
+                "the file was cut within its headers: what was in slots behind that, nobody knows";
+            left.damaged.push(what.to_owned());
+        }
         for slot in 0..slots as u32 {
             let at = Self::header_at(slot);
             let (block, word) = (get(&self.buf, at), get(&self.buf, at + 8));
@@ -330,7 +394,11 @@ impl Memory {
             if word == 0 {
                 continue;
             }
-            if block >= blocks {
+            if is_cut(self.data_range(slot)) {
+                (left.damaged).push(format!(
+                    "slot {slot}: block {block}, which was cut off the file"
+                ));
+            } else if block >= blocks {
                 (left.damaged).push(format!(
                     "slot {slot}: block {block} of a device of {blocks}"
                 ));
@@ -379,7 +447,20 @@ impl Memory {
         set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
         set(&self.buf, AT_SLOTS, self.slots as u64);
         set(&self.buf, AT_POISON, 0);
+        set(&self.buf, AT_GENERATION, 0);
+        set(&self.buf, AT_NEXT, 0);
         set(&self.buf, AT_MAGIC, MAGIC);
+    }
+
+    /// The generation, and the next one that an opening was about to take; zero if none was.
+    fn generations(&self) -> [u64; 2] {
+        [AT_GENERATION, AT_NEXT].map(|at| get(&self.buf, at))
+    }
+
+    /// Takes the next generation, which is noted elsewhere by now.
+    pub(crate) fn take_generation(&self) {
+        set(&self.buf, AT_GENERATION, get(&self.buf, AT_NEXT));
+        set(&self.buf, AT_NEXT, 0);
     }
 
     pub(crate) const fn slots(&self) -> usize {
@@ -400,10 +481,14 @@ impl Memory {
         PAGE_BYTES + slot as usize * HEADER_BYTES
     }
 
+    const fn data_range(&self, slot: u32) -> Range<usize> {
+        let at = self.data_at + slot as usize * self.block_bytes;
+        at..at + self.block_bytes
+    }
+
     /// The data of a slot.
     pub(crate) fn data(&self, slot: u32) -> Buf {
-        let at = self.data_at + slot as usize * self.block_bytes;
-        self.buf.slice(at..at + self.block_bytes)
+        self.buf.slice(self.data_range(slot))
     }
 
     /// The slot's data is whole, and counts from here on.

@@ -56,6 +56,7 @@ impl RepairReport {
         let recovery = &self.recovery;
         recovery.damaged_records + recovery.unreadable_units > 0
             || !recovery.lost.is_empty()
+            || !recovery.cut.is_empty()
             || self.data.as_ref().is_some_and(DataReport::has_losses)
     }
 }

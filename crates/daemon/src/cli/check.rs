@@ -18,7 +18,9 @@ use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{check_block_sizes, check_checksums, check_dirty_tracking};
+use crate::stack::{
+    check_block_sizes, check_checksums, check_dirty_tracking, journal, place_of_path,
+};
 use crate::state::hex;
 use crate::table::Table;
 use mend::{Losses, Work};
@@ -272,16 +274,21 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
         },
         None => open_named(&place, repair).await.context(failed)?,
     };
-    let look = || super::format::inspect_with_journal(&devices, place.journal.as_deref());
-    let (mut inspection, (uuid, journal)) = look().await.context(failed)?;
-    let of = (&uuid, journal.as_path());
+    let holder = place.metadata.as_ref().unwrap_or(&place.data);
+    let named = place_of_path(holder);
+    let look = || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+    let (mut inspection, (whose, journal)) = look().await.context(failed)?;
+    let of = (&whose, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {
             let state = (place.config.as_ref()).map(|config| &*config.server.state);
             let losses = Losses::of(state, &inspection).context(failed)?;
             let work = mend::repair(&devices, of, data, losses).await;
             let work = work.context(failed)?;
-            inspection = look().await.context(failed)?.0;
+            // The repair was an opening.
+            let (repaired, (whose, journal)) = look().await.context(failed)?;
+            journal::remove(&whose, &journal);
+            inspection = repaired;
             Some(work)
         }
         (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
@@ -328,6 +335,7 @@ fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
         "damaged_records": found.damaged_records,
         "unreadable_units": found.unreadable_units,
         "problems": found.problems.iter().chain(&found.journal_problem).collect::<Vec<_>>(),
+        "notes": found.notes,
         "spare_damage": found.spare_damage,
         "volumes": volumes,
         "work": work.map(Work::as_json),
@@ -357,6 +365,9 @@ fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -
     }
     for line in work.map(Work::lines).unwrap_or_default() {
         text.push_str(&format!("{line}\n"));
+    }
+    for note in &found.notes {
+        text.push_str(&format!("NOTE: {note}\n"));
     }
     for problem in found.problems.iter().chain(&found.journal_problem) {
         text.push_str(&format!("PROBLEM: {problem}\n"));

@@ -18,7 +18,8 @@ use forebay_metadata::superblock::Superblock;
 use super::out;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
 use crate::config::{Medium, loop_on};
-use crate::stack::{journal, open_path};
+use crate::stack::journal::{self, Whose};
+use crate::stack::{open_path, place_of_path};
 use crate::state::hex;
 
 /// Make an empty cache on a device or file, or a block translation table on byte-addressable media
@@ -118,8 +119,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         forebay_cache::format(&devices, &options)
             .await
             .context(|| format!("cannot format {}", cache.display()))?;
-        if let Some((uuid, path)) = replaced {
-            journal::remove(&uuid, &path);
+        if let Some((whose, path)) = replaced {
+            journal::remove(&whose, &path);
         }
         let made = forebay_cache::inspect(&devices, None, &system::boot_id()?).await?;
         Ok::<_, Error>((made, lost))
@@ -312,7 +313,9 @@ async fn look(
     if !forebay {
         return Ok((None, None));
     }
-    let (lost, replaced) = match inspect_with_journal(devices, None).await {
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let place = place_of_path(Path::new(&holder.info().name));
+    let (lost, replaced) = match inspect_with_journal(devices, &place, None).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
         // Somebody serves it, under whatever name.
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
@@ -374,19 +377,32 @@ fn dirty_data(found: &Inspection) -> Option<String> {
     }
 }
 
-/// A cache's identity, and where its process journal lies.
-type Replaced = ([u8; 16], PathBuf);
+/// A cache, and where its process journal lies.
+pub(super) type Replaced = (Whose, PathBuf);
 
-/// Inspects a cache together with its process journal.
+/// Inspects a cache at `place` together with its process journal. One of another copy, or of another
+/// opening, says nothing of it, and is told of.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
+    place: &str,
     journal: Option<&Path>,
 ) -> Result<(Inspection, Replaced)> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
-    let uuid = Superblock::read(holder.as_ref()).await?.uuid;
-    let path = journal.map_or_else(|| journal::find(&uuid), Path::to_path_buf);
-    let found = journal::existing(&path)?;
+    let superblock = Superblock::read(holder.as_ref()).await?;
+    let whose = Whose::of(&superblock, devices, place.to_owned(), false);
+    let path = journal.map_or_else(|| journal::find(&whose.uuid), Path::to_path_buf);
+    let (found, foreign) = match journal::own(&whose, &path)? {
+        Ok(found) => (found, None),
+        Err(error) => (None, Some(error)),
+    };
     let boot_id = system::boot_id()?;
-    let inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
-    Ok((inspection, (uuid, path)))
+    let mut inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
+    if let Some(error) = foreign {
+        // A copy that was shut down cleanly needs no journal.
+        match error.kind() == ErrorKind::Busy && inspection.journal_problem.is_none() {
+            true => inspection.notes.push(error.report()),
+            false => inspection.journal_problem = Some(error.report()),
+        }
+    }
+    Ok((inspection, (whose, path)))
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod clone_id;
 mod format;
 mod out;
 mod pagecache;
@@ -48,6 +49,7 @@ enum Command {
     Grow(remote::Grow),
     Scrub(remote::Scrub),
     Check(check::Arguments),
+    CloneId(clone_id::Arguments),
     Bench(bench::Arguments),
     Pagecache(pagecache::Arguments),
     Trace(trace::Arguments),
@@ -124,6 +126,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Scrub(arguments) => arguments.run(&control()),
         Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
+        Command::CloneId(arguments) => clone_id::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Pagecache(arguments) => pagecache::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments, control),

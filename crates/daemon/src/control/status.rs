@@ -27,6 +27,9 @@ pub struct Status {
     /// The transit caches among them.
     #[serde(default)]
     pub transits: Vec<TransitStatus>,
+    /// What is wrong with the state directory, in words; none if nothing is.
+    #[serde(default)]
+    pub state_trouble: Option<String>,
     /// Where clients find what, in words.
     pub listening: Vec<String>,
     /// The reactors that serve connections.

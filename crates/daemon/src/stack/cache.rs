@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
@@ -12,14 +13,15 @@ use forebay_cache::{
 use forebay_io::rt;
 use forebay_io::sync::Promise;
 use forebay_io::system::{boot_id, random};
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Service, Superblock};
 
 use super::devices::{self, Watched};
+use super::journal::{self, Whose};
 use super::table::behind_table;
 use super::transit::Around;
-use super::{Wishes, journal, offload};
+use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
-use crate::state::{CacheId, hex};
+use crate::state::{CacheId, Opening, StateDirectory, hex};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
@@ -31,6 +33,7 @@ const SOON: Duration = Duration::from_millis(200);
 pub(super) struct OpenCache {
     pub(super) id: CacheId,
     pub(super) uuid: [u8; 16],
+    whose: Whose,
     /// What it was when its opening began.
     pub(super) found: Superblock,
     pub(super) devices: Devices,
@@ -98,13 +101,25 @@ pub(super) async fn open(
     check_checksums(config, cache, known.has_checksums())?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
+    let place = place_of(config, cache);
+    let whose = Whose::of(&known, &devices, place.clone(), wishes.moved_cache);
+    let mut generation = 0;
+    if memory.is_none() {
+        let state = around.state.path();
+        let note = refuse_copy(state, &devices, &known, &place, wishes.moved_cache).await;
+        if let Some(note) = note.context(|| config.place(cache.line))? {
+            tracing::warn!("{note}");
+        }
+        let last = StateDirectory::opening_in(state, &known.uuid)?;
+        generation = last.map_or(0, |last| last.generation);
+    }
     let mut created = false;
     let (journal, path) = match memory {
         // It goes with the process, as the cache does.
         Some(_) => (Buf::zeroed(len), None),
         None => {
-            let (configured, uuid) = (cache.journal_path().map(Path::to_path_buf), known.uuid);
-            let opened = offload(move || journal::open(configured.as_deref(), len, &uuid)).await;
+            let (configured, asks) = (cache.journal_path().map(Path::to_path_buf), whose.clone());
+            let opened = offload(move || journal::open(configured.as_deref(), len, &asks)).await;
             let opened = opened.context(|| config.place(cache.journal_line()))?;
             created = opened.created;
             (opened.memory, Some(opened.path))
@@ -124,25 +139,45 @@ pub(super) async fn open(
         admission: cache.admission,
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,
+        generation,
+        place: place.clone(),
+        moved: wishes.moved_cache,
         progress: Some(progress.clone()),
         early: Some(early.clone()),
         ..CacheOptions::new(boot_id)
     };
     let (opened, on) = (Promise::new(), devices.clone());
     let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
-    let (accepted, place) = (wishes.accept_journal_loss, config.place(cache.line));
+    let (accepted, line) = (wishes.accept_journal_loss, config.place(cache.line));
+    let (state, in_memory) = (Arc::clone(around.state), memory.is_some());
     rt::spawn(async move {
         let opened = Cache::open(on, options).await;
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
             journal::remove_unused(path, &uuid);
         }
         let opened = opened.map_err(|error| {
-            let what = format!("{place}: the cache {} cannot be opened", hex(&uuid));
+            let what = format!("{line}: the cache {} cannot be opened", hex(&uuid));
             error_of_opening(error, what)
         });
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
             journal::point(&uuid, path);
             journal::sweep();
+        }
+        if let Ok((cache, _)) = &opened
+            && !in_memory
+        {
+            let Service {
+                generation, media, ..
+            } = cache.service();
+            let opening = Opening {
+                generation,
+                media,
+                place,
+            };
+            let noted = offload(move || state.store_opening(&uuid, &opening)).await;
+            if let Err(error) = noted {
+                tracing::error!("the opening of the cache is not noted: {}", error.report());
+            }
         }
         set.set(opened.map(|(cache, recovery)| {
             report(&recovery, accepted);
@@ -159,6 +194,7 @@ pub(super) async fn open(
             None => CacheId::Uuid(known.uuid),
         },
         uuid: known.uuid,
+        whose,
         found: known,
         devices,
         durability,
@@ -373,7 +409,7 @@ impl OpenCache {
         };
         opened.cache.close().await?;
         if let Some(path) = &self.journal {
-            journal::remove(&self.uuid, path);
+            journal::remove(&self.whose.opened(opened.cache.service()), path);
         }
         Ok(())
     }
@@ -430,6 +466,14 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             offset = range.offset,
             len = range.len,
             "kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise: check what was stored there"
+        );
+    }
+    for cut in &recovery.cut {
+        tracing::error!(
+            volume = cut.volume,
+            offset = cut.offset,
+            len = cut.len,
+            "LOST: dirty data that lay where the cache device was cut; it reads as the backing device has it"
         );
     }
     for lost in &recovery.lost {

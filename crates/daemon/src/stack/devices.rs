@@ -107,7 +107,7 @@ pub(super) async fn open(
     if !keeps_slots(config, name) {
         let entry = config.device(name);
         let info = device.info();
-        transit::refuse_if_left(&info)
+        transit::refuse_if_left_in(around.state.path(), &info)
             .and_then(|()| transit::give_up_or_refuse(around, &info))
             .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     }

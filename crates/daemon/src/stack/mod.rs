@@ -5,6 +5,7 @@
 mod attach;
 mod cache;
 mod control;
+mod copies;
 mod devices;
 mod diverge;
 pub(crate) mod journal;
@@ -31,11 +32,12 @@ pub(crate) use cache::{
     check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
 };
 pub(crate) use control::CLOSE;
+pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 pub(crate) use table::refuse_without_table;
-pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left};
+pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 
 /// What is asked of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct Wishes {
     pub discard_stale_dirty: Vec<String>,
     /// Whether to open the cache although its process journal is gone.
     pub accept_journal_loss: bool,
+    /// Whether the cache was copied to its devices, which take the place of the former ones.
+    pub moved_cache: bool,
     /// Whether volumes go on without the cache, should that fail in service.
     pub accept_divergence: bool,
 }
@@ -343,6 +347,11 @@ fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, 
 
 /// What an opening found that may be missing of a volume.
 fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
+    if recovery.cut.iter().any(|range| range.volume == volume) {
+        return Some(
+            "its cache device was cut, and data of it lost, range by range in the daemon's log",
+        );
+    }
     if recovery.lost.iter().any(|range| range.volume == volume) {
         return Some(match recovery.lost_in_flight {
             true => {

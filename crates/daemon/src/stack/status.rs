@@ -23,6 +23,12 @@ impl Stack {
         self.devices.borrow().iter().map(Watched::status).collect()
     }
 
+    /// What is wrong with the state directory, in words; none if nothing is.
+    #[must_use]
+    pub fn state_trouble(&self) -> Option<String> {
+        self.state.trouble()
+    }
+
     /// What the transit caches among the devices did.
     fn transits(&self) -> Vec<TransitStatus> {
         let devices = self.devices.borrow();
@@ -55,6 +61,7 @@ impl Stack {
             volumes,
             devices: self.devices(),
             transits: self.transits(),
+            state_trouble: self.state.trouble(),
             ..Status::default()
         }
     }
@@ -114,6 +121,10 @@ fn cache_status(
         (
             found.distrusted_blocks,
             ("clean block", " dropped as uncertain"),
+        ),
+        (
+            found.cut.len() as u64,
+            ("range", " LOST where the cache device was cut"),
         ),
         (
             found.lost.len() as u64,

@@ -8,6 +8,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{
@@ -15,11 +16,12 @@ use forebay_block::{
     Result,
 };
 use forebay_io::rt;
-use forebay_io::shm::open_shared;
-use forebay_io::system::boot_id;
+use forebay_io::shm::{holes, open_shared};
+use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::tree::room;
 use forebay_transit::{
-    Policy, Transit, TransitOptions, Workers, blocks_left, memory_bytes, was_used,
+    Policy, Transit, TransitOptions, Workers, blocks_left, generations_left, is_earlier,
+    memory_bytes, size_left, was_used,
 };
 
 use super::devices::Opened;
@@ -39,7 +41,7 @@ const EVICTIONS_PER_THREAD: usize = 128;
 
 /// What is around the devices of a stack.
 pub(super) struct Around<'a> {
-    pub(super) state: &'a StateDirectory,
+    pub(super) state: &'a Arc<StateDirectory>,
     /// Whether to open caches although what they had acknowledged is gone.
     pub(super) accept_loss: bool,
 }
@@ -88,8 +90,15 @@ pub(super) fn open(
         true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
+            if around.accept_loss {
+                lengthen(&file, &boot_id)?;
+            }
             (map(&file, len, settings.name)?, Some(file))
         }
+    };
+    let (counts, next) = match &file {
+        Some(file) => generations(around.state.path(), file, &memory, &boot_id)?,
+        None => (0, 0),
     };
     let noted = match &file {
         Some(file) => was_noted(around.state.path(), settings.name, file, &boot_id)?,
@@ -100,6 +109,12 @@ pub(super) fn open(
         policy: settings.policy,
         in_use: noted && !around.accept_loss,
         accept_damage: around.accept_loss,
+        generation: counts,
+        next,
+        holes: match &file {
+            Some(file) if existed => holes(file)?,
+            _ => Vec::new(),
+        },
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -126,10 +141,13 @@ pub(super) fn open(
              (all of it, if it was cut) and sends the rest on, and check what the clients stored last",
             file.display()
         )),
+        (ErrorKind::InvalidInput, Some(file)) if existed => error.context(earlier(file)),
         (_, Some(file)) => error.context(file.display().to_string()),
         (_, None) => error,
     })?;
     if let Some(file) = &file {
+        (around.state).note_slots_generation(&note_of(file), &boot_id, next)?;
+        cache.take_generation();
         for note in notes(settings.name, file) {
             around.state.note_transit(&note, Some(&boot_id))?;
         }
@@ -165,6 +183,75 @@ pub(super) fn open(
     })
 }
 
+/// The generation that slots must have to count, and the one that an opening takes. That is a time, so that
+/// two state directories that know nothing of each other give out none twice.
+fn generations(state: &Path, file: &Path, memory: &Buf, boot_id: &[u8; 16]) -> Result<(u64, u64)> {
+    let counts = StateDirectory::slots_generation_in(state, &note_of(file), boot_id)?;
+    let left = generations_left(memory, boot_id).unwrap_or_default();
+    let last = left.into_iter().fold(counts, u64::max);
+    let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
+    Ok((counts, now.max(last + 1)))
+}
+
+/// What to do about slots of an earlier time.
+fn earlier(file: &Path) -> String {
+    format!(
+        "{}: it was put back after newer writes. Put the newest one back, if it is not that; else remove it, and start again",
+        file.display()
+    )
+}
+
+/// Refuses a medium over which there are slots of an earlier time than the state directory remembers.
+///
+/// # Errors
+/// `InvalidInput` if there are; what the system says.
+fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
+    let boot_id = boot_id()?;
+    let Some(memory) = looked_at(file)? else {
+        return Ok(());
+    };
+    let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
+    match generations_left(&memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
+        true => {
+            let what = "what its slots hold is older than what the device was sent since";
+            Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The memory in a file of slots, if there is one.
+fn looked_at(file: &Path) -> Result<Option<Buf>> {
+    let found = std::fs::metadata(file).ok();
+    let Some(found) = found.filter(|found| found.len() >= SMALLEST_BYTES) else {
+        return Ok(None);
+    };
+    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
+    Ok(Some(open_shared(file, len)?.0))
+}
+
+/// Gives a file of slots that was cut its length back. What was cut off reads as zeroes then, and is known by
+/// the holes in the file.
+fn lengthen(file: &Path, boot_id: &[u8; 16]) -> Result<()> {
+    use std::io::Read as _;
+    let mut page = [0; 4096];
+    let Ok(mut opened) = std::fs::File::options().read(true).write(true).open(file) else {
+        return Ok(());
+    };
+    if opened.read_exact(&mut page).is_err() {
+        return Ok(());
+    }
+    let whole = size_left(&page, boot_id).map(|(slots, block)| memory_bytes(slots, block) as u64);
+    let there = opened.metadata().map_or(u64::MAX, |found| found.len());
+    match whole {
+        Some(whole) if there < whole => opened.set_len(whole).context(|| {
+            let file = file.display();
+            format!("cannot give {file}, which was cut, its length back: make room in {DIRECTORY}")
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The names under which the state directory remembers a cache called `name` over a medium: its own, which stays where the
 /// medium is replaced, and that of its slots, which stays where the configuration changes.
 fn notes(name: &str, file: &Path) -> [String; 2] {
@@ -188,12 +275,7 @@ fn was_noted(state: &Path, name: &str, file: &Path, boot_id: &[u8; 16]) -> Resul
 
 /// Whether there are slots that a daemon of this boot has used.
 fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
-    let found = std::fs::metadata(file).ok();
-    let Some(found) = found.filter(|found| found.len() >= SMALLEST_BYTES) else {
-        return Ok(false);
-    };
-    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
-    Ok(was_used(&open_shared(file, len)?.0, boot_id))
+    Ok(looked_at(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
 }
 
 fn tell_of_loss(file: &Path) {
@@ -224,6 +306,10 @@ pub(super) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Resul
         Err(error) if error.kind() == ErrorKind::Lost && around.accept_loss => {
             let file = place(info);
             tell_of_loss(&file);
+            let boot_id = boot_id()?;
+            // Were they put back later, they would be older than what is written from now on.
+            let (_, next) = generations(around.state.path(), &file, &Buf::zeroed(0), &boot_id)?;
+            (around.state).note_slots_generation(&note_of(&file), &boot_id, next)?;
             around.state.note_transit(&note_of(&file), None)
         }
         refused => refused,
@@ -262,6 +348,7 @@ pub(crate) fn foresee(
         };
         let name = &entry.name;
         let in_place = || format!("{}: device {name:?}", config.place(entry.line));
+        refuse_if_earlier(&config.server.state, &file).context(in_place)?;
         if was_noted(&config.server.state, name, &file, &boot_id)? && !is_used(&file, &boot_id)? {
             return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
         }
@@ -343,6 +430,15 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
         }
         Some((_, blocks)) => Ok(Some((file, blocks))),
     }
+}
+
+/// As [`refuse_if_left`], with what a state directory remembers: slots of an earlier time are not to be sent on.
+///
+/// # Errors
+/// As [`refuse_if_left`], and `InvalidInput` for those.
+pub(crate) fn refuse_if_left_in(state: &Path, info: &DeviceInfo) -> Result<()> {
+    refuse_if_earlier(state, &place(info))?;
+    refuse_if_left(info)
 }
 
 /// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
@@ -442,6 +538,10 @@ impl OpenTransit {
             for note in notes(&self.name, file) {
                 state.note_transit(&note, None)?;
             }
+            // A copy of it that is put back is older than what follows.
+            let boot_id = boot_id()?;
+            let (_, next) = generations(state.path(), file, &Buf::zeroed(0), &boot_id)?;
+            state.note_slots_generation(&note_of(file), &boot_id, next)?;
             // A file that stays is empty.
             let _ = std::fs::remove_file(file);
         }

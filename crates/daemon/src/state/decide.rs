@@ -133,13 +133,29 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             if ours.is_some() && known.contains(&epoch) {
                 return Ok(None);
             }
-            if ours.is_some() && epoch > record.epoch {
+            let is_behind = epoch > record.epoch;
+            if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
                     "the state directory is older than this cache: it knows volume {name:?} up to epoch {}, and the cache \
                      remembers epoch {epoch}, as if a backup of the state directory had been put back. Put the newest one \
                      back; or, if nothing wrote to the backing device without this cache since, start with --adopt {name}: \
                      what is dirty in the cache is kept",
                     record.epoch
+                )
+            } else if is_behind {
+                format!(
+                    "the state directory knows volume {name:?} up to epoch {} on cache {}, and this cache remembers epoch \
+                     {epoch}: it may be an older backup. Put the newest one back; or, if the volume was served through that \
+                     cache since, `forebay detach {name}` there first; or, if nothing wrote to the backing device without \
+                     this cache, start with --adopt {name}: what is dirty in the cache is kept",
+                    record.epoch, record.cache
+                )
+            } else if ours.is_some() {
+                format!(
+                    "this cache does not know what happened to volume {name:?} since epoch {epoch}, and the state directory knows \
+                     epoch {}, as if an earlier copy of the cache device had been put back. Put the newest one back; or, if that is gone, make a new cache with `forebay format --force --discard-dirty`, and start once \
+                     with --adopt {name}: what was not written back IS LOST THEN",
+                    record.attached
                 )
             } else {
                 format!(

@@ -46,7 +46,7 @@ fn path(directory: &Path, volume: &str) -> PathBuf {
 }
 
 /// FNV-1a: enough to tell a whole file from a damaged one.
-fn check(text: &str) -> u64 {
+pub(super) fn check(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -17,11 +17,13 @@ pub mod decide;
 mod disk;
 mod epoch;
 mod logged;
+pub mod opening;
 mod ranges;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
@@ -29,13 +31,14 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
 pub use logged::LoggedDevice;
+pub use opening::Opening;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
 
 /// The state directory, held by this process alone.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl StateDirectory {
@@ -70,7 +73,7 @@ impl StateDirectory {
         }
         Ok(Self {
             path: path.to_path_buf(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -95,6 +98,22 @@ impl StateDirectory {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What is wrong with the directory while it is in use; none if it is where it was.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let held = self.lock.metadata().ok();
+        let there = std::fs::metadata(self.path.join("lock")).ok();
+        let number = |found: std::fs::Metadata| (found.dev(), found.ino());
+        if held.is_some() && held.map(number) == there.map(number) {
+            return None;
+        }
+        Some(format!(
+            "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it remembers of the volumes is \
+             gone. Put it back, or stop the daemon and start it with --adopt for each volume",
+            self.path.display()
+        ))
     }
 
     /// What is remembered of a volume; none if it was never served with this directory.
@@ -123,6 +142,23 @@ impl StateDirectory {
     /// What the operating system says; the former record is then still whole.
     pub fn store(&self, volume: &str, record: &Record) -> Result<()> {
         epoch::store(&self.path, volume, record)
+    }
+
+    /// What is remembered of the last opening of a cache, in a directory that may be another process's,
+    /// or not be there.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn opening_in(state: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
+        opening::load(state, uuid)
+    }
+
+    /// Remembers durably which opening of a cache was the last one.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn store_opening(&self, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
+        opening::store(&self.path, uuid, opening)
     }
 
     /// The ranges of a volume that were written without the cache, [`RANGE_BYTES`] each, as ranges
@@ -185,6 +221,43 @@ impl StateDirectory {
             },
         };
         done.context(|| path.display().to_string())?;
+        sync_directory(&self.path)
+    }
+
+    /// The generation that slots over a medium must have to count in this boot of the machine; zero if
+    /// nothing is remembered of them, in a directory that may be another process's, or not be there.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn slots_generation_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
+        let path = state.join(format!("{slots}.generation"));
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+            read => read.context(|| path.display().to_string())?,
+        };
+        let known = text.trim_end().split_once(' ');
+        let own = known.filter(|(boot, _)| *boot == hex(boot_id));
+        Ok(own.map_or(0, |(_, generation)| generation.parse().unwrap_or(0)))
+    }
+
+    /// Remembers durably the generation that slots over a medium must have to count from now on.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_slots_generation(
+        &self,
+        slots: &str,
+        boot_id: &[u8; 16],
+        generation: u64,
+    ) -> Result<()> {
+        let path = self.path.join(format!("{slots}.generation"));
+        let new = path.with_extension("generation.new");
+        let written = File::create(&new).and_then(|mut file| {
+            writeln!(file, "{} {generation}", hex(boot_id))?;
+            file.sync_all()
+        });
+        let stored = written.and_then(|()| std::fs::rename(&new, &path));
+        stored.context(|| path.display().to_string())?;
         sync_directory(&self.path)
     }
 

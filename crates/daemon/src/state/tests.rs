@@ -125,6 +125,27 @@ fn the_directory_has_one_holder() {
 }
 
 #[test]
+fn a_directory_that_is_removed_or_replaced_in_use_is_told_of() {
+    let scratch = Scratch::new("removed");
+    let path = scratch.0.join("state");
+    let told =
+        |state: &StateDirectory| state.trouble().is_some_and(|it| it.contains("WAS REMOVED"));
+    let state = StateDirectory::open(&path).expect("free");
+    assert_eq!(state.trouble(), None);
+    let aside = scratch.0.join("aside");
+    std::fs::rename(&path, &aside).expect("moved away");
+    assert!(told(&state), "moved away");
+    std::fs::create_dir(&path).expect("made anew");
+    std::fs::write(path.join("lock"), "").expect("made anew");
+    assert!(told(&state), "replaced");
+    std::fs::remove_dir_all(&path).expect("there");
+    std::fs::rename(&aside, &path).expect("put back");
+    assert_eq!(state.trouble(), None, "put back");
+    std::fs::remove_dir_all(&path).expect("there");
+    assert!(told(&state), "removed");
+}
+
+#[test]
 fn ranges_come_back_merged_whatever_the_end_looks_like() {
     let scratch = Scratch::new("ranges");
     let path = scratch.0.join("db.ranges");
@@ -243,6 +264,20 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
         ..older
     };
     assert_eq!(good(&adopted).after.epoch, 6);
+    // It is from before the volume was on this cache: on none, or on another one.
+    let alone = record(4, CacheId::None);
+    let why = refused(&meeting(Some(alone), Some(5)));
+    assert!(why.contains("older than this cache"), "{why}");
+    assert!(!why.contains("format"), "{why}");
+    let why = refused(&meeting(Some(record(4, THERE)), Some(5)));
+    assert!(why.contains("may be an older backup"), "{why}");
+    assert!(
+        why.contains("detach db") && !why.contains("format"),
+        "{why}"
+    );
+    // That one served it last.
+    let why = refused(&meeting(Some(record(6, THERE)), Some(5)));
+    assert!(why.contains("format this one anew"), "{why}");
     // The other way round, the cache is the older one.
     assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("does not know"));
 }

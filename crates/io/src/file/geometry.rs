@@ -136,6 +136,16 @@ pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present
     })
 }
 
+/// Bytes that a file takes of its file system.
+pub(super) fn allocated_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut answer: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the answer is written in place.
+    let known = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut answer) };
+    let blocks = u64::try_from(answer.st_blocks).ok()?;
+    (known == 0).then_some(blocks * 512)
+}
+
 fn regular_file(
     fd: RawFd,
     metadata: &Metadata,

@@ -2,12 +2,14 @@
 
 mod faults;
 mod geometry;
+pub(crate) mod holes;
 pub(crate) mod identity;
 mod operation;
 
 use std::cell::{Cell, RefCell};
 use std::fs::{Metadata, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -111,6 +113,25 @@ impl File {
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.handle.size_bytes()
+    }
+
+    /// Stretches of a regular file to which nothing was written since they came to be, within `range`,
+    /// bytes. None where that cannot be told.
+    #[must_use]
+    pub fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        match self.handle.geometry.block_device {
+            true => None,
+            false => holes::holes(self.handle.fd.as_fd(), range),
+        }
+    }
+
+    /// Bytes that a regular file takes of its file system.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        match self.handle.geometry.block_device {
+            true => None,
+            false => geometry::allocated_bytes(self.handle.fd.as_fd()),
+        }
     }
 
     /// What has gone wrong since it was opened.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Media;
 
 fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
     tracked(DirtyTracking::Exact, data, metadata, block)
@@ -180,6 +181,21 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         tracts.set(bit, true);
     }
     superblock.tracts = Some(tracts);
+    superblock.place = "/dev/disk/by-id/x".into();
+    superblock.service = Service {
+        generation: 7,
+        media: Media {
+            metadata: Identity::of(8),
+            data: Identity {
+                birth: 10,
+                ..Identity::of(9)
+            },
+        },
+        cut_bytes: 11,
+        is_sparse: true,
+    };
+    superblock.lineage = [4; 16];
+    superblock.incompat |= INCOMPAT_LINEAGE;
     let mut bytes = superblock.encode();
     assert_eq!(Superblock::decode(&bytes), Some(superblock));
     for at in (0..COPY_BYTES).step_by(97) {
@@ -195,6 +211,8 @@ fn what_a_version_without_tracts_writes_says_that_nothing_is_known() {
     assert_eq!(superblock.tracts, Some(Tracts::new(TRACT_SHIFT)));
     // It writes zeroes where it knows of nothing.
     let former = Superblock {
+        service: Service::default(),
+        place: String::new(),
         reached: 0,
         tracts: None,
         ..superblock

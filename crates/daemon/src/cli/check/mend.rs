@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, ErrorKind, Result};
-use forebay_cache::{DataReport, Devices, Inspection, LostRange, RepairOptions, RepairReport};
+use forebay_cache::{
+    DataReport, Devices, Inspection, LostRange, RecoveryReport, RepairOptions, RepairReport,
+};
 use forebay_io::system;
 use serde_json::json;
 
 use crate::config::size::{human_bytes, human_count};
-use crate::stack::journal;
+use crate::stack::journal::{self, Whose};
 use crate::state::StateDirectory;
 
 /// What was done beside looking at the metadata.
@@ -88,11 +90,15 @@ impl Losses {
 }
 
 /// Whose process journal, and where.
-pub(super) type Place<'a> = (&'a [u8; 16], &'a Path);
+pub(super) type Place<'a> = (&'a Whose, &'a Path);
 
-fn options((uuid, path): Place<'_>, data: bool) -> Result<RepairOptions> {
+fn options((whose, path): Place<'_>, data: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {
-        journal: journal::own(uuid, path)?,
+        // A copy has no journal; that of another opening refuses.
+        journal: match journal::own(whose, path)? {
+            Err(error) if error.kind() == ErrorKind::Busy => None,
+            found => found?,
+        },
         boot_id: system::boot_id()?,
         data,
     })
@@ -113,7 +119,7 @@ pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> 
     })
 }
 
-/// Mends what can be mended. A clean end needs no process journal any more.
+/// Mends what can be mended.
 pub(super) async fn repair(
     devices: &Devices,
     place: Place<'_>,
@@ -136,7 +142,6 @@ pub(super) async fn repair(
         })?;
     let has_lost = |volume: &&String| losses.log_is_damaged || has_lost(&report, volume);
     let noted = losses.note(losses.volumes.iter().filter(has_lost))?;
-    journal::remove(place.0, place.1);
     Ok(Work {
         repaired: true,
         report,
@@ -147,7 +152,8 @@ pub(super) async fn repair(
 /// Whether data of a volume is lost by name.
 fn has_lost(report: &RepairReport, volume: &str) -> bool {
     let corrupt = report.data.iter().flat_map(|data| &data.corrupt);
-    (report.recovery.lost.iter().chain(corrupt)).any(|range| range.volume == volume)
+    let RecoveryReport { lost, cut, .. } = &report.recovery;
+    (lost.iter().chain(cut).chain(corrupt)).any(|range| range.volume == volume)
 }
 
 fn named(range: &LostRange) -> String {
@@ -197,6 +203,12 @@ impl Work {
                  knows which: check what the clients stored",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
+            ));
+        }
+        for range in &recovery.cut {
+            lines.push(format!(
+                "LOST: {} were dirty where the cache device was cut",
+                named(range)
             ));
         }
         for range in &recovery.lost {
@@ -278,6 +290,7 @@ impl Work {
             "unreadable_units": recovery.unreadable_units,
             "tree_units": recovery.lost_tree_units,
             "lost": ranges(&recovery.lost),
+            "cut": ranges(&recovery.cut),
             "lost_in_flight": recovery.lost_in_flight,
             "doubted": ranges(&recovery.doubted),
             "data": self.report.data.as_ref().map(|data| json!({

@@ -7,11 +7,13 @@ use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
 
-use super::Place;
+use super::{Place, out};
 use crate::config::{Config, DeviceKind};
+use crate::stack::journal::{self, Whose};
 use crate::stack::{
-    connect, foresee, journal, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
-    read_superblock, refuse_if_gone, refuse_if_left, refuse_without_table, unreadable,
+    connect, foresee, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look, place_of,
+    read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in, refuse_without_table,
+    unreadable,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -33,7 +35,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         let mut whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
             _ if running => Ok(()),
             true => foresee(&config, name, info, &mut slots_bytes),
-            false => refuse_if_left(info)
+            false => refuse_if_left_in(&config.server.state, info)
                 .and_then(|()| refuse_if_gone(&config.server.state, info))
                 .context(place),
         };
@@ -99,7 +101,7 @@ pub(super) async fn open_configured(
                 )));
             }
         }
-        refuse_if_left(&info)
+        refuse_if_left_in(&config.server.state, &info)
             .and_then(|()| refuse_if_gone(&config.server.state, &info))
             .context(place)?;
         opened.push(device);
@@ -109,8 +111,14 @@ pub(super) async fn open_configured(
         data: opened.next().expect("the first"),
         metadata: opened.next(),
     };
-    let uuid = read_superblock(config, cache, &devices).await?.uuid;
-    journal::refuse_if_elsewhere(&journal::wanted(cache.journal_path(), &uuid), &uuid)
+    let found = read_superblock(config, cache, &devices).await?;
+    let place = place_of(config, cache);
+    let copy = refuse_copy(&config.server.state, &devices, &found, &place, false).await;
+    if let Some(note) = copy.context(|| config.place(cache.line))? {
+        out::note(&format!("warning: {note}"));
+    }
+    let whose = Whose::of(&found, &devices, place, false);
+    journal::refuse_unless_own(&journal::wanted(cache.journal_path(), &whose.uuid), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
 }
