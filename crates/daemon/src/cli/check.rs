@@ -281,6 +281,12 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
     let of = (&whose, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {
+            // What a copy lacks, the original has.
+            if let (Err(error), Some(_)) =
+                (journal::own(&whose, &journal)?, &inspection.journal_problem)
+            {
+                return Err(error).context(failed);
+            }
             let state = (place.config.as_ref()).map(|config| &*config.server.state);
             let losses = Losses::of(state, &inspection).context(failed)?;
             let work = mend::repair(&devices, of, data, losses).await;

@@ -1,6 +1,8 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
 mod checked;
+mod copies;
+mod earlier;
 mod early;
 mod foreseen;
 mod nvme;
