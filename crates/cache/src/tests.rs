@@ -22,6 +22,7 @@ mod failures;
 mod identity;
 mod integrity;
 mod limits;
+mod sample;
 mod sketch;
 mod stalls;
 mod sums_cost;

@@ -19,6 +19,7 @@ const AT_BLOCK_BYTES: usize = 32;
 const AT_SLOTS: usize = 40;
 const AT_POISON: usize = 48;
 const AT_BIRTH: usize = 56;
+const AT_START: usize = 64;
 const PAGE_BYTES: usize = 4096;
 /// Of a slot's header.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -281,6 +282,9 @@ impl Memory {
             device: Identity {
                 medium: get(&self.buf, AT_DEVICE),
                 birth: get(&self.buf, AT_BIRTH),
+                // One more than the first byte; zero in the memory of an earlier version.
+                start: get(&self.buf, AT_START).checked_sub(1),
+                ..Identity::default()
             },
             boot_id,
             block_bytes: u32::try_from(get(&self.buf, AT_BLOCK_BYTES)).ok()?,
@@ -375,6 +379,9 @@ impl Memory {
         }
         set(&self.buf, AT_DEVICE, owner.device.medium);
         set(&self.buf, AT_BIRTH, owner.device.birth);
+        let start = owner.device.start;
+        let start = start.map_or(0, |start| start.saturating_add(1));
+        set(&self.buf, AT_START, start);
         self.buf.copy_from(AT_BOOT, &owner.boot_id);
         set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
         set(&self.buf, AT_SLOTS, self.slots as u64);
