@@ -50,8 +50,8 @@ impl Cache {
     /// # Errors
     /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
     /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
-    /// backing device that shrank below dirty data, or whose blocks are larger than a granule or than
-    /// what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
+    /// backing device that shrank below dirty data, that a clean copy shows to be another one, or whose blocks are
+    /// larger than a granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
     pub async fn attach(
         &self,
         name: &str,
@@ -126,10 +126,13 @@ impl Cache {
         let may_show_lost = engine.may_show_lost(known.as_ref(), options.epoch);
         let identity = info.identity;
         engine
-            .check_identity(name, known.as_ref(), identity, &options)
+            .check_identity(name, known.as_ref(), identity, size_bytes, &options)
             .await?;
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
+            engine
+                .compare_sample(known, &backing.device, options.adopt)
+                .await?;
             // The reclaimer must not take the block at the old end while it is filled up.
             let last = BlockKey::new(known.id, engine.geometry.region_at(known.size_bytes));
             let _lock = match size_bytes > known.size_bytes {
@@ -153,6 +156,7 @@ impl Cache {
                     identity,
                     flush_failed: false,
                     may_show_lost,
+                    differs_at: None,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
@@ -253,12 +257,12 @@ impl Engine {
         };
         let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
         let mut stale = Vec::new();
-        for slot in &slots {
-            let entry = self.map.borrow().slot(*slot);
+        for slot in slots {
+            let entry = self.map.borrow().slot(slot);
             let start = self.geometry.backing_offset(entry.block(), 0);
             let len = self.geometry.block_bytes(entry.class);
             if entry.dirty != 0 && overlaps(start, len) {
-                stale.push((*slot, start, len));
+                stale.push((slot, start, len));
             }
         }
         if !stale.is_empty() && !options.discard_stale_dirty {
@@ -291,18 +295,7 @@ impl Engine {
             );
         }
         let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, ..)| *slot).collect();
-        let mut killed = Vec::new();
-        for slot in slots {
-            let entry = self.map.borrow().slot(slot);
-            let stale_dirty = stale_slots.contains(&slot);
-            if entry.dirty == 0 || stale_dirty {
-                killed.push((slot, entry.block()));
-            } else {
-                self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-                self.queue_record(slot);
-            }
-        }
-        self.kill(known.id, killed).await
+        self.drop_clean(known.id, &stale_slots).await
     }
 
     /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.

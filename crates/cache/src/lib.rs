@@ -44,6 +44,7 @@ mod reclaim;
 mod recover;
 mod region;
 mod repair;
+mod sample;
 mod serve;
 mod stats;
 mod tail;

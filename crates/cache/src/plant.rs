@@ -68,6 +68,10 @@ pub enum Fault {
     SketchWithoutJournal,
     /// Early reads: an answer counts though the cache went into service meanwhile.
     AnswerLate,
+    /// Identity: what is dirty is compared with the backing device before an attach, as if it claimed to be there.
+    SampleDirty,
+    /// Identity: what differs there is forgotten.
+    ForgetDifference,
     /// Rule 6: a failed cache is written past before the epoch is raised, and nothing is logged.
     DivergeUnannounced,
     /// Rule 9: a flush past a failed cache succeeds though that took along what no flush covered.

@@ -418,6 +418,7 @@ mod tests {
             volumes: vec![VolumeEntry {
                 flush_failed: false,
                 may_show_lost: false,
+                differs_at: None,
                 id: 1,
                 name: "v".into(),
                 epoch: 1,

@@ -50,7 +50,8 @@ pub(crate) fn volume_info(
         persistence: backing.persistence.min(data.persistence),
         discard: true,
         emulated: backing.emulated.clone(),
-        identity: forebay_block::Identity::default(),
+        // A volume is what its backing device is, whatever holds its data for a while.
+        identity: backing.identity,
     }
 }
 

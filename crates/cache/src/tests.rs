@@ -23,6 +23,7 @@ mod identity;
 mod integrity;
 mod limits;
 mod medium;
+mod sample;
 mod sketch;
 mod stalls;
 mod sums_cost;

@@ -30,6 +30,8 @@ pub struct FileDeviceOptions {
     pub exclusive: bool,
     /// Make a sparse regular file of this size, bytes, if there is none or an empty one.
     pub create_bytes: Option<u64>,
+    /// Identify a medium that has no name by its path.
+    pub known_by_path: bool,
 }
 
 /// A regular file or a raw block device.
@@ -65,6 +67,7 @@ impl FileDevice {
                 direct: options.direct,
                 exclusive: options.exclusive,
                 create_bytes: options.create_bytes,
+                known_by_path: options.known_by_path,
             },
         )?;
         let name = if options.name.is_empty() {

@@ -18,7 +18,9 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Identity
 use crate::order;
 
 use crate::Seed;
-use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::codec::{
+    get_id, get_optional, get_u16, get_u32, get_u64, put_optional, put_u16, put_u32, put_u64,
+};
 use crate::journal::Recovered;
 use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
@@ -93,6 +95,9 @@ pub struct VolumeEntry {
     pub flush_failed: bool,
     /// Whether a write to it or a flush failed, or may have: what can be read from it may be lost with its next power loss.
     pub may_show_lost: bool,
+    /// First byte of a clean cached copy that was not what the backing device had when the volume was attached last; none
+    /// if all that were compared were the same.
+    pub differs_at: Option<u64>,
 }
 
 /// The superblock.
@@ -426,6 +431,9 @@ impl Superblock {
             put_u64(entry, 16, volume.size_bytes);
             put_u64(entry, 24, volume.identity.medium);
             put_u64(entry, 32, volume.identity.birth);
+            put_u64(entry, 40, put_optional(volume.identity.start));
+            put_u64(entry, 48, put_optional(volume.differs_at));
+            put_u64(entry, 56, volume.identity.instance);
             entry[64..64 + volume.name.len()].copy_from_slice(volume.name.as_bytes());
         }
         let checksum = Seed::new(&self.uuid).checksum(&out[12..]);
@@ -494,9 +502,13 @@ impl Superblock {
                         identity: Identity {
                             medium: get_u64(entry, 24),
                             birth: get_u64(entry, 32),
+                            start: get_optional(get_u64(entry, 40)),
+                            instance: get_u64(entry, 56),
+                            ..Identity::default()
                         },
                         flush_failed: entry[4] & 1 != 0,
                         may_show_lost: entry[4] & 2 != 0,
+                        differs_at: get_optional(get_u64(entry, 48)),
                     }
                 })
                 .collect(),

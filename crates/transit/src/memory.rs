@@ -22,6 +22,7 @@ const AT_POISON: usize = 48;
 const AT_BIRTH: usize = 56;
 const AT_GENERATION: usize = 64;
 const AT_NEXT: usize = 72;
+const AT_START: usize = 80;
 const PAGE_BYTES: usize = 4096;
 /// Of a slot's header.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -334,6 +335,9 @@ impl Memory {
             device: Identity {
                 medium: get(&self.buf, AT_DEVICE),
                 birth: get(&self.buf, AT_BIRTH),
+                // One more than the first byte; zero in the memory of an earlier version.
+                start: get(&self.buf, AT_START).checked_sub(1),
+                ..Identity::default()
             },
             boot_id,
             block_bytes: u32::try_from(get(&self.buf, AT_BLOCK_BYTES)).ok()?,
@@ -443,6 +447,9 @@ impl Memory {
         }
         set(&self.buf, AT_DEVICE, owner.device.medium);
         set(&self.buf, AT_BIRTH, owner.device.birth);
+        let start = owner.device.start;
+        let start = start.map_or(0, |start| start.saturating_add(1));
+        set(&self.buf, AT_START, start);
         self.buf.copy_from(AT_BOOT, &owner.boot_id);
         set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
         set(&self.buf, AT_SLOTS, self.slots as u64);

@@ -177,7 +177,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         for (number, info) in backing.devices {
             let volume = &config.volumes[number];
             let known = found
-                .check_identity(&volume.name, info.identity)
+                .check_identity(&volume.name, info.identity, info.size_bytes)
                 .and_then(|()| found.check_size(&volume.name, info.size_bytes));
             known.context(|| {
                 let place = config.place(volume.line);

@@ -12,12 +12,13 @@ use forebay_cache::{Devices, DirtyTracking, FormatOptions, Inspection};
 use forebay_device::file::FileDeviceOptions;
 use forebay_device::pmem::PmemDevice;
 use forebay_device::signature::{self, Found};
+use forebay_io::file::Place;
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
 use super::out;
+use crate::config::loop_on;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
-use crate::config::{Medium, loop_on};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{open_path, place_of_path};
 use crate::state::hex;
@@ -168,9 +169,9 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     let Some(metadata) = metadata else {
         return Ok(());
     };
-    let medium = |path: &Path| std::fs::metadata(path).ok().as_ref().map(Medium::of);
-    let same = match (medium(cache), medium(metadata)) {
-        (Some(one), Some(other)) => one == other,
+    let place = |path: &Path| std::fs::metadata(path).ok().as_ref().map(Place::of);
+    let same = match (place(cache), place(metadata)) {
+        (Some(one), Some(other)) => one.overlaps(&other),
         // Not there yet: only the name can tell.
         _ => std::path::absolute(cache).ok() == std::path::absolute(metadata).ok(),
     };

@@ -26,7 +26,7 @@ use toml::Spanned;
 pub use cache::{Cache, Durability};
 pub use device::{Device, DeviceKind};
 pub use export::{Export, Listen, Nbd, NvmeTcp, Protocol};
-pub(crate) use media::{Medium, loop_on};
+pub(crate) use media::loop_on;
 use problem::Problems;
 pub use server::{Io, Poll, Server};
 pub use tls::Tls;

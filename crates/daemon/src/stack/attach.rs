@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Buf, Context as _, Error, ErrorKind, Result,
+    Basis, BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind,
+    Persistence, Result,
 };
 use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
 use forebay_cache::{EarlyVolume, VolumeOptions};
@@ -78,6 +79,46 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
     None
 }
 
+/// Returns a warning about the backing device of a cached volume if that has no name of its own. Memory of this process
+/// needs none.
+///
+/// # Errors
+/// `InvalidInput` if nothing is known of the device, and the mode keeps dirty data for it.
+pub(crate) fn judge_identity(
+    volume: &config::Volume,
+    mode: config::Mode,
+    info: &DeviceInfo,
+) -> Result<Option<String>> {
+    let identity = info.identity;
+    let device = &volume.backing;
+    if info.persistence == Persistence::Process
+        || identity.is_known() && identity.basis == Basis::Name
+    {
+        return Ok(None);
+    }
+    if !identity.is_known() && mode.keeps_dirty_data() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "nothing tells backing device {device:?} from another one, and mode {mode} keeps dirty data for it; help: use \
+                 a device with a serial number or world-wide name, or mode wt, wa, wi or pt; or write identity = \"path\" for \
+                 the device if its path always means this one"
+            ),
+        ));
+    }
+    let by = match identity.basis {
+        _ if !identity.is_known() => "nothing but samples of its content",
+        Basis::Path => "its path and samples of its content",
+        Basis::Name | Basis::Place => {
+            "its place in this machine, its driver, its size and samples of its content"
+        }
+    };
+    Ok(Some(format!(
+        "backing device {device:?} has no serial number or world-wide name: it is known by {by}. Never put another device in \
+         its place while the cache holds dirty data"
+    )))
+}
+
 impl Stack {
     /// Opens the backing device of a volume of the configuration and serves the volume.
     pub(super) async fn attach(
@@ -93,20 +134,25 @@ impl Stack {
         };
         let watched = devices::open(config, &volume.backing, "backing", &around).await?;
         let backing = watched.device.clone();
-        self.refuse_twin(config, &watched)
+        self.refuse_overlap(&watched)
             .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
-        for warning in odd
-            .into_iter()
-            .chain(warning_of(config, volume, &backing).await)
-        {
-            tracing::warn!("{warning}");
-        }
-        self.devices.borrow_mut().push(watched);
         let cache = self
             .cache
             .as_ref()
             .filter(|_| !wishes.without_cache.contains(name));
+        let unnamed = match cache {
+            Some(_) => judge_identity(volume, volume.mode, &backing.info())
+                .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?
+                .map(|what| format!("{}: volume {name:?}: {what}", config.place(volume.line))),
+            None => None,
+        };
+        for warning in
+            (odd.into_iter().chain(unnamed)).chain(warning_of(config, volume, &backing).await)
+        {
+            tracing::warn!("{warning}");
+        }
+        self.devices.borrow_mut().push(watched);
         let attached = match cache {
             Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
             None => self.attach_without(name, backing, wishes).await,
@@ -164,25 +210,30 @@ impl Stack {
         Ok(())
     }
 
-    /// A medium of another machine has one user here, however it is reached; files are locked.
-    fn refuse_twin(&self, config: &Config, opened: &devices::Watched) -> Result<()> {
-        let leaf = config.stack(&opened.name).pop();
-        if !leaf.is_some_and(|leaf| matches!(leaf.kind, DeviceKind::NvmeTcp { .. })) {
-            return Ok(());
-        }
-        let identity = opened.device.info().identity;
+    /// Refuses a device that shows bytes which another device of the stack shows, however both are reached. Files and
+    /// whole disks are locked; parts of them, paths to one disk and media of other machines are not.
+    fn refuse_overlap(&self, opened: &devices::Watched) -> Result<()> {
+        let info = opened.device.info();
         let devices = self.devices.borrow();
-        let is_same = |other: &&devices::Watched| other.device.info().identity.is_same_as(identity);
-        match devices.iter().find(is_same) {
+        let overlaps = |other: &&devices::Watched| {
+            let other = other.device.info();
+            (other.identity).overlaps(other.size_bytes, info.identity, info.size_bytes)
+        };
+        match devices.iter().find(overlaps) {
             None => Ok(()),
-            Some(twin) => {
-                let what = format!(
-                    "devices {:?} and {:?} are one and the same: give each a medium of its own",
-                    twin.name, opened.name
-                );
-                Err(Error::new(ErrorKind::Busy, what))
-            }
+            Some(other) => Err(Error::new(
+                ErrorKind::Busy,
+                shared_bytes(&other.name, &other.device.info(), &opened.name, &info),
+            )),
         }
+    }
+
+    /// As [`judge_identity`], for a volume that is served and is to change its mode.
+    pub(super) fn check_identity_for(&self, served: &Served, mode: config::Mode) -> Result<()> {
+        let devices = self.devices.borrow();
+        let watched = devices.iter().find(|it| it.name == served.backing);
+        let judged = watched.map(|it| judge_identity(&served.config, mode, &it.device.info()));
+        judged.unwrap_or(Ok(None)).map(|_| ())
     }
 
     /// What is remembered of the other volumes that were served from this backing device.
@@ -191,9 +242,9 @@ impl Stack {
         name: &str,
         backing: &Rc<dyn BlockDevice>,
     ) -> Result<Vec<(String, Record)>> {
-        let identity = backing.info().identity;
+        let info = backing.info();
         let (state, volume) = (Arc::clone(&self.state), name.to_owned());
-        offload(move || state.others(&volume, identity)).await
+        offload(move || state.others(&volume, info.identity, info.size_bytes)).await
     }
 
     /// The backing device may have been served under another name: that volume's record must not say that
@@ -237,6 +288,7 @@ impl Stack {
         let (state, name) = (Arc::clone(&self.state), volume.name.clone());
         let (record, ranges) =
             offload(move || Ok((state.load(&name)?, state.ranges(&name)?))).await?;
+        let info = backing.info();
         let plan = decide::attach(&Meeting {
             volume: &volume.name,
             record,
@@ -245,7 +297,8 @@ impl Stack {
             cache_epoch: cache.epoch_of(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             dirty_mode: volume.mode.keeps_dirty_data(),
-            backing: backing.info().identity,
+            backing: info.identity,
+            backing_bytes: info.size_bytes,
         })?;
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
@@ -311,17 +364,18 @@ impl Stack {
                 decide::check_without(name, last, *record)?;
             }
         }
-        let identity = backing.info().identity;
+        let info = backing.info();
+        let sized = (info.identity, info.size_bytes);
         let mut device = backing;
         let cached = |record: &Record| matches!(record.cache, CacheId::Uuid(_));
         for (other, record) in others.into_iter().filter(|(_, record)| cached(record)) {
-            let plan = decide::without_cache(&other, Some(record), identity);
+            let plan = decide::without_cache(&other, Some(record), sized);
             if let Some(note) = &plan.note {
                 tracing::warn!("the backing device is served as volume {name:?}: {note}");
             }
             device = go_without(&self.state, &other, &plan, device).await?;
         }
-        let plan = decide::without_cache(name, record, identity);
+        let plan = decide::without_cache(name, record, sized);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
@@ -337,6 +391,20 @@ impl Stack {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.store(&name, &record)).await
     }
+}
+
+/// Says that two devices have bytes in common.
+pub(crate) fn shared_bytes(
+    one: &str,
+    first: &DeviceInfo,
+    two: &str,
+    second: &DeviceInfo,
+) -> String {
+    let are = match first.identity.is_same_as(second.identity) {
+        true => "are one and the same",
+        false => "overlap: they are parts of one medium",
+    };
+    format!("devices {one:?} and {two:?} {are}: give each a medium, or a part of one, of its own")
 }
 
 /// What to do about dirty data that is older than what was written without the cache.

@@ -90,6 +90,7 @@ impl Stack {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
         cache.check_mode(name, mode)?;
+        self.check_identity_for(&served, mode)?;
         self.ready().await?;
         let was = served.mode.get();
         if mode.keeps_dirty_data() {
@@ -300,6 +301,12 @@ impl Stack {
             cache.opened().await?.cache.grow(name).await?;
         }
         let after = served.volume.grow()?;
+        // Other volumes on parts of this medium are compared with what this one has of it.
+        let grown = |record: Record| Record {
+            backing_bytes: record.backing_bytes.max(after),
+            ..record
+        };
+        self.remember(&served, grown).await?;
         if after == before {
             return Ok(format!(
                 "volume {name:?} stays at {}: its backing device has not grown",

@@ -195,6 +195,7 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
             name,
             kind: DeviceKind::NvmeTcp { uri, secrets },
             line,
+            ..
         }) => {
             let connected = connect(uri, secrets.as_deref()).await;
             Ok(Some(connected.context(|| {
@@ -249,6 +250,7 @@ fn open_stack(
                 direct: *direct,
                 exclusive: true,
                 name: name.to_owned(),
+                known_by_path: entry.known_by_path,
                 ..FileDeviceOptions::default()
             };
             let (device, faults) = FileDevice::open_watched(path, options)

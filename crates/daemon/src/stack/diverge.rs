@@ -36,8 +36,9 @@ async fn begin(
     backing: Rc<dyn BlockDevice>,
 ) -> Result<Rc<dyn BlockDevice>> {
     let name = &served.config.name;
-    let identity = backing.info().identity;
-    let plan = decide::without_cache(name, Some(served.record.get()), identity);
+    let info = backing.info();
+    let sized = (info.identity, info.size_bytes);
+    let plan = decide::without_cache(name, Some(served.record.get()), sized);
     let device = go_without(state, name, &plan, backing).await?;
     served.record.set(plan.record);
     Ok(device)

@@ -28,6 +28,7 @@ use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
+pub(crate) use attach::{judge_identity, shared_bytes};
 pub(crate) use cache::{
     check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
 };

@@ -65,11 +65,22 @@ pub(super) struct OpenTransit {
 }
 
 fn place(info: &DeviceInfo) -> PathBuf {
-    let name = match info.identity {
-        Identity { medium: 0, .. } => info.name.replace('/', "-"),
-        Identity { medium, .. } => format!("{medium:016x}"),
-    };
-    Path::new(DIRECTORY).join(format!("forebay-{name}.transit"))
+    let file = |name: &str| Path::new(DIRECTORY).join(format!("forebay-{name}.transit"));
+    let Identity {
+        medium,
+        also,
+        start,
+        ..
+    } = info.identity;
+    let former = file(&format!("{also:016x}"));
+    match start {
+        _ if medium == 0 => file(&info.name.replace('/', "-")),
+        // An earlier version left it, which had another number for partitions and loop devices.
+        _ if also != 0 && former.exists() => former,
+        // Parts of one medium have slots of their own.
+        Some(start @ 1..) => file(&format!("{medium:016x}-{start:x}")),
+        _ => file(&format!("{medium:016x}")),
+    }
 }
 
 /// Opens a cache over a device.

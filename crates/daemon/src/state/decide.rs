@@ -31,6 +31,8 @@ pub struct Meeting<'a> {
     pub dirty_mode: bool,
     /// What tells the backing device from others; whatever it is called.
     pub backing: Identity,
+    /// Size of the backing device, bytes.
+    pub backing_bytes: u64,
 }
 
 /// How a volume is attached to a cache.
@@ -81,6 +83,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         may_be_dirty,
         logged_since: ours.and_then(|record| record.logged_since),
         backing: meeting.backing,
+        backing_bytes: meeting.backing_bytes,
     };
     Ok(Attach {
         before,
@@ -182,9 +185,13 @@ pub struct Without {
     pub note: Option<String>,
 }
 
-/// Decides how to serve a volume without its cache.
+/// Decides how to serve a volume without its cache, from a backing device of this identity and size in bytes.
 #[must_use]
-pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) -> Without {
+pub fn without_cache(
+    volume: &str,
+    record: Option<Record>,
+    (backing, backing_bytes): (Identity, u64),
+) -> Without {
     let Some(record) = record else {
         return Without {
             record: Record {
@@ -194,12 +201,14 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) ->
                 may_be_dirty: false,
                 logged_since: None,
                 backing,
+                backing_bytes,
             },
             fresh_log: true,
             note: None,
         };
     };
     let cached = matches!(record.cache, CacheId::Uuid(_));
+    let keeps = cached && record.backing.is_known();
     let note = (cached && record.may_be_dirty).then(|| {
         format!(
             "volume {volume:?} is served without its cache {}, which may hold newer data: clients \
@@ -212,9 +221,13 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) ->
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
             // What the cache holds belongs to the device that it had, whatever is served meanwhile.
-            backing: match cached && record.backing.is_known() {
+            backing: match keeps {
                 true => record.backing,
                 false => backing,
+            },
+            backing_bytes: match keeps {
+                true => record.backing_bytes,
+                false => backing_bytes,
             },
             ..record
         },

@@ -124,15 +124,20 @@ impl StateDirectory {
         epoch::load(&self.path, volume)
     }
 
-    /// What is remembered of the volumes other than `volume` that were served from the backing device
-    /// with this identity; nothing where nothing is known of it.
+    /// What is remembered of the volumes other than `volume` that were served from bytes of the backing device
+    /// with this identity and size in bytes; nothing where nothing is known of it.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn others(&self, volume: &str, backing: Identity) -> Result<Vec<(String, Record)>> {
+    pub fn others(
+        &self,
+        volume: &str,
+        backing: Identity,
+        backing_bytes: u64,
+    ) -> Result<Vec<(String, Record)>> {
         match backing.is_known() {
             false => Ok(Vec::new()),
-            true => epoch::others(&self.path, volume, backing),
+            true => epoch::others(&self.path, volume, backing, backing_bytes),
         }
     }
 

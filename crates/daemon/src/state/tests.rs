@@ -19,10 +19,7 @@ impl Drop for Scratch {
     }
 }
 
-const UNKNOWN: Identity = Identity {
-    medium: 0,
-    birth: 0,
-};
+const UNKNOWN: Identity = Identity::of(0);
 const HERE: CacheId = CacheId::Uuid([7; 16]);
 const THERE: CacheId = CacheId::Uuid([8; 16]);
 
@@ -35,6 +32,7 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         may_be_dirty: true,
         logged_since: None,
         backing: UNKNOWN,
+        backing_bytes: 0,
     }
 }
 
@@ -48,6 +46,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         adopt: false,
         dirty_mode: true,
         backing: UNKNOWN,
+        backing_bytes: 0,
     }
 }
 
@@ -108,10 +107,10 @@ fn a_record_of_an_earlier_version_agrees_with_any_time_of_birth() {
     };
     assert_eq!(earlier, expected);
     let born = Identity {
-        medium: 77,
         birth: 5,
+        ..Identity::of(77)
     };
-    assert_eq!(state.others("dbx", born).expect("read").len(), 1);
+    assert_eq!(state.others("dbx", born, 0).expect("read").len(), 1);
 }
 
 #[test]
@@ -295,7 +294,7 @@ fn a_lost_state_directory_is_not_guessed_over() {
 
 #[test]
 fn serving_without_the_cache_tells_it_what_is_stale() {
-    let first = without_cache("db", Some(record(3, HERE)), UNKNOWN);
+    let first = without_cache("db", Some(record(3, HERE)), (UNKNOWN, 0));
     assert_eq!(
         (first.record.epoch, first.record.logged_since),
         (4, Some(3))
@@ -305,7 +304,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "an old log that lies about is of another time"
     );
     assert!(first.note.is_some_and(|note| note.contains("newer data")));
-    let second = without_cache("db", Some(first.record), UNKNOWN);
+    let second = without_cache("db", Some(first.record), (UNKNOWN, 0));
     assert!(
         !second.fresh_log,
         "the cache has not been told of the first time yet"
@@ -341,7 +340,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&told).stale, Some(vec![]));
     // And now without the cache again: the cache knows nothing of this time.
-    let third = without_cache("db", Some(attached.before), UNKNOWN);
+    let third = without_cache("db", Some(attached.before), (UNKNOWN, 0));
     let missed = Meeting {
         record: Some(third.record),
         ..told
@@ -355,13 +354,16 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&lost).stale, None);
     // A volume that no cache holds needs no log.
-    assert_eq!(without_cache("db", None, UNKNOWN).record.logged_since, None);
+    assert_eq!(
+        without_cache("db", None, (UNKNOWN, 0)).record.logged_since,
+        None
+    );
     let detached = Record {
         may_be_dirty: false,
         ..record(3, CacheId::None)
     };
     assert_eq!(
-        without_cache("db", Some(detached), UNKNOWN)
+        without_cache("db", Some(detached), (UNKNOWN, 0))
             .record
             .logged_since,
         None
@@ -372,19 +374,22 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
 fn a_backing_device_under_another_name_is_the_same_device() {
     let scratch = Scratch::new("renamed");
     let state = StateDirectory::open(&scratch.0).expect("free");
-    let born = |birth| Identity { medium: 77, birth };
+    let born = |birth| Identity {
+        birth,
+        ..Identity::of(77)
+    };
     let served = Record {
         backing: born(5),
         ..record(4, HERE)
     };
     state.store("db", &served).expect("stored");
     state.store("other", &record(9, HERE)).expect("stored");
-    assert_eq!(state.others("db", Identity::of(77)).expect("read"), []);
-    assert_eq!(state.others("dbx", UNKNOWN).expect("read"), []);
-    let others = state.others("dbx", Identity::of(77)).expect("read");
+    assert_eq!(state.others("db", Identity::of(77), 0).expect("read"), []);
+    assert_eq!(state.others("dbx", UNKNOWN, 0).expect("read"), []);
+    let others = state.others("dbx", Identity::of(77), 0).expect("read");
     assert_eq!(others, [("db".to_owned(), served)]);
-    assert_eq!(state.others("dbx", born(5)).expect("read"), others);
-    let made_anew = state.others("dbx", born(6)).expect("read");
+    assert_eq!(state.others("dbx", born(5), 0).expect("read"), others);
+    let made_anew = state.others("dbx", born(6), 0).expect("read");
     assert_eq!(made_anew, [], "a file that got the old one's number");
 
     // Its cache may hold what the device does not have.
@@ -458,13 +463,13 @@ fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
     }
     // The cache's data stays that of the device that it had.
     assert_eq!(
-        without_cache("db", Some(dirty), Identity::of(78))
+        without_cache("db", Some(dirty), (Identity::of(78), 0))
             .record
             .backing,
         Identity::of(77)
     );
     assert_eq!(
-        without_cache("db", Some(record(4, CacheId::None)), Identity::of(78))
+        without_cache("db", Some(record(4, CacheId::None)), (Identity::of(78), 0))
             .record
             .backing,
         Identity::of(78)

@@ -20,7 +20,8 @@
 //! - **A target that stays away** for [`Times::patience`] is told to all that waits, and to what is asked then, as
 //!   `Disconnected`; the device goes on trying.
 //! - **A request that is on its way at five losses** in a row fails, as it may be the reason for them.
-//! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to: it counts as away.
+//! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to. All that waits, and
+//!   what is asked then, fails at once with an error that says so; the device goes on trying.
 //!
 //! Memory that a request gave is not touched after its answer: no answer is given, and nothing sent again, before the
 //! tasks of the lost connection have ended.

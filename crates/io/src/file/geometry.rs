@@ -8,8 +8,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
-use super::identity::identity;
-
 /// `BLKSSZGET`'s companions in linux/fs.h: `_IOR(0x12, 114, size_t)`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// `_IO(0x12, 94)` of linux/fs.h.
@@ -39,20 +37,18 @@ pub struct Geometry {
     pub identity: Identity,
 }
 
-/// Reads the geometry, and the alignment in memory that I/O on this descriptor needs, bytes.
+/// Reads the geometry but for the identity, and the alignment in memory that I/O on this descriptor needs, bytes.
 pub(super) fn probe(
     fd: BorrowedFd<'_>,
     metadata: &Metadata,
     direct: bool,
     read_only: bool,
 ) -> Result<(Geometry, usize)> {
-    let (mut geometry, align) = if metadata.file_type().is_block_device() {
-        block_device(fd.as_raw_fd(), metadata, direct)?
+    if metadata.file_type().is_block_device() {
+        block_device(fd.as_raw_fd(), metadata, direct)
     } else {
-        regular_file(fd.as_raw_fd(), metadata, direct, read_only)
-    };
-    geometry.identity = identity(fd, metadata);
-    Ok((geometry, align))
+        Ok(regular_file(fd.as_raw_fd(), metadata, direct, read_only))
+    }
 }
 
 fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometry, usize)> {

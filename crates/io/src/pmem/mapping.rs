@@ -207,7 +207,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
              persistent memory best a file on a file system mounted with -o dax",
         ));
     }
-    lock(&file)?;
+    lock(&file, false)?;
     if let Some(size_bytes) = create_bytes
         && metadata.is_file()
         && metadata.size() == 0
@@ -250,10 +250,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
         size_bytes,
         backing,
         writeback,
-        identity: match device {
-            true => Identity::default(),
-            false => identity::identity(file.as_fd(), &metadata),
-        },
+        identity: identity::identity(file.as_fd(), &metadata, path, false),
         _file: file,
     })
 }

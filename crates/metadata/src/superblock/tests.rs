@@ -174,7 +174,11 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         identity: Identity {
             medium: u64::MAX - 3,
             birth: u64::MAX - 5,
+            start: Some(u64::MAX - 9),
+            instance: u64::MAX - 7,
+            ..Identity::default()
         },
+        differs_at: Some(0),
     });
     let mut tracts = Tracts::new(20);
     for bit in [0, 77, TRACT_BITS - 1] {

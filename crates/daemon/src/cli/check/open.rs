@@ -11,9 +11,9 @@ use super::{Place, out};
 use crate::config::{Config, DeviceKind};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{
-    connect, foresee, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look, place_of,
-    read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in, refuse_without_table,
-    unreadable,
+    connect, foresee, judge_identity, keeps_slots, left, odd_end, open_metadata, open_path,
+    open_to_look, place_of, read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in,
+    refuse_without_table, shared_bytes, unreadable,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -23,6 +23,38 @@ pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
     /// By the volume's place in the configuration.
     pub(super) devices: Vec<(usize, DeviceInfo)>,
+}
+
+impl Backing {
+    /// Notes what is known of the backing device of the volume at this place in the configuration.
+    ///
+    /// # Errors
+    /// `InvalidInput` if that is too little for the volume's mode, `Busy` if the device has bytes in common with another
+    /// volume's.
+    fn add(&mut self, config: &Config, number: usize, info: DeviceInfo) -> Result<()> {
+        let volume = &config.volumes[number];
+        let place = || format!("{}: volume {:?}", config.place(volume.line), volume.name);
+        if config.cache.is_some() {
+            let unnamed = judge_identity(volume, volume.mode, &info).context(place)?;
+            let unnamed = unnamed.map(|what| format!("{}: {what}", place()));
+            self.warnings.extend(unnamed);
+        }
+        let overlaps = |(_, other): &&(usize, DeviceInfo)| {
+            (other.identity).overlaps(other.size_bytes, info.identity, info.size_bytes)
+        };
+        if let Some((other, twin)) = self.devices.iter().find(overlaps) {
+            let other = &config.volumes[*other].backing;
+            let what = shared_bytes(other, twin, &volume.backing, &info);
+            return Err(Error::new(ErrorKind::Busy, what)).context(place);
+        }
+        self.devices.push((number, info));
+        Ok(())
+    }
+}
+
+/// Returns whether the file at the bottom of a stack is known by its path, should its medium have no name.
+fn known_by_path(config: &Config, name: &str) -> bool {
+    (config.stack(name).pop()).is_some_and(|leaf| leaf.known_by_path)
 }
 
 /// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or written.
@@ -57,7 +89,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             Some(DeviceKind::NvmeTcp { uri, secrets }) => {
                 let device = connect(uri, secrets.as_deref()).await.context(place)?;
                 whole(&device.info())?;
-                seen.devices.push((number, device.info()));
+                seen.add(&config, number, device.info())?;
                 continue;
             }
             _ => continue,
@@ -65,13 +97,14 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         let options = FileDeviceOptions {
             read_only: true,
             direct: *direct,
+            known_by_path: known_by_path(&config, name),
             ..FileDeviceOptions::default()
         };
         let device = FileDevice::open(path, options).context(place)?;
         whole(&device.info())?;
         let odd = odd_end(&config, name, device.as_ref());
         seen.warnings.extend(odd);
-        seen.devices.push((number, device.info()));
+        seen.add(&config, number, device.info())?;
     }
     Ok(seen)
 }
