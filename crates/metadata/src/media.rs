@@ -2,7 +2,7 @@
 
 use forebay_block::Identity;
 
-use crate::codec::{get_u64, put_u64};
+use crate::codec::{get_optional, get_u64, put_optional, put_u64};
 
 /// Identities of the devices that a cache lies on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,12 +14,16 @@ pub struct Media {
 }
 
 /// Length of encoded [`Media`], bytes.
-pub(crate) const MEDIA_BYTES: usize = 32;
+pub(crate) const MEDIA_BYTES: usize = 2 * IDENTITY_BYTES;
+const IDENTITY_BYTES: usize = 24;
 
 fn identity(bytes: &[u8], at: usize) -> Identity {
-    let mut identity = Identity::of(get_u64(bytes, at));
-    identity.birth = get_u64(bytes, at + 8);
-    identity
+    Identity {
+        medium: get_u64(bytes, at),
+        birth: get_u64(bytes, at + 8),
+        start: get_optional(get_u64(bytes, at + 16)),
+        ..Identity::default()
+    }
 }
 
 impl Media {
@@ -31,16 +35,17 @@ impl Media {
     }
 
     pub(crate) fn encode(self, out: &mut [u8], at: usize) {
-        for (at, identity) in [(at, self.metadata), (at + 16, self.data)] {
+        for (at, identity) in [(at, self.metadata), (at + IDENTITY_BYTES, self.data)] {
             put_u64(out, at, identity.medium);
             put_u64(out, at + 8, identity.birth);
+            put_u64(out, at + 16, put_optional(identity.start));
         }
     }
 
     pub(crate) fn decode(bytes: &[u8], at: usize) -> Self {
         Self {
             metadata: identity(bytes, at),
-            data: identity(bytes, at + 16),
+            data: identity(bytes, at + IDENTITY_BYTES),
         }
     }
 }
@@ -62,6 +67,7 @@ mod tests {
         assert!(!media(1, 2).differs_from(Media::default()));
         let mut born = media(1, 2);
         born.data.birth = 7;
+        born.metadata.start = Some(4096);
         let mut bytes = [0; MEDIA_BYTES];
         born.encode(&mut bytes, 0);
         assert_eq!(Media::decode(&bytes, 0), born);

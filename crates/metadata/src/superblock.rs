@@ -46,7 +46,7 @@ pub const MAX_VOLUMES: usize = 64;
 pub const MAX_NAME_BYTES: usize = 64;
 
 const HEADER_BYTES: usize = 512;
-const AT_LINEAGE: usize = 192;
+const AT_LINEAGE: usize = 208;
 const VOLUME_BYTES: usize = 128;
 const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
 

@@ -8,10 +8,10 @@ use crate::media::Media;
 
 const AT_GENERATION: usize = 144;
 const AT_MEDIA: usize = 152;
-const AT_CUT: usize = 184;
+const AT_CUT: usize = 200;
 const AT_SPARSE: usize = 129;
 /// Length of the path, in two bytes, and the path.
-const AT_PLACE: usize = 208;
+const AT_PLACE: usize = 224;
 /// Longest path that is noted, bytes. Of a longer one nothing is.
 const PLACE_BYTES: usize = 254;
 
