@@ -30,8 +30,8 @@ pub(super) struct Arguments {
     /// Open the cache although its process journal is gone: acknowledged writes may be lost
     #[arg(long)]
     pub(super) accept_journal_loss: bool,
-    /// Should the cache's device fail in service, go on without the cache, in place of refusing writes. What is written then
-    /// is remembered, and older dirty data there has to be given up by name at the next attach
+    /// Should the cache's device fail in service, go on without the cache in wb and wo, too, in place of refusing writes.
+    /// Writes take the place of dirty data, which has to be given up by name at the next attach
     #[arg(long)]
     pub(super) accept_divergence: bool,
 }

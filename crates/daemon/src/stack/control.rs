@@ -92,6 +92,8 @@ impl Stack {
         cache.check_mode(name, mode)?;
         self.ready().await?;
         let was = served.mode.get();
+        // First, since the state directory hears of the mode before the cache does.
+        (cache.opened().await?.cache).check_mode(name, mode.into())?;
         if mode.keeps_dirty_data() {
             let may_be_dirty = true;
             let changed = |record| Record {
@@ -529,6 +531,7 @@ fn alone(record: Record) -> Record {
         attached: 0,
         may_be_dirty: false,
         logged_since: None,
+        dirty_listed: false,
         ..record
     }
 }

@@ -48,7 +48,7 @@ pub struct Wishes {
     pub discard_stale_dirty: Vec<String>,
     /// Whether to open the cache although its process journal is gone.
     pub accept_journal_loss: bool,
-    /// Whether volumes go on without the cache, should that fail in service.
+    /// Whether volumes go on without the cache in all modes, should that fail in service.
     pub accept_divergence: bool,
 }
 

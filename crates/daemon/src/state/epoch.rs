@@ -35,6 +35,9 @@ pub struct Record {
     /// If the volume was served without the cache since: the highest epoch that the cache can have
     /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
+    /// Whether `NAME.dirty` lists all that was dirty in the cache then, none of which was written over: nothing else in the cache
+    /// counts, and there is no log of ranges.
+    pub dirty_listed: bool,
     /// What told the backing device from others at the last attach.
     pub backing: Identity,
 }
@@ -46,7 +49,7 @@ fn path(directory: &Path, volume: &str) -> PathBuf {
 }
 
 /// FNV-1a: enough to tell a whole file from a damaged one.
-fn check(text: &str) -> u64 {
+pub(super) fn check(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -91,13 +94,14 @@ fn render(volume: &str, record: &Record) -> String {
         .logged_since
         .map_or_else(|| "no".into(), |epoch| epoch.to_string());
     let body = format!(
-        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\n",
+        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\ndirty-listed {}\n",
         record.epoch,
         record.attached,
         record.cache,
         record.may_be_dirty,
         record.backing.medium,
         record.backing.birth,
+        record.dirty_listed,
     );
     let check = check(&body);
     format!("{body}check {check:016x}\n")
@@ -123,7 +127,7 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             "no" => None,
             epoch => Some(epoch.parse().ok()?),
         },
-        // Earlier versions wrote neither, or not the second.
+        // Earlier versions wrote none of the following, or the first, or the first two.
         backing: Identity {
             medium: match lines.next() {
                 Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
@@ -133,6 +137,10 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
                 Some(line) => line.strip_prefix("born ")?.parse().ok()?,
                 None => 0,
             },
+        },
+        dirty_listed: match lines.next() {
+            Some(line) => line.strip_prefix("dirty-listed ")?.parse().ok()?,
+            None => false,
         },
     })
 }

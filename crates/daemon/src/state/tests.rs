@@ -3,6 +3,8 @@
 use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
 
+mod failed;
+
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -34,6 +36,7 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         cache,
         may_be_dirty: true,
         logged_since: None,
+        dirty_listed: false,
         backing: UNKNOWN,
     }
 }
@@ -43,6 +46,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         volume: "db",
         record,
         ranges: None,
+        dirty: None,
         cache: HERE,
         cache_epoch,
         adopt: false,
