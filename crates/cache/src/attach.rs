@@ -22,6 +22,7 @@ use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::open::Cache;
 use crate::options::VolumeOptions;
+use crate::plant::{Fault, planted};
 use crate::queue::Entry;
 use crate::serve::CachedVolume;
 use crate::stats::VolumeCounters;
@@ -256,13 +257,14 @@ impl Engine {
                 .any(|range: &Range<u64>| range.start < start + len && start < range.end)
         };
         let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
+        let is_dirty = |slot: &BlockId| self.was_dirty(*slot, options) != 0;
         let mut stale = Vec::new();
-        for slot in slots {
-            let entry = self.map.borrow().slot(slot);
+        for slot in slots.iter().filter(|slot| is_dirty(slot)) {
+            let entry = self.map.borrow().slot(*slot);
             let start = self.geometry.backing_offset(entry.block(), 0);
             let len = self.geometry.block_bytes(entry.class);
-            if entry.dirty != 0 && overlaps(start, len) {
-                stale.push((slot, start, len));
+            if overlaps(start, len) {
+                stale.push((*slot, start, len));
             }
         }
         if !stale.is_empty() && !options.discard_stale_dirty {
@@ -295,7 +297,35 @@ impl Engine {
             );
         }
         let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, ..)| *slot).collect();
-        self.drop_clean(known.id, &stale_slots).await
+        let dirty = |slot| match stale_slots.contains(&slot) {
+            true => 0,
+            false => self.was_dirty(slot, options),
+        };
+        self.drop_clean(known.id, dirty).await
+    }
+
+    /// Granules of a slot that are dirty, and were so when the volume went on without this cache, if that is known: a record,
+    /// a mark or the bit-tree may call more dirty.
+    fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
+        let entry = self.map.borrow().slot(slot);
+        let Some(listed) = (options.dirty_at_failure.as_ref())
+            .filter(|_| entry.dirty != 0 && !planted(Fault::KeepUnlisted))
+        else {
+            return entry.dirty;
+        };
+        let bytes = self.geometry.granule_bytes(entry.class);
+        let start = self.geometry.backing_offset(entry.block(), 0);
+        let is_listed = |granule: &u32| {
+            let from = start + u64::from(*granule) * bytes;
+            let at = listed.partition_point(|range| range.end <= from);
+            listed
+                .get(at)
+                .is_some_and(|range| range.start < from + bytes)
+        };
+        let listed = (0..64).filter(|granule| entry.dirty >> granule & 1 != 0);
+        listed
+            .filter(is_listed)
+            .fold(0, |all, granule| all | 1 << granule)
     }
 
     /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.

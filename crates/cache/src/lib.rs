@@ -51,6 +51,7 @@ mod tail;
 mod tracking;
 mod tracts;
 
+pub use diverge::{Fallback, Remains};
 pub use early::{EarlyMap, EarlyVolume};
 pub use forebay_metadata::replay::Progress as OpeningProgress;
 pub use forebay_metadata::superblock::DirtyTracking;
@@ -64,7 +65,7 @@ pub use options::{
     Admission, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions,
 };
 pub use recover::{LostRange, RecoveryReport};
-pub use repair::{RepairOptions, RepairReport, repair, verify};
+pub use repair::{RepairOptions, RepairReport, count_unverified, repair, verify};
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, VolumeStats};
 pub use tracking::TreeStats;
 

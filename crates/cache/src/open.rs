@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Buf, Result};
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_metadata::Media;
@@ -169,11 +169,29 @@ impl Cache {
     /// written back in the background.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume.
+    /// As [`Cache::check_mode`].
     pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        self.check_mode(name, mode)?;
         self.engine.volume_by_name(name)?.mode.set(mode);
         self.engine.cleaners.kick();
         Ok(())
+    }
+
+    /// Checks that a volume's mode can be changed.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no longer go on without it.
+    pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        let volume = self.engine.volume_by_name(name)?;
+        if !mode.makes_dirty() || !self.engine.diverges(&volume) || volume.falls_back_in(mode) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: restart when the cache's device is well"
+            ),
+        ))
     }
 
     /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
@@ -281,6 +299,7 @@ impl Cache {
                         sent_round: counters.sent_round.get(),
                         loss: volume.backing.loss(),
                         diverged: volume.has_diverged(),
+                        refuses_writes: engine.refuses_writes(volume),
                     }
                 })
                 .collect(),

@@ -258,6 +258,9 @@ pub struct VolumeOptions {
     /// Where the volume was written without this cache; none if that is not known, which counts as
     /// everywhere.
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
+    /// All that was dirty when the volume went on without this cache, which had failed, bytes in ascending order: with a higher
+    /// `epoch`, nothing else in the cache counts. None if that is not known.
+    pub dirty_at_failure: Option<Vec<std::ops::Range<u64>>>,
     /// Throw dirty data away that is older than what was written without this cache.
     pub discard_stale_dirty: bool,
     /// What is cached belongs to this backing device, though it looks like another one.
@@ -274,6 +277,7 @@ impl VolumeOptions {
             sequential_cutoff_bytes: 0,
             epoch: 0,
             written_elsewhere: None,
+            dirty_at_failure: None,
             discard_stale_dirty: false,
             adopt: false,
         }

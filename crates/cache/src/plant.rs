@@ -84,6 +84,14 @@ pub enum Fault {
     RaiseUnannounced,
     /// A cache device that was cut is not noticed, neither in service nor at a start.
     OverlookCut,
+    /// Rule 6: a failed cache is written past while the epoch is being raised.
+    DivergeUnawaited,
+    /// Rule 6: a write past a failed cache takes the place of dirty data that the next process keeps.
+    WriteOverKept,
+    /// Rule 6: an attach takes more for dirty than was when the cache failed.
+    KeepUnlisted,
+    /// Rule 9: a flush past a failed cache does not raise the epoch.
+    FlushUnannounced,
 }
 
 #[cfg(any(test, feature = "plant"))]

@@ -8,7 +8,6 @@
 //! The place of a difference is kept in the superblock: the next start looks there first, and does not go on by chance.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -134,7 +133,8 @@ impl Engine {
                 offset = at,
                 "{device} differs from a clean copy in the cache: all clean copies are dropped, and dirty data is kept for it"
             );
-            return self.drop_clean(known.id, &HashSet::new()).await;
+            return self.drop_clean(known.id, |slot| self.map.borrow().slot(slot).dirty)
+                .await;
         }
         self.change_superblock(|superblock| {
             let mut volumes = superblock.volumes.iter_mut();
@@ -299,17 +299,21 @@ impl Engine {
         })
     }
 
-    /// Drops what is clean of a volume that is not attached, and the slots that are `gone` whole; what is dirty in others
-    /// stays.
-    pub(crate) async fn drop_clean(&self, volume: u16, gone: &HashSet<BlockId>) -> Result<()> {
+    /// Drops everything of a volume that is not attached, except the granules that `dirty_of` names.
+    pub(crate) async fn drop_clean(
+        &self,
+        volume: u16,
+        dirty_of: impl Fn(BlockId) -> u64,
+    ) -> Result<()> {
         let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
         let mut killed = Vec::new();
         for slot in slots {
             let entry = self.map.borrow().slot(slot);
-            if entry.dirty == 0 || gone.contains(&slot) {
+            let dirty = dirty_of(slot);
+            if dirty == 0 {
                 killed.push((slot, entry.block()));
             } else {
-                self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
+                self.map.borrow_mut().set(slot, dirty, dirty);
                 self.queue_record(slot);
             }
         }

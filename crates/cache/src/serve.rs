@@ -345,7 +345,7 @@ impl Engine {
         job: Job<Stretch>,
         write: impl AsyncFnOnce(Job<Stretch>) -> Result<()>,
     ) -> Result<()> {
-        let past = volume.divergence.get().map(|_| job.clone());
+        let past = volume.falls_back().then(|| job.clone());
         let written = match self.check_alive() {
             Ok(()) => write(job).await,
             Err(error) => Err(error),

@@ -12,6 +12,7 @@ use super::*;
 mod admission;
 mod aftermath;
 mod along;
+mod bypass;
 mod compare;
 mod damage;
 mod discard;

@@ -319,7 +319,7 @@ fn checksums(text: &mut Text, sums: &ChecksumStatus) {
 type VolumeNumber = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
 fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
-    let gauges: [VolumeNumber; 7] = [
+    let gauges: [VolumeNumber; 8] = [
         ("size_bytes", "Size of the volume.", |v| v.size_bytes),
         (
             "dirty_bytes",
@@ -348,6 +348,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "diverged",
             "1 when the volume is written without its cache, which has failed.",
             |v| u64::from(v.diverged),
+        ),
+        (
+            "refuses_writes",
+            "1 when the volume refuses writes, since its cache has failed.",
+            |v| u64::from(v.refuses_writes),
         ),
     ];
     let counters: [VolumeNumber; 10] = [

@@ -89,17 +89,36 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
 /// # Errors
 /// As [`Cache::open`], but for a process journal that is gone.
 pub async fn verify(devices: &Devices, options: &RepairOptions) -> Result<DataReport> {
+    let report = mend_in_memory(devices, options, true).await?;
+    Ok(report.data.unwrap_or_default())
+}
+
+/// Returns how many bytes of cached data have no checksum that is known, as the next start will find them. No data is read, and
+/// nothing is changed, as by [`verify`].
+///
+/// # Errors
+/// As [`verify`].
+pub async fn count_unverified(devices: &Devices, options: &RepairOptions) -> Result<u64> {
+    let report = mend_in_memory(devices, options, false).await?;
+    Ok(report.recovery.unverified_bytes)
+}
+
+/// Mends a cache on devices that keep what is written in memory.
+async fn mend_in_memory(
+    devices: &Devices,
+    options: &RepairOptions,
+    data: bool,
+) -> Result<RepairReport> {
     let over = Devices {
         data: Overlay::over(&devices.data),
         metadata: devices.metadata.as_ref().map(Overlay::over),
     };
     let options = RepairOptions {
         journal: (options.journal.as_ref()).map(|journal| Buf::copied(&journal.to_vec())),
-        data: true,
+        data,
         ..options.clone()
     };
-    let report = mend(over, &options, true).await?;
-    Ok(report.data.unwrap_or_default())
+    mend(over, &options, true).await
 }
 
 async fn mend(

@@ -35,7 +35,7 @@ const DAMAGED: u8 = 3;
 /// finishes a write that power loss interrupted, and a damaged info block is written anew, which is told; the cache must not be in use. What the daemon that serves the configuration holds
 /// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
 /// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone.
-/// After a crash a cache is in order: the next start recovers it. A cache that was repaired is in order, too, unless
+/// After a crash a cache is in order: the next start recovers it. What its checksums cannot verify then is told, and is no damage. A cache that was repaired is in order, too, unless
 /// something that was dirty is lost, or may be: then this run ends with 3.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true)]
@@ -87,6 +87,8 @@ struct Found {
     /// Where its process journal lies, or is to lie.
     journal: PathBuf,
     work: Option<Work>,
+    /// Bytes of cached data that nothing verifies, of a cache with checksums.
+    unverified_bytes: u64,
 }
 
 pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitCode> {
@@ -139,6 +141,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         inspection: found,
         journal,
         work,
+        unverified_bytes,
     } = match (found, running) {
         (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
             in_order()?;
@@ -187,8 +190,8 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     }
     in_order()?;
     out::print(&match arguments.json {
-        true => format!("{}\n", as_json(&found, work.as_ref())),
-        false => render(&what, &found, &journal, work.as_ref()),
+        true => format!("{}\n", as_json(&found, unverified_bytes, work.as_ref())),
+        false => render(&what, &found, &journal, unverified_bytes, work.as_ref()),
     })?;
     let damaged = !found.problems.is_empty()
         || found.journal_problem.is_some()
@@ -300,10 +303,19 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
         (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
         (false, false) => None,
     };
+    let read = work.as_ref().and_then(Work::unverified_bytes);
+    // A clean shutdown leaves a checksum for everything.
+    let may_lack = inspection.checksums && !inspection.clean_shutdown;
+    let unverified_bytes = match read {
+        Some(bytes) => bytes,
+        None if may_lack => mend::count_unverified(&devices, of).await.context(failed)?,
+        None => 0,
+    };
     Ok(Looked::At(Box::new(Found {
         inspection,
         journal,
         work,
+        unverified_bytes,
     })))
 }
 
@@ -315,7 +327,7 @@ impl Place {
     }
 }
 
-fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
+fn as_json(found: &Inspection, unverified_bytes: u64, work: Option<&Work>) -> serde_json::Value {
     let volumes: Vec<_> = found
         .volumes
         .iter()
@@ -335,6 +347,7 @@ fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
         "block_sizes": found.block_sizes,
         "dirty_tracking": found.dirty_tracking.as_str(),
         "checksums": found.checksums,
+        "unverified_bytes": unverified_bytes,
         "blocks": found.blocks,
         "clean_shutdown": found.clean_shutdown,
         "records": found.records,
@@ -348,7 +361,13 @@ fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
     })
 }
 
-fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -> String {
+fn render(
+    what: &str,
+    found: &Inspection,
+    journal: &Path,
+    unverified_bytes: u64,
+    work: Option<&Work>,
+) -> String {
     let state = match found.clean_shutdown {
         true => "shut down cleanly",
         false if found.records == 0 => "never used",
@@ -372,6 +391,13 @@ fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -
     for line in work.map(Work::lines).unwrap_or_default() {
         text.push_str(&format!("{line}\n"));
     }
+    if unverified_bytes > 0 {
+        text.push_str(&format!(
+            "UNVERIFIED: {} of cached data have no checksum that is known, as data that was written shortly before a crash. They \
+             are believed as they are; the daemon gives them checksums when it reads or rewrites them.\n",
+            human_bytes(unverified_bytes)
+        ));
+    }
     for note in &found.notes {
         text.push_str(&format!("NOTE: {note}\n"));
     }
@@ -393,7 +419,10 @@ fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -
             false => "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
         });
     } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
-        text.push_str("In order.\n");
+        text.push_str(match unverified_bytes {
+            0 => "In order.\n",
+            _ => "No damage was found, but not all data could be verified, see above.\n",
+        });
     } else {
         text.push_str("In order but for that.\n");
     }

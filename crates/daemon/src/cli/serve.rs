@@ -34,8 +34,8 @@ pub(super) struct Arguments {
     /// process journal that was left there counts here, if the copy is as new as it
     #[arg(long)]
     pub(super) moved_cache: bool,
-    /// Should the cache's device fail in service, go on without the cache, in place of refusing writes. What is written then
-    /// is remembered, and older dirty data there has to be given up by name at the next attach
+    /// Should the cache's device fail in service, go on without the cache in wb and wo, too, in place of refusing writes.
+    /// Writes take the place of dirty data, which has to be given up by name at the next attach
     #[arg(long)]
     pub(super) accept_divergence: bool,
 }

@@ -254,6 +254,9 @@ pub struct VolumeStatus {
     /// Whether it is written without its cache, which has failed.
     #[serde(default)]
     pub diverged: bool,
+    /// Whether it refuses writes, since its cache has failed.
+    #[serde(default)]
+    pub refuses_writes: bool,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     pub operations: Vec<OperationStatus>,
 }
@@ -510,6 +513,7 @@ pub(crate) fn example() -> Status {
             overdue: 2,
             loss: Some("a flush failed".into()),
             diverged: true,
+            refuses_writes: false,
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

@@ -10,7 +10,7 @@ use forebay_block::{
     Persistence, Result,
 };
 use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
-use forebay_cache::{EarlyVolume, VolumeOptions};
+use forebay_cache::{EarlyVolume, Fallback, VolumeOptions};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_metadata::superblock::Superblock;
@@ -174,20 +174,23 @@ impl Stack {
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));
-        let accept = wishes.accept_divergence;
+        let fallback = match wishes.accept_divergence {
+            true => Fallback::AllModes,
+            false => Fallback::CleanModes,
+        };
         let Some((early, meeting)) = attached.behind else {
             return match cache {
-                Some(cache) if accept => {
+                Some(cache) => {
                     let state = Arc::clone(&self.state);
-                    diverge::accept(state, &cache.opened().await?.cache, &served)
+                    diverge::accept(state, &cache.opened().await?.cache, &served, fallback)
                 }
-                _ => Ok(()),
+                None => Ok(()),
             };
         };
         let over = Promise::new();
         self.behind.borrow_mut().push(over.clone());
         rt::spawn(async move {
-            let met = meeting.meet_behind(&served, accept).await;
+            let met = meeting.meet_behind(&served, fallback).await;
             let met = met.context(|| place);
             over.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
             early.hand_over(met);
@@ -286,13 +289,21 @@ impl Stack {
             .await?;
         cache.check_mode(&volume.name, volume.mode)?;
         let (state, name) = (Arc::clone(&self.state), volume.name.clone());
-        let (record, ranges) =
-            offload(move || Ok((state.load(&name)?, state.ranges(&name)?))).await?;
+        let (record, ranges, dirty) = offload(move || {
+            let record = state.load(&name)?;
+            let dirty = match record {
+                Some(record) if record.dirty_listed => state.dirty(&name)?,
+                _ => None,
+            };
+            Ok((record, state.ranges(&name)?, dirty))
+        })
+        .await?;
         let info = backing.info();
         let plan = decide::attach(&Meeting {
             volume: &volume.name,
             record,
             ranges,
+            dirty,
             cache: cache.id,
             cache_epoch: cache.epoch_of(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
@@ -308,6 +319,7 @@ impl Stack {
             sequential_cutoff_bytes: volume.sequential_cutoff_bytes,
             epoch: plan.epoch,
             written_elsewhere: plan.stale.clone(),
+            dirty_at_failure: plan.dirty.clone(),
             discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
@@ -457,18 +469,20 @@ impl Met {
         }
         self.store(self.plan.after).await?;
         let (state, name) = (Arc::clone(&self.state), self.name.clone());
-        offload(move || state.remove_ranges(&name)).await?;
+        offload(move || state.remove_history(&name)).await?;
         Ok(device)
     }
 
     /// As [`Met::meet`], for a volume that is being served.
-    async fn meet_behind(&self, served: &Rc<Served>, accept: bool) -> Result<Rc<dyn BlockDevice>> {
+    async fn meet_behind(
+        &self,
+        served: &Rc<Served>,
+        fallback: Fallback,
+    ) -> Result<Rc<dyn BlockDevice>> {
         let device = self.meet().await?;
         served.record.set(self.plan.after);
-        if accept {
-            let opened = self.cache.opened().await?;
-            diverge::accept(Arc::clone(&self.state), &opened.cache, served)?;
-        }
+        let opened = self.cache.opened().await?;
+        diverge::accept(Arc::clone(&self.state), &opened.cache, served, fallback)?;
         Ok(device)
     }
 

@@ -93,6 +93,8 @@ impl Stack {
         self.check_identity_for(&served, mode)?;
         self.ready().await?;
         let was = served.mode.get();
+        // First, since the state directory hears of the mode before the cache does.
+        (cache.opened().await?.cache).check_mode(name, mode.into())?;
         if mode.keeps_dirty_data() {
             let may_be_dirty = true;
             let changed = |record| Record {
@@ -536,6 +538,7 @@ fn alone(record: Record) -> Record {
         attached: 0,
         may_be_dirty: false,
         logged_since: None,
+        dirty_listed: false,
         ..record
     }
 }

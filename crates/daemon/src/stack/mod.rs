@@ -53,7 +53,7 @@ pub struct Wishes {
     pub accept_journal_loss: bool,
     /// Whether the cache was copied to its devices, which take the place of the former ones.
     pub moved_cache: bool,
-    /// Whether volumes go on without the cache, should that fail in service.
+    /// Whether volumes go on without the cache in all modes, should that fail in service.
     pub accept_divergence: bool,
 }
 

@@ -220,6 +220,7 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         overdue: counted.overdue,
         loss: stats.and_then(|stats| stats.loss.clone()),
         diverged: stats.is_some_and(|stats| stats.diverged),
+        refuses_writes: stats.is_some_and(|stats| stats.refuses_writes),
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),

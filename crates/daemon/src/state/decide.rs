@@ -21,6 +21,8 @@ pub struct Meeting<'a> {
     pub record: Option<Record>,
     /// The log of ranges; none if there is none, or it is damaged.
     pub ranges: Option<Vec<Range<u64>>>,
+    /// The list of what was dirty when the cache failed; none if there is none, or it is damaged.
+    pub dirty: Option<Vec<Range<u64>>>,
     /// The cache that the volume is to be attached to.
     pub cache: CacheId,
     /// The epoch that this cache remembers of the volume; none if it does not know it.
@@ -45,6 +47,8 @@ pub struct Attach {
     pub epoch: u64,
     /// Where it was written; none where that is not known, and it may have been everywhere.
     pub stale: Option<Vec<Range<u64>>>,
+    /// All that was dirty before that, if it is known: nothing else in the cache counts.
+    pub dirty: Option<Vec<Range<u64>>>,
     /// What the state directory must say after the attach; the log of ranges is then obsolete.
     pub after: Record,
     /// What a person should know.
@@ -65,14 +69,18 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         note = check(meeting, ours)?;
     }
     let last = meeting.record.map_or(0, |record| record.epoch);
-    let (epoch, stale) = match (ours, meeting.cache_epoch) {
+    let nowhere = Some(Vec::new());
+    let (epoch, stale, dirty) = match (ours, meeting.cache_epoch) {
         (Some(record), Some(known)) => match record.logged_since {
-            Some(since) if known <= since => (last, meeting.ranges.clone()),
-            _ => (known, Some(Vec::new())),
+            Some(since) if known <= since => match meeting.dirty.clone() {
+                Some(dirty) if record.dirty_listed => (last, nowhere, Some(dirty)),
+                _ => (last, meeting.ranges.clone(), None),
+            },
+            _ => (known, nowhere, None),
         },
         // Adopted from another history: what is clean may be old.
-        (None, Some(known)) => (last.max(known), Some(Vec::new())),
-        (_, None) => (last, Some(Vec::new())),
+        (None, Some(known)) => (last.max(known), nowhere, None),
+        (_, None) => (last, nowhere, None),
     };
     let may_be_dirty =
         ours.is_some_and(|record| record.may_be_dirty) || meeting.cache_epoch.is_some();
@@ -82,6 +90,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         cache: meeting.cache,
         may_be_dirty,
         logged_since: ours.and_then(|record| record.logged_since),
+        dirty_listed: ours.is_some_and(|record| record.dirty_listed),
         backing: meeting.backing,
         backing_bytes: meeting.backing_bytes,
     };
@@ -89,10 +98,12 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         before,
         epoch,
         stale,
+        dirty,
         after: Record {
             attached: before.epoch,
             may_be_dirty: may_be_dirty || meeting.dirty_mode,
             logged_since: None,
+            dirty_listed: false,
             ..before
         },
         note,
@@ -200,6 +211,7 @@ pub fn without_cache(
                 cache: CacheId::None,
                 may_be_dirty: false,
                 logged_since: None,
+                dirty_listed: false,
                 backing,
                 backing_bytes,
             },
@@ -220,6 +232,7 @@ pub fn without_cache(
         record: Record {
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
+            dirty_listed: record.lists_nothing(),
             // What the cache holds belongs to the device that it had, whatever is served meanwhile.
             backing: match keeps {
                 true => record.backing,
@@ -268,8 +281,30 @@ pub fn renamed(
     Ok(Some(Record {
         epoch: record.epoch + 1,
         logged_since: Some(record.epoch),
+        dirty_listed: record.lists_nothing(),
         ..record
     }))
+}
+
+/// What the state directory must say, durably, with the list of what is `dirty`, before a volume writes past a cache that failed
+/// in service.
+#[must_use]
+pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
+    let cached = matches!(record.cache, CacheId::Uuid(_));
+    Record {
+        epoch: record.epoch + 1,
+        logged_since: cached.then_some(record.epoch),
+        dirty_listed: cached,
+        may_be_dirty: !dirty.is_empty(),
+        ..record
+    }
+}
+
+impl Record {
+    /// Whether nothing was dirty when the cache failed: then nothing in it counts, wherever the volume is written.
+    const fn lists_nothing(&self) -> bool {
+        self.dirty_listed && !self.may_be_dirty
+    }
 }
 
 /// Whether a device that was last served as volume `last`, with this record, may be served as `volume` without a cache,

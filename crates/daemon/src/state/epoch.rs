@@ -35,6 +35,9 @@ pub struct Record {
     /// If the volume was served without the cache since: the highest epoch that the cache can have
     /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
+    /// Whether `NAME.dirty` lists all that was dirty in the cache then, none of which was written over: nothing else in the cache
+    /// counts, and there is no log of ranges.
+    pub dirty_listed: bool,
     /// What told the backing device from others at the last attach.
     pub backing: Identity,
     /// Size of the backing device at the last attach, bytes; zero where an earlier version did not record it.
@@ -96,7 +99,7 @@ fn render(volume: &str, record: &Record) -> String {
     let start = start.map_or_else(|| "unknown".into(), |start| start.to_string());
     let body = format!(
         "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\n\
-         start {start}\nbytes {}\ninstance {:016x}\n",
+         start {start}\nbytes {}\ninstance {:016x}\ndirty-listed {}\n",
         record.epoch,
         record.attached,
         record.cache,
@@ -105,6 +108,7 @@ fn render(volume: &str, record: &Record) -> String {
         record.backing.birth,
         record.backing_bytes,
         record.backing.instance,
+        record.dirty_listed,
     );
     let check = check(&body);
     format!("{body}check {check:016x}\n")
@@ -130,7 +134,7 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             "no" => None,
             epoch => Some(epoch.parse().ok()?),
         },
-        // Earlier versions wrote only the first of the following lines, or none.
+        // Earlier versions wrote none of the following lines, or only the first of them.
         backing: Identity {
             medium: match lines.next() {
                 Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
@@ -144,9 +148,13 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             ..Identity::default()
         },
         backing_bytes: number(lines.next(), "bytes ")?,
+        dirty_listed: false,
     };
     if let Some(line) = lines.next() {
         record.backing.instance = u64::from_str_radix(line.strip_prefix("instance ")?, 16).ok()?;
+    }
+    if let Some(line) = lines.next() {
+        record.dirty_listed = line.strip_prefix("dirty-listed ")?.parse().ok()?;
     }
     Some(record)
 }

@@ -7,6 +7,9 @@
 //! ranges are written (`NAME.ranges`). At the next attach the cache is given those ranges: clean
 //! copies of them are stale, dirty ones are given up by name.
 //!
+//! A volume that goes on without a cache that failed in service, and writes over nothing that is dirty, needs no such log: the
+//! epoch is raised with the list of what is dirty (`NAME.dirty`), and at the next attach nothing else in the cache counts.
+//!
 //! `NAME.disk` says of a volume whether clients that outlive the daemon may go on with it: users of its block device,
 //! virtual machines.
 //!
@@ -14,6 +17,7 @@
 
 mod abandoned;
 pub mod decide;
+mod dirty;
 mod disk;
 mod epoch;
 mod logged;
@@ -180,13 +184,42 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn remove_ranges(&self, volume: &str) -> Result<()> {
-        let path = self.ranges_path(volume);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).context(|| path.display().to_string())
-            }
-            _ => sync_directory(&self.path),
-        }
+        remove(&self.ranges_path(volume))?;
+        sync_directory(&self.path)
+    }
+
+    /// All that was dirty of a volume when its cache failed, bytes in ascending order; none if there is no list, or it is damaged.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn dirty(&self, volume: &str) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        dirty::load(&self.dirty_path(volume), volume)
+    }
+
+    /// Remembers `record` durably, and before it what is dirty, bytes in ascending order. A log of ranges is of another time then, and
+    /// is removed first.
+    ///
+    /// # Errors
+    /// What the operating system says; the former record is then still whole.
+    pub fn store_with_dirty(
+        &self,
+        volume: &str,
+        record: &Record,
+        dirty: &[std::ops::Range<u64>],
+    ) -> Result<()> {
+        self.remove_ranges(volume)?;
+        dirty::store(&self.dirty_path(volume), volume, dirty)?;
+        self.store(volume, record)
+    }
+
+    /// Forgets what was written without the cache, and what was dirty then, durably.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn remove_history(&self, volume: &str) -> Result<()> {
+        self.remove_ranges(volume)?;
+        remove(&self.dirty_path(volume))?;
+        sync_directory(&self.path)
     }
 
     /// The boot of the machine in which a transit cache was in use and was not closed; none if there is none.
@@ -336,6 +369,20 @@ impl StateDirectory {
     #[must_use]
     pub fn ranges_path(&self, volume: &str) -> PathBuf {
         self.path.join(format!("{volume}.ranges"))
+    }
+
+    fn dirty_path(&self, volume: &str) -> PathBuf {
+        self.path.join(format!("{volume}.dirty"))
+    }
+}
+
+/// Removes a file that need not be there.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(|| path.display().to_string())
+        }
+        _ => Ok(()),
     }
 }
 

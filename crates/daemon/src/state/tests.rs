@@ -3,6 +3,8 @@
 use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
 
+mod failed;
+
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -31,6 +33,7 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         cache,
         may_be_dirty: true,
         logged_since: None,
+        dirty_listed: false,
         backing: UNKNOWN,
         backing_bytes: 0,
     }
@@ -41,6 +44,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         volume: "db",
         record,
         ranges: None,
+        dirty: None,
         cache: HERE,
         cache_epoch,
         adopt: false,

@@ -1,5 +1,6 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
+mod bypass;
 mod checked;
 mod copies;
 mod earlier;
@@ -15,6 +16,7 @@ mod slots;
 mod stalls;
 mod support;
 mod traces;
+mod unverified;
 
 use support::nbd::Nbd;
 use support::{Place, text};

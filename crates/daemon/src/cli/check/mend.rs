@@ -104,6 +104,12 @@ fn options((whose, path): Place<'_>, data: bool) -> Result<RepairOptions> {
     })
 }
 
+/// Returns how many bytes of cached data have no checksum that is known. Nothing is changed.
+pub(super) async fn count_unverified(devices: &Devices, place: Place<'_>) -> Result<u64> {
+    let counted = forebay_cache::count_unverified(devices, &options(place, false)?).await;
+    counted.context(|| "cannot tell what is not verified")
+}
+
 /// Reads all that is cached, and changes nothing.
 pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> {
     let data = forebay_cache::verify(devices, &options(place, true)?)
@@ -167,6 +173,11 @@ impl Work {
     /// Whether something was to be mended.
     pub(super) const fn is_repair(&self) -> bool {
         self.repaired
+    }
+
+    /// Bytes that were read and have no checksum that was known; none if no data was read.
+    pub(super) fn unverified_bytes(&self) -> Option<u64> {
+        self.report.data.as_ref().map(|data| data.unverified_bytes)
     }
 
     /// Whether something is lost, or damaged still.

@@ -1,0 +1,481 @@
+//! A cache that fails in service under volumes that need it for what is dirty alone: they go on at their backing devices.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::time::Duration;
+
+use forebay_block::{Error, Request};
+use forebay_io::sim::{FaultPlan, OpClass, Spell, Trouble};
+
+use super::*;
+use crate::diverge::{Fallback, Remains};
+use crate::plant::{Fault, plant};
+
+const BLOCK: u64 = 4096;
+const CLEAN_MODES: [Mode; 4] = [
+    Mode::WriteThrough,
+    Mode::WriteAround,
+    Mode::WriteInvalidate,
+    Mode::PassThrough,
+];
+
+/// Stands for the state directory.
+#[derive(Default)]
+struct State {
+    /// What was dirty when the epoch was raised.
+    listed: RefCell<Option<Vec<Range<u64>>>>,
+    raised: Cell<u32>,
+    failures: Cell<u32>,
+}
+
+/// Has the volume go on without the cache in the modes that leave nothing dirty.
+fn agree(cache: &Cache) -> Rc<State> {
+    let state = Rc::<State>::default();
+    let told = Rc::clone(&state);
+    let begin = move |Remains { backing, dirty }| {
+        let state = Rc::clone(&told);
+        async move {
+            rt::sleep(Duration::from_millis(3)).await;
+            if state.failures.get() > 0 {
+                state.failures.set(state.failures.get() - 1);
+                return Err(Error::new(ErrorKind::NoSpace, "state/v.epoch: no room"));
+            }
+            state.raised.set(state.raised.get() + 1);
+            state.listed.replace(dirty);
+            Ok(backing)
+        }
+    };
+    (cache.accept_divergence("v", Fallback::CleanModes, begin)).expect("agrees");
+    state
+}
+
+/// What fails of a cache whose metadata lies on a device of its own, or not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Failure {
+    /// The only device.
+    Device,
+    Data,
+    Metadata,
+    Both,
+    Flush,
+    LogWrites,
+}
+
+const FAILURES: [Failure; 6] = [
+    Failure::Device,
+    Failure::Data,
+    Failure::Metadata,
+    Failure::Both,
+    Failure::Flush,
+    Failure::LogWrites,
+];
+
+impl Failure {
+    fn world(self) -> World {
+        let mut world = world(1, 4 << 20, 512);
+        if self != Self::Device {
+            world.add_disk(&config("metadata", 4 << 20, 512));
+        }
+        world
+    }
+
+    fn devices(self, disks: &[SimDisk]) -> Devices {
+        let apart = disks.get(2).filter(|_| self != Self::Device);
+        Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: apart.map(|disk| Rc::new(disk.clone()) as Rc<dyn BlockDevice>),
+        }
+    }
+
+    fn happens(self, disks: &[SimDisk]) {
+        let vanishes = FaultPlan {
+            from_nth: Some((1, Trouble::Vanishes)),
+            ..FaultPlan::default()
+        };
+        match self {
+            Self::Device | Self::Data => disks[0].set_faults(vanishes),
+            Self::Metadata => disks[2].set_faults(vanishes),
+            Self::Both => {
+                disks[0].set_faults(vanishes.clone());
+                disks[2].set_faults(vanishes);
+            }
+            Self::Flush => disks[0].set_faults(FaultPlan {
+                fail_nth: Some((OpClass::Flush, 1)),
+                lose_at_failed_flush: true,
+                ..FaultPlan::default()
+            }),
+            Self::LogWrites => disks[2].set_faults(FaultPlan {
+                spell: Some(Spell {
+                    changes: 1..1000,
+                    flushes: false,
+                }),
+                ..FaultPlan::default()
+            }),
+        }
+    }
+}
+
+fn page(byte: u8) -> Buf {
+    Buf::copied(&[byte; BLOCK as usize])
+}
+
+async fn first_byte(volume: &Rc<dyn BlockDevice>, block: u64) -> forebay_block::Result<u8> {
+    let found = page(0);
+    volume.read(block * BLOCK, found.clone()).await?;
+    Ok(found.to_vec()[0])
+}
+
+async fn format_as(devices: &Devices, tracking: DirtyTracking) {
+    let options = FormatOptions {
+        dirty_tracking: tracking,
+        ..FormatOptions::sizes(&[BLOCK], [5; 16])
+    };
+    format(devices, &options).await.expect("formats");
+}
+
+async fn open_at(devices: Devices) -> Cache {
+    let options = CacheOptions {
+        journal: Some(Buf::zeroed(1 << 16)),
+        cleaning: Cleaning::Nop,
+        commit_interval: Duration::from_secs(3600),
+        ..CacheOptions::new([9; 16])
+    };
+    Cache::open(devices, options).await.expect("opens").0
+}
+
+/// The next process: the cache's devices are there again, as they were.
+async fn reattached(
+    disks: &[SimDisk],
+    failure: Failure,
+    state: &State,
+) -> forebay_block::Result<(Cache, Rc<dyn BlockDevice>)> {
+    for disk in disks {
+        disk.set_faults(FaultPlan::default());
+    }
+    let options = CacheOptions::new([8; 16]);
+    let opened = Cache::open(failure.devices(disks), options).await;
+    let (cache, _) = opened.expect("opens");
+    let options = VolumeOptions {
+        epoch: 1 + u64::from(state.raised.get() > 0),
+        written_elsewhere: Some(Vec::new()),
+        dirty_at_failure: state.listed.borrow().clone(),
+        ..VolumeOptions::new(Mode::WriteBack)
+    };
+    let backing = Rc::new(disks[1].clone());
+    let volume = cache.attach("v", backing, options).await?;
+    Ok((cache, volume))
+}
+
+#[test]
+fn in_each_mode_that_leaves_nothing_dirty_a_volume_goes_on_whatever_fails() {
+    for (mode, failure) in
+        (CLEAN_MODES.into_iter()).flat_map(|mode| FAILURES.map(|failure| (mode, failure)))
+    {
+        run(&failure.world(), async move |disks| {
+            let devices = failure.devices(&disks);
+            format_as(&devices, DirtyTracking::Exact).await;
+            let cache = open_at(devices).await;
+            let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+            let state = agree(&cache);
+            for block in 0..8 {
+                volume.write(block * BLOCK, page(1)).await.expect("writes");
+                assert_eq!(first_byte(&volume, block).await.expect("there"), 1);
+            }
+            volume.flush().await.expect("flushes");
+            cache.set_mode("v", mode).expect("attached");
+            failure.happens(&disks);
+            let what = format!("{mode:?}, {failure:?}");
+            for block in [0, 5, 20] {
+                let written = volume.write(block * BLOCK, page(2)).await;
+                assert!(written.is_ok(), "{what}: {written:?}");
+            }
+            let zeroes = volume.write_zeroes(BLOCK, BLOCK).await;
+            assert!(zeroes.is_ok(), "{what}: {zeroes:?}");
+            let part = Buf::copied(&[3; 512]);
+            let part = volume.start(Request::write(2 * BLOCK, part, true)).await;
+            assert!(part.is_ok(), "{what}: {part:?}");
+            for _ in 0..2 {
+                let flushed = volume.flush().await;
+                assert!(flushed.is_ok(), "{what}: {flushed:?}");
+            }
+            let expected = [(0, 2), (1, 0), (2, 3), (3, 1), (5, 2), (20, 2)];
+            for (block, byte) in expected {
+                let found = first_byte(&volume, block).await;
+                assert_eq!(found.expect("there"), byte, "{what}, block {block}");
+            }
+            let stats = cache.stats();
+            let has_failed = stats.failure.is_some();
+            // A data device alone may be missed by nobody: then the cache is asked for nothing that it cannot do.
+            assert!(
+                has_failed || matches!(failure, Failure::Data | Failure::Flush),
+                "{what}"
+            );
+            assert_eq!(stats.volumes[0].diverged, has_failed, "{what}");
+            assert!(!stats.volumes[0].refuses_writes, "{what}");
+            assert_eq!(state.raised.get(), u32::from(has_failed), "{what}");
+            let (_, volume) = (reattached(&disks, failure, &state).await).expect("attaches");
+            for (block, byte) in expected {
+                let found = first_byte(&volume, block).await;
+                assert_eq!(found.expect("there"), byte, "{what}, block {block}, later");
+            }
+        });
+    }
+}
+
+#[test]
+fn dirty_data_of_an_earlier_mode_is_neither_written_over_nor_lost() {
+    for (earlier, mode) in [
+        (Mode::WriteBack, Mode::WriteThrough),
+        (Mode::WriteOnly, Mode::WriteAround),
+        (Mode::WriteBack, Mode::WriteInvalidate),
+        (Mode::WriteOnly, Mode::PassThrough),
+    ] {
+        run(&Failure::Device.world(), async move |disks| {
+            let devices = Failure::Device.devices(&disks);
+            format_as(&devices, DirtyTracking::Exact).await;
+            let cache = open_at(devices).await;
+            let volume = attach(&cache, &disks, earlier).await;
+            let state = agree(&cache);
+            // In two regions: who changes the mark of one makes its records anew, and those that are on their way when the cache
+            // fails count as not flushed.
+            let dirty = 128..132;
+            for block in (0..4).chain(dirty.clone()) {
+                volume.write(block * BLOCK, page(1)).await.expect("writes");
+            }
+            cache.write_back(None).await.expect("writes back");
+            for block in dirty {
+                volume.write(block * BLOCK, page(2)).await.expect("writes");
+            }
+            volume.flush().await.expect("flushes");
+            cache.set_mode("v", mode).expect("attached");
+            Failure::Device.happens(&disks);
+            volume.write(0, page(3)).await.expect("is clean");
+            volume.write(200 * BLOCK, page(3)).await.expect("is absent");
+            // Whole, in part, beside what is clean, and as zeroes.
+            let at = |block: u64| block * BLOCK;
+            let whole = volume.write(at(129), page(4)).await;
+            let part = Buf::copied(&[4; 512]);
+            let part = volume.write(at(130) + 512, part).await;
+            let beside = Buf::copied(&[4; 2 * BLOCK as usize]);
+            let beside = volume.start(Request::write(at(127), beside, true)).await;
+            let zeroes = volume.write_zeroes(at(131), BLOCK).await;
+            let refused = [
+                (whole, at(129)),
+                (part, at(130) + 512),
+                (beside, at(128)),
+                (zeroes, at(131)),
+            ];
+            for (refused, at) in refused {
+                let told = refused.expect_err("is dirty").report();
+                let named = told.contains("volume v: ") && told.contains(&format!("dirty at {at}"));
+                assert!(named, "{told}");
+            }
+            let told = first_byte(&volume, 129).await.expect_err("dirty").report();
+            let named = format!("4096 bytes at {} are dirty", at(129));
+            assert!(told.contains(&named), "{told}");
+            volume.discard(at(128), BLOCK).await.expect("may leave it");
+            volume.flush().await.expect("what is dirty was flushed");
+            assert_eq!(*state.listed.borrow(), Some(vec![at(128)..at(132)]));
+            let (cache, volume) =
+                (reattached(&disks, Failure::Device, &state).await).expect("attaches");
+            let expected = [
+                (0, 3),
+                (1, 1),
+                (128, 2),
+                (129, 2),
+                (130, 2),
+                (131, 2),
+                (200, 3),
+            ];
+            for (block, byte) in expected {
+                assert_eq!(
+                    first_byte(&volume, block).await.expect("there"),
+                    byte,
+                    "{block}"
+                );
+            }
+            cache.write_back(None).await.expect("writes back");
+            for (block, byte) in expected {
+                assert_eq!(disks[1].peek(block * BLOCK, 1), [byte], "{block}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_volume_whose_mode_needs_the_cache_goes_on_once_its_mode_does_not() {
+    for mode in [Mode::WriteBack, Mode::WriteOnly] {
+        run(&Failure::Device.world(), async move |disks| {
+            let devices = Failure::Device.devices(&disks);
+            format_as(&devices, DirtyTracking::Exact).await;
+            let cache = open_at(devices).await;
+            let volume = attach(&cache, &disks, mode).await;
+            let state = agree(&cache);
+            for block in 0..4 {
+                volume.write(block * BLOCK, page(1)).await.expect("writes");
+            }
+            cache.write_back(None).await.expect("writes back");
+            Failure::Device.happens(&disks);
+            assert_eq!(first_byte(&volume, 0).await.expect("clean"), 1);
+            for _ in 0..2 {
+                volume.write(0, page(2)).await.expect_err("is refused");
+            }
+            volume.flush().await.expect_err("is refused");
+            assert!(cache.stats().volumes[0].refuses_writes);
+            assert_eq!(state.raised.get(), 0);
+            cache.set_mode("v", Mode::WriteThrough).expect("attached");
+            // The write that failed may have called its granule dirty: that is kept.
+            volume.write(BLOCK, page(2)).await.expect("goes on");
+            volume.flush().await.expect("goes on");
+            assert_eq!(state.raised.get(), 1);
+            for other in [Mode::WriteBack, Mode::WriteOnly] {
+                let refused = cache.set_mode("v", other).expect_err("would refuse writes");
+                assert_eq!(refused.kind(), ErrorKind::Busy);
+                assert!(
+                    refused.report().contains("the cache has failed"),
+                    "{refused:?}"
+                );
+            }
+            cache.set_mode("v", Mode::PassThrough).expect("goes on");
+            volume.write(2 * BLOCK, page(2)).await.expect("goes on");
+            let (_, volume) =
+                (reattached(&disks, Failure::Device, &state).await).expect("attaches");
+            for (block, byte) in [(1, 2), (2, 2), (3, 1)] {
+                assert_eq!(first_byte(&volume, block).await.expect("there"), byte);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_state_directory_that_fails_fails_the_write_by_name_and_is_asked_again() {
+    run(&Failure::Device.world(), async |disks| {
+        let devices = Failure::Device.devices(&disks);
+        format_as(&devices, DirtyTracking::Exact).await;
+        let cache = open_at(devices).await;
+        let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+        let state = agree(&cache);
+        volume.write(0, page(1)).await.expect("writes");
+        Failure::Device.happens(&disks);
+        state.failures.set(3);
+        let before = disks[1].counters().writes;
+        let write = volume.write(0, page(2)).await;
+        let zeroes = volume.write_zeroes(0, BLOCK).await;
+        let flush = volume.flush().await;
+        for refused in [write, zeroes, flush] {
+            let told = refused.expect_err("is refused").report();
+            assert!(told.contains("volume \"v\" cannot go on"), "{told}");
+            assert!(told.contains("state/v.epoch: no room"), "{told}");
+        }
+        assert_eq!(disks[1].counters().writes, before, "no byte was sent");
+        assert_eq!(first_byte(&volume, 0).await.expect("is read"), 1);
+        volume.write(0, page(2)).await.expect("goes on");
+        assert_eq!(state.raised.get(), 1);
+    });
+}
+
+/// An older version may be durable as dirty in a slot whose newer one was written back, and no flush of the cache covered it.
+#[test]
+fn a_flush_raises_the_epoch_before_power_loss_brings_an_older_version_back() {
+    let found_with = |fault: Option<Fault>| {
+        let world = Failure::Device.world();
+        let (epoch, listed) = run(&world, async move |disks| {
+            let devices = Failure::Device.devices(&disks);
+            format_as(&devices, DirtyTracking::Exact).await;
+            let cache = open_at(devices).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let state = agree(&cache);
+            volume.write(0, page(1)).await.expect("writes");
+            volume.flush().await.expect("flushes");
+            volume.write(0, page(2)).await.expect("writes");
+            cache.set_cleaning(Cleaning::Acp);
+            while cache.stats().dirty_blocks > 0 {
+                rt::sleep(Duration::from_millis(10)).await;
+            }
+            cache.set_mode("v", Mode::WriteThrough).expect("attached");
+            Failure::Device.happens(&disks);
+            plant(fault);
+            volume.flush().await.expect("flushes");
+            plant(None);
+            (state.raised.get(), state.listed.take())
+        });
+        world.crash_power(Keep::None);
+        run(&world, async move |disks| {
+            let state = State {
+                listed: RefCell::new(listed),
+                raised: Cell::new(epoch),
+                failures: Cell::default(),
+            };
+            let (cache, volume) =
+                (reattached(&disks, Failure::Device, &state).await).expect("attaches");
+            let read = first_byte(&volume, 0).await.expect("there");
+            cache.write_back(None).await.expect("writes back");
+            (read, disks[1].peek(0, 1)[0])
+        })
+    };
+    assert_eq!(found_with(None), (2, 2));
+    assert_eq!(
+        found_with(Some(Fault::FlushUnannounced)),
+        (1, 1),
+        "it is found missing"
+    );
+}
+
+/// However the cache tells after a crash what may be dirty: more may be called so than was.
+#[test]
+fn what_was_clean_when_the_cache_failed_is_not_taken_for_dirty_later() {
+    let found_with = |tracking, fault: Option<Fault>| {
+        let world = Failure::Device.world();
+        run(&world, async move |disks| {
+            let devices = Failure::Device.devices(&disks);
+            format_as(&devices, tracking).await;
+            let cache = open_at(devices).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let state = agree(&cache);
+            for byte in 1..3 {
+                for block in 0..4 {
+                    volume
+                        .write(block * BLOCK, page(byte))
+                        .await
+                        .expect("writes");
+                }
+                volume.flush().await.expect("flushes");
+                cache.set_cleaning(Cleaning::Acp);
+                while cache.stats().dirty_blocks > 0 {
+                    rt::sleep(Duration::from_millis(10)).await;
+                }
+                cache.set_cleaning(Cleaning::Nop);
+            }
+            cache.set_mode("v", Mode::WriteThrough).expect("attached");
+            Failure::Device.happens(&disks);
+            for block in 0..2 {
+                volume.write(block * BLOCK, page(3)).await.expect("goes on");
+            }
+            assert_eq!(*state.listed.borrow(), Some(Vec::new()));
+            plant(fault);
+            let attached = reattached(&disks, Failure::Device, &state).await;
+            plant(None);
+            let (cache, volume) = attached.expect("attaches");
+            cache.write_back(None).await.expect("writes back");
+            let mut found = Vec::new();
+            for block in 0..4 {
+                let read = first_byte(&volume, block).await.expect("there");
+                assert_eq!([read], disks[1].peek(block * BLOCK, 1)[..], "block {block}");
+                found.push(read);
+            }
+            found
+        })
+    };
+    for tracking in [
+        DirtyTracking::Exact,
+        DirtyTracking::Abt,
+        DirtyTracking::None,
+    ] {
+        assert_eq!(found_with(tracking, None), [3, 3, 2, 2], "{tracking}");
+        // The bit-tree lets go of what a flush covered.
+        if tracking != DirtyTracking::Abt {
+            let stale = found_with(tracking, Some(Fault::KeepUnlisted));
+            assert_ne!(stale, [3, 3, 2, 2], "{tracking}: it is found missing");
+        }
+    }
+}
