@@ -461,6 +461,7 @@ pub(crate) fn example() -> Status {
         uptime_s: 61,
         io_engine: "io_uring".into(),
         shutting_down: false,
+        state_trouble: None,
         cache: Some(CacheStatus {
             uuid: "00112233445566778899aabbccddeeff".into(),
             durability: "flush".into(),
