@@ -7,11 +7,8 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::rc::Rc;
-use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_io::rt;
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
@@ -22,9 +19,6 @@ use crate::medium::media_of;
 use crate::options::Devices;
 use crate::plant::{Fault, planted};
 use crate::recover::LostRange;
-
-/// How often the device is looked at.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What is known in service of a data device that was cut.
 #[derive(Debug, Default)]
@@ -169,16 +163,6 @@ impl Engine {
         self.cut.allocated_bytes.set(allocated);
     }
 
-    /// Looks at the data device for as long as the cache is open.
-    pub(crate) async fn cut_timer(self: Rc<Self>) {
-        while !self.commit.stopping.get() {
-            rt::sleep(LOOK).await;
-            if !self.commit.stopping.get() {
-                self.look_for_cut().await;
-            }
-        }
-    }
-
     /// Looks whether the data device was cut since the last look, and minds it.
     pub(crate) async fn look_for_cut(&self) {
         if planted(Fault::OverlookCut) {
@@ -218,7 +202,11 @@ impl Engine {
 
     /// Why the end cannot be a clean one, if the data device was cut while it was in use.
     pub(crate) async fn cut(&self) -> Option<Error> {
-        self.look_for_cut().await;
+        if !planted(Fault::OverlookCut) {
+            // What was written since the last look may hide that the file takes less.
+            let size = self.data.info().size_bytes.min(self.geometry_end());
+            self.mind_cut(size).await;
+        }
         let size = self.cut.seen_bytes.get()?;
         let name = self.data.info().name;
         Some(Error::new(

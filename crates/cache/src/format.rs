@@ -205,7 +205,7 @@ pub async fn inspect(
     };
     let gone = Gone::find(devices, &superblock);
     let mut inspection = describe(&superblock, &replayed, &blocks, &gone, overwritten);
-    let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id);
+    let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id, &superblock);
     inspection.journal_problem = match relation {
         Ok(()) => trouble,
         // A copy that was shut down cleanly needs none.

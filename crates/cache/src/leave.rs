@@ -305,8 +305,8 @@ impl Engine {
             flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
         }
         if flushed.is_err() || !is_quiet {
-            self.end_uncleanly().await?;
-            return flushed;
+            let ended = self.end_uncleanly().await;
+            return flushed.and(ended);
         }
         self.clear_all_marks().await?;
         self.commit_all().await?;
@@ -314,7 +314,8 @@ impl Engine {
         self.queue_entry(Entry::Close);
         self.commit().await?;
         // Says from outside how far the log went.
-        self.change_superblock(|_| {}).await
+        self.change_superblock(|superblock| superblock.service.is_closed = true)
+            .await
     }
 
     /// Nothing is exact then, but what was acknowledged is to be durable all the same.

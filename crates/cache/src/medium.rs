@@ -87,17 +87,32 @@ impl Engine {
         }
     }
 
+    /// Returns by how much more the generation rises on another medium: the original's openings and those
+    /// of its copies must not meet in one number.
+    fn leap(&self, media: Media) -> u64 {
+        let medium = media.metadata.medium;
+        match self.superblock.borrow().service.media.differs_from(media) {
+            true => (medium ^ medium >> 32) & u64::from(u32::MAX),
+            false => 0,
+        }
+    }
+
     /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a
-    /// process that dies in between leaves two that agree.
+    /// process that dies in between leaves two that agree. Where one has died so, the announced
+    /// generation is taken, since another announcement would end the agreement.
     pub(crate) async fn raise_generation(
         &self,
         media: Media,
         is_sparse: bool,
-        old: Option<&Buf>,
+        old: Option<(&Buf, Tie)>,
     ) -> Result<()> {
         let known = self.superblock.borrow().service.generation;
-        let generation = known.max(self.options.generation) + 1;
-        if let Some(buf) = old
+        let generation = match old {
+            Some((_, tie)) if known != 0 && tie.next == known && tie.generation != known => known,
+            _ => known.max(self.options.generation) + 1 + self.leap(media),
+        };
+        if let Some((buf, _)) = old
+            && generation != known
             && !planted(Fault::RaiseUnannounced)
         {
             Journal::announce(buf, &self.superblock.borrow().uuid, generation);
@@ -106,6 +121,7 @@ impl Engine {
             superblock.service.generation = generation;
             superblock.service.media = media;
             superblock.service.is_sparse = is_sparse;
+            superblock.service.is_closed = false;
             superblock.place.clone_from(&self.options.place);
         })
         .await

@@ -142,7 +142,6 @@ impl Cache {
         rt::spawn(Rc::clone(&engine).mark_timer());
         rt::spawn(Rc::clone(&engine).tree_timer());
         rt::spawn(Rc::clone(&engine).tract_timer());
-        rt::spawn(Rc::clone(&engine).cut_timer());
         rt::spawn(Rc::clone(&engine).kick_at_times());
         rt::spawn(Rc::clone(&engine).reclaim_loop());
         Ok((Self { engine }, report))
@@ -211,6 +210,12 @@ impl Cache {
             .volume_by_name(name)
             .ok()
             .map(|volume| volume.epoch)
+    }
+
+    /// Looks whether the data device was cut since the last look. What is gone is named, and is an error from
+    /// then on; the cache takes no more writes.
+    pub async fn look_for_cut(&self) {
+        self.engine.look_for_cut().await;
     }
 
     /// Which opening this is, and on which devices.
@@ -325,7 +330,7 @@ impl Engine {
         // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
         // this process logs before it dies would look like a life whose journal is gone.
         let old = (self.options.journal.as_ref())
-            .filter(|buf| Journal::recover(buf, &uuid, boot_id).is_some());
+            .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
         self.raise_generation(media, is_sparse, old).await?;
         let mut journal = match (&self.options.journal, old) {
             (Some(buf), None) => begin(buf)?,
@@ -342,7 +347,7 @@ impl Engine {
         for zombie in zombies.iter().filter(|zombie| zombie.held) {
             self.map.borrow_mut().release(zombie.place, zombie.class);
         }
-        if let Some(buf) = old {
+        if let Some((buf, _)) = old {
             journal = begin(buf)?;
         }
         *self.commit.journal.borrow_mut() = journal;

@@ -180,7 +180,7 @@ pub(crate) async fn recover(
         early.close();
     }
     let replayed = replayed?;
-    check_journal(&replayed, journal, options)?;
+    check_journal(&replayed, journal, options, superblock)?;
     rewrite_last_batch(
         metadata.as_ref(),
         superblock.log,
@@ -227,6 +227,7 @@ pub(crate) fn journal_trouble(
     replayed: &Replayed,
     journal: Option<&Recovered>,
     boot_id: &[u8; 16],
+    superblock: &Superblock,
 ) -> Option<String> {
     const ACCEPT: &str =
         "or start with --accept-journal-loss and check what the clients stored last";
@@ -238,7 +239,8 @@ pub(crate) fn journal_trouble(
         ));
     }
     let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
-    (!replayed.clean && kept && journal.is_none()).then(|| {
+    let is_clean = replayed.clean || superblock.service.is_closed;
+    (!is_clean && kept && journal.is_none()).then(|| {
         // The mark of a clean end is a record, too.
         let unless = match replayed.damaged_records + replayed.unreadable_units {
             0 => "",
@@ -254,8 +256,9 @@ fn check_journal(
     replayed: &Replayed,
     journal: Option<&Recovered>,
     options: &CacheOptions,
+    superblock: &Superblock,
 ) -> Result<()> {
-    match journal_trouble(replayed, journal, &options.boot_id) {
+    match journal_trouble(replayed, journal, &options.boot_id, superblock) {
         Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
         _ => Ok(()),
     }

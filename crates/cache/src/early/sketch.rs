@@ -205,7 +205,7 @@ impl Sketch {
         .ok()?;
         let is_damaged = replayed.damaged_records + replayed.unreadable_units > 0;
         let is_poisoned = journal.is_some_and(|journal| journal.poisoned);
-        let trouble = journal_trouble(&replayed, journal, boot_id);
+        let trouble = journal_trouble(&replayed, journal, boot_id, superblock);
         if is_damaged || is_poisoned || trouble.is_some() || !found.is_sound {
             return None;
         }

@@ -40,6 +40,7 @@ impl Watch {
     pub(super) async fn look(&mut self, engine: &Handle) {
         let seen = engine.ask(|engine| async move {
             let stack = &engine.stack;
+            stack.look_for_cut().await;
             (stack.devices(), stack.state_trouble())
         });
         let (devices, trouble) = seen.await.unwrap_or_default();

@@ -23,6 +23,13 @@ impl Stack {
         self.devices.borrow().iter().map(Watched::status).collect()
     }
 
+    /// Looks whether the cache's device was cut since the last look.
+    pub async fn look_for_cut(&self) {
+        if let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) {
+            opened.cache.look_for_cut().await;
+        }
+    }
+
     /// What is wrong with the state directory, in words; none if nothing is.
     #[must_use]
     pub fn state_trouble(&self) -> Option<String> {

@@ -63,8 +63,8 @@ impl Tie {
         let is_same = !is_known || [self.generation, self.next].contains(&generation);
         match (self.media.differs_from(media), is_same) {
             (false, true) => Relation::Own,
-            (true, true) => Relation::Copied,
-            (true, false) => Relation::Foreign,
+            (true, true) if is_known => Relation::Copied,
+            (true, _) => Relation::Foreign,
             (false, false) if self.generation > generation => Relation::Newer,
             (false, false) => Relation::Older,
         }
@@ -180,7 +180,7 @@ mod tests {
             // Earlier versions know neither, or not the generation.
             (tie(0, 0, 0), 1, 5, Relation::Own),
             (tie(1, 5, 0), 1, 0, Relation::Own),
-            (tie(1, 5, 0), 2, 0, Relation::Copied),
+            (tie(1, 5, 0), 2, 0, Relation::Foreign),
             (tie(1, 5, 0), 0, 5, Relation::Own),
         ] {
             let found = journal.relation(on(medium), generation);

@@ -10,6 +10,7 @@ const AT_GENERATION: usize = 144;
 const AT_MEDIA: usize = 152;
 const AT_CUT: usize = 200;
 const AT_SPARSE: usize = 129;
+const AT_CLOSED: usize = 130;
 /// Length of the path, in two bytes, and the path.
 const AT_PLACE: usize = 224;
 /// Longest path that is noted, bytes. Of a longer one nothing is.
@@ -28,6 +29,8 @@ pub struct Service {
     pub cut_bytes: u64,
     /// The data device is a copy that has holes where the original had zeroes: they tell nothing.
     pub is_sparse: bool,
+    /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
+    pub is_closed: bool,
 }
 
 impl Service {
@@ -36,6 +39,7 @@ impl Service {
         self.media.encode(out, AT_MEDIA);
         put_u64(out, AT_CUT, self.cut_bytes);
         out[AT_SPARSE] = u8::from(self.is_sparse);
+        out[AT_CLOSED] = u8::from(self.is_closed);
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Self {
@@ -44,6 +48,7 @@ impl Service {
             media: Media::decode(bytes, AT_MEDIA),
             cut_bytes: get_u64(bytes, AT_CUT),
             is_sparse: bytes[AT_SPARSE] != 0,
+            is_closed: bytes[AT_CLOSED] != 0,
         }
     }
 }
