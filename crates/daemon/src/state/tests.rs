@@ -137,7 +137,11 @@ fn parts_of_one_medium_are_others_where_they_overlap() {
         ((2 << 20) - 512, 512, true),
     ] {
         let found = state.others("dbx", part(start), bytes).expect("read");
-        assert_eq!(found.len(), usize::from(overlaps), "{bytes} bytes at {start}");
+        assert_eq!(
+            found.len(),
+            usize::from(overlaps),
+            "{bytes} bytes at {start}"
+        );
     }
 }
 

@@ -21,7 +21,9 @@ fn let_name(place: &Place, path: &Path, more: &str) {
 
 fn is_zero(path: &Path, bytes: std::ops::Range<u64>) -> bool {
     let content = std::fs::read(path).expect("there");
-    content[bytes.start as usize..bytes.end as usize].iter().all(|&byte| byte == 0)
+    content[bytes.start as usize..bytes.end as usize]
+        .iter()
+        .all(|&byte| byte == 0)
 }
 
 /// Dirty data in the cache for the device at `path`, and no daemon any more.
@@ -42,7 +44,14 @@ fn dirty_data_of_one_part_of_an_image_is_never_written_to_another() {
     // Another offset, by a loop device of the file, and by one over another loop device.
     let second = part("16M").expect("as the first");
     let_name(&place, &second.0, "");
-    both_refuse(&place, &["another part of the same medium", "begins at 16777216 now", "--adopt db"]);
+    both_refuse(
+        &place,
+        &[
+            "another part of the same medium",
+            "begins at 16777216 now",
+            "--adopt db",
+        ],
+    );
     let over = LoopDevice::new(&second.0, &["--offset", "4M"]).expect("as the first");
     let_name(&place, &over.0, "");
     both_refuse(&place, &["begins at 20971520 now"]);
@@ -87,9 +96,17 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
         );
         std::fs::write(place.path("forebay.toml"), config + &more).expect("written");
     };
-    for (one, other) in [(&first, &middle), (&second, &middle), (&second, &whole), (&whole, &first)] {
+    for (one, other) in [
+        (&first, &middle),
+        (&second, &middle),
+        (&second, &whole),
+        (&whole, &first),
+    ] {
         two(&one.0, &other.0);
-        both_refuse(&place, &["\"disk\"", "\"too\"", "overlap, as parts of one medium"]);
+        both_refuse(
+            &place,
+            &["\"disk\"", "\"too\"", "overlap, as parts of one medium"],
+        );
     }
     two(&first.0, &second.0);
     let config = place.path("forebay.toml");
@@ -144,13 +161,19 @@ fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
     let warned = |place: &Place| {
         let checked = place.run(&["check", text(&config)]);
         let said = String::from_utf8_lossy(&checked.stderr).into_owned();
-        assert!(said.contains("warning: ") && said.contains("no serial number"), "{said}");
+        assert!(
+            said.contains("warning: ") && said.contains("no serial number"),
+            "{said}"
+        );
     };
     leave_dirty(&place, &one.0, "");
     assert!(place.log().contains("WARN") && place.log().contains("no serial number"));
     warned(&place);
     let_name(&place, &other.0, "");
-    both_refuse(&place, &["another backing device", "no serial number", "--adopt db"]);
+    both_refuse(
+        &place,
+        &["another backing device", "no serial number", "--adopt db"],
+    );
     warned(&place);
     // The path alone is not enough where the user does not say so; where he does, it is.
     let_name(&place, &one.0, "\nidentity = \"path\"");
@@ -174,7 +197,10 @@ fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
     one.set("reset", "1");
     one.set("disksize", "64M");
     let said = place.refused(&["serve", text(&config)]);
-    assert!(said.contains("differs at byte ") || said.contains("another backing"), "{said}");
+    assert!(
+        said.contains("differs at byte ") || said.contains("another backing"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -193,7 +219,12 @@ fn a_restored_image_is_noticed_by_a_sample_of_clean_content() {
     std::fs::write(&image, std::fs::read(&older).expect("there")).expect("restored");
     for _ in 0..2 {
         let said = place.refused(&["serve", text(&config)]);
-        for part in ["volume \"db\"", "disk differs at byte", "--adopt db", "--without-cache db"] {
+        for part in [
+            "volume \"db\"",
+            "disk differs at byte",
+            "--adopt db",
+            "--without-cache db",
+        ] {
             assert!(said.contains(part), "{part} in {said}");
         }
         assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
@@ -223,7 +254,11 @@ impl QemuNbd {
         let socket = place.path("qemu.sock");
         let mut command = Command::new("qemu-nbd");
         command.args(["--persistent", "--format", "raw", "--socket", text(&socket)]);
-        let child = command.args(arguments).arg(image).stderr(Stdio::piped()).spawn();
+        let child = command
+            .args(arguments)
+            .arg(image)
+            .stderr(Stdio::piped())
+            .spawn();
         let Ok(child) = child else {
             eprintln!("SKIPPED: qemu-nbd is not installed");
             return None;
@@ -231,7 +266,10 @@ impl QemuNbd {
         let begin = Instant::now();
         let mut found = Self(child);
         while !socket.exists() && found.0.try_wait().expect("a child").is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "it does not listen");
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "it does not listen"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         Some(found)
@@ -243,7 +281,11 @@ impl QemuNbd {
         let status = self.0.wait().expect("a child");
         assert!(!status.success(), "it had the image");
         let mut said = String::new();
-        let read = self.0.stderr.take().map(|mut pipe| pipe.read_to_string(&mut said));
+        let read = self
+            .0
+            .stderr
+            .take()
+            .map(|mut pipe| pipe.read_to_string(&mut said));
         read.expect("piped").expect("text");
         said
     }
@@ -266,7 +308,10 @@ fn an_image_that_qemu_has_open_is_refused_and_the_other_way_round() {
             return;
         };
         let said = place.refused(&["serve", text(&config)]);
-        assert!(said.contains("QEMU or qemu-nbd") && said.contains("forebay.toml:"), "{said}");
+        assert!(
+            said.contains("QEMU or qemu-nbd") && said.contains("forebay.toml:"),
+            "{said}"
+        );
         drop(qemu);
         let _ = std::fs::remove_file(place.path("qemu.sock"));
     }

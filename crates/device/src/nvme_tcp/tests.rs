@@ -258,7 +258,10 @@ fn another_namespace_is_told_at_once_and_the_right_one_is_served_when_it_is_back
             rt::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(back.to_vec(), [1; 4096]);
-        device.flush().await.expect("what was not flushed was sent again");
+        device
+            .flush()
+            .await
+            .expect("what was not flushed was sent again");
     });
     assert_eq!(target.byte(4096), 0, "nothing was sent to the other one");
 }
