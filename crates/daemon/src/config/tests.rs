@@ -88,6 +88,26 @@ fn broken(from: &str, to: &str) -> String {
 }
 
 #[test]
+fn a_path_identifies_a_file_if_the_user_says_so() {
+    let good = parse(GOOD).expect("the example is right");
+    assert!(good.devices.iter().all(|device| !device.known_by_path));
+    let text = GOOD.replace("direct = false", "identity = \"path\"");
+    let config = parse(&text).expect("right");
+    let known = |name: &str| config.stack(name).pop().expect("a leaf").known_by_path;
+    assert!(known("slow") && !known("ssd"));
+    let report = broken("direct = false", "identity = \"serial\"");
+    assert!(
+        report.contains("is no identity of device \"disk\""),
+        "{report}"
+    );
+    let report = broken("latency = \"1ms\"", "identity = \"path\"");
+    assert!(
+        report.contains("`identity` means nothing to device \"slow\""),
+        "{report}"
+    );
+}
+
+#[test]
 fn a_good_file_means_what_it_says() {
     let config = parse(GOOD).expect("the example is right");
     assert_eq!(config.warnings, Vec::<String>::new());

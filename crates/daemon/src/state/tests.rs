@@ -118,6 +118,38 @@ fn a_record_of_an_earlier_version_agrees_with_any_time_of_birth() {
 }
 
 #[test]
+fn parts_of_one_medium_are_others_where_they_overlap() {
+    let scratch = Scratch::new("parts");
+    let state = StateDirectory::open(&scratch.0).expect("free");
+    let part = |start| Identity {
+        start: Some(start),
+        instance: 3,
+        ..Identity::of(77)
+    };
+    let served = Record {
+        backing: part(1 << 20),
+        backing_bytes: 1 << 20,
+        ..record(4, HERE)
+    };
+    state.store("db", &served).expect("stored");
+    assert_eq!(state.load("db").expect("read"), Some(served));
+    for (start, bytes, overlaps) in [
+        (1 << 20, 1 << 20, true),
+        (0, 4 << 20, true),
+        (0, 1 << 20, false),
+        (2 << 20, 1 << 20, false),
+        ((2 << 20) - 512, 512, true),
+    ] {
+        let found = state.others("dbx", part(start), bytes).expect("read");
+        assert_eq!(
+            found.len(),
+            usize::from(overlaps),
+            "{bytes} bytes at {start}"
+        );
+    }
+}
+
+#[test]
 fn the_directory_has_one_holder() {
     let scratch = Scratch::new("lock");
     let first = StateDirectory::open(&scratch.0).expect("free");

@@ -6,6 +6,7 @@ mod copies;
 mod earlier;
 mod early;
 mod foreseen;
+mod identity;
 mod nvme;
 mod operator;
 mod outputs;
