@@ -9,7 +9,8 @@ use forebay_io::sim::{FaultPlan, OpClass, Spell, Trouble};
 
 use super::*;
 use crate::diverge::{Fallback, Remains};
-use crate::plant::{Fault, plant};
+
+mod later;
 
 const BLOCK: u64 = 4096;
 const CLEAN_MODES: [Mode; 4] = [
@@ -30,6 +31,10 @@ struct State {
 
 /// Has the volume go on without the cache in the modes that leave nothing dirty.
 fn agree(cache: &Cache) -> Rc<State> {
+    agree_of(cache, "v", Fallback::CleanModes)
+}
+
+fn agree_of(cache: &Cache, name: &str, fallback: Fallback) -> Rc<State> {
     let state = Rc::<State>::default();
     let told = Rc::clone(&state);
     let begin = move |Remains { backing, dirty }| {
@@ -45,7 +50,7 @@ fn agree(cache: &Cache) -> Rc<State> {
             Ok(backing)
         }
     };
-    (cache.accept_divergence("v", Fallback::CleanModes, begin)).expect("agrees");
+    (cache.accept_divergence(name, fallback, begin)).expect("agrees");
     state
 }
 
@@ -374,108 +379,54 @@ fn a_state_directory_that_fails_fails_the_write_by_name_and_is_asked_again() {
     });
 }
 
-/// An older version may be durable as dirty in a slot whose newer one was written back, and no flush of the cache covered it.
 #[test]
-fn a_flush_raises_the_epoch_before_power_loss_brings_an_older_version_back() {
-    let found_with = |fault: Option<Fault>| {
-        let world = Failure::Device.world();
-        let (epoch, listed) = run(&world, async move |disks| {
-            let devices = Failure::Device.devices(&disks);
-            format_as(&devices, DirtyTracking::Exact).await;
-            let cache = open_at(devices).await;
-            let volume = attach(&cache, &disks, Mode::WriteBack).await;
-            let state = agree(&cache);
+fn volumes_of_one_cache_go_each_its_own_way() {
+    let mut world = Failure::Device.world();
+    world.add_disk(&config("second", VOLUME_BYTES, 512));
+    world.add_disk(&config("third", VOLUME_BYTES, 512));
+    run(&world, async |disks| {
+        let devices = Failure::Device.devices(&disks);
+        format_as(&devices, DirtyTracking::Exact).await;
+        let cache = open_at(devices).await;
+        let mut volumes = Vec::new();
+        let kinds = [
+            ("v", 1, Mode::WriteThrough, Fallback::CleanModes),
+            ("w", 2, Mode::WriteBack, Fallback::CleanModes),
+            ("x", 3, Mode::WriteBack, Fallback::AllModes),
+        ];
+        for (name, disk, mode, fallback) in kinds {
+            let backing = Rc::new(disks[disk].clone());
+            let options = VolumeOptions::new(mode);
+            let volume = cache.attach(name, backing, options).await;
+            let volume = volume.expect("attaches");
             volume.write(0, page(1)).await.expect("writes");
-            volume.flush().await.expect("flushes");
-            volume.write(0, page(2)).await.expect("writes");
-            cache.set_cleaning(Cleaning::Acp);
-            while cache.stats().dirty_blocks > 0 {
-                rt::sleep(Duration::from_millis(10)).await;
-            }
-            cache.set_mode("v", Mode::WriteThrough).expect("attached");
-            Failure::Device.happens(&disks);
-            plant(fault);
-            volume.flush().await.expect("flushes");
-            plant(None);
-            (state.raised.get(), state.listed.take())
-        });
-        world.crash_power(Keep::None);
-        run(&world, async move |disks| {
-            let state = State {
-                listed: RefCell::new(listed),
-                raised: Cell::new(epoch),
-                failures: Cell::default(),
-            };
-            let (cache, volume) =
-                (reattached(&disks, Failure::Device, &state).await).expect("attaches");
-            let read = first_byte(&volume, 0).await.expect("there");
-            cache.write_back(None).await.expect("writes back");
-            (read, disks[1].peek(0, 1)[0])
-        })
-    };
-    assert_eq!(found_with(None), (2, 2));
-    assert_eq!(
-        found_with(Some(Fault::FlushUnannounced)),
-        (1, 1),
-        "it is found missing"
-    );
-}
-
-/// However the cache tells after a crash what may be dirty: more may be called so than was.
-#[test]
-fn what_was_clean_when_the_cache_failed_is_not_taken_for_dirty_later() {
-    let found_with = |tracking, fault: Option<Fault>| {
-        let world = Failure::Device.world();
-        run(&world, async move |disks| {
-            let devices = Failure::Device.devices(&disks);
-            format_as(&devices, tracking).await;
-            let cache = open_at(devices).await;
-            let volume = attach(&cache, &disks, Mode::WriteBack).await;
-            let state = agree(&cache);
-            for byte in 1..3 {
-                for block in 0..4 {
-                    volume
-                        .write(block * BLOCK, page(byte))
-                        .await
-                        .expect("writes");
-                }
-                volume.flush().await.expect("flushes");
-                cache.set_cleaning(Cleaning::Acp);
-                while cache.stats().dirty_blocks > 0 {
-                    rt::sleep(Duration::from_millis(10)).await;
-                }
-                cache.set_cleaning(Cleaning::Nop);
-            }
-            cache.set_mode("v", Mode::WriteThrough).expect("attached");
-            Failure::Device.happens(&disks);
-            for block in 0..2 {
-                volume.write(block * BLOCK, page(3)).await.expect("goes on");
-            }
-            assert_eq!(*state.listed.borrow(), Some(Vec::new()));
-            plant(fault);
-            let attached = reattached(&disks, Failure::Device, &state).await;
-            plant(None);
-            let (cache, volume) = attached.expect("attaches");
-            cache.write_back(None).await.expect("writes back");
-            let mut found = Vec::new();
-            for block in 0..4 {
-                let read = first_byte(&volume, block).await.expect("there");
-                assert_eq!([read], disks[1].peek(block * BLOCK, 1)[..], "block {block}");
-                found.push(read);
-            }
-            found
-        })
-    };
-    for tracking in [
-        DirtyTracking::Exact,
-        DirtyTracking::Abt,
-        DirtyTracking::None,
-    ] {
-        assert_eq!(found_with(tracking, None), [3, 3, 2, 2], "{tracking}");
-        // The bit-tree lets go of what a flush covered.
-        if tracking != DirtyTracking::Abt {
-            let stale = found_with(tracking, Some(Fault::KeepUnlisted));
-            assert_ne!(stale, [3, 3, 2, 2], "{tracking}: it is found missing");
+            let state = agree_of(&cache, name, fallback);
+            volumes.push((volume, state));
         }
-    }
+        cache.write_back(None).await.expect("writes back");
+        Failure::Device.happens(&disks);
+        for (volume, _) in &volumes {
+            assert_eq!(first_byte(volume, 0).await.expect("clean"), 1);
+        }
+        let mut went_on = Vec::new();
+        for (volume, _) in &volumes {
+            // In write-back, the first may find out that the cache has failed.
+            let first = volume.write(0, page(2)).await;
+            let second = volume.write(BLOCK, page(2)).await;
+            went_on.push((first.is_ok(), second.is_ok()));
+        }
+        assert_eq!(went_on, [(true, true), (false, false), (true, true)]);
+        let raised: Vec<u32> = volumes
+            .iter()
+            .map(|(_, state)| state.raised.get())
+            .collect();
+        assert_eq!(raised, [1, 0, 1]);
+        let stats = cache.stats().volumes;
+        let told: Vec<_> = (stats.iter())
+            .map(|volume| (volume.diverged, volume.refuses_writes))
+            .collect();
+        assert_eq!(told, [(true, false), (false, true), (true, false)]);
+        // Nothing was dirty in the third either: nothing need be logged.
+        assert_eq!(*volumes[2].1.listed.borrow(), Some(Vec::new()));
+    });
 }

@@ -304,11 +304,13 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
         (false, false) => None,
     };
     let read = work.as_ref().and_then(Work::unverified_bytes);
-    // A clean shutdown leaves a checksum for everything.
-    let may_lack = inspection.checksums && !inspection.clean_shutdown;
     let unverified_bytes = match read {
         Some(bytes) => bytes,
-        None if may_lack => mend::count_unverified(&devices, of).await.context(failed)?,
+        None if inspection.checksums => match mend::count_unverified(&devices, of).await {
+            // What is told of damage matters more.
+            Err(_) if !inspection.problems.is_empty() => 0,
+            counted => counted.context(failed)?,
+        },
         None => 0,
     };
     Ok(Looked::At(Box::new(Found {

@@ -82,8 +82,10 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         (None, Some(known)) => (last.max(known), nowhere, None),
         (_, None) => (last, nowhere, None),
     };
-    let may_be_dirty =
-        ours.is_some_and(|record| record.may_be_dirty) || meeting.cache_epoch.is_some();
+    // The record of this cache says so before anything in it is dirty. Of a cache with another history nobody knows.
+    let is_unknown = ours.is_none() || meeting.adopt;
+    let may_be_dirty = ours.is_some_and(|record| record.may_be_dirty)
+        || is_unknown && meeting.cache_epoch.is_some();
     let before = Record {
         epoch: epoch.max(meeting.cache_epoch.unwrap_or(0)) + 1,
         attached: ours.map_or(0, |record| record.attached),

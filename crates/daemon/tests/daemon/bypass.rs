@@ -216,3 +216,28 @@ fn a_state_directory_that_cannot_be_written_fails_the_write_by_name() {
         daemon.terminate();
     }
 }
+
+#[test]
+fn a_volume_that_needs_no_cache_starts_with_an_empty_one_in_place_of_one_that_died_between_two_starts()
+ {
+    let place = Place::new("between", "wt");
+    for round in 0..3 {
+        let daemon = place.serve(&[]);
+        let mut nbd = place.connect();
+        write_blocks(&mut nbd, round..round + 1);
+        check_blocks(&mut nbd, 0..round + 1);
+        daemon.kill();
+    }
+    std::fs::remove_file(place.path("cache")).expect("there");
+    let _ = std::fs::remove_file(place.path("journal"));
+    place.ok(&[
+        "format",
+        "--create",
+        "64M",
+        "--cache",
+        text(&place.path("cache")),
+    ]);
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..3);
+    daemon.terminate();
+}
