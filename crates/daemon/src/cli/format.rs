@@ -18,7 +18,7 @@ use forebay_metadata::superblock::Superblock;
 use super::out;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
 use crate::config::{Medium, loop_on};
-use crate::stack::{journal, open_path};
+use crate::stack::{journal, open_path, warning_of_few};
 use crate::state::hex;
 
 /// Make an empty cache on a device or file, or a block translation table on byte-addressable media
@@ -64,7 +64,8 @@ pub(super) struct Arguments {
     /// is clean and corrupt from the backing device. Who does not know them cannot open the cache
     #[arg(long, conflicts_with = "btt")]
     pub(super) checksums: bool,
-    /// Make the file with this size, if it does not exist; one that does must have it
+    /// Make the file with this size, if it does not exist; one that does must have it. 64G and 64GiB are powers of 1024,
+    /// 64GB is a power of 1000
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
     /// Format even if the device holds something
@@ -130,6 +131,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(lost) = lost {
         out::print(&format!("LOST, as --discard-dirty says: {lost}\n"))?;
+    }
+    if let Some(few) = warning_of_few(made.blocks, made.block_size_bytes) {
+        out::note(&format!("warning: {few}"));
     }
     out::print(&format!(
         "{what}: cache {} with room for {} in blocks of {}\n",

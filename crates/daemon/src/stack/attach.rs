@@ -85,16 +85,15 @@ impl Stack {
         config: &Config,
         volume: &config::Volume,
         wishes: &Wishes,
+        around: &Around<'_>,
     ) -> Result<()> {
         let name = &volume.name;
-        let around = Around {
-            state: &self.state,
-            accept_loss: wishes.accept_journal_loss,
-        };
-        let watched = devices::open(config, &volume.backing, "backing", &around).await?;
+        let watched = devices::open(config, &volume.backing, "backing", around).await?;
         let backing = watched.device.clone();
-        self.refuse_twin(config, &watched)
-            .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
+        let twin = self.refuse_twin(config, &watched);
+        // A start that fails closes it.
+        self.devices.borrow_mut().push(watched);
+        twin.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
         for warning in odd
             .into_iter()
@@ -102,7 +101,6 @@ impl Stack {
         {
             tracing::warn!("{warning}");
         }
-        self.devices.borrow_mut().push(watched);
         let cache = self
             .cache
             .as_ref()

@@ -10,7 +10,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
-use forebay_io::shm::open_shared;
+use forebay_io::Stop;
+use forebay_io::shm::{check_shared, look_shared, open_shared, open_shared_until};
 use forebay_io::system::boot_id;
 use forebay_metadata::journal;
 
@@ -40,6 +41,8 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 ///
 /// `ours` is the cache that asks.
 fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
+    // Whoever opens a named pipe may wait for ever.
+    check_shared(path).context(|| format!("the process journal {}", path.display()))?;
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| {
@@ -83,7 +86,7 @@ fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
 ///
 /// # Errors
 /// `Busy` with both paths.
-pub(crate) fn refuse_if_elsewhere(path: &Path, uuid: &[u8; 16]) -> Result<()> {
+fn refuse_if_elsewhere(path: &Path, uuid: &[u8; 16]) -> Result<()> {
     let found = find(uuid);
     if found == path || !is_of(&found, uuid) {
         return Ok(());
@@ -104,6 +107,18 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
 }
 
+/// Bytes that the journal at `path` takes beyond those that its file has, where `len` are asked for.
+pub(super) fn wanted_bytes(path: &Path, len: u64) -> u64 {
+    let Ok(found) = std::fs::metadata(path) else {
+        return len;
+    };
+    let len = match found.len() >= SMALLEST_BYTES {
+        true => found.len(),
+        false => len,
+    };
+    len.saturating_sub(found.blocks() * 512)
+}
+
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
 /// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
 /// size would begin it anew.
@@ -111,21 +126,33 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
 /// # Errors
 /// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
 /// or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
-pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -> Result<Opened> {
+pub(super) fn open(
+    configured: Option<&Path>,
+    mut len: usize,
+    uuid: &[u8; 16],
+    stop: &Stop,
+) -> Result<Opened> {
     let path = wanted(configured, uuid);
     refuse_if_elsewhere(&path, uuid)?;
     if configured.is_none() && path.is_symlink() {
         // Where it led, there is nothing that counts.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
     }
-    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
-    let created = !path.exists();
-    if created && !path.is_symlink() {
+    let found = owner(&path, Some(uuid))?;
+    let other = found.filter(|owner| owner != uuid);
+    // One whose making was interrupted holds nothing, and its size means nothing.
+    let created = found.is_none();
+    if created {
         // Where it fails, opening it says why.
         let _ = place(&path, len, uuid);
     }
+    // One of this cache that was cut has the more in it the less is done to it.
+    let smallest = match found {
+        Some(of) if of == *uuid => journal::JOURNAL_MIN_BYTES as u64,
+        _ => SMALLEST_BYTES,
+    };
     if let Ok(metadata) = std::fs::metadata(&path)
-        && metadata.len() >= SMALLEST_BYTES
+        && metadata.len() >= smallest
     {
         let there = usize::try_from(metadata.len()).unwrap_or(len);
         if there != len && other.is_none() {
@@ -137,28 +164,19 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -
         }
         len = there;
     }
-    let mapped = open_shared(&path, len);
+    let mapped = open_shared_until(&path, len, stop);
     if created && mapped.is_err() {
         // It would keep its size.
         remove_unused(&path, uuid);
     }
-    let (memory, _) = mapped.context(
-        || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
-    )?;
-    if let Some(other) = other
-        && journal::Journal::recover(&memory, &other, &boot_id()?)
-            .is_some_and(|left| left.poisoned || !left.entries.is_empty())
-    {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "the process journal {} holds acknowledged writes of another cache, {}: serve that \
-                 one first, set `journal` in [cache] to another path, or remove the file if that \
-                 cache is gone",
-                path.display(),
-                hex(&other)
-            ),
-        ));
+    let (memory, _) = mapped.map_err(|error| match error.kind() {
+        ErrorKind::NoSpace => error.context(
+            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
+        ),
+        _ => error.context(format!("the process journal {}", path.display())),
+    })?;
+    if let Some(other) = other {
+        refuse_others(&memory, &other, &path)?;
     }
     if created {
         memory.copy_from(MAGIC.len(), uuid);
@@ -168,6 +186,41 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -
         path,
         created,
     })
+}
+
+/// Refuses the journal of another cache that has acknowledged writes in it.
+fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
+    let left = journal::Journal::recover(memory, other, &boot_id()?);
+    if !left.is_some_and(|left| left.poisoned || !left.entries.is_empty()) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the process journal {} holds acknowledged writes of another cache, {}: serve that \
+             one first, set `journal` in [cache] to another path, or remove the file if that \
+             cache is gone",
+            path.display(),
+            hex(other)
+        ),
+    ))
+}
+
+/// Says what [`open`] will of the place of the journal; changes nothing.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn foresee(configured: Option<&Path>, uuid: &[u8; 16]) -> Result<()> {
+    let path = wanted(configured, uuid);
+    refuse_if_elsewhere(&path, uuid)?;
+    if configured.is_none() && path.is_symlink() {
+        return Ok(());
+    }
+    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
+    match (other, existing(&path)?) {
+        (Some(other), Some(memory)) => refuse_others(&memory, &other, &path),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a file there that can be seen to be this cache's from its first moment on, should this process die before the journal in
@@ -192,7 +245,7 @@ pub(super) struct Opened {
     pub(super) memory: Buf,
     /// Where it lies.
     pub(super) path: PathBuf,
-    /// Whether it was not there before.
+    /// Whether it was not there before, or held nothing.
     pub(super) created: bool,
 }
 
@@ -245,34 +298,34 @@ pub(super) fn point(uuid: &[u8; 16], path: &Path) {
     }
 }
 
-/// The journal of a cache that is not open, if there is one.
+/// A copy of the journal of a cache that is not open, if there is one. Nothing of the journal is changed, or allocated.
 ///
 /// # Errors
 /// `Busy` when a daemon uses it, or what the system says.
 pub(crate) fn existing(path: &Path) -> Result<Option<Buf>> {
-    let len = match std::fs::metadata(path) {
-        Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
-        metadata => metadata.context(|| path.display().to_string())?.len(),
-    };
-    if len == 0 {
+    look_shared(path).context(|| format!("the process journal {}", path.display()))
+}
+
+/// The journal of a cache that is not open, if there is one and it is this cache's: a copy as of [`existing`], or the journal
+/// itself, to `mend` the cache from it.
+///
+/// # Errors
+/// As [`existing`].
+pub(crate) fn own(uuid: &[u8; 16], path: &Path, mend: bool) -> Result<Option<Buf>> {
+    if !is_of(path, uuid) {
         return Ok(None);
     }
+    if !mend {
+        return existing(path);
+    }
+    let len = std::fs::metadata(path)
+        .context(|| path.display().to_string())?
+        .len();
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     // Opened with the size that it has, so that nothing of it changes.
     let (journal, _) =
         open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
     Ok(Some(journal))
-}
-
-/// The journal of a cache that is not open, if there is one and it is this cache's.
-///
-/// # Errors
-/// As [`existing`].
-pub(crate) fn own(uuid: &[u8; 16], path: &Path) -> Result<Option<Buf>> {
-    match is_of(path, uuid) {
-        true => existing(path),
-        false => Ok(None),
-    }
 }
 
 /// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it.
@@ -307,8 +360,13 @@ mod tests {
         assert_eq!((found.len(), found.mode() & 0o777), (2 << 20, 0o600));
         assert_eq!(owner(&path, Some(&[7; 16])).expect("it may be taken"), None);
         owner(&path, Some(&[8; 16])).expect_err("another cache's");
-        let opened = open(Some(&path), 2 << 20, &[7; 16]).expect("opened");
-        assert!(!opened.created);
+        let opened = open(Some(&path), 2 << 20, &[7; 16], &Stop::default()).expect("opened");
+        assert!(opened.created, "it holds nothing");
+        drop(opened);
+        // A start that was killed while it allocated: the configuration may ask for less now.
+        place(&path, 8 << 20, &[7; 16]).expect("placed");
+        let opened = open(Some(&path), 2 << 20, &[7; 16], &Stop::default()).expect("opened");
+        assert_eq!(opened.memory.len(), 2 << 20);
         std::fs::remove_file(&path).expect("ours");
     }
 }

@@ -90,9 +90,9 @@ impl Losses {
 /// Whose process journal, and where.
 pub(super) type Place<'a> = (&'a [u8; 16], &'a Path);
 
-fn options((uuid, path): Place<'_>, data: bool) -> Result<RepairOptions> {
+fn options((uuid, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {
-        journal: journal::own(uuid, path)?,
+        journal: journal::own(uuid, path, mend)?,
         boot_id: system::boot_id()?,
         data,
     })
@@ -100,7 +100,7 @@ fn options((uuid, path): Place<'_>, data: bool) -> Result<RepairOptions> {
 
 /// Reads all that is cached, and changes nothing.
 pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> {
-    let data = forebay_cache::verify(devices, &options(place, true)?)
+    let data = forebay_cache::verify(devices, &options(place, true, false)?)
         .await
         .context(|| "cannot read what is cached")?;
     Ok(Work {
@@ -124,7 +124,7 @@ pub(super) async fn repair(
     if losses.log_is_damaged {
         losses.note(losses.volumes.iter())?;
     }
-    let report = forebay_cache::repair(devices, &options(place, data)?)
+    let report = forebay_cache::repair(devices, &options(place, data, true)?)
         .await
         .map_err(|error| {
             let what = match error.kind() {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_block::{
+    BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Identity, Result,
+};
 use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
@@ -10,8 +12,9 @@ use forebay_metadata::superblock::Superblock;
 use super::Place;
 use crate::config::{Config, DeviceKind};
 use crate::stack::{
-    connect, foresee, journal, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
-    read_superblock, refuse_if_gone, refuse_if_left, refuse_without_table, unreadable,
+    check_room, connect, foresee, foresee_records, journal, keeps_slots, left, odd_end,
+    open_metadata, open_path, open_to_look, read_superblock, refuse_if_gone, refuse_if_left,
+    refuse_without_table, unreadable, with_table,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -21,18 +24,23 @@ pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
     /// By the volume's place in the configuration.
     pub(super) devices: Vec<(usize, DeviceInfo)>,
+    /// What tells the backing device of each volume from others, in the order of the configuration.
+    pub(super) identities: Vec<Identity>,
 }
 
 /// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or written.
 pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
-    let mut slots_bytes = 0;
+    if !running {
+        foresee_records(&config)?;
+    }
+    seen.identities = vec![Identity::default(); config.volumes.len()];
     for (number, volume) in config.volumes.iter().enumerate() {
         let name = &volume.backing;
         let place = || config.place(volume.line);
-        let mut whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
+        let whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
             _ if running => Ok(()),
-            true => foresee(&config, name, info, &mut slots_bytes),
+            true => foresee(&config, name, info),
             false => refuse_if_left(info)
                 .and_then(|()| refuse_if_gone(&config.server.state, info))
                 .context(place),
@@ -48,13 +56,15 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
                         ..FileDeviceOptions::default()
                     };
                     let medium = FileDevice::open(path, options).context(place)?;
-                    whole(&medium.info())?;
+                    whole(&with_table(&config, name, medium.info()))?;
+                    seen.identities[number] = medium.info().identity;
                 }
                 continue;
             }
             Some(DeviceKind::NvmeTcp { uri, secrets }) => {
                 let device = connect(uri, secrets.as_deref()).await.context(place)?;
                 whole(&device.info())?;
+                seen.identities[number] = device.info().identity;
                 seen.devices.push((number, device.info()));
                 continue;
             }
@@ -63,13 +73,22 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         let options = FileDeviceOptions {
             read_only: true,
             direct: *direct,
+            // A daemon that runs has it. Without one, nobody may.
+            exclusive: !running,
             ..FileDeviceOptions::default()
         };
-        let device = FileDevice::open(path, options).context(place)?;
+        let device = FileDevice::open(path, options).context(|| {
+            let leaf = *config.stack(name).last().expect("it is a stack");
+            format!("{}: device {:?}", config.place(leaf.line), leaf.name)
+        })?;
         whole(&device.info())?;
         let odd = odd_end(&config, name, device.as_ref());
         seen.warnings.extend(odd);
+        seen.identities[number] = device.info().identity;
         seen.devices.push((number, device.info()));
+    }
+    if !running {
+        check_room(&config, true).await?;
     }
     Ok(seen)
 }
@@ -91,7 +110,7 @@ pub(super) async fn open_configured(
         let entry = config.device(name);
         let place = || format!("{}: device {name:?}", config.place(entry.line));
         if keeps_slots(config, name) && !repair {
-            foresee(config, name, &info, &mut 0)?;
+            foresee(config, name, &info)?;
             if let Some((file, blocks)) = left(&info).context(place)? {
                 return Ok(Err(format!(
                     "device {name:?} gets {blocks} acknowledged blocks from {} when the daemon is started",
@@ -110,8 +129,7 @@ pub(super) async fn open_configured(
         metadata: opened.next(),
     };
     let uuid = read_superblock(config, cache, &devices).await?.uuid;
-    journal::refuse_if_elsewhere(&journal::wanted(cache.journal_path(), &uuid), &uuid)
-        .context(|| config.place(cache.journal_line()))?;
+    journal::foresee(cache.journal_path(), &uuid).context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
 }
 
