@@ -1,5 +1,6 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
+mod agreement;
 mod checked;
 mod early;
 mod foreseen;
@@ -10,7 +11,10 @@ mod repairs;
 mod replays;
 mod room;
 mod slots;
+mod small;
+mod sparse;
 mod stalls;
+mod starts;
 mod support;
 mod traces;
 
