@@ -20,6 +20,8 @@ pub mod reactor;
 pub mod rt;
 pub mod shm;
 pub mod sim;
+mod snapshot;
+mod stop;
 pub mod sync;
 pub mod system;
 #[cfg(test)]
@@ -30,3 +32,4 @@ pub mod tree;
 mod uring;
 
 pub use reactor::{Engine, Reactor, never_sleep, spawn_reactor};
+pub use stop::Stop;

@@ -60,6 +60,39 @@ impl TransitOptions {
     }
 }
 
+impl TransitOptions {
+    /// What the memory of a cache over a device has to be.
+    fn expected(&self, device: &DeviceInfo) -> Expected {
+        Expected {
+            owner: Owner {
+                device: match device.identity.is_known() {
+                    true => device.identity,
+                    false => Identity::of(hash(&self.name)),
+                },
+                boot_id: self.boot_id,
+                block_bytes: device.logical_block_bytes,
+            },
+            blocks: device.size_bytes / u64::from(device.logical_block_bytes),
+            in_use: self.in_use,
+            accept_damage: self.accept_damage,
+            generation: self.generation,
+            next: self.next,
+            holes: self.holes.clone(),
+        }
+    }
+}
+
+/// Says what [`Transit::open`] will of a memory over a device with this description, given a copy of it, which may change.
+///
+/// # Errors
+/// As [`Transit::open`].
+pub fn look(device: &DeviceInfo, copy: Buf, options: &TransitOptions) -> Result<()> {
+    let looked = Memory::open(copy, &options.expected(device));
+    looked
+        .map(|_| ())
+        .context(|| format!("the memory of transit cache {}", options.name))
+}
+
 /// What opening a cache found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -118,7 +151,7 @@ impl Transit {
     ) -> Result<(Rc<Self>, Recovery)> {
         let device_info = device.info();
         let info = DeviceInfo {
-            name: options.name,
+            name: options.name.clone(),
             // Blocks go their ways one by one.
             atomic_write_bytes: (device_info.atomic_write_bytes)
                 .min(device_info.logical_block_bytes),
@@ -127,23 +160,7 @@ impl Transit {
             byte_addressable: false,
             ..device_info.clone()
         };
-        let owner = Owner {
-            device: match device_info.identity.is_known() {
-                true => device_info.identity,
-                false => Identity::of(hash(&info.name)),
-            },
-            boot_id: options.boot_id,
-            block_bytes: info.logical_block_bytes,
-        };
-        let expected = Expected {
-            owner,
-            blocks: device_info.size_bytes / u64::from(owner.block_bytes),
-            in_use: options.in_use,
-            accept_damage: options.accept_damage,
-            generation: options.generation,
-            next: options.next,
-            holes: options.holes,
-        };
+        let expected = options.expected(&device_info);
         let (memory, left) = Memory::open(memory, &expected)
             .context(|| format!("the memory of transit cache {}", info.name))?;
         let recovery = Recovery {

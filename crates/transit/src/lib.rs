@@ -45,7 +45,7 @@ mod stats;
 mod sync;
 mod workers;
 
-pub use device::{Recovery, Transit, TransitOptions};
+pub use device::{Recovery, Transit, TransitOptions, look};
 pub use memory::{blocks_left, generations_left, is_earlier, memory_bytes, size_left, was_used};
 pub use policy::Policy;
 pub use stats::TransitStats;

@@ -19,9 +19,10 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, journal, place_of_path,
+    check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach, journal,
+    place_of_path, warning_of_few,
 };
-use crate::state::hex;
+use crate::state::{CacheId, hex};
 use crate::table::Table;
 use mend::{Losses, Work};
 use open::{Backing, look_at_backing, open_configured, open_named};
@@ -31,11 +32,13 @@ const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed without --repair, but that a block translation table under the cache is opened as a start opens it: it
-/// finishes a write that power loss interrupted, and a damaged info block is written anew, which is told; the cache must not be in use. What the daemon that serves the configuration holds
-/// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
-/// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone.
-/// After a crash a cache is in order: the next start recovers it. What its checksums cannot verify then is told, and is no damage. A cache that was repaired is in order, too, unless
+/// Nothing is changed or allocated without --repair: a block translation table under the cache finishes a write that power
+/// loss interrupted, and replaces a damaged info block, in memory alone. The cache must not be in use. What the daemon that
+/// serves the configuration holds itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in
+/// order, 1 if it could not be checked (a wrong configuration, no cache, a device in use or unreadable), 2 for a wrong
+/// command line, and 3 if the cache has damage, or slots of a transit cache are gone.
+/// After a crash a cache is in order: the next start recovers it. What its checksums cannot verify then is told, and is
+/// no damage. A cache that was repaired is in order, too, unless
 /// something that was dirty is lost, or may be: then this run ends with 3.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true)]
@@ -130,8 +133,24 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         Some(config) if !arguments.json => out::print(&summary(config)),
         _ => Ok(()),
     };
+    let print_json = |mut found: serde_json::Value| {
+        if let Some(config) = &config {
+            found["configuration"] = summary_as_json(config, &backing.warnings);
+        }
+        out::print(&format!("{found}\n"))
+    };
+    let attach = |cache: Option<(CacheId, &Inspection)>| match &config {
+        Some(config) => foresee(config, &backing, cache),
+        None => Ok(()),
+    };
     let Some(place) = place else {
-        in_order()?;
+        if running.is_none() {
+            attach(None)?;
+        }
+        match arguments.json {
+            true => print_json(json!({}))?,
+            false => in_order()?,
+        }
         return Ok(ExitCode::SUCCESS);
     };
     let what = place.data.display().to_string();
@@ -163,10 +182,14 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
             Looked::At(found) => *found,
             Looked::NotBefore(first) => {
                 in_order()?;
-                out::print(&match arguments.json {
-                    true => format!("{}\n", json!({ "not_looked_at": first })),
-                    false => format!("The cache on {what} was not looked at: {first}.\n"),
-                })?;
+                match arguments.json {
+                    true => print_json(json!({ "not_looked_at": first }))?,
+                    false => {
+                        out::print(&format!(
+                            "The cache on {what} was not looked at: {first}.\n"
+                        ))?;
+                    }
+                }
                 return Ok(ExitCode::SUCCESS);
             }
         },
@@ -177,8 +200,9 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         check_block_sizes(config, cache, &found.block_sizes)?;
         check_dirty_tracking(config, cache, found.dirty_tracking)?;
         check_checksums(config, cache, found.checksums)?;
-        for (number, info) in backing.devices {
-            let volume = &config.volumes[number];
+        attach(Some((CacheId::Uuid(found.uuid), &found)))?;
+        for (number, info) in &backing.devices {
+            let volume = &config.volumes[*number];
             let known = found
                 .check_identity(&volume.name, info.identity, info.size_bytes)
                 .and_then(|()| found.check_size(&volume.name, info.size_bytes));
@@ -188,11 +212,20 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
             })?;
         }
     }
+    if let Some(few) = warning_of_few(found.blocks, found.block_size_bytes) {
+        out::note(&format!("warning: {few}"));
+    }
     in_order()?;
-    out::print(&match arguments.json {
-        true => format!("{}\n", as_json(&found, unverified_bytes, work.as_ref())),
-        false => render(&what, &found, &journal, unverified_bytes, work.as_ref()),
-    })?;
+    match arguments.json {
+        true => print_json(as_json(&found, unverified_bytes, work.as_ref()))?,
+        false => out::print(&render(
+            &what,
+            &found,
+            &journal,
+            unverified_bytes,
+            work.as_ref(),
+        ))?,
+    }
     let damaged = !found.problems.is_empty()
         || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
@@ -202,6 +235,27 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Says what the state directory will have the start refuse, of each volume. Without a cache that was looked at, volumes
+/// have none, or one in memory.
+fn foresee(
+    config: &Config,
+    backing: &Backing,
+    cache: Option<(CacheId, &Inspection)>,
+) -> Result<()> {
+    for (volume, identity) in config.volumes.iter().zip(&backing.identities) {
+        let cache = match cache {
+            Some((cache, found)) => {
+                let mut known = found.volumes.iter();
+                let known = known.find(|known| known.name == volume.name);
+                Some((cache, known.map(|known| known.epoch)))
+            }
+            None => config.memory_cache().map(|_| (CacheId::Memory, None)),
+        };
+        foresee_attach(config, volume, *identity, cache)?;
+    }
+    Ok(())
 }
 
 /// Tells of what is damaged or gone so that nothing more can be told.
@@ -244,6 +298,17 @@ fn summary(config: &Config) -> String {
         count(config.volumes.len(), "volume"),
         count(config.exports.len(), "export"),
     )
+}
+
+/// What a configuration has, for programs.
+fn summary_as_json(config: &Config, more: &[String]) -> serde_json::Value {
+    json!({
+        "path": config.path,
+        "devices": config.devices.len(),
+        "volumes": config.volumes.len(),
+        "exports": config.exports.len(),
+        "warnings": config.warnings.iter().chain(more).collect::<Vec<_>>(),
+    })
 }
 
 /// Where the cache of a configuration lies; none if it has none that outlives the process.

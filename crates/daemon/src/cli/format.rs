@@ -20,7 +20,7 @@ use super::out;
 use crate::config::loop_on;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
 use crate::stack::journal::{self, Whose};
-use crate::stack::{open_path, place_of_path};
+use crate::stack::{open_path, place_of_path, warning_of_few};
 use crate::state::hex;
 
 /// Make an empty cache on a device or file, or a block translation table on byte-addressable media
@@ -66,7 +66,8 @@ pub(super) struct Arguments {
     /// is clean and corrupt from the backing device. Who does not know them cannot open the cache
     #[arg(long, conflicts_with = "btt")]
     pub(super) checksums: bool,
-    /// Make the file with this size, if it does not exist; one that does must have it
+    /// Make the file with this size, if it does not exist; one that does must have it. 64G and 64GiB are powers of 1024,
+    /// 64GB is a power of 1000
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
     /// Format even if the device holds something
@@ -132,6 +133,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(lost) = lost {
         out::print(&format!("LOST, as --discard-dirty says: {lost}\n"))?;
+    }
+    if let Some(few) = warning_of_few(made.blocks, made.block_size_bytes) {
+        out::note(&format!("warning: {few}"));
     }
     out::print(&format!(
         "{what}: cache {} with room for {} in blocks of {}\n",

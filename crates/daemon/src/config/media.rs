@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{ErrorKind, Result};
 use forebay_io::file::{Place, may_write_device};
+use forebay_io::shm::check_shared;
+use forebay_io::system::may_write;
 
 use super::problem::Problems;
 use super::{Config, Device, DeviceKind};
@@ -111,21 +113,19 @@ impl Config {
         let Some((path, line)) = cache.and_then(|cache| cache.journal.as_ref()) else {
             return;
         };
-        let help = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
+        let own = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
         let place = std::fs::metadata(path).ok().map(|found| Place::of(&found));
-        let is_there = |other: &Place| place.is_some_and(|place| place.overlaps(other));
-        if let Some((_, device, _)) = seen.iter().find(|(other, ..)| is_there(other)) {
-            let what = format!("`journal` {} is device {:?}", path.display(), device.name);
-            problems.add_at(*line, what, help);
-        }
-        if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
-            let what = format!(
-                "`journal` {}: there is no directory {}",
-                path.display(),
-                directory.display()
-            );
-            problems.add_at(*line, what, help);
-        }
+        let is_device =
+            |(other, ..): &&(Place, _, _)| place.as_ref().is_some_and(|place| place.overlaps(other));
+        let name = path.display();
+        let (what, help) = match seen.iter().find(is_device) {
+            Some((_, device, _)) => (format!("is device {:?}", device.name), own.to_owned()),
+            None => match look_at_journal(path) {
+                Ok(()) => return,
+                Err(wrong) => wrong,
+            },
+        };
+        problems.add_at(*line, format!("`journal` {name} {what}"), help);
     }
 
     /// What [`Config::look_at_media`] finds.
@@ -197,6 +197,57 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
         return Err((what, used.help(path)));
     }
     Ok(found)
+}
+
+/// What keeps a process journal from being made, or opened, at `path`, and the remedy.
+fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
+    let own =
+        "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
+    let directory = path.parent().unwrap_or(path);
+    let found = std::fs::symlink_metadata(path).ok();
+    if found.as_ref().is_some_and(|found| found.is_symlink()) {
+        let (what, help) = match path.canonicalize() {
+            Ok(leads_to) => (
+                "is a symbolic link",
+                format!(
+                    "let `journal` name {}, to which it leads",
+                    leads_to.display()
+                ),
+            ),
+            Err(_) => (
+                "is a symbolic link that leads nowhere",
+                format!("remove it, or {own}"),
+            ),
+        };
+        return Err((what.into(), help));
+    }
+    if let Err(error) = check_shared(path) {
+        let help = match error.kind() {
+            ErrorKind::Permission => {
+                format!("run as the user whose it is, `chmod 600` it, or {own}")
+            }
+            _ => own.to_owned(),
+        };
+        return Err((format!("cannot be used: {}", error.report()), help));
+    }
+    if !directory.is_dir() {
+        let what = format!(
+            "cannot be made: there is no directory {}",
+            directory.display()
+        );
+        return Err((what, own.into()));
+    }
+    if found.is_none()
+        && let Err(error) = may_write(directory)
+    {
+        let what = format!(
+            "cannot be made in {}: {}",
+            directory.display(),
+            error.report()
+        );
+        return Err((what, own.into()));
+    }
+    Ok(())
 }
 
 /// As [`look`], for what is going to be mapped, under a table or without one.

@@ -4,6 +4,7 @@ use super::*;
 
 mod cleaning;
 mod layers;
+mod several;
 mod tls;
 mod ublk;
 
@@ -224,7 +225,7 @@ fn values_are_named_with_how_to_write_them() {
     assert!(broken("\"40%\"", "\"140%\"").contains("60%"));
     assert!(broken("mode = \"wb\"", "mode = \"wbb\"").contains("write-back"));
     assert!(broken("nhit:2", "nhit:0").contains("always"));
-    assert!(broken("\"1M\"", "\"1MB\"").contains("powers of 1024"));
+    assert!(broken("\"1M\"", "\"1Mb\"").contains("powers of 1024"));
     assert!(broken("reactors = 2", "reactors = 0").contains("from 1 to 64"));
     assert!(broken("name = \"db\"", "name = \"../db\"").contains("cannot be the name"));
 }

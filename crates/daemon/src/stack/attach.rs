@@ -126,16 +126,15 @@ impl Stack {
         config: &Config,
         volume: &config::Volume,
         wishes: &Wishes,
+        around: &Around<'_>,
     ) -> Result<()> {
         let name = &volume.name;
-        let around = Around {
-            state: &self.state,
-            accept_loss: wishes.accept_journal_loss,
-        };
-        let watched = devices::open(config, &volume.backing, "backing", &around).await?;
+        let watched = devices::open(config, &volume.backing, "backing", around).await?;
         let backing = watched.device.clone();
-        self.refuse_overlap(&watched)
-            .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
+        let overlap = self.refuse_overlap(&watched);
+        // A start that fails closes it.
+        self.devices.borrow_mut().push(watched);
+        overlap.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
         let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
         let cache = self
             .cache

@@ -1,11 +1,12 @@
 //! Opens the cache: identity, process journal, recovery.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
     BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, EarlyMap, FormatOptions,
     OpeningProgress, RecoveryReport,
@@ -20,6 +21,7 @@ use super::journal::{self, Whose};
 use super::table::behind_table;
 use super::transit::Around;
 use super::{Wishes, offload, place_of, refuse_copy};
+use crate::config::size::{human_bytes, human_count};
 use crate::config::{self, Config, DeviceKind, Durability};
 use crate::state::{CacheId, Opening, StateDirectory, hex};
 
@@ -61,20 +63,22 @@ pub(super) async fn open(
     cache: &config::Cache,
     wishes: &Wishes,
     around: &Around<'_>,
-    watched: &mut Vec<Watched>,
+    watched: &RefCell<Vec<Watched>>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
-    let data = devices::open(config, &cache.data, "cache", around).await?;
-    let metadata = match &cache.metadata {
-        Some(name) => Some(devices::open(config, name, "metadata", around).await?),
-        None => None,
+    let open = async |name: &str, role| -> Result<Rc<dyn BlockDevice>> {
+        let opened = devices::open(config, name, role, around).await?;
+        let device = Rc::clone(&opened.device);
+        watched.borrow_mut().push(opened);
+        Ok(device)
     };
     let devices = Devices {
-        data: data.device.clone(),
-        metadata: metadata.as_ref().map(|watched| watched.device.clone()),
+        data: open(&cache.data, "cache").await?,
+        metadata: match &cache.metadata {
+            Some(name) => Some(open(name, "metadata").await?),
+            None => None,
+        },
     };
-    watched.push(data);
-    watched.extend(metadata);
     let memory = config.memory_cache();
     if memory.is_some() {
         let mut uuid = [0; 16];
@@ -94,6 +98,9 @@ pub(super) async fn open(
     let known = read_superblock(config, cache, &devices).await?;
     for damage in forebay_cache::spare_damage(&devices).await {
         tracing::warn!("{damage}");
+    }
+    if let Some(few) = warning_of_few(known.slots, known.block_size_bytes) {
+        tracing::warn!("{}: {few}", config.place(cache.line));
     }
     let there = BlockSizes::from_mask(known.block_size_bytes, known.classes);
     check_block_sizes(config, cache, &there.to_string())?;
@@ -119,7 +126,9 @@ pub(super) async fn open(
         Some(_) => (Buf::zeroed(len), None),
         None => {
             let (configured, asks) = (cache.journal_path().map(Path::to_path_buf), whose.clone());
-            let opened = offload(move || journal::open(configured.as_deref(), len, &asks)).await;
+            let stop = around.stop.clone();
+            let opened =
+                offload(move || journal::open(configured.as_deref(), len, &asks, &stop)).await;
             let opened = opened.context(|| config.place(cache.journal_line()))?;
             created = opened.created;
             (opened.memory, Some(opened.path))
@@ -205,6 +214,24 @@ pub(super) async fn open(
         early,
         opened,
         journal: path,
+    })
+}
+
+/// Caches of fewer blocks are hardly of use: what evicts and what writes back works on many blocks at a time.
+const FEW_BLOCKS: u64 = 256;
+
+/// A warning about a cache that has few blocks; none if it has enough.
+pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
+    let (blocks, block_bytes) = (u64::from(blocks), u64::from(block_bytes));
+    (blocks < FEW_BLOCKS).then(|| {
+        format!(
+            "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of {} or more, or smaller \
+             blocks (`forebay format --block-size`)",
+            human_count(blocks, "block"),
+            human_bytes(block_bytes),
+            human_bytes(blocks * block_bytes),
+            human_bytes(FEW_BLOCKS * block_bytes * 5 / 4),
+        )
     })
 }
 
@@ -348,7 +375,7 @@ pub(crate) fn unreadable(
     }
 }
 
-fn journal_len(cache: &config::Cache) -> Result<usize> {
+pub(super) fn journal_len(cache: &config::Cache) -> Result<usize> {
     let what = |_| {
         Error::new(
             ErrorKind::InvalidInput,

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, check_relation};
-use forebay_io::shm::open_shared;
+use forebay_io::Stop;
+use forebay_io::shm::{check_shared, look_shared, open_shared, open_shared_until};
 use forebay_io::system::boot_id;
 use forebay_metadata::Media;
 use forebay_metadata::journal::{self, HEAD_BYTES, Head, Relation};
@@ -136,6 +137,8 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 ///
 /// `ours` is the cache that asks.
 fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
+    // Whoever opens a named pipe may wait for ever.
+    check_shared(path).context(|| format!("the process journal {}", path.display()))?;
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| {
@@ -186,7 +189,7 @@ fn is_own(path: &Path, whose: &Whose) -> bool {
 ///
 /// # Errors
 /// `Busy` with both paths, or as [`refuse_foreign`].
-pub(crate) fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
+fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
     let uuid = &whose.uuid;
     let found = find(uuid);
     refuse_foreign(&found, whose)?;
@@ -210,6 +213,18 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
 }
 
+/// Bytes that the journal at `path` takes beyond those that its file has, where `len` are asked for.
+pub(super) fn wanted_bytes(path: &Path, len: u64) -> u64 {
+    let Ok(found) = std::fs::metadata(path) else {
+        return len;
+    };
+    let len = match found.len() >= SMALLEST_BYTES {
+        true => found.len(),
+        false => len,
+    };
+    len.saturating_sub(found.blocks() * 512)
+}
+
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
 /// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
 /// size would begin it anew.
@@ -217,7 +232,12 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
 /// # Errors
 /// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
 /// or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
-pub(super) fn open(configured: Option<&Path>, mut len: usize, whose: &Whose) -> Result<Opened> {
+pub(super) fn open(
+    configured: Option<&Path>,
+    mut len: usize,
+    whose: &Whose,
+    stop: &Stop,
+) -> Result<Opened> {
     let uuid = &whose.uuid;
     let path = wanted(configured, uuid);
     refuse_unless_own(&path, whose)?;
@@ -225,14 +245,21 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, whose: &Whose) -> 
         // Where it led, there is nothing that counts.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
     }
-    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
-    let created = !path.exists();
-    if created && !path.is_symlink() {
+    let found = owner(&path, Some(uuid))?;
+    let other = found.filter(|owner| owner != uuid);
+    // One whose making was interrupted holds nothing, and its size means nothing.
+    let created = found.is_none();
+    if created {
         // Where it fails, opening it says why.
         let _ = place(&path, len, uuid);
     }
+    // One of this cache that was cut has the more in it the less is done to it.
+    let smallest = match found {
+        Some(of) if of == *uuid => journal::JOURNAL_MIN_BYTES as u64,
+        _ => SMALLEST_BYTES,
+    };
     if let Ok(metadata) = std::fs::metadata(&path)
-        && metadata.len() >= SMALLEST_BYTES
+        && metadata.len() >= smallest
     {
         let there = usize::try_from(metadata.len()).unwrap_or(len);
         if there != len && other.is_none() {
@@ -244,28 +271,19 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, whose: &Whose) -> 
         }
         len = there;
     }
-    let mapped = open_shared(&path, len);
+    let mapped = open_shared_until(&path, len, stop);
     if created && mapped.is_err() {
         // It would keep its size.
         remove_unused(&path, uuid);
     }
-    let (memory, _) = mapped.context(
-        || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
-    )?;
-    if let Some(other) = other
-        && journal::Journal::recover(&memory, &other, &boot_id()?)
-            .is_some_and(|left| left.poisoned || !left.entries.is_empty())
-    {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "the process journal {} holds acknowledged writes of another cache, {}: serve that \
-                 one first, set `journal` in [cache] to another path, or remove the file if that \
-                 cache is gone",
-                path.display(),
-                hex(&other)
-            ),
-        ));
+    let (memory, _) = mapped.map_err(|error| match error.kind() {
+        ErrorKind::NoSpace => error.context(
+            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
+        ),
+        _ => error.context(format!("the process journal {}", path.display())),
+    })?;
+    if let Some(other) = other {
+        refuse_others(&memory, &other, &path)?;
     }
     if created {
         memory.copy_from(MAGIC.len(), uuid);
@@ -275,6 +293,42 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, whose: &Whose) -> 
         path,
         created,
     })
+}
+
+/// Refuses the journal of another cache that has acknowledged writes in it.
+fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
+    let left = journal::Journal::recover(memory, other, &boot_id()?);
+    if !left.is_some_and(|left| left.poisoned || !left.entries.is_empty()) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the process journal {} holds acknowledged writes of another cache, {}: serve that \
+             one first, set `journal` in [cache] to another path, or remove the file if that \
+             cache is gone",
+            path.display(),
+            hex(other)
+        ),
+    ))
+}
+
+/// Says what [`open`] will of the place of the journal; changes nothing.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn foresee(configured: Option<&Path>, whose: &Whose) -> Result<()> {
+    let uuid = &whose.uuid;
+    let path = wanted(configured, uuid);
+    refuse_unless_own(&path, whose)?;
+    if configured.is_none() && path.is_symlink() {
+        return Ok(());
+    }
+    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
+    match (other, existing(&path)?) {
+        (Some(other), Some(memory)) => refuse_others(&memory, &other, &path),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a file there that can be seen to be this cache's from its first moment on, should this process die before the journal in
@@ -299,7 +353,7 @@ pub(super) struct Opened {
     pub(super) memory: Buf,
     /// Where it lies.
     pub(super) path: PathBuf,
-    /// Whether it was not there before.
+    /// Whether it was not there before, or held nothing.
     pub(super) created: bool,
 }
 
@@ -352,39 +406,40 @@ pub(super) fn point(uuid: &[u8; 16], path: &Path) {
     }
 }
 
-/// The journal of a cache that is not open, if there is one.
+/// A copy of the journal of a cache that is not open, if there is one. Nothing of the journal is changed, or allocated.
 ///
 /// # Errors
 /// `Busy` when a daemon uses it, or what the system says.
 fn existing(path: &Path) -> Result<Option<Buf>> {
-    let len = match std::fs::metadata(path) {
-        Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
-        metadata => metadata.context(|| path.display().to_string())?.len(),
-    };
-    if len == 0 {
-        return Ok(None);
-    }
-    let len = usize::try_from(len).unwrap_or(usize::MAX);
-    // Opened with the size that it has, so that nothing of it changes.
-    let (journal, _) =
-        open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
-    Ok(Some(journal))
+    look_shared(path).context(|| format!("the process journal {}", path.display()))
 }
 
-/// The journal at `path`, if it is that of the last opening of a cache that is not open; or why not.
+/// Returns the journal at `path`, if it is that of the last opening of a cache that is not open, or why it is not: a copy
+/// as of [`existing`], or the journal itself, to `mend` the cache from it.
 ///
 /// # Errors
 /// As [`existing`].
-pub(crate) fn own(whose: &Whose, path: &Path) -> Result<Result<Option<Buf>>> {
+pub(crate) fn own(whose: &Whose, path: &Path, mend: bool) -> Result<Result<Option<Buf>>> {
     if !is_of(path, &whose.uuid) {
         return Ok(Ok(None));
     }
     match refuse_foreign(path, whose) {
+        Ok(()) if mend => map(path).map(|journal| Ok(Some(journal))),
         Ok(()) => existing(path).map(Ok),
         Err(error) => Ok(Err(error)),
     }
 }
 
+/// Maps the journal at `path` with the size that it has, so that nothing of it changes.
+fn map(path: &Path) -> Result<Buf> {
+    let len = std::fs::metadata(path)
+        .context(|| path.display().to_string())?
+        .len();
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let (journal, _) =
+        open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
+    Ok(journal)
+}
 /// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it. One
 /// of another copy of the cache, or of another opening, stays.
 pub(crate) fn remove(whose: &Whose, path: &Path) {
@@ -426,8 +481,13 @@ mod tests {
             place: String::new(),
             moved: false,
         };
-        let opened = open(Some(&path), 2 << 20, &whose).expect("opened");
-        assert!(!opened.created);
+        let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
+        assert!(opened.created, "it holds nothing");
+        drop(opened);
+        // A start that was killed while it allocated: the configuration may ask for less now.
+        place(&path, 8 << 20, &[7; 16]).expect("placed");
+        let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
+        assert_eq!(opened.memory.len(), 2 << 20);
         std::fs::remove_file(&path).expect("ours");
     }
 }

@@ -8,9 +8,11 @@ mod control;
 mod copies;
 mod devices;
 mod diverge;
+mod foresee;
 pub(crate) mod journal;
 mod lines;
 mod offload;
+mod room;
 mod scrub;
 mod status;
 mod table;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
+use forebay_io::Stop;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::{Volume, VolumeHandle};
 
@@ -31,13 +34,16 @@ use crate::state::{Record, StateDirectory};
 pub(crate) use attach::{judge_identity, shared_bytes};
 pub(crate) use cache::{
     check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
+    warning_of_few,
 };
 pub(crate) use control::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
+pub(crate) use foresee::{foresee_attach, foresee_records};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
-pub(crate) use table::refuse_without_table;
+pub(crate) use room::check as check_room;
+pub(crate) use table::{refuse_without_table, with_table};
 pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 
 /// What is asked of one start, beyond the configuration.
@@ -159,6 +165,17 @@ impl Stack {
     /// # Panics
     /// On a thread that runs no reactor.
     pub async fn open(config: &Config, wishes: &Wishes) -> Result<Self> {
+        Self::open_until(config, wishes, &Stop::default()).await
+    }
+
+    /// As [`Stack::open`], which may take long where a journal or a transit cache is large: `stop` ends it.
+    ///
+    /// # Errors
+    /// As [`Stack::open`], and `ShuttingDown` if it was stopped.
+    ///
+    /// # Panics
+    /// As [`Stack::open`].
+    pub async fn open_until(config: &Config, wishes: &Wishes, stop: &Stop) -> Result<Self> {
         wishes.check(config)?;
         let state = StateDirectory::open(&config.server.state);
         let state = Arc::new(state.map_err(|error| match config.server.state_line {
@@ -171,28 +188,16 @@ impl Stack {
             let (state, name) = (Arc::clone(&state), volume.name.clone());
             offload(move || state.note_disk_gap(&name, device.as_deref(), machines)).await?;
         }
-        let mut devices = Vec::new();
-        let around = transit::Around {
-            state: &state,
-            accept_loss: wishes.accept_journal_loss,
-        };
-        let cache = match &config.cache {
-            Some(_) if wishes.all_without_cache(config) => None,
-            Some(cache) => {
-                let opening = cache::open(config, cache, wishes, &around, &mut devices).await?;
-                Some(Rc::new(opening))
-            }
-            None => None,
-        };
-        let stack = Self {
+        room::check(config, !wishes.all_without_cache(config)).await?;
+        let mut stack = Self {
             state,
-            cache,
+            cache: None,
             behind: RefCell::default(),
             volumes: RefCell::new(Vec::new()),
-            devices: RefCell::new(devices),
+            devices: RefCell::default(),
             noted: RefCell::default(),
         };
-        if let Err(error) = stack.attach_all(config, wishes).await {
+        if let Err(error) = stack.fill(config, wishes, stop).await {
             if let Err(error) = stack.close().await {
                 tracing::warn!("after a failed start: {}", error.report());
             }
@@ -204,9 +209,21 @@ impl Stack {
         Ok(stack)
     }
 
-    async fn attach_all(&self, config: &Config, wishes: &Wishes) -> Result<()> {
+    /// Opens the cache and attaches the volumes. What is open before a failure is in the stack.
+    async fn fill(&mut self, config: &Config, wishes: &Wishes, stop: &Stop) -> Result<()> {
+        let around = transit::Around {
+            state: &self.state,
+            accept_loss: wishes.accept_journal_loss,
+            stop,
+        };
+        if let Some(cache) = &config.cache
+            && !wishes.all_without_cache(config)
+        {
+            let opening = cache::open(config, cache, wishes, &around, &self.devices).await?;
+            self.cache = Some(Rc::new(opening));
+        }
         for volume in &config.volumes {
-            self.attach(config, volume, wishes).await?;
+            self.attach(config, volume, wishes, &around).await?;
         }
         let all_are_there = self.behind.borrow().is_empty();
         match all_are_there {

@@ -5,6 +5,7 @@
 //! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
 //! that is known.
 
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,10 +16,9 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
     Result,
 };
-use forebay_io::rt;
-use forebay_io::shm::{holes, open_shared};
+use forebay_io::shm::{check_shared, holes, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
-use forebay_io::tree::room;
+use forebay_io::{Stop, rt};
 use forebay_transit::{
     Policy, Transit, TransitOptions, Workers, blocks_left, generations_left, is_earlier,
     memory_bytes, size_left, was_used,
@@ -31,7 +31,7 @@ use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
 
 /// Where slots lie.
-const DIRECTORY: &str = "/dev/shm";
+pub(super) const DIRECTORY: &str = "/dev/shm";
 /// No memory in use is smaller, bytes.
 const SMALLEST_BYTES: u64 = 8192;
 /// Evictions that wait or run at a time, for each thread: so many that it has something to do while the
@@ -44,6 +44,8 @@ pub(super) struct Around<'a> {
     pub(super) state: &'a Arc<StateDirectory>,
     /// Whether to open caches although what they had acknowledged is gone.
     pub(super) accept_loss: bool,
+    /// Ends what takes long.
+    pub(super) stop: &'a Stop,
 }
 
 /// What the configuration says of a cache.
@@ -104,7 +106,7 @@ pub(super) fn open(
             if around.accept_loss {
                 lengthen(&file, &boot_id)?;
             }
-            (map(&file, len, settings.name)?, Some(file))
+            (map(&file, len, settings.name, around.stop)?, Some(file))
         }
     };
     let (counts, next) = match &file {
@@ -145,16 +147,9 @@ pub(super) fn open(
         // It holds nothing.
         let _ = std::fs::remove_file(file);
     }
-    let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
-        (ErrorKind::Lost, Some(file)) => error.context(removed(file)),
-        (ErrorKind::Corrupt, Some(file)) => error.context(format!(
-            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
-             (all of it, if it was cut) and sends the rest on, and check what the clients stored last",
-            file.display()
-        )),
-        (ErrorKind::InvalidInput, Some(file)) if existed => error.context(earlier(file)),
-        (_, Some(file)) => error.context(file.display().to_string()),
-        (_, None) => error,
+    let (cache, found) = opened.map_err(|error| match &file {
+        Some(file) => unopened(error, file, existed),
+        None => error,
     })?;
     if let Some(file) = &file {
         (around.state).note_slots_generation(&note_of(file), &boot_id, next)?;
@@ -218,7 +213,7 @@ fn earlier(file: &Path) -> String {
 /// `InvalidInput` if there are; what the system says.
 fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
     let boot_id = boot_id()?;
-    let Some(memory) = looked_at(file)? else {
+    let Some(memory) = look(file)? else {
         return Ok(());
     };
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
@@ -229,16 +224,6 @@ fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
         }
         false => Ok(()),
     }
-}
-
-/// The memory in a file of slots, if there is one.
-fn looked_at(file: &Path) -> Result<Option<Buf>> {
-    let found = std::fs::metadata(file).ok();
-    let Some(found) = found.filter(|found| found.len() >= SMALLEST_BYTES) else {
-        return Ok(None);
-    };
-    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
-    Ok(Some(open_shared(file, len)?.0))
 }
 
 /// Gives a file of slots that was cut its length back. What was cut off reads as zeroes then, and is known by
@@ -260,6 +245,20 @@ fn lengthen(file: &Path, boot_id: &[u8; 16]) -> Result<()> {
             format!("cannot give {file}, which was cut, its length back: make room in {DIRECTORY}")
         }),
         _ => Ok(()),
+    }
+}
+
+/// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
+fn unopened(error: Error, file: &Path, existed: bool) -> Error {
+    match error.kind() {
+        ErrorKind::Lost => error.context(removed(file)),
+        ErrorKind::Corrupt => error.context(format!(
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
+             and sends the rest on, and check what the clients stored last",
+            file.display()
+        )),
+        ErrorKind::InvalidInput if existed => error.context(earlier(file)),
+        _ => error.context(file.display().to_string()),
     }
 }
 
@@ -286,7 +285,13 @@ fn was_noted(state: &Path, name: &str, file: &Path, boot_id: &[u8; 16]) -> Resul
 
 /// Whether there are slots that a daemon of this boot has used.
 fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
-    Ok(looked_at(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
+    Ok(look(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
+}
+
+/// A copy of the slots in a file; none where there can be none.
+fn look(file: &Path) -> Result<Option<Buf>> {
+    let memory = look_shared(file)?;
+    Ok(memory.filter(|memory| memory.len() as u64 >= SMALLEST_BYTES))
 }
 
 fn tell_of_loss(file: &Path) {
@@ -338,79 +343,103 @@ fn removed(file: &Path) -> String {
     )
 }
 
-/// Says what [`open`] will of the caches over the medium of the device called `name`; changes nothing. `wanted` is what
-/// other caches are going to take of the room for slots, bytes; theirs is added.
+/// Says what [`open`] will of the caches over the medium of the device called `name`, but for want of room; changes nothing.
 ///
 /// # Errors
-/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there; `NoSpace` if there is
-/// no room for new ones.
-pub(crate) fn foresee(
-    config: &Config,
-    name: &str,
-    info: &DeviceInfo,
-    wanted: &mut u64,
-) -> Result<()> {
+/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there; what [`check_shared`] says of
+/// the file of the slots.
+pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<()> {
     let boot_id = boot_id()?;
     let file = place(info);
-    let found = (std::fs::metadata(&file).ok()).filter(|found| found.len() >= SMALLEST_BYTES);
     for entry in config.stack(name) {
-        let DeviceKind::Transit { capacity_bytes, .. } = entry.kind else {
+        if !matches!(entry.kind, DeviceKind::Transit { .. }) {
             continue;
-        };
+        }
         let name = &entry.name;
         let in_place = || format!("{}: device {name:?}", config.place(entry.line));
+        check_shared(&file)
+            .map_err(|error| unusable(error, &file, name))
+            .context(in_place)?;
         refuse_if_earlier(&config.server.state, &file).context(in_place)?;
-        if was_noted(&config.server.state, name, &file, &boot_id)? && !is_used(&file, &boot_id)? {
+        let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
+        let memory = look(&file)
+            .map_err(|error| unusable(error, &file, name))
+            .context(in_place)?;
+        if in_use
+            && !memory
+                .as_ref()
+                .is_some_and(|memory| was_used(memory, &boot_id))
+        {
             return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
         }
-        if found.as_ref().is_some_and(|found| found.blocks() > 0) {
-            continue;
-        }
-        // And a little more, by the size of a block.
-        *wanted += capacity_bytes;
-        let room = std::fs::File::open(DIRECTORY).and_then(|directory| room(&directory));
-        let room = room.context(|| DIRECTORY.to_owned())?;
-        let free = room.available * u64::from(room.block_bytes);
-        // One without a limit has no blocks.
-        if room.blocks > 0 && *wanted > free {
-            let what = format!(
-                "{}: with those before them they need more than {}, and {} are free there",
-                no_room(name),
-                human_bytes(*wanted),
-                human_bytes(free)
-            );
-            return Err(Error::new(ErrorKind::NoSpace, what)).context(in_place);
+        let options = TransitOptions {
+            in_use,
+            generation: StateDirectory::slots_generation_in(
+                &config.server.state,
+                &note_of(&file),
+                &boot_id,
+            )?,
+            holes: holes(&file).unwrap_or_default(),
+            ..TransitOptions::new(name.as_str(), boot_id)
+        };
+        if let Some(memory) = memory.filter(|memory| was_used(memory, &boot_id)) {
+            let looked = forebay_transit::look(info, memory, &options);
+            looked
+                .map_err(|error| unopened(error, &file, true))
+                .context(in_place)?;
         }
     }
     Ok(())
 }
 
-fn no_room(name: &str) -> String {
-    format!(
-        "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
-    )
+/// Why the file of the slots cannot be used.
+fn unusable(error: Error, file: &Path, name: &str) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace => error.context(format!(
+            "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
+        )),
+        _ => error.context(format!(
+            "the slots of transit cache {name:?} in {}",
+            file.display()
+        )),
+    }
 }
 
-/// Maps the file of the slots. One that exists keeps its size: what it holds may be all that there is of
+/// Bytes of [`DIRECTORY`] that the slots of a cache over a medium take beyond those that its file has.
+pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> u64 {
+    let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
+    let len = memory_bytes(slots.unwrap_or(usize::MAX), info.logical_block_bytes) as u64;
+    let Ok(found) = std::fs::metadata(place(info)) else {
+        return len;
+    };
+    let len = kept_bytes(&found).unwrap_or(len);
+    len.saturating_sub(found.blocks() * 512)
+}
+
+/// The size that a file of slots keeps; none if it holds nothing. A start that was killed while it allocated left no size.
+fn kept_bytes(found: &Metadata) -> Option<u64> {
+    (found.len() >= SMALLEST_BYTES && found.blocks() > 0).then_some(found.len())
+}
+
+/// Maps the file of the slots. One that was used keeps its size: what it holds may be all that there is of
 /// acknowledged writes.
 ///
 /// Returns whether it existed, too.
-fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
-    if let Ok(found) = std::fs::metadata(file)
-        && found.len() >= SMALLEST_BYTES
-        && found.len() != len as u64
-        // A start that found no room, or was ended while it looked for some, left no memory in it.
-        && found.blocks() > 0
+fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, bool)> {
+    let in_place = |error| unusable(error, file, name);
+    check_shared(file).map_err(in_place)?;
+    let found = std::fs::metadata(file).ok();
+    if let Some(kept) = found.as_ref().and_then(kept_bytes)
+        && kept != len as u64
     {
         tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {} bytes and keep that size; a clean \
+            "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a clean \
              shutdown removes them, and the next start makes them with the `capacity` of the configuration",
             file.display(),
-            found.len()
         );
-        len = usize::try_from(found.len()).unwrap_or(len);
+        len = usize::try_from(kept).unwrap_or(len);
     }
-    open_shared(file, len).context(|| no_room(name))
+    open_shared_until(file, len, stop).map_err(in_place)
 }
 
 /// What slots hold of a medium that it does not have: their file, and how many blocks; none if it has everything.
@@ -419,14 +448,9 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
 /// `Busy` where a daemon has them, or what the system says.
 pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     let file = place(info);
-    let Ok(found) = std::fs::metadata(&file) else {
+    let Some(memory) = look(&file)? else {
         return Ok(None);
     };
-    let len = usize::try_from(found.len()).unwrap_or(0);
-    if found.len() < SMALLEST_BYTES {
-        return Ok(None);
-    }
-    let (memory, _) = open_shared(&file, len)?;
     match blocks_left(&memory, &boot_id()?) {
         None | Some((_, 0)) => Ok(None),
         // Made anew, with the number that the other had.

@@ -222,6 +222,48 @@ impl StateDirectory {
         sync_directory(&self.path)
     }
 
+    /// As [`StateDirectory::load`], of a state directory that may be another process's, or not be there.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::load`].
+    pub(crate) fn load_in(state: &Path, volume: &str) -> Result<Option<Record>> {
+        epoch::load(state, volume)
+    }
+
+    /// As [`StateDirectory::others`], of such a directory.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::others`].
+    pub(crate) fn others_in(
+        state: &Path,
+        volume: &str,
+        backing: Identity,
+    ) -> Result<Vec<(String, Record)>> {
+        match backing.is_known() && state.exists() {
+            false => Ok(Vec::new()),
+            true => epoch::others(state, volume, backing),
+        }
+    }
+
+    /// As [`StateDirectory::ranges`], of such a directory.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::ranges`].
+    pub(crate) fn ranges_in(
+        state: &Path,
+        volume: &str,
+    ) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        read_ranges(&state.join(format!("{volume}.ranges")))
+    }
+
+    /// Looks whether what is remembered of a volume's block device can be read in such a directory.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(crate) fn look_disk_in(state: &Path, volume: &str) -> Result<()> {
+        disk::load(state, volume).map(|_| ())
+    }
+
     /// The boot of the machine in which a transit cache was in use and was not closed; none if there is none.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
+mod agreement;
 mod bypass;
 mod checked;
 mod copies;
@@ -14,7 +15,10 @@ mod repairs;
 mod replays;
 mod room;
 mod slots;
+mod small;
+mod sparse;
 mod stalls;
+mod starts;
 mod support;
 mod traces;
 mod unverified;

@@ -92,10 +92,10 @@ impl Losses {
 /// Whose process journal, and where.
 pub(super) type Place<'a> = (&'a Whose, &'a Path);
 
-fn options((whose, path): Place<'_>, data: bool) -> Result<RepairOptions> {
+fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {
         // A copy has no journal; that of another opening refuses.
-        journal: match journal::own(whose, path)? {
+        journal: match journal::own(whose, path, mend)? {
             Err(error) if error.kind() == ErrorKind::Busy => None,
             found => found?,
         },
@@ -106,13 +106,13 @@ fn options((whose, path): Place<'_>, data: bool) -> Result<RepairOptions> {
 
 /// Returns how many bytes of cached data have no checksum that is known. Nothing is changed.
 pub(super) async fn count_unverified(devices: &Devices, place: Place<'_>) -> Result<u64> {
-    let counted = forebay_cache::count_unverified(devices, &options(place, false)?).await;
+    let counted = forebay_cache::count_unverified(devices, &options(place, false, false)?).await;
     counted.context(|| "cannot tell what is not verified")
 }
 
 /// Reads all that is cached, and changes nothing.
 pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> {
-    let data = forebay_cache::verify(devices, &options(place, true)?)
+    let data = forebay_cache::verify(devices, &options(place, true, false)?)
         .await
         .context(|| "cannot read what is cached")?;
     Ok(Work {
@@ -136,7 +136,7 @@ pub(super) async fn repair(
     if losses.log_is_damaged {
         losses.note(losses.volumes.iter())?;
     }
-    let report = forebay_cache::repair(devices, &options(place, data)?)
+    let report = forebay_cache::repair(devices, &options(place, data, true)?)
         .await
         .map_err(|error| {
             let what = match error.kind() {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_block::{
+    BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Identity, Result,
+};
 use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
@@ -11,9 +13,9 @@ use super::{Place, out};
 use crate::config::{Config, DeviceKind};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{
-    connect, foresee, judge_identity, keeps_slots, left, odd_end, open_metadata, open_path,
-    open_to_look, place_of, read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in,
-    refuse_without_table, shared_bytes, unreadable,
+    check_room, connect, foresee, foresee_records, judge_identity, keeps_slots, left, odd_end,
+    open_metadata, open_path, open_to_look, place_of, read_superblock, refuse_copy, refuse_if_gone,
+    refuse_if_left_in, refuse_without_table, shared_bytes, unreadable, with_table,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -23,6 +25,8 @@ pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
     /// By the volume's place in the configuration.
     pub(super) devices: Vec<(usize, DeviceInfo)>,
+    /// What tells the backing device of each volume from others, in the order of the configuration.
+    pub(super) identities: Vec<Identity>,
 }
 
 impl Backing {
@@ -60,13 +64,16 @@ fn known_by_path(config: &Config, name: &str) -> bool {
 /// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or written.
 pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
-    let mut slots_bytes = 0;
+    if !running {
+        foresee_records(&config)?;
+    }
+    seen.identities = vec![Identity::default(); config.volumes.len()];
     for (number, volume) in config.volumes.iter().enumerate() {
         let name = &volume.backing;
         let place = || config.place(volume.line);
-        let mut whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
+        let whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
             _ if running => Ok(()),
-            true => foresee(&config, name, info, &mut slots_bytes),
+            true => foresee(&config, name, info),
             false => refuse_if_left_in(&config.server.state, info)
                 .and_then(|()| refuse_if_gone(&config.server.state, info))
                 .context(place),
@@ -82,13 +89,15 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
                         ..FileDeviceOptions::default()
                     };
                     let medium = FileDevice::open(path, options).context(place)?;
-                    whole(&medium.info())?;
+                    whole(&with_table(&config, name, medium.info()))?;
+                    seen.identities[number] = medium.info().identity;
                 }
                 continue;
             }
             Some(DeviceKind::NvmeTcp { uri, secrets }) => {
                 let device = connect(uri, secrets.as_deref()).await.context(place)?;
                 whole(&device.info())?;
+                seen.identities[number] = device.info().identity;
                 seen.add(&config, number, device.info())?;
                 continue;
             }
@@ -98,13 +107,22 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             read_only: true,
             direct: *direct,
             known_by_path: known_by_path(&config, name),
+            // A daemon that runs has it. Without one, nobody may.
+            exclusive: !running,
             ..FileDeviceOptions::default()
         };
-        let device = FileDevice::open(path, options).context(place)?;
+        let device = FileDevice::open(path, options).context(|| {
+            let leaf = *config.stack(name).last().expect("it is a stack");
+            format!("{}: device {:?}", config.place(leaf.line), leaf.name)
+        })?;
         whole(&device.info())?;
         let odd = odd_end(&config, name, device.as_ref());
         seen.warnings.extend(odd);
+        seen.identities[number] = device.info().identity;
         seen.add(&config, number, device.info())?;
+    }
+    if !running {
+        check_room(&config, true).await?;
     }
     Ok(seen)
 }
@@ -126,7 +144,7 @@ pub(super) async fn open_configured(
         let entry = config.device(name);
         let place = || format!("{}: device {name:?}", config.place(entry.line));
         if keeps_slots(config, name) && !repair {
-            foresee(config, name, &info, &mut 0)?;
+            foresee(config, name, &info)?;
             if let Some((file, blocks)) = left(&info).context(place)? {
                 return Ok(Err(format!(
                     "device {name:?} gets {blocks} acknowledged blocks from {} when the daemon is started",
@@ -151,7 +169,7 @@ pub(super) async fn open_configured(
         out::note(&format!("warning: {note}"));
     }
     let whose = Whose::of(&found, &devices, place, false);
-    journal::refuse_unless_own(&journal::wanted(cache.journal_path(), &whose.uuid), &whose)
+    journal::foresee(cache.journal_path(), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
 }
