@@ -244,7 +244,7 @@ fn foresee(
     backing: &Backing,
     cache: Option<(CacheId, &Inspection)>,
 ) -> Result<()> {
-    for (volume, identity) in config.volumes.iter().zip(&backing.identities) {
+    for (volume, backing) in config.volumes.iter().zip(&backing.identities) {
         let cache = match cache {
             Some((cache, found)) => {
                 let mut known = found.volumes.iter();
@@ -253,7 +253,7 @@ fn foresee(
             }
             None => config.memory_cache().map(|_| (CacheId::Memory, None)),
         };
-        foresee_attach(config, volume, *identity, cache)?;
+        foresee_attach(config, volume, *backing, cache)?;
     }
     Ok(())
 }
@@ -351,7 +351,7 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
         (true, _) => {
             // What a copy lacks, the original has.
             if let (Err(error), Some(_)) =
-                (journal::own(&whose, &journal)?, &inspection.journal_problem)
+                (journal::own(&whose, &journal, false)?, &inspection.journal_problem)
             {
                 return Err(error).context(failed);
             }

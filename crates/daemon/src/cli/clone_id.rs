@@ -91,7 +91,7 @@ async fn clone_id(devices: &Devices, place: &str) -> Result<Cloned> {
     let whose = Whose::of(&found, devices, place.to_owned(), false);
     let path = journal::find(&whose.uuid);
     // A copy has none.
-    if let Ok(Some(_)) = journal::own(&whose, &path)? {
+    if let Ok(Some(_)) = journal::own(&whose, &path, false)? {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(

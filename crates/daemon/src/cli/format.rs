@@ -396,7 +396,7 @@ pub(super) async fn inspect_with_journal(
     let superblock = Superblock::read(holder.as_ref()).await?;
     let whose = Whose::of(&superblock, devices, place.to_owned(), false);
     let path = journal.map_or_else(|| journal::find(&whose.uuid), Path::to_path_buf);
-    let (found, foreign) = match journal::own(&whose, &path)? {
+    let (found, foreign) = match journal::own(&whose, &path, false)? {
         Ok(found) => (found, None),
         Err(error) => (None, Some(error)),
     };

@@ -151,7 +151,6 @@ impl Stack {
         {
             tracing::warn!("{warning}");
         }
-        self.devices.borrow_mut().push(watched);
         let attached = match cache {
             Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
             None => self.attach_without(name, backing, wishes).await,

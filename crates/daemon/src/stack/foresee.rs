@@ -17,7 +17,7 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Says what the attach of a volume with this backing device will of the state directory. `cache` is the cache that the
+/// Says what the attach of a volume with this backing device, of so many bytes, will of the state directory. `cache` is the cache that the
 /// volume is attached to, with the epoch that it remembers of the volume; none for a volume without a cache.
 ///
 /// # Errors
@@ -25,7 +25,7 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
 pub(crate) fn foresee_attach(
     config: &Config,
     volume: &config::Volume,
-    backing: Identity,
+    backing: (Identity, u64),
     cache: Option<(CacheId, Option<u64>)>,
 ) -> Result<()> {
     decided(config, volume, backing, cache)
@@ -35,11 +35,11 @@ pub(crate) fn foresee_attach(
 fn decided(
     config: &Config,
     volume: &config::Volume,
-    backing: Identity,
+    (backing, backing_bytes): (Identity, u64),
     cache: Option<(CacheId, Option<u64>)>,
 ) -> Result<()> {
     let (state, name) = (&config.server.state, &*volume.name);
-    let others = StateDirectory::others_in(state, name, backing)?;
+    let others = StateDirectory::others_in(state, name, (backing, backing_bytes))?;
     let Some((cache, cache_epoch)) = cache else {
         let own = StateDirectory::load_in(state, name)?;
         let own = own.map(|record| (name.to_owned(), record));
@@ -51,15 +51,21 @@ fn decided(
     for (other, record) in others {
         decide::renamed(name, cache, false, &other, record)?;
     }
+    let record = StateDirectory::load_in(state, name)?;
     let meeting = Meeting {
         volume: name,
-        record: StateDirectory::load_in(state, name)?,
+        dirty: match record {
+            Some(record) if record.dirty_listed => StateDirectory::dirty_in(state, name)?,
+            _ => None,
+        },
+        record,
         ranges: StateDirectory::ranges_in(state, name)?,
         cache,
         cache_epoch,
         adopt: false,
         dirty_mode: volume.mode.keeps_dirty_data(),
         backing,
+        backing_bytes,
     };
     decide::attach(&meeting).map(|_| ())
 }

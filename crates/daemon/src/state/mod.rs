@@ -237,12 +237,23 @@ impl StateDirectory {
     pub(crate) fn others_in(
         state: &Path,
         volume: &str,
-        backing: Identity,
+        (backing, backing_bytes): (Identity, u64),
     ) -> Result<Vec<(String, Record)>> {
         match backing.is_known() && state.exists() {
             false => Ok(Vec::new()),
-            true => epoch::others(state, volume, backing),
+            true => epoch::others(state, volume, backing, backing_bytes),
         }
+    }
+
+    /// As [`StateDirectory::dirty`], of such a directory.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::dirty`].
+    pub(crate) fn dirty_in(
+        state: &Path,
+        volume: &str,
+    ) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        dirty::load(&state.join(format!("{volume}.dirty")), volume)
     }
 
     /// As [`StateDirectory::ranges`], of such a directory.

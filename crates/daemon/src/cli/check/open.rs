@@ -25,8 +25,9 @@ pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
     /// By the volume's place in the configuration.
     pub(super) devices: Vec<(usize, DeviceInfo)>,
-    /// What tells the backing device of each volume from others, in the order of the configuration.
-    pub(super) identities: Vec<Identity>,
+    /// Identity of the backing device of each volume, and its size in bytes, in the order of the
+    /// configuration.
+    pub(super) identities: Vec<(Identity, u64)>,
 }
 
 impl Backing {
@@ -56,6 +57,10 @@ impl Backing {
     }
 }
 
+fn sized(info: &DeviceInfo) -> (Identity, u64) {
+    (info.identity, info.size_bytes)
+}
+
 /// Returns whether the file at the bottom of a stack is known by its path, should its medium have no name.
 fn known_by_path(config: &Config, name: &str) -> bool {
     (config.stack(name).pop()).is_some_and(|leaf| leaf.known_by_path)
@@ -67,7 +72,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
     if !running {
         foresee_records(&config)?;
     }
-    seen.identities = vec![Identity::default(); config.volumes.len()];
+    seen.identities = vec![Default::default(); config.volumes.len()];
     for (number, volume) in config.volumes.iter().enumerate() {
         let name = &volume.backing;
         let place = || config.place(volume.line);
@@ -90,14 +95,14 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
                     };
                     let medium = FileDevice::open(path, options).context(place)?;
                     whole(&with_table(&config, name, medium.info()))?;
-                    seen.identities[number] = medium.info().identity;
+                    seen.identities[number] = sized(&medium.info());
                 }
                 continue;
             }
             Some(DeviceKind::NvmeTcp { uri, secrets }) => {
                 let device = connect(uri, secrets.as_deref()).await.context(place)?;
                 whole(&device.info())?;
-                seen.identities[number] = device.info().identity;
+                seen.identities[number] = sized(&device.info());
                 seen.add(&config, number, device.info())?;
                 continue;
             }
@@ -118,7 +123,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         whole(&device.info())?;
         let odd = odd_end(&config, name, device.as_ref());
         seen.warnings.extend(odd);
-        seen.identities[number] = device.info().identity;
+        seen.identities[number] = sized(&device.info());
         seen.add(&config, number, device.info())?;
     }
     if !running {
