@@ -1,6 +1,5 @@
 //! The cache as a block device.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{
@@ -38,8 +37,6 @@ pub struct TransitOptions {
     pub generation: u64,
     /// The generation that this opening takes by [`Transit::take_generation`].
     pub next: u64,
-    /// Stretches of the memory that hold nothing any more, as its file was cut, bytes.
-    pub holes: Vec<Range<u64>>,
 }
 
 impl TransitOptions {
@@ -55,7 +52,6 @@ impl TransitOptions {
             accept_damage: false,
             generation: 0,
             next: 0,
-            holes: Vec::new(),
         }
     }
 }
@@ -142,7 +138,6 @@ impl Transit {
             accept_damage: options.accept_damage,
             generation: options.generation,
             next: options.next,
-            holes: options.holes,
         };
         let (memory, left) = Memory::open(memory, &expected)
             .context(|| format!("the memory of transit cache {}", info.name))?;

@@ -5,7 +5,8 @@
 //! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
 //! that is known.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use forebay_io::shm::{holes, open_shared};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::tree::room;
 use forebay_transit::{
-    Policy, Transit, TransitOptions, Workers, blocks_left, generations_left, is_earlier,
-    memory_bytes, size_left, was_used,
+    AT_CUT, HEADER_BYTES, Policy, Transit, TransitOptions, Workers, blocks_left, cut_at,
+    generations_left, is_earlier, memory_bytes, size_left, was_used,
 };
 
 use super::devices::Opened;
@@ -90,14 +91,12 @@ pub(super) fn open(
         true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
-            if around.accept_loss {
-                lengthen(&file, &boot_id)?;
-            }
+            note_cut(&file, &boot_id, around.accept_loss)?;
             (map(&file, len, settings.name)?, Some(file))
         }
     };
     let (counts, next) = match &file {
-        Some(file) => generations(around.state.path(), file, &memory, &boot_id)?,
+        Some(file) => generations(around.state.path(), file, Some(&memory), &boot_id)?,
         None => (0, 0),
     };
     let noted = match &file {
@@ -111,10 +110,6 @@ pub(super) fn open(
         accept_damage: around.accept_loss,
         generation: counts,
         next,
-        holes: match &file {
-            Some(file) if existed => holes(file)?,
-            _ => Vec::new(),
-        },
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -187,7 +182,8 @@ pub(super) fn open(
 /// two state directories that know nothing of each other give out none twice.
 fn generations(state: &Path, file: &Path, memory: &Buf, boot_id: &[u8; 16]) -> Result<(u64, u64)> {
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), boot_id)?;
-    let left = generations_left(memory, boot_id).unwrap_or_default();
+    let left = memory.and_then(|memory| generations_left(memory, boot_id));
+    let left = left.unwrap_or_default();
     let last = left.into_iter().fold(counts, u64::max);
     let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
     Ok((counts, now.max(last + 1)))
@@ -226,30 +222,54 @@ fn looked_at(file: &Path) -> Result<Option<Buf>> {
     let Some(found) = found.filter(|found| found.len() >= SMALLEST_BYTES) else {
         return Ok(None);
     };
+    note_cut(file, &boot_id()?, false)?;
     let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
     Ok(Some(open_shared(file, len)?.0))
 }
 
-/// Gives a file of slots that was cut its length back. What was cut off reads as zeroes then, and is known by
-/// the holes in the file.
-fn lengthen(file: &Path, boot_id: &[u8; 16]) -> Result<()> {
-    use std::io::Read as _;
+/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what was cut off with
+/// zeroes. With `lengthen`, it gets its length back.
+fn note_cut(file: &Path, boot_id: &[u8; 16], lengthen: bool) -> Result<()> {
     let mut page = [0; 4096];
-    let Ok(mut opened) = std::fs::File::options().read(true).write(true).open(file) else {
+    let Ok(opened) = File::options().read(true).write(true).open(file) else {
         return Ok(());
     };
-    if opened.read_exact(&mut page).is_err() {
+    if opened.read_exact_at(&mut page, 0).is_err() {
         return Ok(());
     }
-    let whole = size_left(&page, boot_id).map(|(slots, block)| memory_bytes(slots, block) as u64);
-    let there = opened.metadata().map_or(u64::MAX, |found| found.len());
-    match whole {
-        Some(whole) if there < whole => opened.set_len(whole).context(|| {
-            let file = file.display();
-            format!("cannot give {file}, which was cut, its length back: make room in {DIRECTORY}")
-        }),
-        _ => Ok(()),
+    let Some((slots, block_bytes)) = size_left(&page, boot_id) else {
+        return Ok(());
+    };
+    let context = || file.display().to_string();
+    let (whole, there) = (
+        memory_bytes(slots, block_bytes) as u64,
+        opened.metadata().context(context)?.len(),
+    );
+    let mut gone = holes(file)?;
+    gone.extend((there < whole).then_some(there..whole));
+    if gone.is_empty() {
+        return Ok(());
     }
+    // Of headers that are not there nothing is read.
+    let mut headers = vec![0; slots * HEADER_BYTES];
+    let mut read = 0;
+    while let Ok(more @ 1..) = opened.read_at(&mut headers[read..], 4096 + read as u64) {
+        read += more;
+    }
+    let noted = u64::from_le_bytes(page[AT_CUT..AT_CUT + 8].try_into().expect("8 bytes"));
+    if let Some(cut) = cut_at(&page, &headers, &gone).filter(|cut| noted == 0 || *cut < noted) {
+        let written = opened.write_all_at(&cut.to_le_bytes(), AT_CUT as u64);
+        written.context(context)?;
+    }
+    if lengthen && there < whole {
+        opened.set_len(whole).context(|| {
+            format!(
+                "cannot give {}, which was cut, its length back: make room in {DIRECTORY}",
+                file.display()
+            )
+        })?;
+    }
+    Ok(())
 }
 
 /// The names under which the state directory remembers a cache called `name` over a medium: its own, which stays where the
@@ -308,7 +328,7 @@ pub(super) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Resul
             tell_of_loss(&file);
             let boot_id = boot_id()?;
             // Were they put back later, they would be older than what is written from now on.
-            let (_, next) = generations(around.state.path(), &file, &Buf::zeroed(0), &boot_id)?;
+            let (_, next) = generations(around.state.path(), &file, None, &boot_id)?;
             (around.state).note_slots_generation(&note_of(&file), &boot_id, next)?;
             around.state.note_transit(&note_of(&file), None)
         }
@@ -357,7 +377,7 @@ pub(crate) fn foresee(
         }
         // And a little more, by the size of a block.
         *wanted += capacity_bytes;
-        let room = std::fs::File::open(DIRECTORY).and_then(|directory| room(&directory));
+        let room = File::open(DIRECTORY).and_then(|directory| room(&directory));
         let room = room.context(|| DIRECTORY.to_owned())?;
         let free = room.available * u64::from(room.block_bytes);
         // One without a limit has no blocks.
@@ -415,6 +435,7 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     if found.len() < SMALLEST_BYTES {
         return Ok(None);
     }
+    note_cut(&file, &boot_id()?, false)?;
     let (memory, _) = open_shared(&file, len)?;
     match blocks_left(&memory, &boot_id()?) {
         None | Some((_, 0)) => Ok(None),
@@ -540,7 +561,7 @@ impl OpenTransit {
             }
             // A copy of it that is put back is older than what follows.
             let boot_id = boot_id()?;
-            let (_, next) = generations(state.path(), file, &Buf::zeroed(0), &boot_id)?;
+            let (_, next) = generations(state.path(), file, None, &boot_id)?;
             state.note_slots_generation(&note_of(file), &boot_id, next)?;
             // A file that stays is empty.
             let _ = std::fs::remove_file(file);
