@@ -1,6 +1,5 @@
 //! The cache as a block device.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{
@@ -38,8 +37,6 @@ pub struct TransitOptions {
     pub generation: u64,
     /// The generation that this opening takes by [`Transit::take_generation`].
     pub next: u64,
-    /// Stretches of the memory that hold nothing any more, as its file was cut, bytes.
-    pub holes: Vec<Range<u64>>,
 }
 
 impl TransitOptions {
@@ -55,7 +52,6 @@ impl TransitOptions {
             accept_damage: false,
             generation: 0,
             next: 0,
-            holes: Vec::new(),
         }
     }
 }
@@ -77,7 +73,6 @@ impl TransitOptions {
             accept_damage: self.accept_damage,
             generation: self.generation,
             next: self.next,
-            holes: self.holes.clone(),
         }
     }
 }

@@ -46,7 +46,10 @@ mod sync;
 mod workers;
 
 pub use device::{Recovery, Transit, TransitOptions, look};
-pub use memory::{blocks_left, generations_left, is_earlier, memory_bytes, size_left, was_used};
+pub use memory::{
+    AT_CUT, HEADER_BYTES, blocks_left, cut_at, generations_left, is_earlier, memory_bytes,
+    size_left, was_used,
+};
 pub use policy::Policy;
 pub use stats::TransitStats;
 pub use workers::{Run, Workers};

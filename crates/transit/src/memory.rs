@@ -22,10 +22,12 @@ const AT_POISON: usize = 48;
 const AT_BIRTH: usize = 56;
 const AT_GENERATION: usize = 64;
 const AT_NEXT: usize = 72;
-const AT_START: usize = 80;
+/// Byte of the memory that says where its file was cut, bytes; zero: it was not.
+pub const AT_CUT: usize = 80;
+const AT_START: usize = 88;
 const PAGE_BYTES: usize = 4096;
-/// Of a slot's header.
-pub(crate) const HEADER_BYTES: usize = 16;
+/// Length of a slot's header, bytes.
+pub const HEADER_BYTES: usize = 16;
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,6 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// The generation that this opening is going to take.
     pub(crate) next: u64,
-    /// Stretches of the memory that hold nothing any more, as its file was cut, bytes.
-    pub(crate) holes: Vec<Range<u64>>,
 }
 
 /// In a version: a request that would supersede the slot is at the device.
@@ -153,6 +153,32 @@ pub fn size_left(first_page: &[u8], boot_id: &[u8; 16]) -> Option<(usize, u32)> 
     // What is damaged makes no size.
     let bytes = slots.checked_mul(block_bytes as usize + HEADER_BYTES)?;
     (bytes < 1 << 46 && block_bytes.is_power_of_two()).then_some((slots, block_bytes))
+}
+
+/// Where the file of a memory with this first page and these headers was cut, bytes: the first of what is `gone`
+/// and counted. Nothing of it may have been touched since.
+#[must_use]
+pub fn cut_at(first_page: &[u8], headers: &[u8], gone: &[Range<u64>]) -> Option<u64> {
+    let word = |bytes: &[u8], at: usize| {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    };
+    let slots = usize::try_from(word(first_page, AT_SLOTS)).ok()?;
+    let block_bytes = usize::try_from(word(first_page, AT_BLOCK_BYTES)).ok()?;
+    let first_gone = |range: Range<usize>| {
+        let (start, end) = (range.start as u64, range.end as u64);
+        let touched = gone
+            .iter()
+            .filter(|hole| hole.start < end && start < hole.end);
+        touched.map(|hole| hole.start.max(start)).min()
+    };
+    let in_use = (0..slots.min(headers.len() / HEADER_BYTES))
+        .filter(|slot| word(headers, slot * HEADER_BYTES + 8) != 0);
+    let data = in_use.filter_map(|slot| {
+        let at = data_at(slots) + slot * block_bytes;
+        first_gone(at..at + block_bytes).map(|_| at as u64)
+    });
+    let cut = data.chain(first_gone(PAGE_BYTES..PAGE_BYTES + slots * HEADER_BYTES));
+    cut.min().map(|at| at.max(1))
 }
 
 /// The memory, if a process of this boot used it.
@@ -285,7 +311,7 @@ impl Memory {
             ));
         }
         let left = match ours {
-            true => memory.left(slots, expected.blocks, &expected.holes),
+            true => memory.left(slots, expected.blocks),
             false => Left::default(),
         };
         if !left.damaged.is_empty() && !expected.accept_damage {
@@ -298,6 +324,8 @@ impl Memory {
             }
             false => memory.retire_others(&left.slots),
         }
+        // What was cut off counts no more.
+        set(&memory.buf, AT_CUT, 0);
         set(&memory.buf, AT_NEXT, expected.next);
         Ok((memory, left))
     }
@@ -350,7 +378,7 @@ impl Memory {
         let bytes = slots.checked_mul(HEADER_BYTES);
         match bytes.is_some_and(|bytes| bytes <= self.buf.len() - PAGE_BYTES) {
             true => {
-                let left = self.left(slots, u64::MAX, &[]);
+                let left = self.left(slots, u64::MAX);
                 (left.slots.len() + left.damaged.len()) as u64
             }
             false => 0,
@@ -374,18 +402,14 @@ impl Memory {
     /// one block two versions only if the end came between the stores that replace the older, so that the newer is the
     /// last of all. The data is believed: a checksum of it would cost every write a pass over its data, against
     /// damage that memory with a parity of its own names itself.
-    fn left(&self, slots: usize, blocks: u64, holes: &[Range<u64>]) -> Left {
+    fn left(&self, slots: usize, blocks: u64) -> Left {
         let mut left = Left {
             poisoned: get(&self.buf, AT_POISON) != 0,
             ..Left::default()
         };
         let mut all: Vec<Found> = Vec::new();
-        let is_cut = |range: Range<usize>| {
-            let (start, end) = (range.start as u64, range.end as u64);
-            holes
-                .iter()
-                .any(|hole| hole.start < end && start < hole.end)
-        };
+        let cut = get(&self.buf, AT_CUT);
+        let is_cut = |range: Range<usize>| cut != 0 && range.end as u64 > cut;
         if is_cut(0..PAGE_BYTES + slots * HEADER_BYTES) {
             let what =
                 "the file was cut within its headers: what was in slots behind that, nobody knows";
@@ -456,6 +480,7 @@ impl Memory {
         set(&self.buf, AT_POISON, 0);
         set(&self.buf, AT_GENERATION, 0);
         set(&self.buf, AT_NEXT, 0);
+        set(&self.buf, AT_CUT, 0);
         set(&self.buf, AT_MAGIC, MAGIC);
     }
 

@@ -5,8 +5,8 @@
 //! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
 //! that is known.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use forebay_io::shm::{check_shared, holes, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::{Stop, rt};
 use forebay_transit::{
-    Policy, Transit, TransitOptions, Workers, blocks_left, generations_left, is_earlier,
-    memory_bytes, size_left, was_used,
+    AT_CUT, HEADER_BYTES, Policy, Transit, TransitOptions, Workers, blocks_left, cut_at,
+    generations_left, is_earlier, memory_bytes, size_left, was_used,
 };
 
 use super::devices::Opened;
@@ -103,14 +103,12 @@ pub(super) fn open(
         true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
-            if around.accept_loss {
-                lengthen(&file, &boot_id)?;
-            }
+            note_cut(&file, &boot_id, around.accept_loss)?;
             (map(&file, len, settings.name, around.stop)?, Some(file))
         }
     };
     let (counts, next) = match &file {
-        Some(file) => generations(around.state.path(), file, &memory, &boot_id)?,
+        Some(file) => generations(around.state.path(), file, Some(&memory), &boot_id)?,
         None => (0, 0),
     };
     let noted = match &file {
@@ -124,10 +122,6 @@ pub(super) fn open(
         accept_damage: around.accept_loss,
         generation: counts,
         next,
-        holes: match &file {
-            Some(file) if existed => holes(file)?,
-            _ => Vec::new(),
-        },
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -193,7 +187,8 @@ pub(super) fn open(
 /// two state directories that know nothing of each other give out none twice.
 fn generations(state: &Path, file: &Path, memory: &Buf, boot_id: &[u8; 16]) -> Result<(u64, u64)> {
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), boot_id)?;
-    let left = generations_left(memory, boot_id).unwrap_or_default();
+    let left = memory.and_then(|memory| generations_left(memory, boot_id));
+    let left = left.unwrap_or_default();
     let last = left.into_iter().fold(counts, u64::max);
     let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
     Ok((counts, now.max(last + 1)))
@@ -226,26 +221,73 @@ fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
     }
 }
 
-/// Gives a file of slots that was cut its length back. What was cut off reads as zeroes then, and is known by
-/// the holes in the file.
-fn lengthen(file: &Path, boot_id: &[u8; 16]) -> Result<()> {
-    use std::io::Read as _;
+/// A file of slots that was cut.
+struct Cut {
+    file: File,
+    /// First byte that is gone, if it lies before the one that the file names, and the file names another.
+    from: Option<u64>,
+    /// Length that the file has, bytes.
+    there: u64,
+    /// Length that it had, bytes.
+    whole: u64,
+}
+
+/// Looks whether a file of slots was cut: it is shorter than it was, or has holes where there was memory.
+fn look_for_cut(file: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> {
     let mut page = [0; 4096];
-    let Ok(mut opened) = std::fs::File::options().read(true).write(true).open(file) else {
+    let Ok(opened) = File::options().read(true).write(true).open(file) else {
+        return Ok(None);
+    };
+    if opened.read_exact_at(&mut page, 0).is_err() {
+        return Ok(None);
+    }
+    let Some((slots, block_bytes)) = size_left(&page, boot_id) else {
+        return Ok(None);
+    };
+    let context = || file.display().to_string();
+    let (whole, there) = (
+        memory_bytes(slots, block_bytes) as u64,
+        opened.metadata().context(context)?.len(),
+    );
+    let mut gone = holes(file)?;
+    gone.extend((there < whole).then_some(there..whole));
+    if gone.is_empty() {
+        return Ok(None);
+    }
+    // Of headers that are not there nothing is read.
+    let mut headers = vec![0; slots * HEADER_BYTES];
+    let mut read = 0;
+    while let Ok(more @ 1..) = opened.read_at(&mut headers[read..], 4096 + read as u64) {
+        read += more;
+    }
+    let noted = u64::from_le_bytes(page[AT_CUT..AT_CUT + 8].try_into().expect("8 bytes"));
+    Ok(Some(Cut {
+        file: opened,
+        from: cut_at(&page, &headers, &gone).filter(|cut| noted == 0 || *cut < noted),
+        there,
+        whole,
+    }))
+}
+
+/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what was cut off with
+/// zeroes. With `lengthen`, it gets its length back.
+fn note_cut(file: &Path, boot_id: &[u8; 16], lengthen: bool) -> Result<()> {
+    let Some(cut) = look_for_cut(file, boot_id)? else {
         return Ok(());
     };
-    if opened.read_exact(&mut page).is_err() {
-        return Ok(());
+    if let Some(from) = cut.from {
+        let written = cut.file.write_all_at(&from.to_le_bytes(), AT_CUT as u64);
+        written.context(|| file.display().to_string())?;
     }
-    let whole = size_left(&page, boot_id).map(|(slots, block)| memory_bytes(slots, block) as u64);
-    let there = opened.metadata().map_or(u64::MAX, |found| found.len());
-    match whole {
-        Some(whole) if there < whole => opened.set_len(whole).context(|| {
-            let file = file.display();
-            format!("cannot give {file}, which was cut, its length back: make room in {DIRECTORY}")
-        }),
-        _ => Ok(()),
+    if lengthen && cut.there < cut.whole {
+        cut.file.set_len(cut.whole).context(|| {
+            format!(
+                "cannot give {}, which was cut, its length back: make room in {DIRECTORY}",
+                file.display()
+            )
+        })?;
     }
+    Ok(())
 }
 
 /// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
@@ -290,8 +332,13 @@ fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
 
 /// A copy of the slots in a file; none where there can be none.
 fn look(file: &Path) -> Result<Option<Buf>> {
-    let memory = look_shared(file)?;
-    Ok(memory.filter(|memory| memory.len() as u64 >= SMALLEST_BYTES))
+    let memory = look_shared(file)?.filter(|memory| memory.len() as u64 >= SMALLEST_BYTES);
+    if let Some(memory) = &memory
+        && let Some(from) = look_for_cut(file, &boot_id()?)?.and_then(|cut| cut.from)
+    {
+        memory.copy_from(AT_CUT, &from.to_le_bytes());
+    }
+    Ok(memory)
 }
 
 fn tell_of_loss(file: &Path) {
@@ -324,7 +371,7 @@ pub(super) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Resul
             tell_of_loss(&file);
             let boot_id = boot_id()?;
             // Were they put back later, they would be older than what is written from now on.
-            let (_, next) = generations(around.state.path(), &file, &Buf::zeroed(0), &boot_id)?;
+            let (_, next) = generations(around.state.path(), &file, None, &boot_id)?;
             (around.state).note_slots_generation(&note_of(&file), &boot_id, next)?;
             around.state.note_transit(&note_of(&file), None)
         }
@@ -379,7 +426,6 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
                 &note_of(&file),
                 &boot_id,
             )?,
-            holes: holes(&file).unwrap_or_default(),
             ..TransitOptions::new(name.as_str(), boot_id)
         };
         if let Some(memory) = memory.filter(|memory| was_used(memory, &boot_id)) {
@@ -575,7 +621,7 @@ impl OpenTransit {
             }
             // A copy of it that is put back is older than what follows.
             let boot_id = boot_id()?;
-            let (_, next) = generations(state.path(), file, &Buf::zeroed(0), &boot_id)?;
+            let (_, next) = generations(state.path(), file, None, &boot_id)?;
             state.note_slots_generation(&note_of(file), &boot_id, next)?;
             // A file that stays is empty.
             let _ = std::fs::remove_file(file);

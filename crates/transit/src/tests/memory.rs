@@ -8,7 +8,9 @@ use forebay_io::rt::{Executor, block_on_simulated};
 use super::block;
 use super::gate::Gate;
 use crate::memory::{Expected, Found, Left, Memory, Owner};
-use crate::{Policy, Transit, TransitOptions, blocks_left, generations_left, memory_bytes};
+use crate::{
+    AT_CUT, Policy, Transit, TransitOptions, blocks_left, cut_at, generations_left, memory_bytes,
+};
 
 const OWNER: Owner = Owner {
     device: Identity {
@@ -37,7 +39,6 @@ fn open(buf: Buf, owner: Owner, in_use: bool) -> Result<(Memory, Left)> {
         accept_damage: false,
         generation: 0,
         next: 0,
-        holes: Vec::new(),
     };
     Memory::open(buf, &expected)
 }
@@ -130,7 +131,6 @@ fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
             accept_damage: true,
             generation: 0,
             next: 0,
-            holes: Vec::new(),
         };
         let (_, left) = Memory::open(short.clone(), &accepted).expect("given up");
         assert_eq!((left.slots.len(), left.damaged.len()), (0, 1));
@@ -246,7 +246,6 @@ fn slots_that_no_process_leaves_are_refused() {
             accept_damage: true,
             generation: 0,
             next: 0,
-            holes: Vec::new(),
         };
         let (_, left) = Memory::open(bytes.clone(), &expected).expect("accepted");
         assert_eq!(left.slots, [found(0, 40, 1), found(1, 41, last)], "{words}");
@@ -267,7 +266,6 @@ fn slots_of_an_earlier_opening_are_refused_and_never_sent_on() {
             accept_damage,
             generation,
             next,
-            holes: Vec::new(),
         };
         Memory::open(buf.clone(), &expected)
     };
@@ -313,7 +311,8 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
         (data(4)..bytes as u64, &[40, 41][..]),
         (data(15)..bytes as u64, &[41]),
         (data(0)..bytes as u64, &[39, 40, 41]),
-        (4096 + 16 * 9..4096 + 16 * 16, &[]),
+        // And headers, with all that is behind them.
+        (4096 + 16 * 9..bytes as u64, &[39, 40, 41]),
     ] {
         let buf = Buf::zeroed(bytes);
         let (memory, _) = open(buf.clone(), OWNER, false).expect("large enough");
@@ -327,14 +326,22 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
             accept_damage,
             generation: 0,
             next: 1,
-            holes: vec![hole.clone()],
         };
+        let (page, headers) = (buf.slice(0..4096).to_vec(), buf.slice(4096..4352).to_vec());
+        let cut = cut_at(&page, &headers, std::slice::from_ref(&hole));
+        buf.copy_from(AT_CUT, &cut.expect("some is gone").to_le_bytes());
         let before = buf.to_vec();
         let error = Memory::open(buf.clone(), &expected(false)).expect_err("cut");
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(buf.to_vec() == before, "it is as it was");
         let (_, left) = Memory::open(buf, &expected(true)).expect("given up");
-        assert_eq!(left.damaged.len(), gone.len().max(1), "{:?}", left.damaged);
+        let headers = usize::from(hole.start < 8192);
+        assert_eq!(
+            left.damaged.len(),
+            gone.len() + headers,
+            "{:?}",
+            left.damaged
+        );
         for block in gone {
             let named = format!("block {block}, which was cut off");
             assert!(
