@@ -9,8 +9,7 @@ use forebay_cache::{Cache, Mode};
 use forebay_io::rt;
 use forebay_io::sim::{Rng, Stopper};
 
-use super::model::{Seen, byte_of};
-use super::{BLOCK, BLOCKS, CLIENTS};
+use super::model::{BLOCK, BLOCKS, CLIENTS, Seen, byte_of};
 
 const STEPS: u64 = 80;
 

@@ -10,7 +10,9 @@ use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Error, ErrorKind};
 use forebay_cache::{Mode, RecoveryReport, VolumeOptions};
 use forebay_io::rt;
 
-use super::{BLOCK, BLOCKS};
+pub(super) const BLOCK: u64 = 4096;
+pub(super) const BLOCKS: u64 = 48;
+pub(super) const CLIENTS: u64 = 3;
 
 thread_local! {
     /// Planted: the state directory does not sync what it is given.

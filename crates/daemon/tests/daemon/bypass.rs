@@ -2,6 +2,7 @@
 //! flag, also over the next start. A limit of the process on the size of files stands for a device that takes nothing more.
 
 use std::fs::File;
+use std::time::{Duration, Instant};
 
 use super::room::{errors_in_place_of_signals, limit_files};
 use super::support::{Daemon, Place, text};
@@ -35,6 +36,33 @@ fn read(nbd: &mut Nbd, number: u64) -> Result<Vec<u8>, u32> {
     nbd.read(number * 4096, 4096).expect("an answer")
 }
 
+/// Repeats a request until its error is logged.
+fn until_logged(place: &Place, text: &str, mut request: impl FnMut()) {
+    let begin = Instant::now();
+    while !place.log().contains(text) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.log());
+        request();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Has the cache know durably what it has, so that it must say so before it holds anything else.
+fn settle(place: &Place, nbd: &mut Nbd) {
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    place.ok(&["flush"]);
+}
+
+/// Writes until the cache is asked for something that its device cannot do: what was announced before needs nothing of it.
+fn until_noticed(place: &Place, nbd: &mut Nbd) {
+    let begin = Instant::now();
+    while place.status()["cache"]["failure"].is_null() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.log());
+        // It fails where it is the one that needs the state directory.
+        let _ = write(nbd, 3, &block(3));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Puts the cache back as it was before it was cut off.
 fn keep_copy(place: &Place) -> impl Fn() + use<'_> {
     std::fs::copy(place.path("cache"), place.path("copy")).expect("copied");
@@ -57,9 +85,8 @@ fn assert_goes_on(place: &Place, daemon: &Daemon) {
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
-    let log = place.log();
-    assert!(log.contains("the cache device failed"), "{log}");
-    assert!(log.contains("GOES ON WITHOUT ITS CACHE"), "{log}");
+    place.wait_for_log("the cache device failed");
+    place.wait_for_log("GOES ON WITHOUT ITS CACHE");
 }
 
 #[test]
@@ -118,9 +145,10 @@ fn an_empty_cache_takes_the_place_of_one_that_failed_and_had_nothing_dirty() {
         let daemon = place.serve(&[]);
         let mut nbd = place.connect();
         write_blocks(&mut nbd, 0..4);
-        place.ok(&["flush"]);
+        settle(&place, &mut nbd);
         place.ok(&["mode", "db", "wt"]);
         fail(&place, &daemon, Failure::Gone);
+        until_noticed(&place, &mut nbd);
         assert_eq!(write(&mut nbd, 1, &block(101)), 0, "{}", place.log());
         assert_goes_on(&place, &daemon);
         daemon.kill();
@@ -171,10 +199,14 @@ fn what_is_dirty_from_an_earlier_mode_is_kept_and_named() {
     place.ok(&["mode", "db", "wt"]);
     assert_eq!(write(&mut nbd, 1, &block(101)), 0, "{}", place.log());
     assert_goes_on(&place, &daemon);
-    assert_ne!(write(&mut nbd, apart.start, &block(7)), 0, "it is dirty");
-    place.wait_for_log("touch what is dirty at 5242880");
-    assert!(read(&mut nbd, apart.start).is_err());
-    place.wait_for_log("4096 bytes at 5242880 are dirty");
+    // Of the errors of one volume, one in ten seconds is logged.
+    until_logged(&place, "touch what is dirty at 5242880", || {
+        let error = write(&mut nbd, apart.start, &block(7));
+        assert_ne!(error, 0, "it is dirty");
+    });
+    until_logged(&place, "4096 bytes at 5242880 are dirty", || {
+        assert!(read(&mut nbd, apart.start).is_err(), "it cannot be read");
+    });
     daemon.kill();
     put_back();
     // In write-back again, as configured; nothing is asked.
@@ -196,8 +228,11 @@ fn a_state_directory_that_cannot_be_written_fails_the_write_by_name() {
         write_blocks(&mut nbd, 0..4);
         let in_the_way = place.path("state").join(name);
         std::fs::create_dir(&in_the_way).expect("made");
+        settle(&place, &mut nbd);
         fail(&place, &daemon, Failure::TakesNothing);
+        until_noticed(&place, &mut nbd);
         for _ in 0..2 {
+            assert_ne!(nbd.flush().expect("an answer"), 0);
             assert_ne!(write(&mut nbd, 1, &block(101)), 0);
         }
         place.wait_for_log(name);
