@@ -221,14 +221,11 @@ fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
         };
         return Err((what.into(), help));
     }
-    if let Err(error) = check_shared(path) {
-        let help = match error.kind() {
-            ErrorKind::Permission => {
-                format!("run as the user whose it is, `chmod 600` it, or {own}")
-            }
-            _ => own.to_owned(),
-        };
-        return Err((format!("cannot be used: {}", error.report()), help));
+    // Who may open it is told when it is known to be a journal.
+    if let Err(error) = check_shared(path)
+        && error.kind() != ErrorKind::Permission
+    {
+        return Err((format!("cannot be used: {}", error.report()), own.into()));
     }
     if !directory.is_dir() {
         let what = format!(

@@ -137,8 +137,21 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 ///
 /// `ours` is the cache that asks.
 fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
-    // Whoever opens a named pipe may wait for ever.
-    check_shared(path).context(|| format!("the process journal {}", path.display()))?;
+    let allowed = check_shared(path).context(|| format!("the process journal {}", path.display()));
+    match allowed {
+        // Of what is no journal, its mode is the least.
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            named_owner(path, ours)?;
+            Err(error)
+        }
+        // Whoever opens a named pipe may wait for ever.
+        Err(error) => Err(error),
+        Ok(()) => named_owner(path, ours),
+    }
+}
+
+/// The owner that a file says it has.
+fn named_owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| {

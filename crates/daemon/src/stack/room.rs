@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, Context as _, DeviceInfo, Error, ErrorKind, Result};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::tree;
 use forebay_metadata::superblock::Superblock;
@@ -105,10 +106,7 @@ async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Opti
         Some(path) => path.to_path_buf(),
         None => {
             let holder = of.metadata.as_ref().unwrap_or(&of.data);
-            let Ok(device) = open_to_look(config, holder, false).await else {
-                return Ok(None);
-            };
-            match Superblock::read(device.as_ref()).await {
+            match superblock(config, holder).await {
                 Ok(found) => journal::wanted(None, &found.uuid),
                 Err(_) => return Ok(None),
             }
@@ -123,6 +121,23 @@ async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Opti
         directory: directory.to_path_buf(),
         bytes: journal::wanted_bytes(&path, cache::journal_len(of)? as u64),
     }))
+}
+
+/// Reads the superblock on the device called `name`: beside whoever has it, or through the table on it.
+async fn superblock(config: &Config, name: &str) -> Result<Superblock> {
+    let is_table = |entry: &&Device| matches!(entry.kind, DeviceKind::Btt { .. });
+    let device: Rc<dyn BlockDevice> = match config.file_of(name) {
+        Some(path) if !config.stack(name).iter().any(is_table) => {
+            let options = FileDeviceOptions {
+                read_only: true,
+                direct: false,
+                ..FileDeviceOptions::default()
+            };
+            FileDevice::open(path, options)?
+        }
+        _ => open_to_look(config, name, false).await?,
+    };
+    Superblock::read(device.as_ref()).await
 }
 
 /// The slots of the transit cache in the stack of the device called `name`, if there is one with a file.

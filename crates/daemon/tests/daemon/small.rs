@@ -13,7 +13,9 @@ fn a_level_of_the_log_that_there_is_not_is_an_error() {
         ("warn,forebay_cache=loud", "\"loud\" is no level"),
         ("7", "\"7\" is no level"),
     ] {
-        let mut command = place.command(&["serve", text(&config)]);
+        // Should it serve, it is ended.
+        let mut command = std::process::Command::new("timeout");
+        command.args(["60", env!("CARGO_BIN_EXE_forebay"), "serve", text(&config)]);
         let output = command.env("FOREBAY_LOG", level).output().expect("it runs");
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{told}");

@@ -83,7 +83,8 @@ fn check_allocates_nothing() {
         place.ok(command);
         assert_eq!(seen(&files), before, "{command:?}");
     }
-    // A table under a cache, too.
+    // A table under a cache, too, which no state directory knows yet.
+    std::fs::remove_dir_all(place.path("state")).expect("there");
     place.ok(&["format", "--cache", text(&table), "--force"]);
     dig_holes(&table);
     let before = seen(&files);

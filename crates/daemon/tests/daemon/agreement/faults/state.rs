@@ -46,7 +46,7 @@ pub(super) const FAULTS: &[Fault] = &[
         cached,
         |p| {
             if !journal(p).exists() {
-                std::fs::write(journal(p), vec![0; 1 << 20]).expect("written");
+                std::fs::write(journal(p), []).expect("written");
             }
             std::fs::set_permissions(journal(p), Permissions::from_mode(0o644)).expect("ours");
             None
