@@ -82,7 +82,9 @@ impl EarlyVolume {
         let info = backing.info();
         let block = u64::from(info.logical_block_bytes);
         let identity = info.identity;
-        let is_same = known.size_bytes == info.size_bytes - info.size_bytes % block
+        let geometry = Geometry::of(superblock);
+        let is_same = known.size_bytes <= geometry.sizes().largest_volume_bytes()
+            && known.size_bytes == info.size_bytes - info.size_bytes % block
             && known.identity.agrees_with(identity)
             && options.epoch <= known.epoch
             && !options.adopt;
@@ -93,7 +95,6 @@ impl EarlyVolume {
         if !is_same || others || flush_first {
             return None;
         }
-        let geometry = Geometry::of(superblock);
         let data = devices.data.info();
         let (name, size_bytes) = (name.to_owned(), known.size_bytes);
         Some(Rc::new(Self {
