@@ -4,6 +4,7 @@
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
+mod descriptors;
 mod disks;
 mod engine;
 mod exports;
@@ -28,13 +29,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
+use crate::stack::memory::RESERVE_BYTES;
+use descriptors::Descriptors;
 use engine::Engine;
 use exports::{Reactors, Running};
 use record::Recordings;
-
-/// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
-/// admits (32 MiB), rounded up to powers of two, and as much again on free lists.
-const RESERVE_BYTES: usize = 128 << 20;
 
 /// Serves what `config` describes until a signal asks for the end.
 ///
@@ -51,6 +50,7 @@ pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
 
 fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     wishes.check(&config)?;
+    let descriptors = Descriptors::raise();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -85,7 +85,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
         let (engine, thread) = Engine::start(config.clone(), wishes.clone()).await?;
         if local {
-            system::reserve_memory(RESERVE_BYTES);
+            system::reserve_memory(RESERVE_BYTES as usize);
         }
         let mut running = Running::new(engine.clone());
         let mut watch = watch::Watch::default();
@@ -98,13 +98,18 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
+                descriptors.share(&running, &config);
                 announce(&engine, listening, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
                 let source = handler::source(engine.clone());
                 let control =
-                    tokio::spawn(control::server::serve(control_socket, Arc::clone(&handler)));
-                let http = tokio::spawn(control::http::serve(metrics, source));
+                    tokio::spawn(control::server::serve(
+                        control_socket,
+                        Arc::clone(&handler),
+                        descriptors.control,
+                    ));
+                let http = tokio::spawn(control::http::serve(metrics, source, descriptors.http));
                 tokio::select! {
                     () = signals.end() => Ok(()),
                     Ok(Err(error)) = control => Err(error),

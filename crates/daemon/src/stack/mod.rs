@@ -4,11 +4,14 @@
 
 mod attach;
 mod cache;
+mod close;
 mod control;
 mod devices;
 mod diverge;
+pub(crate) mod forget;
 pub(crate) mod journal;
 mod lines;
+pub(crate) mod memory;
 mod offload;
 mod scrub;
 mod status;
@@ -28,9 +31,10 @@ use forebay_volume::{Volume, VolumeHandle};
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use cache::{
-    check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
+    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, check_memory,
+    read_superblock, unreadable,
 };
-pub(crate) use control::CLOSE;
+pub(crate) use close::CLOSE;
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
@@ -129,6 +133,8 @@ struct Served {
     cached: bool,
     mode: Cell<Mode>,
     record: Cell<Record>,
+    /// The cache was asked to forget it.
+    leaving: Cell<bool>,
     /// Who changes the record: one at a time.
     remembering: Semaphore,
 }
@@ -166,6 +172,7 @@ impl Stack {
             let (state, name) = (Arc::clone(&state), volume.name.clone());
             offload(move || state.note_disk_gap(&name, device.as_deref(), machines)).await?;
         }
+        memory::Needs::of(config, None).check()?;
         let mut devices = Vec::new();
         let around = transit::Around {
             state: &state,

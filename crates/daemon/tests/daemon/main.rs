@@ -3,6 +3,7 @@
 mod checked;
 mod early;
 mod foreseen;
+mod limits;
 mod nvme;
 mod operator;
 mod outputs;

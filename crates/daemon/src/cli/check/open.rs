@@ -10,8 +10,9 @@ use forebay_metadata::superblock::Superblock;
 use super::Place;
 use crate::config::{Config, DeviceKind};
 use crate::stack::{
-    connect, foresee, journal, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
-    read_superblock, refuse_if_gone, refuse_if_left, refuse_without_table, unreadable,
+    check_memory, connect, foresee, journal, keeps_slots, left, odd_end, open_metadata, open_path,
+    open_to_look, read_superblock, refuse_if_gone, refuse_if_left, refuse_without_table,
+    unreadable,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -76,7 +77,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
 
 /// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen before they tell
 /// what the cache holds.
-pub(super) async fn open_configured(
+pub(in crate::cli) async fn open_configured(
     config: &Config,
     repair: bool,
 ) -> Result<Result<Devices, String>> {
@@ -109,14 +110,17 @@ pub(super) async fn open_configured(
         data: opened.next().expect("the first"),
         metadata: opened.next(),
     };
-    let uuid = read_superblock(config, cache, &devices).await?.uuid;
+    let known = read_superblock(config, cache, &devices).await?;
+    // To look at it takes memory, too.
+    check_memory(config, cache, &known)?;
+    let uuid = known.uuid;
     journal::refuse_if_elsewhere(&journal::wanted(cache.journal_path(), &uuid), &uuid)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
 }
 
 /// Opens devices of which paths are known, and no more.
-pub(super) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
+pub(in crate::cli) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
     let options = FileDeviceOptions {
         read_only: !repair,
         direct: true,
