@@ -18,6 +18,7 @@ use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
 use crate::engine::{Attached, Engine};
+use crate::forget::{no_number, no_room};
 use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::open::Cache;
@@ -25,20 +26,11 @@ use crate::options::VolumeOptions;
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
 use crate::serve::CachedVolume;
+use crate::size::{check_volume_size, shrank};
 use crate::stats::VolumeCounters;
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
-}
-
-/// Dirty data of a volume lies beyond the end of its backing device.
-pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
-    Error::new(
-        ErrorKind::InvalidInput,
-        format!(
-            "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and the cache holds dirty data beyond: make it as large as it was and write the data back first"
-        ),
-    )
 }
 
 impl Cache {
@@ -51,7 +43,8 @@ impl Cache {
     /// # Errors
     /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
     /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
-    /// backing device that shrank below dirty data, that a clean copy shows to be another one, or whose blocks are
+    /// backing device that shrank below dirty data, that has more blocks than can be numbered, that a clean copy shows to be
+    /// another one, or whose blocks are
     /// larger than a granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
     pub async fn attach(
         &self,
@@ -101,12 +94,10 @@ impl Cache {
             );
         }
         let size_bytes = info.size_bytes - info.size_bytes % u64::from(logical_block);
+        check_volume_size(engine.geometry.sizes(), size_bytes)?;
         let known = engine.known_volume(name);
         if known.is_none() && engine.superblock.borrow().volumes.len() >= MAX_VOLUMES {
-            return refuse(
-                ErrorKind::NoSpace,
-                format!("the cache knows {MAX_VOLUMES} volumes: detach one that is not needed"),
-            );
+            return Err(no_room(&self.idle_volumes()));
         }
         let backing = Backing::new(backing);
         let id = match &known {
@@ -114,10 +105,7 @@ impl Cache {
             None => engine.superblock.borrow().next_volume,
         };
         if id == u16::MAX {
-            return refuse(
-                ErrorKind::NoSpace,
-                "the cache has given out all its 65,534 volume numbers, which are never given twice: detach its volumes and format it again".to_owned(),
-            );
+            return Err(no_number());
         }
         // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
         let needed = engine.sync_durability();
@@ -197,7 +185,8 @@ impl Cache {
     /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's size.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank, or the devices' own.
+    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank or has more blocks than can be numbered,
+    /// or the devices' own.
     pub async fn grow(&self, name: &str) -> Result<u64> {
         let engine = &self.engine;
         let volume = engine.volume_by_name(name)?;
@@ -213,6 +202,7 @@ impl Cache {
                 ),
             );
         }
+        check_volume_size(engine.geometry.sizes(), size)?;
         let known = engine.known_volume(name);
         if let Some(known) = known.filter(|_| size > old) {
             let last = volume.region_key(engine.geometry.region_at(old));

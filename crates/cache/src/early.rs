@@ -83,7 +83,9 @@ impl EarlyVolume {
         let block = u64::from(info.logical_block_bytes);
         let identity = info.identity;
         let size_bytes = info.size_bytes - info.size_bytes % block;
-        let is_same = known.size_bytes == size_bytes
+        let geometry = Geometry::of(superblock);
+        let is_same = known.size_bytes <= geometry.sizes().largest_volume_bytes()
+            && known.size_bytes == size_bytes
             && known.identity.agrees_with(identity)
             && known.differs_at.is_none()
             && options.epoch <= known.epoch
@@ -96,7 +98,6 @@ impl EarlyVolume {
         if !is_same || others || flush_first {
             return None;
         }
-        let geometry = Geometry::of(superblock);
         let data = devices.data.info();
         let (name, size_bytes) = (name.to_owned(), known.size_bytes);
         Some(Rc::new(Self {

@@ -120,6 +120,8 @@ pub struct InspectedVolume {
     pub dirty_bytes: u64,
     /// Where the last of them end: the backing device must not end before.
     pub dirty_end_bytes: u64,
+    /// Whether the loss of acknowledged writes is still to be told at its next attach.
+    pub owes_report: bool,
 }
 
 /// What the devices hold.
@@ -131,6 +133,8 @@ pub struct Inspection {
     pub block_size_bytes: u32,
     /// All cache block sizes: `32K`, `32K..256K`.
     pub block_sizes: String,
+    /// The same, as block sizes.
+    pub(crate) sizes: BlockSizes,
     /// How the cache knows after a crash what was overwritten in place.
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums.
@@ -155,6 +159,8 @@ pub struct Inspection {
     pub spare_damage: Vec<String>,
     /// The volumes that it knows.
     pub volumes: Vec<InspectedVolume>,
+    /// Numbers that the cache can still give to new volumes.
+    pub(crate) free_numbers: u16,
 }
 
 /// Reads a cache, and its process journal if it has one, without opening or changing it. `boot_id` names
@@ -341,6 +347,7 @@ fn describe(
                 cached_bytes: 0,
                 dirty_bytes: 0,
                 dirty_end_bytes: 0,
+                owes_report: volume.flush_failed,
             };
             for found in blocks {
                 let block = &found.block;
@@ -370,6 +377,8 @@ fn describe(
         uuid: superblock.uuid,
         block_size_bytes: superblock.block_size_bytes,
         block_sizes: geometry.sizes().to_string(),
+        sizes: geometry.sizes(),
+        free_numbers: u16::MAX - superblock.next_volume,
         dirty_tracking: superblock.dirty_tracking,
         checksums: superblock.has_checksums(),
         blocks: superblock.slots,

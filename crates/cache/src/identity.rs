@@ -6,10 +6,10 @@ use std::rc::Rc;
 use forebay_block::{Basis, Error, ErrorKind, Identity, Result};
 use forebay_metadata::superblock::VolumeEntry;
 
-use crate::attach::shrank;
 use crate::engine::Engine;
 use crate::format::Inspection;
 use crate::options::VolumeOptions;
+use crate::size::{check_volume_size, shrank};
 
 /// A backing device as it was recorded or is now, and its size in bytes.
 type Sized = (Identity, u64);
@@ -76,8 +76,9 @@ impl Inspection {
     /// Whether a volume of this name could be attached to a backing device of this size, bytes.
     ///
     /// # Errors
-    /// `InvalidInput` if there is dirty data of it beyond.
+    /// `InvalidInput` if there is dirty data of it beyond, or as [`check_volume_size`].
     pub fn check_size(&self, name: &str, size_bytes: u64) -> Result<()> {
+        check_volume_size(self.sizes, size_bytes)?;
         let mut volumes = self.volumes.iter();
         match volumes.find(|known| known.name == name && known.dirty_end_bytes > size_bytes) {
             Some(known) => Err(shrank(name, known.size_bytes, size_bytes)),

@@ -234,21 +234,27 @@ impl Engine {
 
     /// Forgets a volume that nobody is served from, with all that is cached of it.
     async fn forget_volume(self: &Rc<Self>, volume: &Rc<Attached>) -> Result<()> {
-        // From here on the records of this volume's number mean nothing, durably.
+        self.forget_number(volume.id).await?;
+        (self.stats.writes_of_the_gone).add(volume.counters.writes());
+        Ok(())
+    }
+
+    /// Forgets the volume with this number, with all that is cached of it. Nobody is served from it.
+    pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
+        // From here on the records of this number mean nothing, durably.
         if !planted(Fault::AbandonInMemory) {
             self.change_superblock(|superblock| {
-                superblock.volumes.retain(|entry| entry.id != volume.id);
+                superblock.volumes.retain(|entry| entry.id != id);
             })
             .await?;
         }
-        (self.stats.writes_of_the_gone).add(volume.counters.writes());
-        self.volumes.borrow_mut().remove(&volume.id);
-        for (slot, block) in self.slots_of(volume.id) {
-            if !self.try_forget(volume.id, slot, block) {
-                rt::spawn(Rc::clone(self).forget_later(volume.id, slot, block));
+        self.volumes.borrow_mut().remove(&id);
+        for (slot, block) in self.slots_of(id) {
+            if !self.try_forget(id, slot, block) {
+                rt::spawn(Rc::clone(self).forget_later(id, slot, block));
             }
         }
-        self.regions.forget_volume(volume.id);
+        self.regions.forget_volume(id);
         self.wake_everyone();
         self.reclaim.hint();
         Ok(())

@@ -224,6 +224,13 @@ impl Cache {
         self.engine.superblock.borrow().service
     }
 
+    /// Whether the cache knows a volume of this name, attached or not.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        let superblock = self.engine.superblock.borrow();
+        superblock.volumes.iter().any(|volume| volume.name == name)
+    }
+
     /// The cache's identity.
     #[must_use]
     pub fn uuid(&self) -> [u8; 16] {
@@ -277,7 +284,10 @@ impl Cache {
                 + engine
                     .sums
                     .as_ref()
-                    .map_or(0, |sums| sums.memory_bytes() as u64),
+                    .map_or(0, |sums| sums.memory_bytes() as u64)
+                + (engine.volumes.borrow().values())
+                    .map(|volume| volume.filter.borrow().memory_bytes() as u64)
+                    .sum::<u64>(),
             failure: engine.commit.failure().map(|error| error.report()),
             volumes: engine
                 .volumes

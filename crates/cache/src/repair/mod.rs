@@ -121,17 +121,32 @@ async fn mend_in_memory(
     mend(over, &options, true).await
 }
 
+/// Opens a cache that nobody uses, without volumes: [`Cache::close`] ends that cleanly.
+///
+/// # Errors
+/// As [`Cache::open`].
+pub async fn open_alone(
+    devices: &Devices,
+    options: &RepairOptions,
+) -> Result<(Cache, RecoveryReport)> {
+    Cache::open(devices.clone(), opening(options, false)).await
+}
+
+fn opening(options: &RepairOptions, accept_journal_loss: bool) -> CacheOptions {
+    CacheOptions {
+        journal: options.journal.clone(),
+        cleaning: Cleaning::Nop,
+        accept_journal_loss,
+        ..CacheOptions::new(options.boot_id)
+    }
+}
+
 async fn mend(
     devices: Devices,
     options: &RepairOptions,
     accept_journal_loss: bool,
 ) -> Result<RepairReport> {
-    let opening = CacheOptions {
-        journal: options.journal.clone(),
-        cleaning: Cleaning::Nop,
-        accept_journal_loss,
-        ..CacheOptions::new(options.boot_id)
-    };
+    let opening = opening(options, accept_journal_loss);
     let (cache, recovery) = Cache::open(devices, opening).await?;
     let engine = &cache.engine;
     let data = match options.data {

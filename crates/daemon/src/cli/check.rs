@@ -7,25 +7,27 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_cache::Inspection;
+use forebay_cache::{BlockSizes, Inspection, check_volume_size};
 use forebay_io::{Engine, Reactor};
 use serde_json::json;
 
 use super::out;
 use crate::config::Config;
 use crate::config::size::{block_sizes_in_words, human_bytes, human_count};
-use crate::control::client::Client;
+use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
+use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach, journal,
-    place_of_path, warning_of_few,
+    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach,
+    journal, place_of_path, warning_of_few,
 };
 use crate::state::{CacheId, hex};
 use crate::table::Table;
 use mend::{Losses, Work};
-use open::{Backing, look_at_backing, open_configured, open_named};
+use open::{Backing, look_at_backing};
+pub(super) use open::{open_configured, open_named};
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
@@ -69,12 +71,12 @@ pub(super) struct Arguments {
 }
 
 /// Where a cache lies.
-struct Place {
-    data: PathBuf,
-    metadata: Option<PathBuf>,
-    journal: Option<PathBuf>,
+pub(super) struct Place {
+    pub(super) data: PathBuf,
+    pub(super) metadata: Option<PathBuf>,
+    pub(super) journal: Option<PathBuf>,
     /// The configuration that names it.
-    config: Option<Config>,
+    pub(super) config: Option<Config>,
 }
 
 /// A cache, as far as it can be looked at.
@@ -94,7 +96,11 @@ struct Found {
     unverified_bytes: u64,
 }
 
-pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitCode> {
+pub(super) fn run(
+    arguments: &Arguments,
+    control: Option<&Path>,
+    patience: Patience,
+) -> Result<ExitCode> {
     // What is mended as it is opened is told; who uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
@@ -122,7 +128,8 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         }
         (None, None) => return Err(Error::new(ErrorKind::InvalidInput, "name what to check")),
     };
-    let (running, backing) = match config.as_ref().map(check_config) {
+    let checked = config.as_ref().map(|config| check_config(config, patience));
+    let (running, backing) = match checked {
         Some(Err(error)) if error.kind() == ErrorKind::Lost => {
             return damage(&error, arguments.json);
         }
@@ -200,6 +207,12 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         check_block_sizes(config, cache, &found.block_sizes)?;
         check_dirty_tracking(config, cache, found.dirty_tracking)?;
         check_checksums(config, cache, found.checksums)?;
+        let names: Vec<&str> = (config.volumes.iter())
+            .map(|volume| &*volume.name)
+            .collect();
+        found
+            .check_room(&names)
+            .context(|| config.place(cache.line))?;
         attach(Some((CacheId::Uuid(found.uuid), &found)))?;
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
@@ -216,6 +229,10 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         out::note(&format!("warning: {few}"));
     }
     in_order()?;
+    let needs = (config.as_ref()).map(|config| needs(config, &found));
+    if let (Some(needs), false) = (&needs, arguments.json) {
+        out::print(&format!("{}\n", needs.line()))?;
+    }
     match arguments.json {
         true => print_json(as_json(&found, unverified_bytes, work.as_ref()))?,
         false => out::print(&render(
@@ -269,24 +286,57 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
 
 /// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does. The status
 /// of the daemon that answers on its control socket, if one does, and what the backing devices say.
-fn check_config(config: &Config) -> Result<(Option<Box<Status>>, Backing)> {
-    let running = running(&config.server.control);
+fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
+    let running = running(&config.server.control, patience)?;
     guard::check(config)?;
     config.check_machine(true, running.as_deref())?;
+    Needs::of(config, None).check()?;
     let backing =
         Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), running.is_some()))?;
+    if let (Some(_), Some(cache)) = (config.memory_cache(), &config.cache) {
+        // The daemon formats it at its start.
+        let sizes = cache.block_sizes.as_ref();
+        let sizes = sizes.map_or(&[MEMORY_BLOCK_BYTES][..], |(sizes, _)| sizes);
+        let sizes = BlockSizes::new(sizes).expect("checked when the configuration was read");
+        for (number, info) in &backing.devices {
+            let volume = &config.volumes[*number];
+            check_volume_size(sizes, info.size_bytes)
+                .context(|| format!("{}: volume {:?}", config.place(volume.line), volume.name))?;
+        }
+    }
     for warning in config.warnings.iter().chain(&backing.warnings) {
         out::note(&format!("warning: {warning}"));
     }
     Ok((running, backing))
 }
 
-fn running(control: &Path) -> Option<Box<Status>> {
-    let mut client = Client::connect(control).ok()?;
-    match client.call(&Request::Status {}, |_| ()) {
-        Ok(Reply::Status(status)) => Some(status),
-        _ => None,
+/// The status of the daemon that answers on a control socket, if one does.
+///
+/// # Errors
+/// `TimedOut` if a daemon is there that does not answer.
+pub(super) fn running(control: &Path, patience: Patience) -> Result<Option<Box<Status>>> {
+    let control = Control {
+        path: control.to_path_buf(),
+        patience,
+    };
+    let asked =
+        Client::connect(&control).and_then(|mut client| client.call(&Request::Status {}, |_| ()));
+    match asked {
+        Ok(Reply::Status(status)) => Ok(Some(status)),
+        Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
+        _ => Ok(None),
     }
+}
+
+/// What the daemon of a configuration needs of memory when its cache is full.
+fn needs(config: &Config, found: &Inspection) -> Needs {
+    Needs::of(
+        config,
+        Some(CacheNeeds {
+            blocks: found.blocks,
+            map_bytes: found.memory_needed(),
+        }),
+    )
 }
 
 fn summary(config: &Config) -> String {
@@ -312,7 +362,7 @@ fn summary_as_json(config: &Config, more: &[String]) -> serde_json::Value {
 }
 
 /// Where the cache of a configuration lies; none if it has none that outlives the process.
-fn place(config: &Config) -> Option<Place> {
+pub(super) fn place(config: &Config) -> Option<Place> {
     let cache = config.cache.as_ref()?;
     let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
     Some(Place {
@@ -416,6 +466,7 @@ fn as_json(found: &Inspection, unverified_bytes: u64, work: Option<&Work>) -> se
         "checksums": found.checksums,
         "unverified_bytes": unverified_bytes,
         "blocks": found.blocks,
+        "memory_needed_bytes": found.memory_needed(),
         "clean_shutdown": found.clean_shutdown,
         "records": found.records,
         "damaged_records": found.damaged_records,

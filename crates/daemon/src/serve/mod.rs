@@ -4,6 +4,7 @@
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
+mod descriptors;
 mod disks;
 mod engine;
 mod exports;
@@ -29,13 +30,11 @@ use crate::config::size::human_duration;
 use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
+use crate::stack::memory::RESERVE_BYTES;
+use descriptors::Descriptors;
 use engine::Engine;
 use exports::{Reactors, Running};
 use record::Recordings;
-
-/// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
-/// admits (32 MiB), rounded up to powers of two, and as much again on free lists.
-const RESERVE_BYTES: usize = 128 << 20;
 
 /// What a start may take to end after a signal: a device may have to answer first.
 const STOP: Duration = Duration::from_secs(30);
@@ -55,6 +54,7 @@ pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
 
 fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     wishes.check(&config)?;
+    let descriptors = Descriptors::raise();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -98,7 +98,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
             started => started?,
         };
         if local {
-            system::reserve_memory(RESERVE_BYTES);
+            system::reserve_memory(RESERVE_BYTES as usize);
         }
         let mut running = Running::new(engine.clone());
         let mut watch = watch::Watch::default();
@@ -116,13 +116,18 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
+                descriptors.share(&running, &config);
                 announce(&engine, listening, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
                 let source = handler::source(engine.clone());
                 let control =
-                    tokio::spawn(control::server::serve(control_socket, Arc::clone(&handler)));
-                let http = tokio::spawn(control::http::serve(metrics, source));
+                    tokio::spawn(control::server::serve(
+                        control_socket,
+                        Arc::clone(&handler),
+                        descriptors.control,
+                    ));
+                let http = tokio::spawn(control::http::serve(metrics, source, descriptors.http));
                 tokio::select! {
                     () = signals.end() => Ok(()),
                     Ok(Err(error)) = control => Err(error),

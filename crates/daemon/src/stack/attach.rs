@@ -10,7 +10,9 @@ use forebay_block::{
     Persistence, Result,
 };
 use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
-use forebay_cache::{EarlyVolume, Fallback, VolumeOptions};
+use forebay_cache::{
+    BlockSizes, Cache, EarlyVolume, Fallback, VolumeOptions, check_volume_size,
+};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_metadata::superblock::Superblock;
@@ -18,6 +20,7 @@ use forebay_volume::Volume;
 
 use super::cache::OpenCache;
 use super::diverge::go_without;
+use super::forget::make_room;
 use super::transit::Around;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config, DeviceKind};
@@ -169,6 +172,7 @@ impl Stack {
             cached: cache.is_some(),
             mode: Cell::new(volume.mode),
             record: Cell::new(attached.record),
+            leaving: Cell::new(false),
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));
@@ -286,6 +290,9 @@ impl Stack {
         self.meet_others(&volume.name, &backing, cache.id, wishes)
             .await?;
         cache.check_mode(&volume.name, volume.mode)?;
+        let found = &cache.found;
+        let sizes = BlockSizes::from_mask(found.block_size_bytes, found.classes);
+        check_volume_size(sizes, backing.info().size_bytes)?;
         let (state, name) = (Arc::clone(&self.state), volume.name.clone());
         let (record, ranges, dirty) = offload(move || {
             let record = state.load(&name)?;
@@ -446,11 +453,9 @@ impl Met {
     /// Attaches the volume when the cache is open, and has the state directory remember that.
     async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
         let opened = self.cache.opened().await?;
-        self.store(self.plan.before).await?;
-        let backing = Rc::clone(&self.backing);
-        let attached = (opened.cache)
-            .attach(&self.name, backing, self.options.clone())
-            .await;
+        self.cache.room.acquire(1).await;
+        let attached = self.attach_with_room(&opened.cache).await;
+        self.cache.room.release(1);
         let device = attached.map_err(|error| match error.kind() {
             ErrorKind::Busy => error.context(stale_remedy(&self.name)),
             _ => error,
@@ -469,6 +474,15 @@ impl Met {
         let (state, name) = (Arc::clone(&self.state), self.name.clone());
         offload(move || state.remove_history(&name)).await?;
         Ok(device)
+    }
+
+    async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
+        make_room(&self.state, &self.cache, cache, &self.name).await?;
+        self.store(self.plan.before).await?;
+        let backing = Rc::clone(&self.backing);
+        cache
+            .attach(&self.name, backing, self.options.clone())
+            .await
     }
 
     /// As [`Met::meet`], for a volume that is being served.

@@ -12,12 +12,13 @@ use forebay_cache::{
     OpeningProgress, RecoveryReport,
 };
 use forebay_io::rt;
-use forebay_io::sync::Promise;
+use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::{Service, Superblock};
 
 use super::devices::{self, Watched};
 use super::journal::{self, Whose};
+use super::memory::{CacheNeeds, Needs};
 use super::table::behind_table;
 use super::transit::Around;
 use super::{Wishes, offload, place_of, refuse_copy};
@@ -26,7 +27,7 @@ use crate::config::{self, Config, DeviceKind, Durability};
 use crate::state::{CacheId, Opening, StateDirectory, hex};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
-const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
+pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
 
 /// A cache that is open by then is open before anything is served from it.
 const SOON: Duration = Duration::from_millis(200);
@@ -43,6 +44,10 @@ pub(super) struct OpenCache {
     /// Whether it is memory, and then whether acknowledged writes may go with it.
     pub(super) memory: Option<bool>,
     pub(super) config: config::Cache,
+    /// The volumes that the configuration names.
+    pub(super) configured: Vec<String>,
+    /// Whose turn it is to make room for a volume, and to attach it.
+    pub(super) room: Semaphore,
     pub(super) began: Instant,
     pub(super) progress: OpeningProgress,
     pub(super) early: EarlyMap,
@@ -106,6 +111,7 @@ pub(super) async fn open(
     check_block_sizes(config, cache, &there.to_string())?;
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
     check_checksums(config, cache, known.has_checksums())?;
+    check_memory(config, cache, &known)?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let place = place_of(config, cache);
@@ -209,6 +215,10 @@ pub(super) async fn open(
         durability,
         memory,
         config: cache.clone(),
+        configured: (config.volumes.iter())
+            .map(|volume| volume.name.clone())
+            .collect(),
+        room: Semaphore::new(1),
         began: begin,
         progress,
         early,
@@ -233,6 +243,26 @@ pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
             human_bytes(FEW_BLOCKS * block_bytes * 5 / 4),
         )
     })
+}
+
+/// What the map of a cache and all else of a configuration need is there.
+///
+/// # Errors
+/// `NoSpace` with what needs how much.
+pub(crate) fn check_memory(
+    config: &Config,
+    cache: &config::Cache,
+    known: &Superblock,
+) -> Result<Needs> {
+    let needs = Needs::of(
+        config,
+        Some(CacheNeeds {
+            blocks: known.slots,
+            map_bytes: forebay_cache::memory_needed(known),
+        }),
+    );
+    needs.check().context(|| config.place(cache.line))?;
+    Ok(needs)
 }
 
 /// The sizes in the configuration are those of the cache.

@@ -4,13 +4,16 @@
 
 mod attach;
 mod cache;
+mod close;
 mod control;
 mod copies;
 mod devices;
 mod diverge;
 mod foresee;
+pub(crate) mod forget;
 pub(crate) mod journal;
 mod lines;
+pub(crate) mod memory;
 mod offload;
 mod room;
 mod scrub;
@@ -33,10 +36,10 @@ use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use attach::{judge_identity, shared_bytes};
 pub(crate) use cache::{
-    check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
-    warning_of_few,
+    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, check_memory,
+    read_superblock, unreadable, warning_of_few,
 };
-pub(crate) use control::CLOSE;
+pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use foresee::{foresee_attach, foresee_records};
@@ -140,6 +143,8 @@ struct Served {
     cached: bool,
     mode: Cell<Mode>,
     record: Cell<Record>,
+    /// The cache was asked to forget it.
+    leaving: Cell<bool>,
     /// Who changes the record: one at a time.
     remembering: Semaphore,
 }
@@ -188,6 +193,7 @@ impl Stack {
             let (state, name) = (Arc::clone(&state), volume.name.clone());
             offload(move || state.note_disk_gap(&name, device.as_deref(), machines)).await?;
         }
+        memory::Needs::of(config, None).check()?;
         room::check(config, !wishes.all_without_cache(config)).await?;
         let mut stack = Self {
             state,

@@ -13,6 +13,7 @@ use super::*;
 mod checksums;
 mod disk;
 mod early;
+mod forget;
 mod lines;
 mod remote;
 mod table;

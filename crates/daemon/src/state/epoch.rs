@@ -44,6 +44,30 @@ pub struct Record {
     pub backing_bytes: u64,
 }
 
+impl Record {
+    /// The record of a volume whose cache holds nothing that is to be kept.
+    #[must_use]
+    pub const fn clean(self) -> Self {
+        Self {
+            may_be_dirty: false,
+            ..self
+        }
+    }
+
+    /// The record of a volume that its cache has forgotten.
+    #[must_use]
+    pub const fn forgotten(self) -> Self {
+        Self {
+            cache: CacheId::None,
+            attached: 0,
+            may_be_dirty: false,
+            logged_since: None,
+            dirty_listed: false,
+            ..self
+        }
+    }
+}
+
 const HEAD: &str = "forebay volume state 1";
 
 fn path(directory: &Path, volume: &str) -> PathBuf {

@@ -8,6 +8,7 @@ mod earlier;
 mod early;
 mod foreseen;
 mod identity;
+mod limits;
 mod nvme;
 mod operator;
 mod outputs;

@@ -53,7 +53,7 @@ use forebay_io::sync::WaitList;
 use crate::remote::Takes;
 use again::Again;
 use associate::{Offer, associate};
-use kept::Kept;
+use kept::{Ended, Kept};
 use send::Link;
 use slots::{Asked, Slots};
 pub use uri::Uri;
@@ -318,9 +318,15 @@ impl Shared {
                 // Nothing of it got anywhere.
                 Err(_) if asked.sent_at.is_none() => {}
                 _ if asked.changes() => {
-                    let failed = outcome.is_err();
-                    let losses = self.losses.get();
-                    kept.note(&asked.request, asked.before, !volatile, failed, losses);
+                    let range = asked.request.offset..asked.request.offset + asked.request.len;
+                    let ended = match (outcome.is_err(), volatile) {
+                        (true, _) => Ended::Failed,
+                        (false, true) => Ended::Volatile,
+                        (false, false) => Ended::Durable {
+                            beside: self.slots.borrow().changes(&range),
+                        },
+                    };
+                    kept.note(&asked.request, asked.before, ended, self.losses.get());
                 }
                 _ => {}
             }

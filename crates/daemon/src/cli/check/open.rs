@@ -13,9 +13,9 @@ use super::{Place, out};
 use crate::config::{Config, DeviceKind};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{
-    check_room, connect, foresee, foresee_records, judge_identity, keeps_slots, left, odd_end,
-    open_metadata, open_path, open_to_look, place_of, read_superblock, refuse_copy, refuse_if_gone,
-    refuse_if_left_in, refuse_without_table, shared_bytes, unreadable, with_table,
+    check_memory, check_room, connect, foresee, foresee_records, judge_identity, keeps_slots, left,
+    odd_end, open_metadata, open_path, open_to_look, place_of, read_superblock, refuse_copy,
+    refuse_if_gone, refuse_if_left_in, refuse_without_table, shared_bytes, unreadable, with_table,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -134,7 +134,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
 
 /// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen before they tell
 /// what the cache holds.
-pub(super) async fn open_configured(
+pub(in crate::cli) async fn open_configured(
     config: &Config,
     repair: bool,
 ) -> Result<Result<Devices, String>> {
@@ -168,6 +168,8 @@ pub(super) async fn open_configured(
         metadata: opened.next(),
     };
     let found = read_superblock(config, cache, &devices).await?;
+    // To look at it takes memory, too.
+    check_memory(config, cache, &found)?;
     let place = place_of(config, cache);
     let copy = refuse_copy(&config.server.state, &devices, &found, &place, false).await;
     if let Some(note) = copy.context(|| config.place(cache.line))? {
@@ -180,7 +182,7 @@ pub(super) async fn open_configured(
 }
 
 /// Opens devices of which paths are known, and no more.
-pub(super) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
+pub(in crate::cli) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
     let options = FileDeviceOptions {
         read_only: !repair,
         direct: true,

@@ -16,7 +16,7 @@ use super::super::out;
 use super::input::{Input, ReadArguments, json_names, names, refuse_input};
 use super::sizes::{Blocks, CacheSize};
 use super::{interrupt, report};
-use crate::config::size::human_bytes;
+use crate::config::size::{human_bytes, human_count};
 use crate::table::Table;
 
 /// What the working set may take in memory while it is measured.
@@ -210,6 +210,13 @@ fn show(
 /// What to know about the figures.
 fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     let mut remarks = input.remarks();
+    let beyond = rows.iter().map(|row| row.cache.counts().beyond).max();
+    if let Some(beyond) = beyond.filter(|beyond| *beyond > 0) {
+        remarks.push(format!(
+            "{} left out: a cache with blocks of this size has no volume so large that it has what they ask for",
+            human_count(beyond, "request")
+        ));
+    }
     let whole = rows.iter().filter(|row| {
         let counts = row.cache.counts();
         row.asked_for && counts.evicted_blocks == 0 && counts.evicted_groups == 0
