@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::config::server::default_control;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request, line};
-use crate::stack::{forget, journal};
+use crate::stack::{forget, journal, place_of_path};
 use crate::state::{CacheId, StateDirectory};
 
 /// Let a cache forget a volume that nobody serves
@@ -127,10 +127,14 @@ fn alone(
             },
             None => check::open_named(&place, true).await?,
         };
-        let look = super::format::inspect_with_journal(&devices, place.journal.as_deref());
-        let (found, (uuid, path)) = look.await?;
+        let named = place_of_path(place.metadata.as_ref().unwrap_or(&place.data));
+        let look =
+            || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+        let (found, (whose, path)) = look().await?;
+        let uuid = whose.uuid;
         let options = RepairOptions {
-            journal: journal::own(&uuid, &path)?,
+            // What a copy lacks, the original has.
+            journal: journal::own(&whose, &path, true)??,
             boot_id: system::boot_id()?,
             data: false,
         };
@@ -148,7 +152,9 @@ fn alone(
         // What it had is as it was, or forgotten: either way this is a clean end.
         let closed = cache.close().await;
         if closed.is_ok() {
-            journal::remove(&uuid, &path);
+            // The opening took another generation.
+            let (_, (whose, path)) = look().await?;
+            journal::remove(&whose, &path);
         }
         let done = forgotten?;
         closed.context(|| "the volume is forgotten, but the cache has no clean end")?;
