@@ -180,7 +180,12 @@ pub(super) fn open(
 
 /// The generation that slots must have to count, and the one that an opening takes. That is a time, so that
 /// two state directories that know nothing of each other give out none twice.
-fn generations(state: &Path, file: &Path, memory: &Buf, boot_id: &[u8; 16]) -> Result<(u64, u64)> {
+fn generations(
+    state: &Path,
+    file: &Path,
+    memory: Option<&Buf>,
+    boot_id: &[u8; 16],
+) -> Result<(u64, u64)> {
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), boot_id)?;
     let left = memory.and_then(|memory| generations_left(memory, boot_id));
     let left = left.unwrap_or_default();
