@@ -75,18 +75,12 @@ pub fn render(status: &Status) -> String {
         "Time since the start.",
         status.uptime_s,
     );
-    text.single(
-        "forebay_shutting_down",
-        "gauge",
-        "1 while the daemon is on its way out.",
-        u8::from(status.shutting_down),
-    );
-    text.single(
-        "forebay_state_directory_lost",
-        "gauge",
-        "1 while the state directory is not where it was at the start.",
-        u8::from(status.state_trouble.is_some()),
-    );
+    let ending = u8::from(status.shutting_down);
+    let help = "1 while the daemon is on its way out.";
+    text.single("forebay_shutting_down", "gauge", help, ending);
+    let lost = u8::from(status.state_trouble.is_some());
+    let help = "1 while the state directory is not where it was at the start.";
+    text.single("forebay_state_directory_lost", "gauge", help, lost);
     if !status.reactors.is_empty() {
         let name = "forebay_connections";
         text.family(

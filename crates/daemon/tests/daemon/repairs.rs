@@ -41,7 +41,14 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     let journal = place.path("journal");
     let before_repair = [&cache, &journal].map(|path| std::fs::read(path).expect("there"));
     let named = [text(&cache), text(&journal)];
-    let alone = place.run(&["check", "--cache", named[0], "--journal", named[1], "--repair"]);
+    let alone = place.run(&[
+        "check",
+        "--cache",
+        named[0],
+        "--journal",
+        named[1],
+        "--repair",
+    ]);
     assert_eq!(alone.status.code(), Some(3), "{alone:?}");
     let told = String::from_utf8_lossy(&alone.stdout).into_owned();
     assert!(told.contains("NOT NOTED: which state directory"), "{told}");
