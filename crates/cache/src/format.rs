@@ -118,6 +118,8 @@ pub struct InspectedVolume {
     pub dirty_bytes: u64,
     /// Where the last of them end: the backing device must not end before.
     pub dirty_end_bytes: u64,
+    /// Byte at which the backing device differed from a clean copy at the last attach; none if it did at none.
+    pub differs_at: Option<u64>,
 }
 
 /// What the devices hold.
@@ -298,6 +300,7 @@ fn describe(
                 cached_bytes: 0,
                 dirty_bytes: 0,
                 dirty_end_bytes: 0,
+                differs_at: volume.differs_at,
             };
             for found in blocks {
                 let block = &found.block;
