@@ -132,6 +132,59 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
     assert!(!is_zero(&image, 0..4096) && is_zero(&image, 16 * MIB..64 * MIB));
 }
 
+/// Makes partition `number` of a disk in the kernel's eyes, from this sector on, of 16 MiB; its device. None where that
+/// does not work here.
+fn partition(disk: &Path, number: u32, sector: u64) -> Option<PathBuf> {
+    let mut command = Command::new("addpart");
+    let numbers = [number.to_string(), sector.to_string(), "32768".into()];
+    let made = command.arg(disk).args(numbers).status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no partition can be made of {}", disk.display());
+        return None;
+    }
+    Some(format!("{}p{number}", text(disk)).into())
+}
+
+fn remove_partition(disk: &Path, number: u32) {
+    let removed = Command::new("delpart")
+        .arg(disk)
+        .arg(number.to_string())
+        .status();
+    assert!(removed.expect("it is where addpart is").success());
+}
+
+#[test]
+fn a_moved_partition_is_another_device_and_a_renumbered_one_is_not() {
+    let place = Place::new("moved", "wb");
+    let image = place.path("db.img");
+    let Some(disk) = LoopDevice::new(&image, &[]) else {
+        return;
+    };
+    let Some(part) = partition(&disk.0, 1, 2048) else {
+        return;
+    };
+    let_name(&place, &part, "");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    remove_partition(&disk.0, 1);
+    let moved = partition(&disk.0, 1, 40960).expect("as before");
+    let_name(&place, &moved, "");
+    both_refuse(&place, &["begins at 20971520 now"]);
+    let_name(&place, &disk.0, "");
+    both_refuse(&place, &["it began at byte 1048576, and begins at 0 now"]);
+    assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
+    remove_partition(&disk.0, 1);
+    let renumbered = partition(&disk.0, 5, 2048).expect("as before");
+    let_name(&place, &renumbered, "");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    remove_partition(&disk.0, 5);
+    assert!(!is_zero(&image, MIB..MIB + 4096) && is_zero(&image, 0..MIB));
+}
+
 /// A compressed memory disk of the kernel, which has no serial number; removed at the end.
 struct Zram(PathBuf);
 
