@@ -122,6 +122,8 @@ pub struct InspectedVolume {
     pub dirty_end_bytes: u64,
     /// Whether the loss of acknowledged writes is still to be told at its next attach.
     pub owes_report: bool,
+    /// Byte at which the backing device differed from a clean copy at the last attach; none if it did at none.
+    pub differs_at: Option<u64>,
 }
 
 /// What the devices hold.
@@ -348,6 +350,7 @@ fn describe(
                 dirty_bytes: 0,
                 dirty_end_bytes: 0,
                 owes_report: volume.flush_failed,
+                differs_at: volume.differs_at,
             };
             for found in blocks {
                 let block = &found.block;

@@ -219,10 +219,17 @@ pub(super) fn run(
             let known = found
                 .check_identity(&volume.name, info.identity, info.size_bytes)
                 .and_then(|()| found.check_size(&volume.name, info.size_bytes));
-            known.context(|| {
-                let place = config.place(volume.line);
-                format!("{place}: volume {:?}", volume.name)
-            })?;
+            let place = || format!("{}: volume {:?}", config.place(volume.line), volume.name);
+            known.context(place)?;
+            let mut volumes = found.volumes.iter();
+            let known = volumes.find(|known| known.name == volume.name);
+            if let Some(at) = known.and_then(|known| known.differs_at) {
+                out::note(&format!(
+                    "warning: {}: its backing device differed from a clean copy at byte {at}: the next start looks there \
+                     first, and is refused if it still does",
+                    place()
+                ));
+            }
         }
     }
     if let Some(few) = warning_of_few(found.blocks, found.block_size_bytes) {
