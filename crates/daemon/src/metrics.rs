@@ -401,26 +401,21 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| v.timed_out,
         ),
     ];
-    for (name, help, value) in gauges {
-        let name = format!("forebay_volume_{name}");
-        text.family(&name, "gauge", help);
+    let mut family = |name: &str, kind: &str, help: &str, value: fn(&VolumeStatus) -> u64| {
+        text.family(name, kind, help);
         for volume in volumes {
-            text.sample(&name, &[("volume", &volume.name)], value(volume));
+            text.sample(name, &[("volume", &volume.name)], value(volume));
         }
+    };
+    for (name, help, value) in gauges {
+        family(&format!("forebay_volume_{name}"), "gauge", help, value);
     }
     for (name, help, value) in counters {
         let name = format!("forebay_volume_{name}_total");
-        text.family(&name, "counter", help);
-        for volume in volumes {
-            text.sample(&name, &[("volume", &volume.name)], value(volume));
-        }
+        family(&name, "counter", help, value);
     }
     let name = "forebay_volume_limited_seconds_total";
-    text.family(
-        name,
-        "counter",
-        "Time that requests waited for the volume's limits, together.",
-    );
+    text.family(name, "counter", "Time that requests waited for limits.");
     for volume in volumes {
         let seconds = volume.limited_us as f64 / 1e6;
         text.sample(name, &[("volume", &volume.name)], seconds);
