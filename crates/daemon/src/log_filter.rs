@@ -84,7 +84,7 @@ mod tests {
             "forebay=debug",
             "forebay_cache::clean=trace,warn",
             "forebay_io",
-            "warn,forebay_cache = debug",
+            "warn,forebay_cache=debug",
             "info,",
             "[span{field=1}]=debug",
         ] {

@@ -44,9 +44,18 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
 
 /// Takes the key, value or table at `span` out. Whether it was there.
 fn remove(table: &mut DeTable<'_>, span: &Span) -> bool {
-    let mut removed = false;
-    for (_, value) in table.iter_mut() {
-        removed = removed || remove_in(value, span);
+    let (mut removed, mut emptied) = (false, None);
+    for (key, value) in table.iter_mut() {
+        if !removed && remove_in(value, span) {
+            removed = true;
+            // An array of nothing would be the next error.
+            let is_empty = matches!(value.get_ref(), DeValue::Array(array) if array.is_empty());
+            emptied = is_empty.then(|| key.span());
+        }
+    }
+    if let Some(emptied) = emptied {
+        let all = std::mem::take(table).into_iter();
+        table.extend(all.filter(|(key, _)| key.span() != emptied));
     }
     if !removed {
         let before = table.len();
