@@ -26,6 +26,8 @@ pub(crate) enum Event {
     BackingCopied(usize),
     /// The backing device has the contents that it had earlier.
     BackingRolledBack(usize),
+    /// Another program has written over all of the backing device.
+    BackingOverwritten(usize),
     /// The volumes have each other's backing device.
     BackingsSwapped,
     BackingCut(usize),
@@ -107,7 +109,7 @@ enum Right {
 impl Event {
     pub(crate) fn draw(rng: &Rng) -> Self {
         let volume = rng.index(VOLUMES);
-        match rng.below(24) {
+        match rng.below(25) {
             0 => Self::Nothing,
             1 => Self::BackingReplaced(volume),
             2 => Self::BackingCopied(volume),
@@ -131,6 +133,7 @@ impl Event {
             20 => Self::CacheAndJournalRolledBack,
             21 => Self::CacheAndStateRolledBack,
             22 => Self::JournalAndStateRolledBack,
+            23 => Self::BackingOverwritten(volume),
             _ => Self::LogEndDamaged,
         }
     }
@@ -186,6 +189,9 @@ impl Event {
             }
             Self::StateRemoved => machine.restore(&Snapshot::default(), STATE),
             Self::StateSwapped => machine.restore(before.other, STATE),
+            Self::BackingOverwritten(volume) => {
+                machine.overwrite(DISKS[volume], &foreign(volume, rng));
+            }
             Self::BackingRolledBack(_)
             | Self::CacheRolledBack
             | Self::JournalRolledBack
@@ -218,6 +224,7 @@ impl Event {
             | Self::BackingCopied(_)
             | Self::CacheCopied => vec![],
             Self::BackingRolledBack(volume)
+            | Self::BackingOverwritten(volume)
             | Self::BackingCut(volume)
             | Self::BackingExtended(volume)
             | Self::BackingCutAndExtended(volume) => vec![DISKS[volume]],
@@ -263,7 +270,9 @@ impl Event {
                 verdict.may_refuse = died;
                 verdict.right[volume] = Right::Just(values(disks[volume]));
             }
-            Self::BackingRolledBack(volume) | Self::BackingCutAndExtended(volume) => {
+            Self::BackingRolledBack(volume)
+            | Self::BackingOverwritten(volume)
+            | Self::BackingCutAndExtended(volume) => {
                 verdict.may_refuse = before.now.of(DISKS[volume]) != Some(disks[volume]);
                 verdict.right[volume] = Right::NewestOr(values(disks[volume]));
             }

@@ -13,8 +13,9 @@ mod world;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use forebay_cache::plant::{Fault, plant};
 use forebay_io::sim::Rng;
-use forebay_testkit::rotation::{Lives, print_row};
+use forebay_testkit::rotation::{Lives, Rotation, assert_found_by_each_rotation, print_row};
 
 use event::{Before, Event};
 use session::{End, Model, Plan, run};
@@ -22,10 +23,12 @@ use world::{DISKS, Machine, STATE, Setup};
 
 const LIVES: Lives = Lives {
     pinned: &[],
-    gate: 200,
-    whole: 1000,
-    share: 1,
+    gate: 300,
+    whole: 2000,
+    share: 2,
 };
+/// Comparisons that lives must find missing.
+const FAULTS: [Fault; 3] = [Fault::TrustBacking, Fault::TrustState, Fault::OverlookCut];
 
 /// The outcome of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,15 @@ enum Outcome {
     Skipped,
     Refused,
     Served,
+}
+
+/// A life that was right.
+#[derive(Clone, Copy, Debug)]
+struct Lived {
+    event: Event,
+    outcome: Outcome,
+    /// Whether a sample of clean data tells the present backing device from the former one.
+    sampled: bool,
 }
 
 fn draw_end(rng: &Rng) -> End {
@@ -80,7 +92,7 @@ fn prepare(rng: &Rng) -> Result<(Machine, Model), String> {
 }
 
 /// Lives one life with `event`, or with the one that `seed` draws.
-fn live(seed: u64, event: Option<Event>) -> Result<(Event, Outcome), String> {
+fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
     let rng = Rng::labelled(seed, 41);
     let drawn = Event::draw(&rng);
     let event = event.unwrap_or(drawn);
@@ -113,7 +125,23 @@ fn live(seed: u64, event: Option<Event>) -> Result<(Event, Outcome), String> {
         other: &other_media,
     };
     let Some(disks) = event.apply(&machine, &before, &rng) else {
-        return Ok((event, Outcome::Skipped));
+        let (outcome, sampled) = (Outcome::Skipped, false);
+        return Ok(Lived {
+            event,
+            outcome,
+            sampled,
+        });
+    };
+    let lived = |outcome| Lived {
+        event,
+        outcome,
+        sampled: match event {
+            // After a crash, or without checksums that are known, clean data may say nothing.
+            Event::BackingOverwritten(volume) => {
+                last.end == End::Stop && served.clean_bytes[volume] > 0 && !machine.setup.checksums
+            }
+            _ => false,
+        },
     };
     let changed = machine.snapshot();
     let contents = DISKS.map(|disk| changed.of(disk).expect("a backing device"));
@@ -131,13 +159,13 @@ fn live(seed: u64, event: Option<Event>) -> Result<(Event, Outcome), String> {
     let config = machine.config(disks);
     let started = run(&config, draw_plan(&rng), &mut model);
     match started {
-        Ok(served) => {
+        Ok(found) => {
             let known = before.model;
-            verdict.check(&served, known).map_err(context)?;
+            verdict.check(&found, known).map_err(context)?;
             if verdict.must_refuse {
                 return Err(context("it was served".into()));
             }
-            Ok((event, Outcome::Served))
+            Ok(lived(Outcome::Served))
         }
         Err(report) => {
             if !verdict.may_refuse {
@@ -151,7 +179,7 @@ fn live(seed: u64, event: Option<Event>) -> Result<(Event, Outcome), String> {
                 run_whole(&machine, draw_plan(&rng), &mut model, "the run after")
                     .map_err(context)?;
             }
-            Ok((event, Outcome::Refused))
+            Ok(lived(Outcome::Refused))
         }
     }
 }
@@ -184,15 +212,18 @@ impl Survey {
         survey
     }
 
-    fn add(&mut self, lived: Result<(Event, Outcome), String>) {
+    fn add(&mut self, lived: Result<Lived, String>) {
         match lived {
-            Ok((event, outcome)) => self.counts.entry(event).or_default()[outcome as usize] += 1,
+            Ok(lived) => {
+                let counts = self.counts.entry(lived.event).or_default();
+                counts[lived.outcome as usize] += 1;
+            }
             Err(wrong) => self.wrong.push(wrong),
         }
     }
 }
 
-fn live_one(seed: u64) -> Result<(Event, Outcome), String> {
+fn live_one(seed: u64) -> Result<Lived, String> {
     let lived = catch_unwind(AssertUnwindSafe(|| live(seed, None)));
     let lived = lived.unwrap_or_else(|_| Err("the life panicked".into()));
     lived.map_err(|wrong| {
@@ -218,4 +249,60 @@ fn changed_media_are_refused_or_served_right() {
         shown.join("\n\n")
     );
     print_row("lives with changed media", seeds.len() as u64, 0);
+}
+
+/// Lives in which a sample tells that a backing device was overwritten: how many, and how many of
+/// them were refused.
+fn overwrite_all(seeds: impl Iterator<Item = u64>) -> (u64, u64) {
+    let (mut sampled, mut refused) = (0, 0);
+    for seed in seeds {
+        let lived = live(seed, Some(Event::BackingOverwritten(0)));
+        let lived = lived.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        sampled += u64::from(lived.sampled);
+        refused += u64::from(lived.sampled && lived.outcome == Outcome::Refused);
+    }
+    (sampled, refused)
+}
+
+#[test]
+fn a_sample_finds_an_overwritten_backing_device() {
+    let (sampled, refused) = overwrite_all(0..80);
+    eprintln!("{refused} of {sampled} were refused");
+    assert!(sampled >= 10, "{sampled} lives say nothing");
+    // A device that stalls for 50 ms gets no sample.
+    assert!(refused * 10 >= sampled * 8, "{refused} of {sampled}");
+    plant(Some(Fault::ForgetDifference));
+    let (_, refused) = overwrite_all(0..80);
+    plant(None);
+    assert_eq!(refused, 0, "without the comparison");
+}
+
+/// Whether the life of `seed` finds something wrong.
+fn finds(seed: u64) -> bool {
+    let lived = catch_unwind(AssertUnwindSafe(|| live(seed, None)));
+    !matches!(lived, Ok(Ok(_)))
+}
+
+/// The first life of a rotation that finds a fault.
+fn found(fault: Fault, rotation: Rotation) -> Option<u64> {
+    plant(Some(fault));
+    let seed = LIVES.of(rotation).into_iter().find(|seed| finds(*seed));
+    plant(None);
+    seed
+}
+
+#[test]
+fn a_missing_comparison_is_found() {
+    for fault in FAULTS {
+        let seed = found(fault, Rotation::Number(0));
+        eprintln!("{fault:?}: found by {seed:?}");
+        assert!(seed.is_some(), "{fault:?} is not found");
+    }
+}
+
+#[test]
+fn the_gate_finds_each_fault_in_ten_rotations() {
+    for fault in FAULTS {
+        assert_found_by_each_rotation(&fault, |rotation| found(fault, rotation));
+    }
 }

@@ -59,7 +59,7 @@ pub(crate) struct Served {
     pub(crate) reported: bool,
     /// Dirty bytes of each volume at the end.
     pub(crate) dirty_bytes: [u64; VOLUMES],
-    /// Clean bytes of each volume in the cache after the start.
+    /// Clean bytes of each volume in the cache at the end.
     pub(crate) clean_bytes: [u64; VOLUMES],
     /// A failed operation, or a failed stop.
     pub(crate) failure: Option<String>,
@@ -128,10 +128,6 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
     let status = stack.status();
     let cache = status.cache.expect("a cache");
     let reported = cache.damaged_records > 0 || cache.recovery.contains("lost");
-    let mut clean_bytes = [0; VOLUMES];
-    for (clean, volume) in clean_bytes.iter_mut().zip(&status.volumes) {
-        *clean = volume.cached_bytes.saturating_sub(volume.dirty_bytes);
-    }
     let mut found = Vec::new();
     for device in &devices {
         let mut blocks = Vec::new();
@@ -148,9 +144,10 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
             break;
         }
     }
-    let mut dirty_bytes = [0; VOLUMES];
-    for (dirty, volume) in dirty_bytes.iter_mut().zip(stack.status().volumes) {
-        *dirty = volume.dirty_bytes;
+    let (mut dirty_bytes, mut clean_bytes) = ([0; VOLUMES], [0; VOLUMES]);
+    for (index, volume) in stack.status().volumes.into_iter().enumerate() {
+        dirty_bytes[index] = volume.dirty_bytes;
+        clean_bytes[index] = volume.cached_bytes.saturating_sub(volume.dirty_bytes);
     }
     if plan.end == End::Stop {
         drop(devices);

@@ -172,9 +172,15 @@ impl Machine {
             return self.restore_state(snapshot);
         }
         let path = self.path(medium);
-        let Some(bytes) = &snapshot.files[medium] else {
-            return remove(&path);
-        };
+        match &snapshot.files[medium] {
+            Some(bytes) => self.overwrite(medium, bytes),
+            None => remove(&path),
+        }
+    }
+
+    /// Writes over all that a medium holds. The file stays the same one.
+    pub(crate) fn overwrite(&self, medium: &str, bytes: &[u8]) {
+        let path = self.path(medium);
         let options = File::options()
             .write(true)
             .create(true)

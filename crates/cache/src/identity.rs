@@ -9,6 +9,7 @@ use forebay_metadata::superblock::VolumeEntry;
 use crate::engine::Engine;
 use crate::format::Inspection;
 use crate::options::VolumeOptions;
+use crate::plant::{Fault, planted};
 use crate::size::{check_volume_size, shrank};
 
 /// A backing device as it was recorded or is now, and its size in bytes.
@@ -105,6 +106,7 @@ impl Engine {
         if let Some(known) = known
             && (known.identity).is_replaced_by(known.size_bytes, identity, size_bytes)
             && !options.adopt
+            && !planted(Fault::TrustBacking)
         {
             let dirty = self.dirty_bytes(known.id);
             if dirty > 0 {
@@ -121,7 +123,9 @@ impl Engine {
             let superblock = self.superblock.borrow();
             let overlaps = |entry: &&VolumeEntry| {
                 let was = entry.identity;
-                was.overlaps(entry.size_bytes, identity, size_bytes) && entry.name != name
+                was.overlaps(entry.size_bytes, identity, size_bytes)
+                    && entry.name != name
+                    && !planted(Fault::TrustBacking)
             };
             let others = superblock.volumes.iter().filter(overlaps);
             others.cloned().collect()

@@ -78,6 +78,10 @@ pub enum Fault {
     FlushDiverged,
     /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
     OweDirtyAlone,
+    /// Rule 6: the backing device that a volume had last is not compared with the present one.
+    TrustBacking,
+    /// Rule 6: the records of the state directory are not compared with the cache.
+    TrustState,
     /// Identity: a process journal with the cache's UUID is believed, whatever devices and opening it is of.
     BelieveAnyJournal,
     /// Identity: the superblock says the next generation before the process journal announces it.
@@ -108,19 +112,20 @@ mod planted {
         PLANTED.set(fault);
     }
 
-    pub(crate) fn planted(fault: Fault) -> bool {
+    /// Returns whether a fault is planted.
+    #[must_use]
+    pub fn planted(fault: Fault) -> bool {
         PLANTED.get() == Some(fault)
     }
 }
 
 #[cfg(any(test, feature = "plant"))]
-pub use planted::plant;
-#[cfg(any(test, feature = "plant"))]
-pub(crate) use planted::planted;
+pub use planted::{plant, planted};
 
-/// Whether a fault is planted.
+/// Returns whether a fault is planted: never, without the feature.
 #[cfg(not(any(test, feature = "plant")))]
-pub(crate) const fn planted(_: Fault) -> bool {
+#[must_use]
+pub const fn planted(_: Fault) -> bool {
     false
 }
 

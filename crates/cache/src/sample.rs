@@ -133,7 +133,8 @@ impl Engine {
                 offset = at,
                 "{device} differs from a clean copy in the cache: all clean copies are dropped, and dirty data is kept for it"
             );
-            return self.drop_clean(known.id, |slot| self.map.borrow().slot(slot).dirty)
+            return self
+                .drop_clean(known.id, |slot| self.map.borrow().slot(slot).dirty)
                 .await;
         }
         self.change_superblock(|superblock| {

@@ -407,9 +407,10 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
     let work = match (repair, data) {
         (true, _) => {
             // What a copy lacks, the original has.
-            if let (Err(error), Some(_)) =
-                (journal::own(&whose, &journal, false)?, &inspection.journal_problem)
-            {
+            if let (Err(error), Some(_)) = (
+                journal::own(&whose, &journal, false)?,
+                &inspection.journal_problem,
+            ) {
                 return Err(error).context(failed);
             }
             let state = (place.config.as_ref()).map(|config| &*config.server.state);

@@ -115,8 +115,9 @@ impl Config {
         };
         let own = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
         let place = std::fs::metadata(path).ok().map(|found| Place::of(&found));
-        let is_device =
-            |(other, ..): &&(Place, _, _)| place.as_ref().is_some_and(|place| place.overlaps(other));
+        let is_device = |(other, ..): &&(Place, _, _)| {
+            place.as_ref().is_some_and(|place| place.overlaps(other))
+        };
         let name = path.display();
         let (what, help) = match seen.iter().find(is_device) {
             Some((_, device, _)) => (format!("is device {:?}", device.name), own.to_owned()),

@@ -10,9 +10,7 @@ use forebay_block::{
     Persistence, Result,
 };
 use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
-use forebay_cache::{
-    BlockSizes, Cache, EarlyVolume, Fallback, VolumeOptions, check_volume_size,
-};
+use forebay_cache::{BlockSizes, Cache, EarlyVolume, Fallback, VolumeOptions, check_volume_size};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_metadata::superblock::Superblock;
