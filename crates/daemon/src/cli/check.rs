@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::Inspection;
 use forebay_io::{Engine, Reactor};
+use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use super::out;
@@ -18,9 +19,8 @@ use crate::control::client::Client;
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, journal, place_of_path,
-};
+use crate::stack::journal::{self, Whose};
+use crate::stack::{check_block_sizes, check_checksums, check_dirty_tracking, place_of_path};
 use crate::state::hex;
 use crate::table::Table;
 use mend::{Losses, Work};
@@ -291,10 +291,12 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
             let losses = Losses::of(state, &inspection).context(failed)?;
             let work = mend::repair(&devices, of, data, losses).await;
             let work = work.context(failed)?;
-            // The repair was an opening.
-            let (repaired, (whose, journal)) = look().await.context(failed)?;
-            journal::remove(&whose, &journal);
-            inspection = repaired;
+            // The repair was an opening, and a clean end needs no process journal.
+            let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+            let found = Superblock::read(holder.as_ref()).await.context(failed)?;
+            let repaired = Whose::of(&found, &devices, named.clone(), false);
+            journal::remove(&repaired, &journal);
+            inspection = look().await.context(failed)?.0;
             Some(work)
         }
         (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
