@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::{BlockSizes, Inspection, check_volume_size};
 use forebay_io::{Engine, Reactor};
+use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use super::out;
@@ -18,10 +19,11 @@ use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
+use crate::stack::journal::{self, Whose};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
     MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach,
-    journal, place_of_path, warning_of_few,
+    place_of_path, warning_of_few,
 };
 use crate::state::{CacheId, hex};
 use crate::table::Table;
@@ -417,10 +419,12 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
             let losses = Losses::of(state, &inspection).context(failed)?;
             let work = mend::repair(&devices, of, data, losses).await;
             let work = work.context(failed)?;
-            // The repair was an opening.
-            let (repaired, (whose, journal)) = look().await.context(failed)?;
-            journal::remove(&whose, &journal);
-            inspection = repaired;
+            // The repair was an opening, and a clean end needs no process journal.
+            let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+            let found = Superblock::read(holder.as_ref()).await.context(failed)?;
+            let repaired = Whose::of(&found, &devices, named.clone(), false);
+            journal::remove(&repaired, &journal);
+            inspection = look().await.context(failed)?.0;
             Some(work)
         }
         (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
