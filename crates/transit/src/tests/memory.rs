@@ -14,8 +14,8 @@ use crate::{
 
 const OWNER: Owner = Owner {
     device: Identity {
-        medium: 7,
         birth: 3,
+        ..Identity::of(7)
     },
     boot_id: [1; 16],
     block_bytes: 512,
@@ -75,7 +75,10 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
     let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
     memory.publish(1, 41, 6);
     let with = |medium, birth| Owner {
-        device: Identity { medium, birth },
+        device: Identity {
+            birth,
+            ..Identity::of(medium)
+        },
         ..OWNER
     };
     let other = with(8, 3);
