@@ -101,7 +101,7 @@ pub(super) async fn open(
     check_block_sizes(config, cache, &there.to_string())?;
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
     check_checksums(config, cache, known.has_checksums())?;
-    check_memory(config, cache, &known)?;
+    check_memory(config, &known)?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let mut created = false;
@@ -186,11 +186,7 @@ pub(super) async fn open(
 ///
 /// # Errors
 /// `NoSpace` with what needs how much.
-pub(crate) fn check_memory(
-    config: &Config,
-    cache: &config::Cache,
-    known: &Superblock,
-) -> Result<Needs> {
+pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
     let needs = Needs::of(
         config,
         Some(CacheNeeds {
@@ -198,8 +194,7 @@ pub(crate) fn check_memory(
             map_bytes: forebay_cache::memory_needed(known),
         }),
     );
-    needs.check().context(|| config.place(cache.line))?;
-    Ok(needs)
+    needs.check()
 }
 
 /// The sizes in the configuration are those of the cache.

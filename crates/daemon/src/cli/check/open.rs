@@ -112,7 +112,7 @@ pub(in crate::cli) async fn open_configured(
     };
     let known = read_superblock(config, cache, &devices).await?;
     // To look at it takes memory, too.
-    check_memory(config, cache, &known)?;
+    check_memory(config, &known)?;
     let uuid = known.uuid;
     journal::refuse_if_elsewhere(&journal::wanted(cache.journal_path(), &uuid), &uuid)
         .context(|| config.place(cache.journal_line()))?;

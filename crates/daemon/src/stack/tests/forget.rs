@@ -8,7 +8,8 @@ fn with_volumes(scratch: &Scratch, names: &[String], mode: &str) -> Config {
     let mut text = FILES.split("volume = ").next().expect("text").to_owned();
     let (mut devices, mut volumes) = (String::new(), String::new());
     for name in names {
-        file(&scratch.0.join(name), 1 << 20);
+        let made = std::fs::File::create(scratch.0.join(name)).expect("made");
+        made.set_len(1 << 20).expect("sparse");
         devices.push_str(&format!(
             "{{ name = \"on-{name}\", kind = \"file\", path = \"{name}\" }},\n"
         ));
@@ -135,7 +136,10 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
                 }
                 drop((db, served, opened));
                 match ends_well {
-                    true => stack.close().await.expect("closes"),
+                    true => {
+                        stack.close().await.expect("closes");
+                        drop(stack);
+                    }
                     false => {
                         // The next process finds what this one left.
                         drop(stack);
