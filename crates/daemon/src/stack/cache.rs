@@ -111,7 +111,7 @@ pub(super) async fn open(
     check_block_sizes(config, cache, &there.to_string())?;
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
     check_checksums(config, cache, known.has_checksums())?;
-    check_memory(config, cache, &known)?;
+    check_memory(config, &known)?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let place = place_of(config, cache);
@@ -249,11 +249,7 @@ pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
 ///
 /// # Errors
 /// `NoSpace` with what needs how much.
-pub(crate) fn check_memory(
-    config: &Config,
-    cache: &config::Cache,
-    known: &Superblock,
-) -> Result<Needs> {
+pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
     let needs = Needs::of(
         config,
         Some(CacheNeeds {
@@ -261,8 +257,7 @@ pub(crate) fn check_memory(
             map_bytes: forebay_cache::memory_needed(known),
         }),
     );
-    needs.check().context(|| config.place(cache.line))?;
-    Ok(needs)
+    needs.check()
 }
 
 /// The sizes in the configuration are those of the cache.

@@ -24,51 +24,93 @@ pub(crate) struct CacheNeeds {
     pub(crate) map_bytes: u64,
 }
 
-/// What a configuration needs, each with what for, in bytes.
+/// What a part of a configuration needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Needs(Vec<(String, u64)>);
+struct Need {
+    /// What for, in words.
+    what: String,
+    /// The memory, in bytes.
+    bytes: u64,
+    /// The place in the configuration that says so, and what stands there.
+    place: String,
+    /// How it needs less, in words.
+    help: &'static str,
+}
+
+/// What a configuration needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Needs(Vec<Need>);
 
 impl Needs {
     /// Sums what a configuration needs. Without its cache, it is what is certain before that is looked at.
     pub(crate) fn of(config: &Config, cache: Option<CacheNeeds>) -> Self {
         let mut needs = Vec::new();
-        if let Some(cache) = cache {
-            needs.push(("the map of the cache".to_owned(), cache.map_bytes));
+        let mut need = |line: usize, whose: String, what: String, bytes: u64, help| {
+            let place = format!("{}: {whose}", config.place(line));
+            needs.push(Need {
+                what,
+                bytes,
+                place,
+                help,
+            });
+        };
+        if let (Some(known), Some(cache)) = (cache, &config.cache) {
+            let what = "the map of the cache".to_owned();
+            let help = "format the cache with larger blocks, or a smaller one";
+            need(cache.line, "the cache".into(), what, known.map_bytes, help);
             for volume in &config.volumes {
                 if matches!(volume.promotion, Promotion::Nhit { hits } if hits > 1) {
-                    let per_block = PromotionFilter::BYTES_PER_BLOCK as u64;
-                    let bytes = u64::from(cache.blocks) * per_block;
-                    needs.push((format!("promotion of volume {:?}", volume.name), bytes));
+                    let bytes = u64::from(known.blocks) * PromotionFilter::BYTES_PER_BLOCK as u64;
+                    let whose = format!("volume {:?}", volume.name);
+                    let what = format!("promotion of {whose}");
+                    need(
+                        volume.line,
+                        whose,
+                        what,
+                        bytes,
+                        "use `promotion = \"always\"`",
+                    );
                 }
             }
         }
         if let Some(cache) = &config.cache {
-            needs.push(("the process journal".to_owned(), cache.journal_bytes));
+            let what = "the process journal".to_owned();
+            let help = "use a smaller `journal_size`";
+            need(
+                cache.line,
+                "the cache".into(),
+                what,
+                cache.journal_bytes,
+                help,
+            );
         }
         for device in &config.devices {
+            let whose = format!("device {:?}", device.name);
             match device.kind {
                 DeviceKind::Mem { size_bytes, .. } => {
-                    needs.push((format!("memory device {:?}", device.name), size_bytes));
+                    let what = format!("memory {whose}");
+                    need(device.line, whose, what, size_bytes, "use a smaller `size`");
                 }
                 DeviceKind::Transit { capacity_bytes, .. } => {
-                    needs.push((format!("transit cache {:?}", device.name), capacity_bytes));
+                    let what = format!("transit cache {:?}", device.name);
+                    let help = "use a smaller `capacity`";
+                    need(device.line, whose, what, capacity_bytes, help);
                 }
                 _ => {}
             }
         }
-        if config
-            .exports
-            .iter()
-            .any(|export| export.protocol.is_local())
-        {
-            needs.push(("block devices and FUSE".to_owned(), RESERVE_BYTES));
+        let local = (config.exports.iter()).find(|export| export.protocol.is_local());
+        if let Some(export) = local {
+            let what = "block devices and FUSE".to_owned();
+            let help = "serve the volume on another protocol";
+            need(export.line, "the export".into(), what, RESERVE_BYTES, help);
         }
         Self(needs)
     }
 
     /// Returns the sum, in bytes.
     fn total(&self) -> u64 {
-        let bytes = self.0.iter().map(|(_, bytes)| *bytes);
+        let bytes = self.0.iter().map(|need| need.bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
@@ -84,11 +126,13 @@ impl Needs {
         if self.total() <= limit.bytes {
             return Ok(());
         }
+        let largest = self.0.iter().max_by_key(|need| need.bytes);
+        let (place, help) = largest.map_or(("", ""), |need| (&need.place, need.help));
         Err(Error::new(
             ErrorKind::NoSpace,
             format!(
-                "the daemon needs {} of memory, and may have {} ({})\n\
-                 help: raise that limit, or make smaller: {self}",
+                "{place}: the daemon needs {} of memory, and may have {} ({})\n\
+                 help: {help}, or raise that limit; needed are {self}",
                 human_bytes(self.total()),
                 human_bytes(limit.bytes),
                 limit.who,
@@ -108,9 +152,9 @@ impl Needs {
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut needs = self.0.clone();
-        needs.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
         let words: Vec<String> = (needs.iter())
-            .map(|(what, bytes)| format!("{what} {}", human_bytes(*bytes)))
+            .map(|need| format!("{} {}", need.what, human_bytes(need.bytes)))
             .collect();
         f.write_str(&words.join(", "))
     }

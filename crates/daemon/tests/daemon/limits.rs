@@ -207,7 +207,7 @@ fn what_no_memory_holds_is_refused_by_check_and_serve() {
     assert!(said.contains("memory when all is full: "), "{said}");
     let device = |more: &str| format!("[[device]]\nname = \"large\"\n{more}\n\n[cache]");
     let memory = device("kind = \"mem\"\nsize = \"900T\"");
-    let transit = device("kind = \"transit\"\non = \"disk\"\ncapacity = \"900T\"");
+    let transit = device("kind = \"transit\"\non = \"disk\"\ncapacity = \"1T\"");
     let cases = [
         (
             config.replacen("[cache]", &memory, 1),
@@ -215,7 +215,7 @@ fn what_no_memory_holds_is_refused_by_check_and_serve() {
         ),
         (
             config.replacen("[cache]", &transit, 1),
-            "transit cache \"large\" 900 TiB",
+            "transit cache \"large\" 1 TiB",
         ),
         (
             config

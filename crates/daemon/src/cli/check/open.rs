@@ -169,7 +169,7 @@ pub(in crate::cli) async fn open_configured(
     };
     let found = read_superblock(config, cache, &devices).await?;
     // To look at it takes memory, too.
-    check_memory(config, cache, &found)?;
+    check_memory(config, &found)?;
     let place = place_of(config, cache);
     let copy = refuse_copy(&config.server.state, &devices, &found, &place, false).await;
     if let Some(note) = copy.context(|| config.place(cache.line))? {

