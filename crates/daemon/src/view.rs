@@ -203,7 +203,8 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     });
     let has_failed = (status.cache.as_ref()).is_some_and(|cache| cache.failure.is_some());
     let cached = status.volumes.iter().filter(|volume| volume.mode.is_some());
-    let failed_cache = cached.filter(|_| has_failed).map(without_failed_cache);
+    let failed_cache = cached.filter(|volume| has_failed || volume.diverged);
+    let failed_cache = failed_cache.map(without_failed_cache);
     let failed = status.devices.iter().filter(|device| device.errors > 0);
     let failed = failed.map(|device| {
         format!(
