@@ -60,7 +60,7 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     let many = with_volumes(&scratch, &named("more", most), "wt");
     let most_but_one = with_volumes(&scratch, &named("more", most - 1), "wt");
     let too_many = with_volumes(&scratch, &named("too", most + 1), "wt");
-    alone(async move { make_files(&base).await });
+    alone(async move { make_files_of(&base, [10; 16]).await });
     serve(&first, &["old3"]).expect("as many as there may be");
     serve(&one, &["new0"]).expect("a clean one makes room");
     let kept = StateDirectory::open(&one.server.state).expect("free");
@@ -105,7 +105,7 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
             let base = scratch.0.clone();
             let config = scratch.config(FILES);
             on_reactor(|| async move {
-                make_files(&base).await;
+                make_files_of(&base, [11; 16]).await;
                 let stack = Stack::open(&config, &Wishes::default())
                     .await
                     .expect("opens");
