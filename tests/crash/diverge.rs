@@ -11,8 +11,8 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Op, Request};
 use forebay_cache::plant::{Fault, Part, SitePart, plant, reached, take_out};
 use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, Durability, FormatOptions, Mode, RecoveryReport,
-    VolumeOptions,
+    Cache, CacheOptions, Cleaning, Devices, Durability, Fallback, FormatOptions, Mode,
+    RecoveryReport, Remains, VolumeOptions,
 };
 use forebay_io::rt;
 use forebay_io::sim::{
@@ -40,6 +40,8 @@ struct Beside {
     epoch: Cell<u64>,
     raised: Cell<bool>,
     written: RefCell<Vec<Range<u64>>>,
+    /// What was dirty then, if it is kept.
+    dirty: RefCell<Option<Vec<Range<u64>>>>,
 }
 
 impl Beside {
@@ -328,16 +330,17 @@ impl Life {
             let volume =
                 (cache.attach("v", backing, VolumeOptions::new(mode)).await).expect("attaches");
             beside.epoch.set(cache.volume_epoch("v").expect("attached"));
-            let begin = move |inner: Rc<dyn BlockDevice>| {
-                let beside = Rc::clone(&beside);
+            let begin = move |Remains { backing, dirty }| {
+                let (inner, beside) = (backing, Rc::clone(&beside));
                 async move {
                     rt::sleep(Duration::from_millis(3)).await;
                     beside.raised.set(true);
+                    beside.dirty.replace(dirty);
                     let logged: Rc<dyn BlockDevice> = Rc::new(Logged { inner, beside });
                     Ok(logged)
                 }
             };
-            cache.accept_divergence("v", begin).expect("agrees");
+            (cache.accept_divergence("v", Fallback::AllModes, begin)).expect("agrees");
             if rng.chance(1, 2) {
                 cache.set_cleaning(Cleaning::Acp);
             }
@@ -400,6 +403,7 @@ impl Life {
             let options = VolumeOptions {
                 epoch: beside.epoch.get() + u64::from(beside.raised.get()),
                 written_elsewhere: Some(beside.written.borrow().clone()),
+                dirty_at_failure: beside.dirty.borrow().clone(),
                 discard_stale_dirty: true,
                 ..VolumeOptions::new(Mode::WriteBack)
             };

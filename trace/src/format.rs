@@ -44,11 +44,13 @@ pub enum Format {
     Blkparse,
     /// fio's I/O log, version 2 or 3.
     Fio,
+    /// FIU (SNIA IOTTA), with a checksum of each block's content.
+    Fiu,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Native,
         Self::Msr,
         Self::Alibaba,
@@ -67,6 +69,7 @@ impl Format {
         Self::Smartphone,
         Self::Blkparse,
         Self::Fio,
+        Self::Fiu,
     ];
 
     /// The name that `--format` takes.
@@ -91,6 +94,7 @@ impl Format {
             Self::Smartphone => "smartphone",
             Self::Blkparse => "blkparse",
             Self::Fio => "fio",
+            Self::Fiu => "fiu",
         }
     }
 
@@ -131,7 +135,10 @@ impl Format {
                 "LBA (sectors), sectors, bytes, flags (1 write), time (s), three more times"
             }
             Self::Blkparse => {
-                "device, CPU, sequence, time (s), pid, action, RWBS, sector + sectors [process]; Q events"
+                "device, CPU, sequence, time (s), pid, action, RWBS, sector + sectors [process]; the events Q, or else I, D or C"
+            }
+            Self::Fiu => {
+                "time (ns), pid, process, LBA (sectors), size (sectors), R|W, major, minor, MD5"
             }
             Self::Fio => "version 2: file, action, offset, length; version 3: time (us) first",
         }

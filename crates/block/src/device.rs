@@ -1,5 +1,6 @@
 //! The one trait that everything which stores bytes implements.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{Buf, Completion, ErrorKind, Identity, IoFuture, Result, completion_pair};
@@ -215,6 +216,19 @@ pub trait BlockDevice {
 
     /// Starts `request`; the outcome goes to `done`.
     fn submit(&self, request: Request, done: Completion);
+
+    /// Returns the stretches of `range` to which nothing was written since they came to be, bytes: of a
+    /// file whose every byte was written, what was cut off it and given back since. None where that
+    /// cannot be told.
+    fn holes(&self, _range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        None
+    }
+
+    /// Returns the bytes that a file takes of its file system: cutting it takes some away. None where
+    /// that cannot be told.
+    fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
@@ -224,6 +238,14 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn submit(&self, request: Request, done: Completion) {
         (**self).submit(request, done);
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        (**self).holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        (**self).allocated_bytes()
     }
 }
 

@@ -1,45 +1,118 @@
-//! What tells a medium from others.
+//! Identity of a device: which medium it is on, and where on that medium it begins.
 
-/// What tells a medium from others, whatever it is called and whenever it is opened.
+/// Evidence on which an identity rests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// A name that the medium itself carries: a world-wide name, a serial number, a UUID, a file's inode.
+    #[default]
+    Name,
+    /// The place of the device in this machine and its driver. Another medium may stand there next time.
+    Place,
+    /// The path in the configuration alone, because the user vouches for it.
+    Path,
+}
+
+/// Identity of a device, whatever the device is called and whenever it is opened.
+///
+/// A device is a part of a medium. Two devices are the same if they begin at the same byte of the same medium. The
+/// length is no part of that: a device may grow. Rules for the size of a volume compare it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// A number that stays with the medium (of a file: with its file system and inode); zero where nothing does.
+    /// Number that stays with the medium (of a file: with its file system and inode); zero where nothing does.
     pub medium: u64,
-    /// When a file was made, in nanoseconds since 1970: the number of an inode is given again when its file is
-    /// removed. Zero where that is not known, and for what is no file.
+    /// Time when a file was made, nanoseconds since 1970. An inode number is used anew when its file is removed.
+    /// Zero where that is not known, and for a medium that is no file.
     pub birth: u64,
+    /// First byte of the medium that the device shows. None where it is not known: earlier versions did not record it.
+    pub start: Option<u64>,
+    /// Second number of the medium, by which an earlier version or another configuration knows it; zero for none.
+    /// It is never recorded.
+    pub also: u64,
+    /// Instance of a device that has no name: a hash of the machine's boot in the upper half, and in the lower half the
+    /// kernel's count of disks that were attached. Zero where that is not known.
+    pub instance: u64,
+    /// Evidence for [`Identity::medium`]. It is never recorded.
+    pub basis: Basis,
 }
 
 impl Identity {
-    /// Of a medium that has a number and no time of birth.
+    /// Returns the identity of a medium that has a number and nothing else.
     #[must_use]
     pub const fn of(medium: u64) -> Self {
-        Self { medium, birth: 0 }
+        Self {
+            medium,
+            birth: 0,
+            start: None,
+            also: 0,
+            instance: 0,
+            basis: Basis::Name,
+        }
     }
 
-    /// Whether anything is known.
+    /// Returns whether anything is known.
     #[must_use]
     pub const fn is_known(self) -> bool {
         self.medium != 0
     }
 
-    /// Whether both are known to be one and the same medium, as far as each knows its birth.
+    /// Returns whether both are known to be one and the same device, as far as each is known.
     #[must_use]
     pub const fn is_same_as(self, other: Self) -> bool {
         self.is_known() && self.agrees_with(other)
     }
 
-    /// Whether both are known, and are two.
+    /// Returns whether both are known, and are two devices.
     #[must_use]
     pub const fn differs_from(self, other: Self) -> bool {
         self.is_known() && other.is_known() && !self.agrees_with(other)
     }
 
-    /// Whether nothing speaks against one medium, where what is known of both is the same number or nothing.
+    /// Returns whether nothing that is known of both speaks against one device.
     #[must_use]
     pub const fn agrees_with(self, other: Self) -> bool {
-        self.medium == other.medium
-            && (self.birth == other.birth || self.birth == 0 || other.birth == 0)
+        let starts = match (self.start, other.start) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        self.shares_medium_with(other) && starts
+    }
+
+    /// Returns whether a device of `size_bytes` that was recorded as `self` cannot be the one that is there `now`, of
+    /// `now_bytes`.
+    ///
+    /// A device without a name of its own is compared by its size, too: one of another size in the same place is
+    /// rather another device than the same one, grown.
+    #[must_use]
+    pub const fn is_replaced_by(self, size_bytes: u64, now: Self, now_bytes: u64) -> bool {
+        let unnamed = matches!(now.basis, Basis::Place) && self.is_known();
+        self.differs_from(now) || unnamed && size_bytes != now_bytes
+    }
+
+    /// Returns whether two devices of these sizes in bytes have data in common: they are the same, or parts of one medium
+    /// that overlap. Where one of the starts is not known, parts of one medium count as overlapping.
+    #[must_use]
+    pub const fn overlaps(self, size_bytes: u64, other: Self, other_bytes: u64) -> bool {
+        if !self.is_known() || !self.shares_medium_with(other) {
+            return false;
+        }
+        match (self.start, other.start) {
+            (Some(one), Some(two)) => {
+                one == two
+                    || one < two.saturating_add(other_bytes) && two < one.saturating_add(size_bytes)
+            }
+            _ => true,
+        }
+    }
+
+    const fn shares_medium_with(self, other: Self) -> bool {
+        let media = self.medium == other.medium
+            || self.also != 0 && self.also == other.medium
+            || other.also != 0 && other.also == self.medium;
+        let births = self.birth == other.birth || self.birth == 0 || other.birth == 0;
+        let (one, two) = (self.instance, other.instance);
+        // Counts of two boots say nothing about each other.
+        let instances = one == two || one == 0 || two == 0 || one >> 32 != two >> 32;
+        media && births && instances
     }
 }
 
@@ -47,9 +120,19 @@ impl Identity {
 mod tests {
     use super::*;
 
+    fn part(start: u64) -> Identity {
+        Identity {
+            start: Some(start),
+            ..Identity::of(7)
+        }
+    }
+
     #[test]
     fn what_is_not_known_speaks_against_nothing() {
-        let born = |birth| Identity { medium: 7, birth };
+        let born = |birth| Identity {
+            birth,
+            ..Identity::of(7)
+        };
         let unknown = Identity::default();
         assert!(born(3).is_same_as(born(3)) && !born(3).differs_from(born(3)));
         assert!(!born(3).is_same_as(born(4)) && born(3).differs_from(born(4)));
@@ -57,5 +140,77 @@ mod tests {
         assert!(born(3).differs_from(Identity::of(8)));
         assert!(!unknown.is_same_as(unknown) && unknown.agrees_with(unknown));
         assert!(!unknown.differs_from(born(3)) && !born(3).differs_from(unknown));
+        assert!(part(512).is_same_as(Identity::of(7)) && Identity::of(7).is_same_as(part(0)));
+    }
+
+    #[test]
+    fn parts_that_begin_elsewhere_are_other_devices() {
+        assert!(part(0).is_same_as(part(0)) && part(0).differs_from(part(512)));
+        assert!(!part(0).overlaps(512, part(512), 512), "neighbours");
+        assert!(!part(512).overlaps(512, part(0), 512), "neighbours");
+        assert!(part(0).overlaps(513, part(512), 512), "one byte in common");
+        assert!(part(512).overlaps(512, part(0), 4096), "a part of a whole");
+        assert!(part(0).overlaps(u64::MAX, part(1 << 40), 1), "no overflow");
+        assert!(
+            part(512).overlaps(512, Identity::of(7), 0),
+            "not known where"
+        );
+        assert!(
+            !part(0).overlaps(512, Identity::of(8), 512),
+            "another medium"
+        );
+        let unknown = Identity::default();
+        assert!(!unknown.overlaps(512, unknown, 512));
+    }
+
+    #[test]
+    fn a_second_number_of_a_medium_agrees_with_a_record_of_it() {
+        let renamed = Identity {
+            medium: 9,
+            also: 7,
+            start: Some(512),
+            ..Identity::default()
+        };
+        assert!(Identity::of(7).is_same_as(renamed) && renamed.is_same_as(Identity::of(7)));
+        assert!(renamed.differs_from(part(0)) && renamed.is_same_as(part(512)));
+        let neither = Identity {
+            also: 8,
+            ..Identity::of(9)
+        };
+        assert!(neither.differs_from(Identity::of(7)));
+    }
+
+    #[test]
+    fn an_instance_counts_within_its_boot() {
+        let instance = |boot: u64, count: u64| Identity {
+            instance: boot << 32 | count,
+            basis: Basis::Place,
+            ..Identity::of(7)
+        };
+        assert!(instance(1, 5).is_same_as(instance(1, 5)));
+        assert!(instance(1, 5).differs_from(instance(1, 6)), "another disk");
+        assert!(instance(1, 5).is_same_as(instance(2, 6)), "another boot");
+        assert!(instance(1, 5).is_same_as(Identity::of(7)), "not recorded");
+    }
+
+    #[test]
+    fn without_a_name_the_size_counts() {
+        let unnamed = Identity {
+            basis: Basis::Place,
+            ..Identity::of(7)
+        };
+        let recorded = Identity::of(7);
+        assert!(!recorded.is_replaced_by(512, unnamed, 512));
+        assert!(recorded.is_replaced_by(512, unnamed, 1024));
+        assert!(
+            !recorded.is_replaced_by(512, recorded, 1024),
+            "it has grown"
+        );
+        let vouched = Identity {
+            basis: Basis::Path,
+            ..unnamed
+        };
+        assert!(!recorded.is_replaced_by(512, vouched, 1024), "vouched for");
+        assert!(!Identity::default().is_replaced_by(512, unnamed, 1024));
     }
 }

@@ -14,4 +14,4 @@ pub use buf::{BUF_ALIGN, Buf, Mapping};
 pub use completion::{Completion, IoFuture, abandoning, completion_pair};
 pub use device::{BlockDevice, BlockDeviceExt, DeviceInfo, Op, Persistence, Request};
 pub use error::{Context, Error, ErrorKind, Result};
-pub use identity::Identity;
+pub use identity::{Basis, Identity};

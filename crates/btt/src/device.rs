@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_block::{BlockDevice, Completion, Context, DeviceInfo, ErrorKind, Op, Request, Result};
+use forebay_block::{
+    Basis, BlockDevice, Completion, Context, DeviceInfo, ErrorKind, Identity, Op, Request, Result,
+};
 use forebay_io::pmem::Pmem;
 
 use crate::Btt;
@@ -12,6 +14,22 @@ use crate::Btt;
 pub struct BttDevice<P: Pmem> {
     table: Arc<Btt<P>>,
     info: DeviceInfo,
+}
+
+/// Returns the identity of a table on a device: the device's own name, or where that has none the table's UUID, which
+/// moves with the medium and lies where no volume reaches it.
+fn named(under: Identity, uuid: &[u8; 16]) -> Identity {
+    if under.basis != Basis::Place || *uuid == [0; 16] {
+        return under;
+    }
+    // FNV-1a (Fowler, Noll, Vo).
+    let medium = uuid.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Identity {
+        start: Some(0),
+        ..Identity::of(medium.max(1))
+    }
 }
 
 impl<P: Pmem> BttDevice<P> {
@@ -29,6 +47,7 @@ impl<P: Pmem> BttDevice<P> {
             fua: true,
             byte_addressable: false,
             discard: true,
+            identity: named(under.identity, &table.uuid()),
             ..under.clone()
         };
         Self { table, info }

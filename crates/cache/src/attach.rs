@@ -18,26 +18,19 @@ use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
 use crate::engine::{Attached, Engine};
+use crate::forget::{no_number, no_room};
 use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::open::Cache;
 use crate::options::VolumeOptions;
+use crate::plant::{Fault, planted};
 use crate::queue::Entry;
 use crate::serve::CachedVolume;
+use crate::size::{check_volume_size, shrank};
 use crate::stats::VolumeCounters;
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
-}
-
-/// Dirty data of a volume lies beyond the end of its backing device.
-pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
-    Error::new(
-        ErrorKind::InvalidInput,
-        format!(
-            "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and the cache holds dirty data beyond: make it as large as it was and write the data back first"
-        ),
-    )
 }
 
 impl Cache {
@@ -50,8 +43,9 @@ impl Cache {
     /// # Errors
     /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
     /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
-    /// backing device that shrank below dirty data, or whose blocks are larger than a granule or than
-    /// what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
+    /// backing device that shrank below dirty data, that has more blocks than can be numbered, that a clean copy shows to be
+    /// another one, or whose blocks are
+    /// larger than a granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
     pub async fn attach(
         &self,
         name: &str,
@@ -100,12 +94,10 @@ impl Cache {
             );
         }
         let size_bytes = info.size_bytes - info.size_bytes % u64::from(logical_block);
+        check_volume_size(engine.geometry.sizes(), size_bytes)?;
         let known = engine.known_volume(name);
         if known.is_none() && engine.superblock.borrow().volumes.len() >= MAX_VOLUMES {
-            return refuse(
-                ErrorKind::NoSpace,
-                format!("the cache knows {MAX_VOLUMES} volumes: detach one that is not needed"),
-            );
+            return Err(no_room(&self.idle_volumes()));
         }
         let backing = Backing::new(backing);
         let id = match &known {
@@ -113,10 +105,7 @@ impl Cache {
             None => engine.superblock.borrow().next_volume,
         };
         if id == u16::MAX {
-            return refuse(
-                ErrorKind::NoSpace,
-                "the cache has given out all its 65,534 volume numbers, which are never given twice: detach its volumes and format it again".to_owned(),
-            );
+            return Err(no_number());
         }
         // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
         let needed = engine.sync_durability();
@@ -126,10 +115,13 @@ impl Cache {
         let may_show_lost = engine.may_show_lost(known.as_ref(), options.epoch);
         let identity = info.identity;
         engine
-            .check_identity(name, known.as_ref(), identity, &options)
+            .check_identity(name, known.as_ref(), identity, size_bytes, &options)
             .await?;
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
+            engine
+                .compare_sample(known, &backing.device, options.adopt)
+                .await?;
             // The reclaimer must not take the block at the old end while it is filled up.
             let last = BlockKey::new(known.id, engine.geometry.region_at(known.size_bytes));
             let _lock = match size_bytes > known.size_bytes {
@@ -153,6 +145,7 @@ impl Cache {
                     identity,
                     flush_failed: false,
                     may_show_lost,
+                    differs_at: None,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
@@ -192,7 +185,8 @@ impl Cache {
     /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's size.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank, or the devices' own.
+    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank or has more blocks than can be numbered,
+    /// or the devices' own.
     pub async fn grow(&self, name: &str) -> Result<u64> {
         let engine = &self.engine;
         let volume = engine.volume_by_name(name)?;
@@ -208,6 +202,7 @@ impl Cache {
                 ),
             );
         }
+        check_volume_size(engine.geometry.sizes(), size)?;
         let known = engine.known_volume(name);
         if let Some(known) = known.filter(|_| size > old) {
             let last = volume.region_key(engine.geometry.region_at(old));
@@ -252,12 +247,13 @@ impl Engine {
                 .any(|range: &Range<u64>| range.start < start + len && start < range.end)
         };
         let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
+        let is_dirty = |slot: &BlockId| self.was_dirty(*slot, options) != 0;
         let mut stale = Vec::new();
-        for slot in &slots {
+        for slot in slots.iter().filter(|slot| is_dirty(slot)) {
             let entry = self.map.borrow().slot(*slot);
             let start = self.geometry.backing_offset(entry.block(), 0);
             let len = self.geometry.block_bytes(entry.class);
-            if entry.dirty != 0 && overlaps(start, len) {
+            if overlaps(start, len) {
                 stale.push((*slot, start, len));
             }
         }
@@ -291,18 +287,35 @@ impl Engine {
             );
         }
         let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, ..)| *slot).collect();
-        let mut killed = Vec::new();
-        for slot in slots {
-            let entry = self.map.borrow().slot(slot);
-            let stale_dirty = stale_slots.contains(&slot);
-            if entry.dirty == 0 || stale_dirty {
-                killed.push((slot, entry.block()));
-            } else {
-                self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-                self.queue_record(slot);
-            }
-        }
-        self.kill(known.id, killed).await
+        let dirty = |slot| match stale_slots.contains(&slot) {
+            true => 0,
+            false => self.was_dirty(slot, options),
+        };
+        self.drop_clean(known.id, dirty).await
+    }
+
+    /// Granules of a slot that are dirty, and were so when the volume went on without this cache, if that is known: a record,
+    /// a mark or the bit-tree may call more dirty.
+    fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
+        let entry = self.map.borrow().slot(slot);
+        let Some(listed) = (options.dirty_at_failure.as_ref())
+            .filter(|_| entry.dirty != 0 && !planted(Fault::KeepUnlisted))
+        else {
+            return entry.dirty;
+        };
+        let bytes = self.geometry.granule_bytes(entry.class);
+        let start = self.geometry.backing_offset(entry.block(), 0);
+        let is_listed = |granule: &u32| {
+            let from = start + u64::from(*granule) * bytes;
+            let at = listed.partition_point(|range| range.end <= from);
+            listed
+                .get(at)
+                .is_some_and(|range| range.start < from + bytes)
+        };
+        let listed = (0..64).filter(|granule| entry.dirty >> granule & 1 != 0);
+        listed
+            .filter(is_listed)
+            .fold(0, |all, granule| all | 1 << granule)
     }
 
     /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.

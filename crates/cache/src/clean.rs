@@ -226,6 +226,7 @@ impl Engine {
             for (slot, from, at) in joined {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
                 self.read_slot(*slot, *from, buf.slice(piece)).await?;
+                self.refuse_cut(*slot, *from, at.end - at.start).await?;
             }
             self.flush_in_flight().await;
             let doubtful = |(slot, ..): &Run| self.is_in_doubt(*slot);

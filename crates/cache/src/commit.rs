@@ -26,7 +26,7 @@ use forebay_metadata::record::Body;
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
-use crate::map::{CLEANED, FIRST, LIVE, NO_RECORD, Slot, TRACED, UNFLUSHED, UNKNOWN};
+use crate::map::{CLEANED, FIRST, LIVE, NO_RECORD, PENDING, Slot, TRACED, UNFLUSHED, UNKNOWN};
 use crate::queue::{Entry, Later};
 use crate::tail::Tail;
 
@@ -274,7 +274,18 @@ impl Engine {
     /// Stops taking writes, for good: what follows is an answer to `error`.
     pub(crate) fn fail(&self, error: Error) {
         if self.commit.is_alive() {
-            tracing::error!(error = %error.report(), "the cache device failed; reads go on where they can, and writes are refused until restart, but of volumes that go on without it");
+            let volumes = self.volumes.borrow();
+            let names = |goes_on: bool| -> Vec<&str> {
+                let named = volumes.values();
+                let named = named.filter(|volume| volume.falls_back() == goes_on);
+                named.map(|volume| &*volume.name).collect()
+            };
+            tracing::error!(
+                error = %error.report(),
+                go_on = names(true).join(", "),
+                refuse_writes = names(false).join(", "),
+                "the cache device failed: volumes go on at their backing devices, or refuse writes until restart, as named; dirty data that cannot be read is an error"
+            );
         }
         let error = Error::with_source(
             ErrorKind::Io,
@@ -450,6 +461,7 @@ impl Engine {
             }
         }
         self.trim_queues();
+        (self.regions).trim_repeated(|slot| self.map.borrow().has(slot, PENDING));
         self.unmark_clean();
         if let Some((journal, to)) = self.commit.journal.borrow_mut().as_mut().zip(journaled) {
             journal.trim(to);

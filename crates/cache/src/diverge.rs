@@ -1,12 +1,14 @@
-//! A volume goes on without a cache that has failed in service, where that was agreed to beforehand.
+//! A volume goes on without a cache that has failed in service: in the modes that leave nothing dirty, and in all modes where
+//! that was agreed to beforehand.
 //!
-//! Rule 6: before the first write goes round the failed cache the volume's epoch is raised beside it, and each range is
-//! logged there before it is written; whoever serves the volume does both ([`Cache::accept_divergence`]). The cache itself is told nothing any
-//! more: what it holds on media is stale where the log says so, and the next attach drops it, what is dirty by name.
+//! Rules 5 and 6: before the first write bypasses the failed cache, the volume's epoch is raised beside the cache, durably. The
+//! cache itself cannot be told anything any more. Two records say which of its copies are stale:
 //!
-//! In memory, what was written counts as not there, so that reads go to the backing device. What is dirty and was not
-//! written is served from the cache, while that can be read. A write of a part of a dirty granule is refused: what
-//! belongs to the rest nobody may be able to read, and the backing device has something older.
+//! - The list of all that is dirty. No write touches that, and nothing else in the cache counts at the next attach.
+//! - Where writes may take the place of dirty data: the log of ranges, in which each range stands before it is written.
+//!
+//! In memory, written granules count as absent, so that reads go to the backing device. Dirty data that was not written over is
+//! served from the cache, while that can be read. docs/durability.md, "Going on without a failed cache", argues it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,6 +16,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Op, Request, Result};
+use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_policy::BlockId;
 
@@ -21,16 +24,40 @@ use crate::engine::{Attached, Engine, Job};
 use crate::geometry::{Piece, Stretch};
 use crate::map::{CLEANING, DYING, NO_RECORD, PENDING, UNFLUSHED};
 use crate::open::Cache;
+use crate::options::Mode;
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
+
+/// In which modes a volume goes on at its backing device alone, should its cache fail in service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// In the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an earlier mode is kept, and a write that
+    /// touches it is an error.
+    CleanModes,
+    /// In all modes. A write of whole granules takes the place of dirty data, which the next attach gives up.
+    AllModes,
+}
+
+/// What a volume leaves in its cache when it goes on without that.
+#[derive(Clone)]
+pub struct Remains {
+    /// The volume's backing device.
+    pub backing: Rc<dyn BlockDevice>,
+    /// All that is dirty, bytes of the volume in ascending order: no write touches it, and nothing else in the cache counts any
+    /// more. None if writes may take the place of dirty data: then each range is to be logged before it is written.
+    pub dirty: Option<Vec<Range<u64>>>,
+}
 
 type Begun = Pin<Box<dyn Future<Output = Result<Rc<dyn BlockDevice>>>>>;
 
 /// A volume's agreement to go on without its cache.
 pub(crate) struct Divergence {
-    begin: Box<dyn Fn(Rc<dyn BlockDevice>) -> Begun>,
+    fallback: Fallback,
+    begin: Box<dyn Fn(Remains) -> Begun>,
     beginning: Semaphore,
     begun: Cell<bool>,
+    /// Dirty data that no write may touch, bytes of the volume in ascending order.
+    kept: RefCell<Option<Vec<Range<u64>>>>,
     /// What no flush covers, bytes of the volume; none until somebody asks.
     owed: RefCell<Option<Vec<Range<u64>>>>,
 }
@@ -38,31 +65,49 @@ pub(crate) struct Divergence {
 impl std::fmt::Debug for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Divergence")
+            .field("fallback", &self.fallback)
             .field("begun", &self.begun)
             .finish_non_exhaustive()
     }
 }
 
+impl Divergence {
+    /// Where dirty data that is kept lies in a range of bytes; none if there is none.
+    fn first_kept(&self, range: &Range<u64>) -> Option<u64> {
+        if planted(Fault::WriteOverKept) {
+            return None;
+        }
+        let kept = self.kept.borrow();
+        let kept = kept.as_deref().unwrap_or_default();
+        let at = kept.partition_point(|dirty| dirty.end <= range.start);
+        let dirty = kept.get(at).filter(|dirty| dirty.start < range.end)?;
+        Some(dirty.start.max(range.start))
+    }
+}
+
 impl Cache {
     /// Has a volume go on without this cache, should that fail in service: what is written then goes to the backing device
-    /// alone. Before the first such write `begin` raises the epoch, durably, and returns the backing device that it is
-    /// given as one that logs each range, durably, before it is written. It is asked again if it fails.
+    /// alone. Before the first such write `begin` raises the epoch, durably, with the list of what is dirty, or returns the
+    /// backing device as one that logs each range, durably, before it is written ([`Remains`]). It is asked again if it fails.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `InvalidInput` for one that agreed already.
     pub fn accept_divergence<F>(
         &self,
         name: &str,
-        begin: impl Fn(Rc<dyn BlockDevice>) -> F + 'static,
+        fallback: Fallback,
+        begin: impl Fn(Remains) -> F + 'static,
     ) -> Result<()>
     where
         F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,
     {
         let volume = self.engine.volume_by_name(name)?;
         let divergence = Divergence {
-            begin: Box::new(move |backing| Box::pin(begin(backing))),
+            fallback,
+            begin: Box::new(move |remains| Box::pin(begin(remains))),
             beginning: Semaphore::new(1),
             begun: Cell::new(false),
+            kept: RefCell::new(None),
             owed: RefCell::new(None),
         };
         let agreed = volume.divergence.set(divergence);
@@ -81,15 +126,31 @@ impl Attached {
         divergence.is_some_and(|divergence| divergence.begun.get())
     }
 
-    /// Before the first write that goes round a failed cache.
-    async fn begin_to_diverge(&self, engine: &Engine) -> Result<()> {
+    /// Whether it goes on without its cache, should that fail now.
+    pub(crate) fn falls_back(&self) -> bool {
+        self.falls_back_in(self.mode.get())
+    }
+
+    /// Whether it goes on without its cache in a mode.
+    pub(crate) fn falls_back_in(&self, mode: Mode) -> bool {
+        let divergence = self.divergence.get();
+        divergence.is_some_and(|divergence| {
+            divergence.fallback == Fallback::AllModes || !mode.makes_dirty()
+        })
+    }
+
+    /// Before the first write that bypasses a failed cache.
+    async fn begin_to_diverge(self: &Rc<Self>, engine: &Engine) -> Result<()> {
         let divergence = self.divergence.get().expect("agreed to");
-        engine.owe(self);
-        if divergence.begun.get() || planted(Fault::DivergeUnannounced) {
+        if divergence.begun.get() {
+            return Ok(());
+        }
+        if planted(Fault::DivergeUnannounced) {
+            engine.owe(self, false);
             return Ok(());
         }
         divergence.beginning.acquire(1).await;
-        let result = self.begin_alone(divergence).await;
+        let result = self.begin_alone(engine, divergence).await;
         divergence.beginning.release(1);
         result.map_err(|error| {
             error.context(format!(
@@ -97,6 +158,23 @@ impl Attached {
                 self.name
             ))
         })
+    }
+
+    /// Refuses to write what is dirty in the cache and kept there.
+    fn refuse_kept(&self, range: &Range<u64>) -> Result<()> {
+        let divergence = self.divergence.get().expect("agreed to");
+        let Some(at) = divergence.first_kept(range) else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "volume {}: {} bytes at {} touch what is dirty at {at} in the cache, which has failed: restart to recover that",
+                self.name,
+                range.end - range.start,
+                range.start,
+            ),
+        ))
     }
 
     /// This was written past the cache.
@@ -115,31 +193,68 @@ impl Attached {
             .collect();
     }
 
-    async fn begin_alone(&self, divergence: &Divergence) -> Result<()> {
-        if !divergence.begun.get() {
-            let device = (divergence.begin)(Rc::clone(&self.backing.device)).await?;
-            self.backing.log_through(device);
-            divergence.begun.set(true);
-            tracing::error!(
-                volume = self.name,
-                "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
-            );
+    async fn begin_alone(self: &Rc<Self>, engine: &Engine, divergence: &Divergence) -> Result<()> {
+        if divergence.begun.get() {
+            return Ok(());
         }
+        let is_kept = engine.keeps_dirty(self, divergence);
+        let dirty = is_kept.then(|| {
+            let slots: Vec<BlockId> = engine.map.borrow().of_volume(self.id).collect();
+            engine.dirty_ranges(slots.into_iter())
+        });
+        // After a beginning that failed, less may be dirty than then.
+        divergence.owed.take();
+        engine.owe(self, is_kept);
+        divergence.kept.replace(dirty.clone());
+        let bytes = dirty.iter().flatten().map(|range| range.end - range.start);
+        let kept_bytes: u64 = bytes.sum();
+        let remains = Remains {
+            backing: Rc::clone(&self.backing.device),
+            dirty,
+        };
+        let begun = (divergence.begin)(remains);
+        let device = match planted(Fault::DivergeUnawaited) {
+            true => {
+                rt::spawn(async { drop(begun.await) });
+                Rc::clone(&self.backing.device)
+            }
+            false => begun.await?,
+        };
+        self.backing.log_through(device);
+        divergence.begun.set(true);
+        tracing::error!(
+            volume = self.name,
+            kept_bytes,
+            "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
+        );
         Ok(())
     }
 }
 
 impl Engine {
-    /// Whether what is written to a volume goes round the cache, which has failed.
+    /// Whether what is written to a volume bypasses the cache, which has failed.
     pub(crate) fn diverges(&self, volume: &Attached) -> bool {
-        volume.divergence.get().is_some() && !self.commit.is_alive() && !self.commit.stopping.get()
+        !self.commit.is_alive() && !self.commit.stopping.get() && volume.falls_back()
+    }
+
+    /// Whether the cache has failed, and a volume refuses writes for that.
+    pub(crate) fn refuses_writes(&self, volume: &Attached) -> bool {
+        !self.commit.is_alive() && !self.commit.stopping.get() && !volume.falls_back()
+    }
+
+    /// Whether no write is to take the place of what is dirty of a volume.
+    fn keeps_dirty(&self, volume: &Attached, divergence: &Divergence) -> bool {
+        let nothing_is = self.map.borrow().share(volume.id).dirty_bytes == 0;
+        nothing_is || divergence.fallback == Fallback::CleanModes
     }
 
     /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished shows
     /// when it is asked to keep something, which it is: once more that the cache is open.
     pub(crate) async fn diverges_after_all(&self, volume: &Attached) -> bool {
-        let agreed = volume.divergence.get().is_some();
-        if agreed && self.commit.is_alive() && !self.commit.stopping.get() {
+        let divergence = volume.divergence.get();
+        // In the other modes a write fails for what it asks the cache to keep, or goes to the backing device.
+        let asks = divergence.is_some_and(|divergence| divergence.fallback == Fallback::AllModes);
+        if asks && self.commit.is_alive() && !self.commit.stopping.get() {
             self.queue_entry(Entry::Open);
             // If it fails, that is what is asked next.
             let _ = self.commit().await;
@@ -157,6 +272,12 @@ impl Engine {
         if !planted(Fault::DivergeBesideCleaner) {
             let is_over = || !self.map.borrow().has(slot, CLEANING);
             self.cleaners.ended.until(is_over).await;
+        }
+        let divergence = volume.divergence.get().expect("agreed to");
+        if divergence.kept.borrow().is_some() {
+            // Nothing that is kept is touched. A write that found the cache failed may have called the rest dirty.
+            self.drop_from_map(slot, self.geometry.touched(piece));
+            return Ok(false);
         }
         let limit = volume.limit(self.geometry, piece.block);
         let (touched, covered) = (
@@ -186,8 +307,9 @@ impl Engine {
     /// That is what is dirty without a durable record. And what was written in its place since the last flush, clean or not:
     /// the device may have what was there before, under a record, a mark or a bit that calls it dirty, and then the next
     /// process writes that over what the backing device got since. A kill that is not durable changes nothing of that; what
-    /// has no record yet is dead after power loss.
-    fn owe(&self, volume: &Attached) {
+    /// has no record yet is dead after power loss. Where the list of dirty data `is_kept`, the next process takes nothing else
+    /// for dirty.
+    fn owe(&self, volume: &Attached, is_kept: bool) {
         let divergence = volume.divergence.get().expect("agreed to");
         if divergence.owed.borrow().is_some() {
             return;
@@ -205,8 +327,10 @@ impl Engine {
                 let at = |byte| self.geometry.backing_offset(block, byte);
                 let recorded = entry.record_at != NO_RECORD;
                 let overwritten = entry.has(UNFLUSHED) || not_flushed.contains(&slot);
-                let is_durable = recorded && !log.in_flight(entry.record_at) && !entry.has(PENDING);
-                if overwritten && (recorded || entry.has(DYING)) && !planted(Fault::OweDirtyAlone) {
+                let is_on_its_way = log.in_flight(entry.record_at) || entry.has(PENDING);
+                let is_durable = recorded && (!is_on_its_way || self.regions.is_repeated(slot));
+                let hides_older = overwritten && (recorded || entry.has(DYING)) && !is_kept;
+                if hides_older && !planted(Fault::OweDirtyAlone) {
                     owed.push(at(0)..at(limit));
                 } else if overwritten || !is_durable {
                     let runs = self.geometry.runs(entry.class, entry.dirty, 0..limit);
@@ -242,21 +366,23 @@ pub(crate) async fn write(
     volume.begin_to_diverge(engine).await?;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
+            let part = &job.part;
+            let offset = engine.geometry.backing_offset(part.block, part.start);
+            let range = offset..offset + part.len() as u64;
+            volume.refuse_kept(&range)?;
             let mut durable = job.durable;
             if let Some(slot) = found {
                 durable |= engine.give_way(&volume, slot, &job.part).await?;
             }
             volume.counters.write_misses.add(1);
             volume.counters.bypassed_writes.add(1);
-            let part = &job.part;
-            let offset = engine.geometry.backing_offset(part.block, part.start);
             (volume.backing)
                 .write(offset, job.buf.clone(), durable)
                 .await?;
             if let Some(slot) = found {
                 engine.drop_from_map(slot, engine.geometry.touched(part));
             }
-            volume.owes_no_more(offset..offset + part.len() as u64);
+            volume.owes_no_more(range);
             Ok(())
         })
         .await
@@ -279,6 +405,8 @@ pub(crate) async fn zero(
         return Ok(());
     }
     volume.begin_to_diverge(engine).await?;
+    let zeroed = request.offset..request.offset + request.len;
+    volume.refuse_kept(&zeroed)?;
     let mut given_way = Vec::new();
     for part in parts {
         let units = engine.geometry.units(part);
@@ -292,7 +420,6 @@ pub(crate) async fn zero(
             given_way.push((slot, engine.geometry.touched(&piece)));
         }
     }
-    let zeroed = request.offset..request.offset + request.len;
     volume.backing.change(request, durable).await?;
     for (slot, granules) in given_way {
         engine.drop_from_map(slot, granules);
@@ -305,11 +432,19 @@ pub(crate) async fn zero(
 /// nobody can make it so: until it is written again, past the cache, no flush succeeds (rule 9).
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
     volume.backing.check()?;
+    let divergence = volume.divergence.get().expect("agreed to");
+    let is_kept = match divergence.begun.get() {
+        true => divergence.kept.borrow().is_some(),
+        false => engine.keeps_dirty(volume, divergence),
+    };
+    // The next process must not take for dirty what power loss leaves in slots.
+    if is_kept && !planted(Fault::FlushUnannounced) {
+        volume.begin_to_diverge(engine).await?;
+    }
     if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;
     }
-    engine.owe(volume);
-    let divergence = volume.divergence.get().expect("agreed to");
+    engine.owe(volume, is_kept);
     let owed = divergence.owed.borrow();
     let Some((first, others)) = owed.as_ref().and_then(|owed| owed.split_first()) else {
         return Ok(());
@@ -318,10 +453,14 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<
         0 => "",
         _ => " and others",
     };
+    let remedy = match divergence.kept.borrow().is_some() {
+        true => "restart",
+        false => "write that again, or restart",
+    };
     Err(Error::new(
         ErrorKind::Io,
         format!(
-            "volume {}: the cache has failed before a flush covered what was written to it, {} bytes at {}{beside}: write that again, or restart",
+            "volume {}: the cache has failed before a flush covered what was written to it, {} bytes at {}{beside}: {remedy}",
             volume.name,
             first.end - first.start,
             first.start

@@ -82,18 +82,22 @@ impl EarlyVolume {
         let info = backing.info();
         let block = u64::from(info.logical_block_bytes);
         let identity = info.identity;
-        let is_same = known.size_bytes == info.size_bytes - info.size_bytes % block
+        let size_bytes = info.size_bytes - info.size_bytes % block;
+        let geometry = Geometry::of(superblock);
+        let is_same = known.size_bytes <= geometry.sizes().largest_volume_bytes()
+            && known.size_bytes == size_bytes
             && known.identity.agrees_with(identity)
+            && known.differs_at.is_none()
             && options.epoch <= known.epoch
             && !options.adopt;
         let others = (superblock.volumes.iter())
-            .any(|other| other.id != known.id && other.identity.is_same_as(identity));
+            .filter(|other| other.id != known.id)
+            .any(|other| (other.identity).overlaps(other.size_bytes, identity, size_bytes));
         let flush_first =
             known.flush_failed || durability == Durability::Sync && info.volatile_cache;
         if !is_same || others || flush_first {
             return None;
         }
-        let geometry = Geometry::of(superblock);
         let data = devices.data.info();
         let (name, size_bytes) = (name.to_owned(), known.size_bytes);
         Some(Rc::new(Self {

@@ -20,6 +20,7 @@ use forebay_policy::{
 use crate::backing::Backing;
 use crate::cleaner::Cleaner;
 use crate::commit::Committer;
+use crate::cut::Cut;
 use crate::diverge::Divergence;
 use crate::geometry::{Block, Geometry, Piece, Stretch};
 use crate::integrity::{Scrubber, Sums};
@@ -68,6 +69,8 @@ pub(crate) struct Engine {
     pub(crate) recorded: RefCell<HashMap<BlockId, u64>>,
     pub(crate) opened: Duration,
     pub(crate) commit: Committer,
+    /// What is known of a data device that was cut.
+    pub(crate) cut: Cut,
     /// Slots whose clean granules wait for a backing flush.
     pub(crate) deferred: RefCell<Vec<BlockId>>,
     pub(crate) volumes: RefCell<BTreeMap<u16, Rc<Attached>>>,

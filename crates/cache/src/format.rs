@@ -13,9 +13,11 @@ use forebay_metadata::superblock::{
 use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
 
-use crate::geometry::Geometry;
+use crate::cut::{Gone, ranges};
+use crate::geometry::{Block, Geometry};
+use crate::medium::{check_relation, media_of};
 use crate::options::{Devices, FormatOptions};
-use crate::recover::journal_trouble;
+use crate::recover::{LostRange, journal_trouble};
 use crate::tracking::places;
 
 /// Bytes zeroed at a time while formatting.
@@ -118,6 +120,10 @@ pub struct InspectedVolume {
     pub dirty_bytes: u64,
     /// Where the last of them end: the backing device must not end before.
     pub dirty_end_bytes: u64,
+    /// Whether the loss of acknowledged writes is still to be told at its next attach.
+    pub owes_report: bool,
+    /// Byte at which the backing device differed from a clean copy at the last attach; none if it did at none.
+    pub differs_at: Option<u64>,
 }
 
 /// What the devices hold.
@@ -129,6 +135,8 @@ pub struct Inspection {
     pub block_size_bytes: u32,
     /// All cache block sizes: `32K`, `32K..256K`.
     pub block_sizes: String,
+    /// The same, as block sizes.
+    pub(crate) sizes: BlockSizes,
     /// How the cache knows after a crash what was overwritten in place.
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums.
@@ -147,10 +155,14 @@ pub struct Inspection {
     pub problems: Vec<String>,
     /// What is wrong with the process journal, in words: until somebody decides, no start and no repair goes on without it.
     pub journal_problem: Option<String>,
+    /// What a person should know, in words; nothing is wrong with the cache.
+    pub notes: Vec<String>,
     /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is mended.
     pub spare_damage: Vec<String>,
     /// The volumes that it knows.
     pub volumes: Vec<InspectedVolume>,
+    /// Numbers that the cache can still give to new volumes.
+    pub(crate) free_numbers: u16,
 }
 
 /// Reads a cache, and its process journal if it has one, without opening or changing it. `boot_id` names
@@ -166,7 +178,13 @@ pub async fn inspect(
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(metadata.as_ref()).await?;
     check_roles(devices, &superblock).await?;
-    let journal = journal.and_then(|buf| Journal::recover(buf, &superblock.uuid, boot_id));
+    let found = journal.and_then(|buf| Journal::recover(buf, &superblock.uuid, boot_id));
+    let generation = superblock.service.generation;
+    let relation = found.as_ref().map_or(Ok(()), |found| {
+        check_relation(found.tie, media_of(devices), generation, false)
+    });
+    // What belongs to other devices or to another opening says nothing of this cache.
+    let journal = found.filter(|_| relation.is_ok());
     let entries = (journal.as_ref())
         .filter(|recovered| !recovered.poisoned)
         .map_or(&[][..], |recovered| &recovered.entries);
@@ -193,8 +211,15 @@ pub async fn inspect(
         (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
         (None, tracking) => tracking == DirtyTracking::None,
     };
-    let mut inspection = describe(&superblock, &replayed, &blocks, overwritten);
-    inspection.journal_problem = journal_trouble(&replayed, journal.as_ref(), boot_id);
+    let gone = Gone::find(devices, &superblock);
+    let mut inspection = describe(&superblock, &replayed, &blocks, &gone, overwritten);
+    let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id, &superblock);
+    inspection.journal_problem = match relation {
+        Ok(()) => trouble,
+        // A copy that was shut down cleanly needs none.
+        Err(error) if error.kind() == ErrorKind::Busy => trouble.map(|_| error.report()),
+        Err(error) => Some(error.report()),
+    };
     if let Some(journal) = journal.filter(|journal| journal.poisoned) {
         let names = match journal.in_flight {
             true => "what was being written then, and was not acknowledged",
@@ -233,6 +258,7 @@ fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
     blocks: &[FoundBlock],
+    gone: &Gone,
     overwritten: impl Fn(&BlockRecord) -> bool,
 ) -> Inspection {
     let geometry = Geometry::of(superblock);
@@ -286,6 +312,31 @@ fn describe(
             MarkState::None => !replayed.clean && overwritten(block),
         }
     };
+    let mut cut = Vec::new();
+    for volume in &superblock.volumes {
+        for found in blocks.iter().filter(|it| it.block.volume == volume.id) {
+            let FoundBlock { block, .. } = found;
+            let held = Block {
+                unit: block.block,
+                class: block.class,
+            };
+            let dirty = if maybe_dirty(block) {
+                block.valid
+            } else {
+                block.dirty
+            };
+            let at = (block.slot, volume.size_bytes);
+            let lost = gone.granules(&geometry, (held, dirty), at.0, at.1);
+            cut.extend(ranges(&geometry, &volume.name, held, lost));
+        }
+    }
+    problems.extend(LostRange::joined(cut).into_iter().map(|range| {
+        format!(
+            "volume {}: {} bytes at {} are dirty, lay where the cache device was cut, and are LOST: the next start \
+             forgets them",
+            range.volume, range.len, range.offset
+        )
+    }));
     let volumes = superblock
         .volumes
         .iter()
@@ -298,6 +349,8 @@ fn describe(
                 cached_bytes: 0,
                 dirty_bytes: 0,
                 dirty_end_bytes: 0,
+                owes_report: volume.flush_failed,
+                differs_at: volume.differs_at,
             };
             for found in blocks {
                 let block = &found.block;
@@ -327,6 +380,8 @@ fn describe(
         uuid: superblock.uuid,
         block_size_bytes: superblock.block_size_bytes,
         block_sizes: geometry.sizes().to_string(),
+        sizes: geometry.sizes(),
+        free_numbers: u16::MAX - superblock.next_volume,
         dirty_tracking: superblock.dirty_tracking,
         checksums: superblock.has_checksums(),
         blocks: superblock.slots,
@@ -336,6 +391,7 @@ fn describe(
         unreadable_units: replayed.unreadable_units,
         problems,
         journal_problem: None,
+        notes: Vec::new(),
         spare_damage: Vec::new(),
         volumes,
     }
@@ -461,9 +517,8 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
     check_block(devices.data.as_ref())?;
     if let Some(shrunk) = shrunk(superblock, devices.data.as_ref()) {
         return wrong(format!(
-            "{shrunk}. Put the former device back; or make it as large as it was, knowing that this does not bring back what lay \
-             beyond its end: where the cache has no checksums, dirty data there reads as whatever the device gives (a file: zeroes), \
-             and is written back"
+            "{shrunk}. What lay beyond its end is LOST, dirty data with it, unless the device that has it is put back. To go on \
+             without it, make this one as large as it was (a file: `truncate -s SIZE FILE`), and start: what is lost is named then"
         ));
     }
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);

@@ -234,21 +234,27 @@ impl Engine {
 
     /// Forgets a volume that nobody is served from, with all that is cached of it.
     async fn forget_volume(self: &Rc<Self>, volume: &Rc<Attached>) -> Result<()> {
-        // From here on the records of this volume's number mean nothing, durably.
+        self.forget_number(volume.id).await?;
+        (self.stats.writes_of_the_gone).add(volume.counters.writes());
+        Ok(())
+    }
+
+    /// Forgets the volume with this number, with all that is cached of it. Nobody is served from it.
+    pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
+        // From here on the records of this number mean nothing, durably.
         if !planted(Fault::AbandonInMemory) {
             self.change_superblock(|superblock| {
-                superblock.volumes.retain(|entry| entry.id != volume.id);
+                superblock.volumes.retain(|entry| entry.id != id);
             })
             .await?;
         }
-        (self.stats.writes_of_the_gone).add(volume.counters.writes());
-        self.volumes.borrow_mut().remove(&volume.id);
-        for (slot, block) in self.slots_of(volume.id) {
-            if !self.try_forget(volume.id, slot, block) {
-                rt::spawn(Rc::clone(self).forget_later(volume.id, slot, block));
+        self.volumes.borrow_mut().remove(&id);
+        for (slot, block) in self.slots_of(id) {
+            if !self.try_forget(id, slot, block) {
+                rt::spawn(Rc::clone(self).forget_later(id, slot, block));
             }
         }
-        self.regions.forget_volume(volume.id);
+        self.regions.forget_volume(id);
         self.wake_everyone();
         self.reclaim.hint();
         Ok(())
@@ -295,6 +301,9 @@ impl Engine {
             flushed = flushed.and(ended.unwrap_or_else(|| Err(late(&what()))));
         }
         // The clean mark says that what is cached is there.
+        if let Some(cut) = self.cut().await {
+            flushed = flushed.and(Err(cut));
+        }
         if let Some(shrunk) = shrunk(&self.superblock.borrow(), self.data.as_ref()) {
             let what = format!(
                 "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
@@ -302,8 +311,8 @@ impl Engine {
             flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
         }
         if flushed.is_err() || !is_quiet {
-            self.end_uncleanly().await?;
-            return flushed;
+            let ended = self.end_uncleanly().await;
+            return flushed.and(ended);
         }
         self.clear_all_marks().await?;
         self.commit_all().await?;
@@ -311,7 +320,8 @@ impl Engine {
         self.queue_entry(Entry::Close);
         self.commit().await?;
         // Says from outside how far the log went.
-        self.change_superblock(|_| {}).await
+        self.change_superblock(|superblock| superblock.service.is_closed = true)
+            .await
     }
 
     /// Nothing is exact then, but what was acknowledged is to be durable all the same.

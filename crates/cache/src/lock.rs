@@ -4,7 +4,9 @@
 //!
 //! Who reads or writes granules of a block holds those; who makes a block or takes one away holds all that
 //! it covers. A task holds one lock while it waits for another only in ascending order of regions (discards
-//! and zeroing do), so there is no cycle.
+//! and zeroing do), so there is no cycle. A range of many regions is locked as one: see [`RangeGuard`].
+
+mod range;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -17,17 +19,19 @@ use std::task::{Context, Poll, Waker};
 use forebay_metadata::order::{Part, Site};
 use forebay_policy::BlockKey;
 
+use range::Held;
+
 /// Stands for a block that nobody else locks: what a test locks that leaves a lock out.
 fn nobodys() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a region's lock is found by.
-fn key_of(site: Site, region: BlockKey) -> u64 {
+/// What a region's lock is found by, and the region; none where a test leaves the lock out.
+fn key_of(site: Site, region: BlockKey) -> (u64, Option<BlockKey>) {
     match site.lacks(Part::Lock) {
-        true => nobodys(),
-        false => region.hash(),
+        true => (nobodys(), None),
+        false => (region.hash(), Some(region)),
     }
 }
 
@@ -51,6 +55,8 @@ impl Hasher for Identity {
 
 #[derive(Debug)]
 struct Lock {
+    /// The region that it is of.
+    region: Option<BlockKey>,
     /// Units that are held exclusively.
     exclusive: u64,
     /// How often each granule is held by readers.
@@ -61,9 +67,10 @@ struct Lock {
     queue: VecDeque<Waiting>,
 }
 
-impl Default for Lock {
-    fn default() -> Self {
+impl Lock {
+    const fn new(region: Option<BlockKey>) -> Self {
         Self {
+            region,
             exclusive: 0,
             readers: [0; 64],
             shared: 0,
@@ -152,10 +159,15 @@ impl Lock {
     }
 }
 
+type Locks = HashMap<u64, Lock, BuildHasherDefault<Identity>>;
+
 /// All block locks that are held or waited for.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
-    locks: RefCell<HashMap<u64, Lock, BuildHasherDefault<Identity>>>,
+    /// By region. While a range is held, one lock stands for all ranges, so that this is not empty.
+    locks: RefCell<Locks>,
+    /// Ranges of regions that are held.
+    ranges: RefCell<Vec<Held>>,
 }
 
 impl LockTable {
@@ -178,9 +190,11 @@ impl LockTable {
         granules: u64,
         exclusive: bool,
     ) -> Acquire<'_> {
+        let (key, region) = key_of(site, region);
         Acquire {
             table: self,
-            key: key_of(site, region),
+            key,
+            region,
             granules,
             exclusive,
             ticket: None,
@@ -195,9 +209,11 @@ impl LockTable {
         region: BlockKey,
         granules: u64,
     ) -> Option<Guard<'_>> {
+        let (key, region) = key_of(site, region);
         let mut guard = Guard {
             table: self,
-            key: key_of(site, region),
+            key,
+            region,
             granules: 0,
             exclusive: true,
         };
@@ -209,6 +225,7 @@ impl LockTable {
         Guard {
             table: self,
             key: handed.key,
+            region: handed.region,
             granules: handed.granules,
             exclusive: handed.exclusive,
         }
@@ -224,17 +241,19 @@ impl LockTable {
     #[inline(never)]
     fn admits_beside(&self, region: BlockKey, granules: u64, exclusive: bool) -> bool {
         let locks = self.locks.borrow();
-        locks.get(&region.hash()).is_none_or(|lock| {
+        let admits = locks.get(&region.hash()).is_none_or(|lock| {
             lock.admits(granules, exclusive)
                 && !lock.overtakes(lock.queue.len(), granules, exclusive)
-        })
+        });
+        admits && !self.is_in_range(Some(region))
     }
 
     /// Takes a lock that [`LockTable::admits`].
     pub(crate) fn take(&self, region: BlockKey, granules: u64, exclusive: bool) {
         debug_assert!(self.admits(region, granules, exclusive));
         let mut locks = self.locks.borrow_mut();
-        let lock = locks.entry(region.hash()).or_default();
+        let lock = locks.entry(region.hash());
+        let lock = lock.or_insert_with(|| Lock::new(Some(region)));
         lock.take(granules, exclusive);
     }
 
@@ -244,6 +263,7 @@ impl LockTable {
             .borrow()
             .get(&region.hash())
             .is_some_and(|lock| lock.exclusive & granules != 0)
+            || self.is_in_range(Some(region))
     }
 
     /// Gives back a lock that [`LockTable::take`] took.
@@ -272,6 +292,7 @@ impl LockTable {
 #[must_use = "the lock is held until somebody adopts it"]
 pub(crate) struct HandedOver {
     key: u64,
+    region: Option<BlockKey>,
     granules: u64,
     exclusive: bool,
 }
@@ -281,6 +302,7 @@ pub(crate) struct HandedOver {
 pub(crate) struct Acquire<'a> {
     table: &'a LockTable,
     key: u64,
+    region: Option<BlockKey>,
     granules: u64,
     exclusive: bool,
     ticket: Option<u64>,
@@ -292,8 +314,10 @@ impl<'a> Future for Acquire<'a> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard<'a>> {
         let this = &mut *self;
+        let in_range = this.table.is_in_range(this.region);
         let mut locks = this.table.locks.borrow_mut();
-        let lock = locks.entry(this.key).or_default();
+        let lock = locks.entry(this.key);
+        let lock = lock.or_insert_with(|| Lock::new(this.region));
         let (granules, exclusive) = (this.granules, this.exclusive);
         let place = match this.ticket {
             None => lock.queue.len(),
@@ -304,7 +328,10 @@ impl<'a> Future for Acquire<'a> {
                 .expect("a waiter stays in the queue"),
         };
         // Readers may go together; nobody overtakes.
-        if lock.admits(granules, exclusive) && !lock.overtakes(place, granules, exclusive) {
+        if !in_range
+            && lock.admits(granules, exclusive)
+            && !lock.overtakes(place, granules, exclusive)
+        {
             lock.take(granules, exclusive);
             if this.ticket.is_some() {
                 lock.queue.remove(place);
@@ -313,6 +340,7 @@ impl<'a> Future for Acquire<'a> {
             return Poll::Ready(Guard {
                 table: this.table,
                 key: this.key,
+                region: this.region,
                 granules,
                 exclusive,
             });
@@ -363,6 +391,7 @@ impl Drop for Acquire<'_> {
 pub(crate) struct Guard<'a> {
     table: &'a LockTable,
     key: u64,
+    region: Option<BlockKey>,
     granules: u64,
     exclusive: bool,
 }
@@ -381,10 +410,11 @@ impl Guard<'_> {
             !lock.admits(more, self.exclusive)
                 || lock.overtakes(lock.queue.len(), more, self.exclusive)
         };
-        if locks.get(&self.key).is_some_and(in_the_way) {
+        if locks.get(&self.key).is_some_and(in_the_way) || self.table.is_in_range(self.region) {
             return false;
         }
-        let lock = locks.entry(self.key).or_default();
+        let lock = locks.entry(self.key);
+        let lock = lock.or_insert_with(|| Lock::new(self.region));
         lock.take(more, self.exclusive);
         self.granules |= more;
         true
@@ -395,6 +425,7 @@ impl Guard<'_> {
         let guard = std::mem::ManuallyDrop::new(self);
         HandedOver {
             key: guard.key,
+            region: guard.region,
             granules: guard.granules,
             exclusive: guard.exclusive,
         }
@@ -413,99 +444,4 @@ impl Drop for Guard<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::rc::Rc;
-
-    use forebay_io::rt;
-
-    use super::*;
-
-    #[test]
-    fn writers_exclude_and_nobody_overtakes() {
-        rt::block_on_simulated(5, async {
-            let table = Rc::new(LockTable::default());
-            let log = Rc::new(RefCell::new(Vec::new()));
-            let key = BlockKey::new(1, 1);
-            let held = table.exclusive(key, 1).await;
-            for (name, exclusive) in [("r1", false), ("r2", false), ("w", true), ("r3", false)] {
-                let (table, log) = (Rc::clone(&table), Rc::clone(&log));
-                rt::spawn(async move {
-                    let _guard = if exclusive {
-                        table.exclusive(key, 1).await
-                    } else {
-                        table.shared(key, 1).await
-                    };
-                    log.borrow_mut().push(format!("+{name}"));
-                    rt::sleep(std::time::Duration::from_millis(1)).await;
-                    log.borrow_mut().push(format!("-{name}"));
-                });
-                rt::sleep(std::time::Duration::from_millis(1)).await;
-            }
-            assert!(!table.admits(key, 1, true) && table.is_exclusive(key, 1));
-            drop(held);
-            rt::sleep(std::time::Duration::from_secs(1)).await;
-            let log = log.borrow();
-            assert_eq!(log[4..], ["+w", "-w", "+r3", "-r3"], "{log:?}");
-            assert!(log[..2].iter().all(|entry| entry.starts_with("+r")));
-            assert!(table.locks.borrow().is_empty());
-            assert!(table.admits(key, 1, true));
-            table.take(key, 1, true);
-            assert!(!table.admits(key, 1, false));
-            table.release(key, 1, true);
-            assert!(table.locks.borrow().is_empty());
-        });
-    }
-
-    #[test]
-    fn a_lock_is_widened_at_once_or_not_at_all() {
-        rt::block_on_simulated(7, async {
-            let table = Rc::new(LockTable::default());
-            let key = BlockKey::new(1, 1);
-            let mut held = table.exclusive(key, 0b0001).await;
-            let other = table.shared(key, 0b0100).await;
-            assert!(!held.widen(0b0111) && held.granules() == 0b0001);
-            assert!(table.try_exclusive(Site::here(), key, 0b0110).is_none());
-            let waits = Rc::clone(&table);
-            rt::spawn(async move { drop(waits.exclusive(key, 0b1100).await) });
-            rt::sleep(std::time::Duration::from_millis(1)).await;
-            assert!(!held.widen(0b1000), "it would overtake");
-            assert!(held.widen(0b0011) && !table.admits(key, 0b0010, true));
-            let handed = held.hand_over();
-            assert!(!table.admits(key, 0b0001, true), "it is held still");
-            drop((table.adopt(handed), other));
-            rt::sleep(std::time::Duration::from_millis(1)).await;
-            assert!(table.locks.borrow().is_empty());
-            let had = table.try_exclusive(Site::here(), key, 0b0110);
-            assert!(had.is_some() && !table.admits(key, 0b0010, false));
-        });
-    }
-
-    #[test]
-    fn who_wants_other_granules_is_not_in_the_way() {
-        rt::block_on_simulated(6, async {
-            let table = Rc::new(LockTable::default());
-            let key = BlockKey::new(1, 1);
-            let low = table.exclusive(key, 0b0011).await;
-            assert!(table.admits(key, 0b1100, true) && !table.admits(key, 0b0110, false));
-            let high = table.shared(key, 0b1100).await;
-            // One who waits for a granule of each keeps others from it, but not from the rest.
-            let waits = Rc::clone(&table);
-            let had = Rc::new(std::cell::Cell::new(false));
-            let has = Rc::clone(&had);
-            rt::spawn(async move {
-                let _both = waits.exclusive(key, 0b0110).await;
-                has.set(true);
-            });
-            rt::sleep(std::time::Duration::from_millis(1)).await;
-            assert!(!table.admits(key, 0b0100, false), "it would overtake");
-            assert!(table.admits(key, 0b1000, false));
-            drop(low);
-            rt::sleep(std::time::Duration::from_millis(1)).await;
-            assert!(!had.get(), "a reader is left");
-            drop(high);
-            rt::sleep(std::time::Duration::from_millis(1)).await;
-            assert!(had.get());
-            assert!(table.locks.borrow().is_empty());
-        });
-    }
-}
+mod tests;

@@ -6,12 +6,17 @@
 //! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
+mod presence;
 mod restore;
+
+use std::ops::Range;
 
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{
     Ahead, BlockId, BlockKey, BlockTable, DirtyOrder, Leave, Picked, Span, TwoLevel,
 };
+
+use presence::Presence;
 
 use crate::bring::Spread;
 use crate::geometry::{Block, Geometry};
@@ -110,6 +115,7 @@ pub(crate) struct Map {
     /// By slot.
     flags: Vec<u16>,
     granules: Granules,
+    presence: Presence,
     /// By the volume's number.
     shares: Vec<Share>,
     /// By the volume's number: what the cleaner will come to.
@@ -130,6 +136,7 @@ impl Map {
             records: Vec::with_capacity(count),
             flags: Vec::with_capacity(count),
             granules: Granules::new(units, geometry.granules(0)),
+            presence: Presence::new(units),
             shares: Vec::new(),
             dirty_orders: Vec::new(),
             dirty_blocks: 0,
@@ -248,6 +255,7 @@ impl Map {
                 .sum::<usize>()
             + self.tracts.memory_bytes()
             + self.granules.memory_bytes()
+            + self.presence.memory_bytes()
     }
 
     /// The block that a unit of a volume lies in.
@@ -275,6 +283,46 @@ impl Map {
         self.table
             .find_near(volume, region, units)
             .filter(move |(_, span)| span.mask() & units != 0)
+    }
+
+    /// Looks for the first of these regions that has a block: the region, and whether it has one. Without one, all before it
+    /// have none: after so many looks, others have their turn.
+    pub(crate) fn next_cached(&self, volume: u16, regions: Range<u64>, looks: u32) -> (u64, bool) {
+        let (mut at, mut looks) = (regions.start, looks);
+        if self.share(volume).blocks == 0 {
+            return (regions.end, false);
+        }
+        while at < regions.end && looks > 0 {
+            at = self.presence.skip(volume, at, regions.end, &mut looks);
+            if at == regions.end || looks == 0 {
+                break;
+            }
+            if self.table.find(volume, at).next().is_some() {
+                return (at, true);
+            }
+            at += 1;
+            looks -= 1;
+        }
+        (at, false)
+    }
+
+    /// Whether it takes fewer looks to go over all slots than over these regions, of which there are not many millions.
+    pub(crate) fn is_scanned(&self, volume: u16, regions: &Range<u64>) -> bool {
+        self.presence.looks(volume, regions) > u64::from(self.numbers())
+    }
+
+    /// Adds the regions of blocks that lie in `regions`, of these slots.
+    pub(crate) fn scan(
+        &self,
+        volume: u16,
+        regions: &Range<u64>,
+        slots: Range<BlockId>,
+        found: &mut Vec<u64>,
+    ) {
+        let live = slots.filter(|slot| self.has(*slot, LIVE));
+        let addresses = live.map(|slot| self.table.address(slot));
+        let own = addresses.filter(|(own, region, _)| *own == volume && regions.contains(region));
+        found.extend(own.map(|(_, region, _)| region));
     }
 
     /// Granules of a region that are cached whole.
@@ -342,6 +390,7 @@ impl Map {
         }
         self.flags[slot as usize] = LIVE;
         self.records[slot as usize] = NO_RECORD;
+        self.presence.add(volume, self.table.address(slot).1);
         let bytes = self.geometry.block_bytes(class);
         let share = self.share_mut(volume);
         share.blocks += 1;
@@ -360,6 +409,8 @@ impl Map {
     pub(crate) fn retire(&mut self, slot: BlockId) -> u8 {
         self.set(slot, 0, 0);
         let Slot { key, class, .. } = self.slot(slot);
+        let region = self.geometry.region_of(key.block());
+        self.presence.remove(key.volume(), region);
         self.table.retire(slot);
         self.flags[slot as usize] = 0;
         self.records[slot as usize] = NO_RECORD;
@@ -460,7 +511,13 @@ impl Map {
         };
         let regions = self.geometry.window_regions();
         let mut slots = Vec::new();
-        for region in windows.start * regions..windows.end * regions {
+        let (mut at, end) = (windows.start * regions, windows.end * regions);
+        while at < end {
+            let (region, is_cached) = self.next_cached(volume, at..end, u32::MAX);
+            if !is_cached {
+                break;
+            }
+            at = region + 1;
             slots.extend(self.table.find(volume, region).filter_map(|(slot, span)| {
                 let dirty = self.has(slot, LIVE) && self.maps(slot, span.class).1 != 0;
                 dirty.then_some(slot)

@@ -4,22 +4,25 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Buf, Result};
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
+use forebay_metadata::Media;
 use forebay_metadata::journal::Journal;
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::Footprint;
 use forebay_policy::cleaning::Cleaning;
 
 use crate::bring::worth;
 use crate::cleaner::Cleaners;
 use crate::commit::Committer;
+use crate::cut::{Cut, note_shrunk};
 use crate::engine::Engine;
 use crate::format::check_roles;
 use crate::geometry::Geometry;
 use crate::integrity::Scrubber;
 use crate::lock::LockTable;
+use crate::medium::media_of;
 use crate::options::{Admission, CacheOptions, Devices, Mode};
 use crate::plant::{Fault, planted};
 use crate::queue::Entry;
@@ -46,7 +49,10 @@ impl Cache {
     pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
         let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
         let mut superblock = Superblock::read(metadata.as_ref()).await?;
-        check_roles(&devices, &superblock).await?;
+        if let Err(error) = check_roles(&devices, &superblock).await {
+            note_shrunk(&devices, &superblock).await?;
+            return Err(error);
+        }
         let RecoveredMap {
             map,
             regions,
@@ -57,8 +63,10 @@ impl Cache {
             recorded,
             tracking,
             sums,
+            is_sparse,
             report,
         } = recover(&devices, &mut superblock, &options).await?;
+        let media = media_of(&devices);
         let data_info = devices.data.info();
         let metadata_info = metadata.info();
         let geometry = Geometry::of(&superblock);
@@ -96,6 +104,7 @@ impl Cache {
             power_was_lost: report.power_was_lost || planted(Fault::CompareAfterProcessDeath),
             opened: rt::now(),
             commit: Committer::new(log, None),
+            cut: Cut::default(),
             deferred: RefCell::default(),
             volumes: RefCell::new(BTreeMap::new()),
             stats: Stats::default(),
@@ -118,7 +127,7 @@ impl Cache {
         rt::spawn(Rc::clone(&engine).commit_loop());
         // What was recovered becomes durable before the old journal is dropped; only then is the new
         // life logged, so that at no moment both the journal is gone and its records are not durable.
-        let opened = engine.go_into_service(zombies).await;
+        let opened = engine.go_into_service(zombies, media, is_sparse).await;
         if let Err(error) = opened {
             if engine.commit.flush_failed()
                 && let Some(buf) = &engine.options.journal
@@ -159,11 +168,29 @@ impl Cache {
     /// written back in the background.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume.
+    /// As [`Cache::check_mode`].
     pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        self.check_mode(name, mode)?;
         self.engine.volume_by_name(name)?.mode.set(mode);
         self.engine.cleaners.kick();
         Ok(())
+    }
+
+    /// Checks that a volume's mode can be changed.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no longer go on without it.
+    pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        let volume = self.engine.volume_by_name(name)?;
+        if !mode.makes_dirty() || !self.engine.diverges(&volume) || volume.falls_back_in(mode) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: restart when the cache's device is well"
+            ),
+        ))
     }
 
     /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
@@ -183,6 +210,25 @@ impl Cache {
             .volume_by_name(name)
             .ok()
             .map(|volume| volume.epoch)
+    }
+
+    /// Looks whether the data device was cut since the last look. What is gone is named, and is an error from
+    /// then on; the cache takes no more writes.
+    pub async fn look_for_cut(&self) {
+        self.engine.look_for_cut().await;
+    }
+
+    /// Which opening this is, and on which devices.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        self.engine.superblock.borrow().service
+    }
+
+    /// Whether the cache knows a volume of this name, attached or not.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        let superblock = self.engine.superblock.borrow();
+        superblock.volumes.iter().any(|volume| volume.name == name)
     }
 
     /// The cache's identity.
@@ -238,7 +284,10 @@ impl Cache {
                 + engine
                     .sums
                     .as_ref()
-                    .map_or(0, |sums| sums.memory_bytes() as u64),
+                    .map_or(0, |sums| sums.memory_bytes() as u64)
+                + (engine.volumes.borrow().values())
+                    .map(|volume| volume.filter.borrow().memory_bytes() as u64)
+                    .sum::<u64>(),
             failure: engine.commit.failure().map(|error| error.report()),
             volumes: engine
                 .volumes
@@ -265,6 +314,7 @@ impl Cache {
                         sent_round: counters.sent_round.get(),
                         loss: volume.backing.loss(),
                         diverged: volume.has_diverged(),
+                        refuses_writes: engine.refuses_writes(volume),
                     }
                 })
                 .collect(),
@@ -273,28 +323,41 @@ impl Cache {
 }
 
 impl Engine {
-    async fn go_into_service(&self, zombies: Vec<Zombie>) -> Result<()> {
+    async fn go_into_service(
+        &self,
+        zombies: Vec<Zombie>,
+        media: Media,
+        is_sparse: bool,
+    ) -> Result<()> {
         let uuid = self.superblock.borrow().uuid;
         let boot_id = &self.options.boot_id;
         let begin = |buf: &Buf| -> Result<Option<Journal>> {
-            let journal = Journal::create(buf.clone(), &uuid, boot_id)?;
+            let (tie, place) = (self.tie(), &self.options.place);
+            let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, place)?;
             journal.reached(self.commit.log.borrow().batch());
             Ok(Some(journal))
         };
         // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
         // this process logs before it dies would look like a life whose journal is gone.
         let old = (self.options.journal.as_ref())
-            .filter(|buf| Journal::recover(buf, &uuid, boot_id).is_some());
+            .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
+        self.raise_generation(media, is_sparse, old).await?;
         let mut journal = match (&self.options.journal, old) {
             (Some(buf), None) => begin(buf)?,
             _ => None,
         };
         self.commit().await?;
+        if self.superblock.borrow().service.cut_bytes != 0 {
+            // What lay beyond is forgotten, durably.
+            self.change_superblock(|superblock| superblock.service.cut_bytes = 0)
+                .await?;
+        }
+        self.begin_cut_watch(!is_sparse);
         self.settle_tracts().await?;
         for zombie in zombies.iter().filter(|zombie| zombie.held) {
             self.map.borrow_mut().release(zombie.place, zombie.class);
         }
-        if let Some(buf) = old {
+        if let Some((buf, _)) = old {
             journal = begin(buf)?;
         }
         *self.commit.journal.borrow_mut() = journal;

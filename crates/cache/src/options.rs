@@ -206,6 +206,13 @@ pub struct CacheOptions {
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
     pub accept_journal_loss: bool,
+    /// The highest generation that is known of the cache beside it; this opening takes a higher one.
+    pub generation: u64,
+    /// Path of the cache's device, for messages; empty if unknown.
+    pub place: String,
+    /// The cache was copied to its devices, which take the place of the former ones: the process
+    /// journal that was left on those counts here.
+    pub moved: bool,
     /// Is told how far the opening is.
     pub progress: Option<OpeningProgress>,
     /// Answers reads of volumes that are served while the cache is being opened.
@@ -227,6 +234,9 @@ impl CacheOptions {
             commit_interval: Duration::from_secs(1),
             patience: Duration::from_secs(60),
             accept_journal_loss: false,
+            generation: 0,
+            place: String::new(),
+            moved: false,
             progress: None,
             early: None,
         }
@@ -248,6 +258,9 @@ pub struct VolumeOptions {
     /// Where the volume was written without this cache; none if that is not known, which counts as
     /// everywhere.
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
+    /// All that was dirty when the volume went on without this cache, which had failed, bytes in ascending order: with a higher
+    /// `epoch`, nothing else in the cache counts. None if that is not known.
+    pub dirty_at_failure: Option<Vec<std::ops::Range<u64>>>,
     /// Throw dirty data away that is older than what was written without this cache.
     pub discard_stale_dirty: bool,
     /// What is cached belongs to this backing device, though it looks like another one.
@@ -264,6 +277,7 @@ impl VolumeOptions {
             sequential_cutoff_bytes: 0,
             epoch: 0,
             written_elsewhere: None,
+            dirty_at_failure: None,
             discard_stale_dirty: false,
             adopt: false,
         }

@@ -68,12 +68,34 @@ pub enum Fault {
     SketchWithoutJournal,
     /// Early reads: an answer counts though the cache went into service meanwhile.
     AnswerLate,
+    /// Identity: what is dirty is compared with the backing device before an attach, as if it claimed to be there.
+    SampleDirty,
+    /// Identity: what differs there is forgotten.
+    ForgetDifference,
     /// Rule 6: a failed cache is written past before the epoch is raised, and nothing is logged.
     DivergeUnannounced,
     /// Rule 9: a flush past a failed cache succeeds though that took along what no flush covered.
     FlushDiverged,
     /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
     OweDirtyAlone,
+    /// Rule 6: the backing device that a volume had last is not compared with the present one.
+    TrustBacking,
+    /// Rule 6: the records of the state directory are not compared with the cache.
+    TrustState,
+    /// Identity: a process journal with the cache's UUID is believed, whatever devices and opening it is of.
+    BelieveAnyJournal,
+    /// Identity: the superblock says the next generation before the process journal announces it.
+    RaiseUnannounced,
+    /// A cache device that was cut is not noticed, neither in service nor at a start.
+    OverlookCut,
+    /// Rule 6: a failed cache is written past while the epoch is being raised.
+    DivergeUnawaited,
+    /// Rule 6: a write past a failed cache takes the place of dirty data that the next process keeps.
+    WriteOverKept,
+    /// Rule 6: an attach takes more for dirty than was when the cache failed.
+    KeepUnlisted,
+    /// Rule 9: a flush past a failed cache does not raise the epoch.
+    FlushUnannounced,
 }
 
 #[cfg(any(test, feature = "plant"))]
@@ -90,19 +112,20 @@ mod planted {
         PLANTED.set(fault);
     }
 
-    pub(crate) fn planted(fault: Fault) -> bool {
+    /// Returns whether a fault is planted.
+    #[must_use]
+    pub fn planted(fault: Fault) -> bool {
         PLANTED.get() == Some(fault)
     }
 }
 
 #[cfg(any(test, feature = "plant"))]
-pub use planted::plant;
-#[cfg(any(test, feature = "plant"))]
-pub(crate) use planted::planted;
+pub use planted::{plant, planted};
 
-/// Whether a fault is planted.
+/// Returns whether a fault is planted: never, without the feature.
 #[cfg(not(any(test, feature = "plant")))]
-pub(crate) const fn planted(_: Fault) -> bool {
+#[must_use]
+pub const fn planted(_: Fault) -> bool {
     false
 }
 

@@ -11,6 +11,7 @@ use forebay_metadata::replay::{FoundBlock, Replayed};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockId, BlockKey, Misplaced};
 
+use crate::cut::{Gone, ranges};
 use crate::geometry::{Block, Geometry};
 use crate::integrity::{CELL, LoadedSums};
 use crate::map::{LIVE, Map, NO_RECORD, Slot};
@@ -65,6 +66,8 @@ pub(crate) struct Rebuild {
     /// By slot.
     notes: Vec<u8>,
     sums: Option<LoadedSums>,
+    /// Where nothing of the data is left.
+    gone: Gone,
     zombies: Vec<Zombie>,
     /// Blocks that lie where none can.
     misplaced: u64,
@@ -76,6 +79,7 @@ impl Rebuild {
         superblock: &Superblock,
         forgotten: HashSet<Placed>,
         sums: Option<LoadedSums>,
+        gone: Gone,
     ) -> Self {
         let geometry = Geometry::of(superblock);
         Self {
@@ -88,6 +92,7 @@ impl Rebuild {
             filter: vec![0; (superblock.slots as usize / 8).next_power_of_two()],
             notes: vec![0; superblock.slots as usize],
             sums,
+            gone,
             zombies: Vec::new(),
             misplaced: 0,
         }
@@ -213,9 +218,11 @@ impl Rebuild {
         // Blocks that are kept, and will be written back, though a record that let them go may have been damaged; or that
         // are let go, though one that kept them may have been.
         let mut doubted = Vec::new();
+        let (mut cut, mut is_sparse) = (Vec::new(), false);
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
-            if note == 0 && !ask && !doubts && !distrusts || !self.map.has(slot, LIVE) {
+            let is_whole = self.gone.is_empty();
+            if note == 0 && !ask && !doubts && !distrusts && is_whole || !self.map.has(slot, LIVE) {
                 continue;
             }
             let was = self.map.slot(slot);
@@ -244,6 +251,15 @@ impl Rebuild {
             if note & FORGOTTEN != 0 {
                 (valid, dirty) = (0, 0);
             }
+            if !is_whole {
+                let volume = (superblock.volumes.iter()).find(|it| it.id == was.key.volume());
+                let (name, size) = volume.map_or(("", 0), |it| (&it.name, it.size_bytes));
+                let held = (was.block(), was.valid);
+                let gone = self.gone.granules(&self.geometry, held, place, size);
+                cut.extend(ranges(&self.geometry, name, was.block(), gone & dirty));
+                (valid, dirty) = (valid & !gone, dirty & !gone);
+                is_sparse |= (self.gone).is_doubtful(&self.geometry, held, place, size);
+            }
             report.distrusted_blocks += u64::from(valid != was.valid);
             if valid == 0 {
                 let class = self.map.retire(slot);
@@ -270,8 +286,8 @@ impl Rebuild {
             }
             if dirty != was.dirty && state == MarkState::MaybeDirty {
                 unrecorded.push(slot);
-                if was.dirty != 0 {
-                    recorded.insert(slot, was.dirty);
+                if was.dirty & valid != 0 {
+                    recorded.insert(slot, was.dirty & valid);
                 }
             }
         }
@@ -288,6 +304,7 @@ impl Rebuild {
         let unknown = self.sums.as_ref().map_or(0, |sums| sums.unknown);
         report.unverified_bytes = unknown * u64::from(CELL);
         report.doubted = LostRange::joined(doubted);
+        report.cut = LostRange::joined(cut);
         RecoveredMap {
             map: self.map,
             regions,
@@ -298,6 +315,7 @@ impl Rebuild {
             recorded,
             tracking,
             sums: self.sums.map(LoadedSums::finish),
+            is_sparse,
             report,
         }
     }
@@ -377,6 +395,9 @@ mod tests {
             incompat: 1,
             sums_offset: 0,
             uuid: [1; 16],
+            lineage: [1; 16],
+            service: Default::default(),
+            place: String::new(),
             role: Role::Whole,
             region_shift: 6,
             block_size_bytes: 4096,
@@ -397,6 +418,7 @@ mod tests {
             volumes: vec![VolumeEntry {
                 flush_failed: false,
                 may_show_lost: false,
+                differs_at: None,
                 id: 1,
                 name: "v".into(),
                 epoch: 1,
@@ -428,7 +450,7 @@ mod tests {
                 tail: 0,
                 ..Replayed::default()
             };
-            let mut rebuild = Rebuild::new(&superblock, HashSet::new(), None);
+            let mut rebuild = Rebuild::new(&superblock, HashSet::new(), None, Gone::default());
             rebuild.add(&[newer, older]);
             let report = RecoveryReport::default();
             let recovered = rebuild.settle(&superblock, &replayed, Tracking::Exact, report);

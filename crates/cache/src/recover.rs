@@ -12,10 +12,13 @@ use forebay_metadata::replay::{Elsewhere, Replayed, replay_with, rewrite_last_ba
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
+use crate::cut::Gone;
 use crate::geometry::Geometry;
 use crate::integrity::{LoadedSums, Sums};
 use crate::map::Map;
+use crate::medium::own_journal;
 use crate::options::{CacheOptions, Devices};
+use crate::plant::{Fault, planted};
 use crate::rebuild::Rebuild;
 use crate::region::Regions;
 use crate::tracking::Tracking;
@@ -79,6 +82,8 @@ pub struct RecoveryReport {
     pub lost_in_flight: bool,
     /// Where the superblock says that there may have been dirty data, if records are damaged: what only these told of is gone.
     pub untold: Vec<LostRange>,
+    /// Dirty data that lay where the cache device was cut, and is lost.
+    pub cut: Vec<LostRange>,
     /// Kept as dirty and to be written back, or dropped as older than what went round the cache, though a damaged record may
     /// have said otherwise.
     pub doubted: Vec<LostRange>,
@@ -122,6 +127,8 @@ pub(crate) struct RecoveredMap {
     pub(crate) recorded: HashMap<BlockId, u64>,
     pub(crate) tracking: Tracking,
     pub(crate) sums: Option<Sums>,
+    /// The data device has holes in what is cached, though it was not cut.
+    pub(crate) is_sparse: bool,
     pub(crate) report: RecoveryReport,
 }
 
@@ -133,17 +140,21 @@ pub(crate) async fn recover(
     options: &CacheOptions,
 ) -> Result<RecoveredMap> {
     let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
-    let journal = options
-        .journal
-        .as_ref()
-        .and_then(|buf| Journal::recover(buf, &superblock.uuid, &options.boot_id));
+    let journal = match &options.journal {
+        Some(buf) => own_journal(buf, superblock, devices, options)?,
+        None => None,
+    };
     let journal_kept = Rc::new(journal);
     let journal = (*journal_kept).as_ref();
     let usable = journal
         .filter(|found| !found.poisoned)
         .map_or(&[][..], |found| &found.entries);
     let sums = LoadedSums::open(metadata.as_ref(), superblock).await?;
-    let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums);
+    let gone = match planted(Fault::OverlookCut) {
+        true => Gone::default(),
+        false => Gone::find(devices, superblock),
+    };
+    let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums, gone);
     let progress = options.progress.clone().unwrap_or_default();
     let early = options.early.as_ref();
     let paced = early.map(|early| {
@@ -169,7 +180,7 @@ pub(crate) async fn recover(
         early.close();
     }
     let replayed = replayed?;
-    check_journal(&replayed, journal, options)?;
+    check_journal(&replayed, journal, options, superblock)?;
     rewrite_last_batch(
         metadata.as_ref(),
         superblock.log,
@@ -216,6 +227,7 @@ pub(crate) fn journal_trouble(
     replayed: &Replayed,
     journal: Option<&Recovered>,
     boot_id: &[u8; 16],
+    superblock: &Superblock,
 ) -> Option<String> {
     const ACCEPT: &str =
         "or start with --accept-journal-loss and check what the clients stored last";
@@ -227,7 +239,8 @@ pub(crate) fn journal_trouble(
         ));
     }
     let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
-    (!replayed.clean && kept && journal.is_none()).then(|| {
+    let is_clean = replayed.clean || superblock.service.is_closed;
+    (!is_clean && kept && journal.is_none()).then(|| {
         // The mark of a clean end is a record, too.
         let unless = match replayed.damaged_records + replayed.unreadable_units {
             0 => "",
@@ -243,8 +256,9 @@ fn check_journal(
     replayed: &Replayed,
     journal: Option<&Recovered>,
     options: &CacheOptions,
+    superblock: &Superblock,
 ) -> Result<()> {
-    match journal_trouble(replayed, journal, &options.boot_id) {
+    match journal_trouble(replayed, journal, &options.boot_id, superblock) {
         Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
         _ => Ok(()),
     }

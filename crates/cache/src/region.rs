@@ -12,6 +12,7 @@ mod clear;
 mod table;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -48,6 +49,8 @@ pub(crate) struct Regions {
     unmarked: Cell<Ticket>,
     /// Volumes whose backing devices are being flushed so that marks can go.
     in_line: RefCell<Vec<u16>>,
+    /// Slots whose record on its way says what durable record and mark say already.
+    repeated: RefCell<HashSet<BlockId>>,
 }
 
 impl Regions {
@@ -59,7 +62,26 @@ impl Regions {
             clearing: Cell::new(false),
             unmarked: Cell::default(),
             in_line: RefCell::default(),
+            repeated: RefCell::default(),
         }
+    }
+
+    /// Whether the record of a slot that is on its way says nothing new.
+    pub(crate) fn is_repeated(&self, slot: BlockId) -> bool {
+        self.repeated.borrow().contains(&slot)
+    }
+
+    /// The record of a slot says more than a durable record and a mark.
+    pub(crate) fn says_more(&self, slot: BlockId) {
+        let mut repeated = self.repeated.borrow_mut();
+        if !repeated.is_empty() {
+            repeated.remove(&slot);
+        }
+    }
+
+    /// A round of commits has ended: only what is still to be logged is on its way.
+    pub(crate) fn trim_repeated(&self, is_pending: impl Fn(BlockId) -> bool) {
+        (self.repeated.borrow_mut()).retain(|slot| is_pending(*slot));
     }
 
     /// The region that a block belongs to.
@@ -427,6 +449,9 @@ impl Engine {
                     .collect()
             };
             for slot in slots {
+                if self.record_is_durable(slot) {
+                    self.regions.repeated.borrow_mut().insert(slot);
+                }
                 self.queue_record(slot);
             }
         }

@@ -50,7 +50,8 @@ pub(crate) fn volume_info(
         persistence: backing.persistence.min(data.persistence),
         discard: true,
         emulated: backing.emulated.clone(),
-        identity: forebay_block::Identity::default(),
+        // A volume is what its backing device is, whatever holds its data for a while.
+        identity: backing.identity,
     }
 }
 
@@ -344,7 +345,7 @@ impl Engine {
         job: Job<Stretch>,
         write: impl AsyncFnOnce(Job<Stretch>) -> Result<()>,
     ) -> Result<()> {
-        let past = volume.divergence.get().map(|_| job.clone());
+        let past = volume.falls_back().then(|| job.clone());
         let written = match self.check_alive() {
             Ok(()) => write(job).await,
             Err(error) => Err(error),

@@ -144,6 +144,8 @@ pub struct VolumeStats {
     pub loss: Option<String>,
     /// Whether it is written without the cache, which has failed.
     pub diverged: bool,
+    /// Whether it refuses writes, since the cache has failed.
+    pub refuses_writes: bool,
 }
 
 /// The cache, for status and metrics.

@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+mod log_filter;
 pub mod metrics;
 pub mod page;
 mod secrets;

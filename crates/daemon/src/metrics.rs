@@ -75,12 +75,12 @@ pub fn render(status: &Status) -> String {
         "Time since the start.",
         status.uptime_s,
     );
-    text.single(
-        "forebay_shutting_down",
-        "gauge",
-        "1 while the daemon is on its way out.",
-        u8::from(status.shutting_down),
-    );
+    let ending = u8::from(status.shutting_down);
+    let help = "1 while the daemon is on its way out.";
+    text.single("forebay_shutting_down", "gauge", help, ending);
+    let lost = u8::from(status.state_trouble.is_some());
+    let help = "1 while the state directory is not where it was at the start.";
+    text.single("forebay_state_directory_lost", "gauge", help, lost);
     if !status.reactors.is_empty() {
         let name = "forebay_connections";
         text.family(
@@ -313,7 +313,7 @@ fn checksums(text: &mut Text, sums: &ChecksumStatus) {
 type VolumeNumber = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
 fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
-    let gauges: [VolumeNumber; 7] = [
+    let gauges: [VolumeNumber; 8] = [
         ("size_bytes", "Size of the volume.", |v| v.size_bytes),
         (
             "dirty_bytes",
@@ -342,6 +342,11 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             "diverged",
             "1 when the volume is written without its cache, which has failed.",
             |v| u64::from(v.diverged),
+        ),
+        (
+            "refuses_writes",
+            "1 when the volume refuses writes, since its cache has failed.",
+            |v| u64::from(v.refuses_writes),
         ),
     ];
     let counters: [VolumeNumber; 10] = [
@@ -396,26 +401,21 @@ fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
             |v| v.timed_out,
         ),
     ];
-    for (name, help, value) in gauges {
-        let name = format!("forebay_volume_{name}");
-        text.family(&name, "gauge", help);
+    let mut family = |name: &str, kind: &str, help: &str, value: fn(&VolumeStatus) -> u64| {
+        text.family(name, kind, help);
         for volume in volumes {
-            text.sample(&name, &[("volume", &volume.name)], value(volume));
+            text.sample(name, &[("volume", &volume.name)], value(volume));
         }
+    };
+    for (name, help, value) in gauges {
+        family(&format!("forebay_volume_{name}"), "gauge", help, value);
     }
     for (name, help, value) in counters {
         let name = format!("forebay_volume_{name}_total");
-        text.family(&name, "counter", help);
-        for volume in volumes {
-            text.sample(&name, &[("volume", &volume.name)], value(volume));
-        }
+        family(&name, "counter", help, value);
     }
     let name = "forebay_volume_limited_seconds_total";
-    text.family(
-        name,
-        "counter",
-        "Time that requests waited for the volume's limits, together.",
-    );
+    text.family(name, "counter", "Time that requests waited for limits.");
     for volume in volumes {
         let seconds = volume.limited_us as f64 / 1e6;
         text.sample(name, &[("volume", &volume.name)], seconds);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use forebay_auth::Secrets;
@@ -28,7 +28,10 @@ pub(crate) fn read(path: &Path) -> Result<Secrets> {
 pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
-    let mut file = File::open(path).context(unreadable)?;
+    // A named pipe is refused below, and not waited for.
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let mut file = options.open(path).context(unreadable)?;
     // Of the open file: what is checked is what is read.
     let about = file.metadata().context(unreadable)?;
     if !about.is_file() || about.len() > MAX_BYTES {

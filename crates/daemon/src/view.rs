@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::size::{block_sizes_in_words, human_bytes, human_count, human_duration};
-use crate::control::status::{CacheStatus, Latency, Status, percent};
+use crate::control::status::{CacheStatus, Latency, Status, VolumeStatus, percent};
 use crate::table::Table;
 
 /// Version, process, state and time, as one line.
@@ -201,13 +201,10 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             volume.name
         ))
     });
-    let diverged = status.volumes.iter().filter(|volume| volume.diverged);
-    let diverged = diverged.map(|volume| {
-        format!(
-            "VOLUME {:?} GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone",
-            volume.name
-        )
-    });
+    let has_failed = (status.cache.as_ref()).is_some_and(|cache| cache.failure.is_some());
+    let cached = status.volumes.iter().filter(|volume| volume.mode.is_some());
+    let failed_cache = cached.filter(|volume| has_failed || volume.diverged);
+    let failed_cache = failed_cache.map(without_failed_cache);
     let failed = status.devices.iter().filter(|device| device.errors > 0);
     let failed = failed.map(|device| {
         format!(
@@ -227,12 +224,31 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
             human_count(damaged, "record")
         )
     });
-    (lost
+    let state = status.state_trouble.iter().cloned();
+    (state
+        .chain(lost)
         .chain(damaged)
-        .chain(diverged)
+        .chain(failed_cache)
         .chain(late)
         .chain(failed))
     .collect()
+}
+
+/// How a volume is served whose cache has failed.
+fn without_failed_cache(volume: &VolumeStatus) -> String {
+    let name = &volume.name;
+    match volume.mode {
+        _ if volume.diverged => format!(
+            "VOLUME {name:?} GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
+        ),
+        Some(mode) if volume.refuses_writes => format!(
+            "VOLUME {name:?} REFUSES WRITES: its cache has failed, and its mode is {mode}. Restart when the cache's device is \
+             well, or let it go on at its backing device: forebay mode {name} wt"
+        ),
+        _ => format!(
+            "volume {name:?}: its cache has failed; reads and writes go to the backing device"
+        ),
+    }
 }
 
 /// `p50 / p99`, or a dash where nothing was measured.

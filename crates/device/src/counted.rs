@@ -5,6 +5,7 @@
 //! and the caller's completion: a failed or short-lived request was still work for the device.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
@@ -107,6 +108,14 @@ impl BlockDevice for Counted {
     fn submit(&self, request: Request, done: Completion) {
         self.counters.add(&request);
         self.inner.submit(request, done);
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.inner.holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.inner.allocated_bytes()
     }
 }
 

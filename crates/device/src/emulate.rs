@@ -27,6 +27,7 @@ pub mod memory;
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -213,6 +214,14 @@ impl BlockDevice for EmulateDevice {
                 shared.finish(served, done).await;
             });
         }
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.shared.inner.holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.shared.inner.allocated_bytes()
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! It belongs to the reactor that it was opened on.
 
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::rc::Rc;
@@ -29,6 +30,8 @@ pub struct FileDeviceOptions {
     pub exclusive: bool,
     /// Make a sparse regular file of this size, bytes, if there is none or an empty one.
     pub create_bytes: Option<u64>,
+    /// Identify a medium that has no name by its path.
+    pub known_by_path: bool,
 }
 
 /// A regular file or a raw block device.
@@ -64,6 +67,7 @@ impl FileDevice {
                 direct: options.direct,
                 exclusive: options.exclusive,
                 create_bytes: options.create_bytes,
+                known_by_path: options.known_by_path,
             },
         )?;
         let name = if options.name.is_empty() {
@@ -98,6 +102,14 @@ impl BlockDevice for FileDevice {
     #[inline]
     fn submit(&self, request: Request, done: Completion) {
         self.file.submit(request, done);
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.file.holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.file.allocated_bytes()
     }
 }
 

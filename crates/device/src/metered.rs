@@ -1,5 +1,6 @@
 //! Takes the time that a device's own code takes; see [`forebay_io::rt::meter`].
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Request};
@@ -30,6 +31,14 @@ impl BlockDevice for Metered {
 
     fn submit(&self, request: Request, done: Completion) {
         meter::within(self.account, || self.inner.submit(request, done));
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.inner.holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.inner.allocated_bytes()
     }
 }
 

@@ -51,7 +51,19 @@ impl PmemDevice<PmemMapping> {
     /// As for [`PmemMapping::open`].
     pub fn open(path: impl AsRef<Path>, name: &str) -> Result<Rc<Self>> {
         let path = path.as_ref();
-        let memory = PmemMapping::open(path, None)?;
+        Ok(Self::mapped(PmemMapping::open(path, None)?, path, name))
+    }
+
+    /// Opens it as [`PmemDevice::open`], to look at what is there: nothing of a file is changed, or allocated.
+    ///
+    /// # Errors
+    /// As for [`PmemMapping::open`].
+    pub fn open_to_look(path: impl AsRef<Path>, name: &str) -> Result<Rc<Self>> {
+        let path = path.as_ref();
+        Ok(Self::mapped(PmemMapping::open_to_look(path)?, path, name))
+    }
+
+    fn mapped(memory: PmemMapping, path: &Path, name: &str) -> Rc<Self> {
         let persistence = match memory.backing().is_persistent() {
             true => Persistence::Media,
             false => Persistence::Machine,
@@ -63,7 +75,7 @@ impl PmemDevice<PmemMapping> {
         let identity = memory.identity();
         let mut device = Self::new(Arc::new(memory), name, persistence);
         device.info.identity = identity;
-        Ok(Rc::new(device))
+        Rc::new(device)
     }
 }
 

@@ -1,22 +1,26 @@
 //! Shared memory in a file: what it holds outlives this process.
 
 use std::ffi::CStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
 use crate::file::RELEASE_TIME;
+use crate::{Stop, snapshot};
+
+/// Bytes that are allocated, and mapped, between two looks at a [`Stop`]: tens of milliseconds.
+const STEP_BYTES: usize = 128 << 20;
 
 struct Shared {
     address: *mut libc::c_void,
     len: usize,
     /// Held for its lock.
-    _file: File,
+    file: File,
 }
 
 // SAFETY: the memory is plain bytes in a mapping that belongs to this value; what threads do with
@@ -53,7 +57,66 @@ impl Drop for Shared {
 /// `Busy` if another process holds it, `Permission` if it belongs to another user or others may
 /// write to it, `InvalidInput` for a size of zero, `NoSpace`, or what the system says.
 pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
-    open(path, size_bytes, size_bytes).context(|| format!("shared memory {}", path.display()))
+    open_shared_until(path, size_bytes, &Stop::default())
+}
+
+/// As [`open_shared`], which may take long where `size_bytes` are many: `stop` ends it. A file that this made is removed
+/// then, as after every failure.
+///
+/// # Errors
+/// As [`open_shared`], and `ShuttingDown` if it was stopped.
+pub fn open_shared_until(path: &Path, size_bytes: usize, stop: &Stop) -> Result<(Buf, bool)> {
+    open(path, size_bytes, size_bytes, stop).context(|| format!("shared memory {}", path.display()))
+}
+
+/// A private copy of the memory in the file at `path`, as [`open_shared`] would find it; none if there is no file, or an
+/// empty one. Nothing of the file is changed, and nothing is allocated in it. The file is held while the copy lives.
+///
+/// # Errors
+/// As [`open_shared`].
+pub fn look_shared(path: &Path) -> Result<Option<Buf>> {
+    let look = || -> Result<Option<Buf>> {
+        let file = match open_private(path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        hold(&file)?;
+        let len = usize::try_from(file.metadata()?.size()).unwrap_or(usize::MAX);
+        if len == 0 {
+            return Ok(None);
+        }
+        let mapping = Shared {
+            address: snapshot::map(&file, len).context(|| "mapping it")?.cast(),
+            len,
+            file,
+        };
+        Ok(Some(Buf::mapped(Box::new(mapping))))
+    };
+    look().context(|| format!("shared memory {}", path.display()))
+}
+
+/// Refuses anything at `path` but a file that [`open_shared`] takes; there may be nothing, too.
+///
+/// # Errors
+/// `InvalidInput` for anything that is no regular file, `Permission` for a file of another user or one that others may open.
+pub fn check_shared(path: &Path) -> Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let kind = found.file_type();
+    let what = match () {
+        () if kind.is_file() => return private(&found),
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device node",
+    };
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("it is {what} and not a regular file: move it away, or choose another path"),
+    ))
 }
 
 /// As [`open_shared`]; the file ends at the next power of two ([`padded_bytes`]), where the memory of a PCI device has
@@ -65,7 +128,7 @@ pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
 pub fn open_padded(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     let (file_bytes, begin) = (padded_bytes(size_bytes), Instant::now());
     loop {
-        match open(path, size_bytes, file_bytes) {
+        match open(path, size_bytes, file_bytes, &Stop::default()) {
             Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -94,7 +157,9 @@ pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
             .write(true)
             .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)?;
-        let there = private(&file)?.size();
+        let found = file.metadata()?;
+        private(&found)?;
+        let there = found.size();
         if there == 0 || size_bytes == 0 {
             let context = "it is empty: it is being made, or was not made by a forebay";
             return Err(Error::new(ErrorKind::NotFound, context));
@@ -104,7 +169,7 @@ pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
             let context = format!("it has {there} bytes where {size_bytes} are expected");
             return Err(Error::new(ErrorKind::InvalidInput, context));
         }
-        map(file, size_bytes)
+        map(file, size_bytes, &Stop::default())
     };
     join().context(|| format!("shared memory {}", path.display()))
 }
@@ -145,30 +210,19 @@ pub fn nameless_bytes(file: &File) -> Result<u64> {
     Ok(file.metadata()?.size())
 }
 
-fn open(path: &Path, size_bytes: usize, file_bytes: usize) -> Result<(Buf, bool)> {
+fn open(path: &Path, size_bytes: usize, file_bytes: usize, stop: &Stop) -> Result<(Buf, bool)> {
     if size_bytes == 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "a size of zero bytes"));
     }
-    let file = OpenOptions::new()
+    let mut options = OpenOptions::new();
+    options
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-        .open(path)?;
-    private(&file)?;
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
-        let error = io::Error::last_os_error();
-        return Err(match error.raw_os_error() {
-            Some(libc::EWOULDBLOCK) => Error::new(
-                ErrorKind::Busy,
-                "another process holds it (another forebay?): stop that one first",
-            ),
-            _ => error.into(),
-        });
-    }
+        .mode(0o600);
+    let file = open_private(path, &mut options)?;
+    hold(&file)?;
     // Looked at again under the lock.
     let found = file.metadata()?;
     if found.nlink() == 0 {
@@ -179,47 +233,98 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize) -> Result<(Buf, bool)
     }
     let existed = found.size() == file_bytes as u64;
     let sized = || {
-        if !existed {
-            file.set_len(0)?;
-            file.set_len(file_bytes as u64)?;
+        if existed {
+            return allocate(&file, size_bytes, stop);
         }
-        allocate(&file, size_bytes)
+        // Its size comes last: a process that is killed before leaves a file that nobody takes for one that was used.
+        file.set_len(0)?;
+        allocate(&file, size_bytes, stop)?;
+        Ok(file.set_len(file_bytes as u64)?)
     };
-    if let Err(error) = sized() {
-        if !existed {
-            // It holds nothing, and must not be taken for one that somebody used and that keeps its size.
-            let _ = std::fs::remove_file(path);
-        }
-        return Err(error).context(|| {
-            format!("allocating {size_bytes} bytes: free some memory or choose another file system")
-        });
+    let opened = sized()
+        .map_err(|error| match error.kind() {
+            ErrorKind::ShuttingDown => error,
+            _ => error.context(format!(
+                "allocating {size_bytes} bytes: free some memory or choose another file system"
+            )),
+        })
+        .and_then(|()| map(file, size_bytes, stop));
+    if opened.is_err() && !existed {
+        // It holds nothing, and must not be taken for one that somebody used and that keeps its size.
+        let _ = std::fs::remove_file(path);
     }
-    Ok((map(file, size_bytes)?, existed))
+    Ok((opened?, existed))
 }
 
-/// The file's metadata, if nobody but this user may open it.
-fn private(file: &File) -> Result<std::fs::Metadata> {
-    let metadata = file.metadata()?;
+/// Stretches of the file at `path` that nothing was written to since they came to be: of memory that was
+/// written to, what was cut off the file and given back to it since, bytes. Of a file system that does not
+/// tell, none.
+///
+/// # Errors
+/// What the system says.
+pub fn holes(path: &Path) -> Result<Vec<std::ops::Range<u64>>> {
+    let file = File::open(path).context(|| path.display().to_string())?;
+    let end = file.metadata()?.size();
+    Ok(crate::file::holes::holes(file.as_fd(), 0..end).unwrap_or_default())
+}
+
+/// Opens a file, if it is one that nobody but this user may open.
+fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File> {
+    // Some of what it may be cannot be opened.
+    check_shared(path)?;
+    let file = options
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    private(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Holds a file alone.
+fn hold(file: &File) -> Result<()> {
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::EWOULDBLOCK) => Error::new(
+            ErrorKind::Busy,
+            "another process holds it (another forebay?): stop that one first",
+        ),
+        _ => error.into(),
+    })
+}
+
+/// Refuses a file that somebody but this user may open.
+fn private(found: &Metadata) -> Result<()> {
     // SAFETY: a plain system call.
     let user = unsafe { libc::geteuid() };
-    if !metadata.is_file() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
-        return Err(Error::new(
-            ErrorKind::Permission,
-            "it is not a file of this user that nobody else may open: `chown` and `chmod 600` it, or choose another path",
-        ));
-    }
-    Ok(metadata)
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let what = match () {
+        () if !found.is_file() => "it is not a regular file: choose another path".to_owned(),
+        () if owner != user => format!(
+            "it belongs to user {owner} and not to {user}: start as that user, `chown` it, or choose another path"
+        ),
+        () if mode & 0o077 != 0 => {
+            format!(
+                "others may open it (its mode is {mode:04o}): `chmod 600` it, or choose another path"
+            )
+        }
+        () => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Permission, what))
 }
 
-fn map(file: File, size_bytes: usize) -> Result<Buf> {
-    // SAFETY: a new mapping of a file of at least this length, at an address of the kernel's choice.
+/// Maps a file piece by piece: a process whose memory is locked takes long for a large one.
+fn map(file: File, size_bytes: usize, stop: &Stop) -> Result<Buf> {
+    // SAFETY: a new mapping without access, at an address of the kernel's choice.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
             size_bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
             0,
         )
     };
@@ -229,24 +334,51 @@ fn map(file: File, size_bytes: usize) -> Result<Buf> {
     let mapping = Shared {
         address,
         len: size_bytes,
-        _file: file,
+        file,
     };
+    for at in (0..size_bytes).step_by(STEP_BYTES) {
+        stop.check()?;
+        let len = STEP_BYTES.min(size_bytes - at);
+        let offset = libc::off_t::try_from(at).map_err(io::Error::other)?;
+        // SAFETY: replaces a part of the mapping of above, which nobody has seen, by the file's, which is as long.
+        let piece = unsafe {
+            libc::mmap(
+                address.byte_add(at),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                mapping.file.as_raw_fd(),
+                offset,
+            )
+        };
+        if piece == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error()).context(|| "mapping it");
+        }
+    }
     Ok(Buf::mapped(Box::new(mapping)))
 }
 
 /// Gives every page its memory now, so that a full file system is an error here and not a signal
-/// later.
-pub(crate) fn allocate(file: &File, size_bytes: usize) -> io::Result<()> {
-    let len = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
-        return Ok(());
+/// later. The size of the file stays.
+pub(crate) fn allocate(file: &File, size_bytes: usize, stop: &Stop) -> Result<()> {
+    for at in (0..size_bytes).step_by(STEP_BYTES) {
+        stop.check()?;
+        let offset = libc::off_t::try_from(at).map_err(io::Error::other)?;
+        let len = STEP_BYTES.min(size_bytes - at);
+        let len = libc::off_t::try_from(len).map_err(io::Error::other)?;
+        // SAFETY: the descriptor is open.
+        let done =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset, len) };
+        if done == 0 {
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => Ok(()),
+            _ => Err(error.into()),
+        };
     }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => Ok(()),
-        _ => Err(error),
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -71,6 +71,7 @@ const HELD: FileOptions = FileOptions {
     direct: true,
     exclusive: true,
     create_bytes: None,
+    known_by_path: false,
 };
 
 async fn request(file: &File, request: Request) -> Result<()> {

@@ -44,6 +44,19 @@ field!(get_u16, put_u16, u16);
 field!(get_u32, put_u32, u32);
 field!(get_u64, put_u64, u64);
 
+/// Encodes a number that may not be there: zero where it is not, and one more than the number where it is.
+pub(crate) const fn put_optional(value: Option<u64>) -> u64 {
+    match value {
+        Some(value) => value.saturating_add(1),
+        None => 0,
+    }
+}
+
+/// Decodes what [`put_optional`] has encoded.
+pub(crate) const fn get_optional(field: u64) -> Option<u64> {
+    field.checked_sub(1)
+}
+
 /// The 16 bytes at `at`.
 pub(crate) fn get_id(bytes: &[u8], at: usize) -> [u8; 16] {
     let mut id = [0; 16];

@@ -5,8 +5,13 @@
 //! machine loses power, the memory is gone, and with it only what no FLUSH had covered. The journal
 //! names the boot of the machine and the cache, so that a left-over of another is never believed.
 //!
+//! It is tied to one opening of the cache on its devices as well ([`Tie`]), so that a copy of the cache
+//! does not take it for its own.
+//!
 //! Each entry carries the log's `next` at the time: replayed in that place among the log's records, a
 //! later record of the same slot wins over it and an earlier one loses.
+
+mod tie;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +19,8 @@ use forebay_block::{Buf, Error, ErrorKind, Result};
 
 use crate::Seed;
 use crate::record::{BlockRecord, Body, Position, RECORD_BYTES, decode, encode};
+use tie::{AT_NEXT, AT_TIE, encode_place};
+pub use tie::{HEAD_BYTES, Head, Relation, Tie};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJRNL01");
 const AT_MAGIC: usize = 0;
@@ -58,6 +65,8 @@ pub struct Recovered {
     pub damaged: u64,
     /// The log's records before this one were durable; zero if no batch was, or an earlier version kept the journal.
     pub reached: u64,
+    /// The opening that it belongs to.
+    pub tie: Tie,
 }
 
 fn atomic(buf: &Buf, at: usize) -> &AtomicU64 {
@@ -83,11 +92,25 @@ const fn capacity_of(buf: &Buf) -> u64 {
 }
 
 impl Journal {
-    /// Starts an empty journal in `buf`, over whatever it held.
+    /// Starts an empty journal in `buf`, over whatever it held, that is tied to no opening.
     ///
     /// # Errors
     /// `InvalidInput` if it is smaller than [`JOURNAL_MIN_BYTES`].
     pub fn create(buf: Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) -> Result<Self> {
+        Self::create_tied(buf, uuid, boot_id, &Tie::default(), "")
+    }
+
+    /// As [`Journal::create`], tied to an opening of the cache on the device at `place`.
+    ///
+    /// # Errors
+    /// As [`Journal::create`].
+    pub fn create_tied(
+        buf: Buf,
+        uuid: &[u8; 16],
+        boot_id: &[u8; 16],
+        tie: &Tie,
+        place: &str,
+    ) -> Result<Self> {
         if buf.len() < JOURNAL_MIN_BYTES {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -100,9 +123,12 @@ impl Journal {
         atomic(&buf, AT_MAGIC).store(0, Ordering::SeqCst);
         buf.copy_from(AT_UUID, uuid);
         buf.copy_from(AT_BOOT, boot_id);
-        for at in [AT_HEAD, AT_TAIL, AT_POISON, AT_REACHED] {
+        for at in [AT_HEAD, AT_TAIL, AT_POISON, AT_REACHED, AT_NEXT] {
             atomic(&buf, at).store(0, Ordering::SeqCst);
         }
+        buf.copy_from(AT_TIE, &tie.encode(Seed::new(uuid)));
+        let (at, place) = encode_place(place);
+        buf.copy_from(at, &place);
         atomic(&buf, AT_MAGIC).store(MAGIC, Ordering::SeqCst);
         Ok(Self {
             seed: Seed::new(uuid),
@@ -120,11 +146,11 @@ impl Journal {
         if buf.len() < JOURNAL_MIN_BYTES || atomic(buf, AT_MAGIC).load(Ordering::SeqCst) != MAGIC {
             return None;
         }
-        let mut identity = [0; 32];
-        buf.copy_to(AT_UUID, &mut identity);
-        if identity[..16] != uuid[..] || identity[16..] != boot_id[..] {
-            return None;
-        }
+        let mut head = [0; HEAD_BYTES];
+        buf.copy_to(0, &mut head);
+        let tie = Head::read(&head)
+            .filter(|head| head.uuid == *uuid && head.boot_id == *boot_id)?
+            .tie;
         let (seed, capacity) = (Seed::new(uuid), capacity_of(buf));
         let head = atomic(buf, AT_HEAD).load(Ordering::SeqCst);
         let tail = atomic(buf, AT_TAIL).load(Ordering::SeqCst);
@@ -136,8 +162,9 @@ impl Journal {
             entries: Vec::new(),
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
-            damaged: 0,
+            damaged: u64::from(tie.is_damaged),
             reached: 0,
+            tie,
         };
         let word = atomic(buf, AT_REACHED).load(Ordering::SeqCst);
         let reached = word & ((1 << REACHED_BITS) - 1);
@@ -202,6 +229,13 @@ impl Journal {
     pub fn reached(&self, next: u64) {
         debug_assert!(next < 1 << REACHED_BITS);
         atomic(&self.buf, AT_REACHED).store(sealed(self.seed, next), Ordering::Release);
+    }
+
+    /// Announces the generation of the next opening, before the superblock says it. The entries stay.
+    pub fn announce(buf: &Buf, uuid: &[u8; 16], generation: u64) {
+        debug_assert!(generation < 1 << REACHED_BITS);
+        let word = sealed(Seed::new(uuid), generation);
+        atomic(buf, AT_NEXT).store(word, Ordering::SeqCst);
     }
 
     /// A flush of what an earlier process of this boot left failed: whoever recovers its journal must
@@ -278,6 +312,21 @@ mod tests {
         let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
         assert_eq!(found.entries.len(), 1);
         assert_eq!((found.damaged, found.poisoned), (1, false));
+        for byte in 0..44 {
+            let tie = Tie {
+                generation: 3,
+                ..Tie::default()
+            };
+            let tied = Journal::create_tied(memory.clone(), &uuid, &boot, &tie, "/dev/x");
+            tied.expect("large enough").append(77, record(1));
+            let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+            assert_eq!((found.damaged, found.tie), (0, tie));
+            let mut there = [0];
+            memory.copy_to(AT_TIE + byte, &mut there);
+            memory.copy_from(AT_TIE + byte, &[there[0] ^ 1]);
+            let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+            assert!(found.tie.is_damaged && found.damaged == 1, "byte {byte}");
+        }
         for bit in 0..64 {
             let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
             journal.reached(77);

@@ -9,11 +9,13 @@
 //! - [`replay`]: from a ring back to the map.
 //! - [`journal`]: records in memory that outlives the process, for writes that were acknowledged
 //!   and not yet flushed.
+//! - [`Media`]: the devices that a cache lies on, by which a copy is told from the original.
 //! - [`tree`]: the adaptive bit-tree: which ranges of a volume may be dirty, at adaptive granularity.
 
 mod codec;
 pub mod journal;
 pub mod log;
+mod media;
 pub mod order;
 pub mod record;
 pub mod replay;
@@ -22,3 +24,4 @@ pub mod superblock;
 pub mod tree;
 
 pub use codec::Seed;
+pub use media::Media;

@@ -8,6 +8,7 @@
 mod checksums;
 mod lines;
 mod mend;
+mod service;
 mod sound;
 mod tracking;
 mod tracts;
@@ -17,12 +18,15 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Identity
 use crate::order;
 
 use crate::Seed;
-use crate::codec::{get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::codec::{
+    get_id, get_optional, get_u16, get_u32, get_u64, put_optional, put_u16, put_u32, put_u64,
+};
 use crate::journal::Recovered;
 use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
 
 pub use lines::{LINE_BYTES, SECTOR_BYTES};
+pub use service::Service;
 pub use tracking::DirtyTracking;
 pub use tracts::{TRACT_BITS, TRACT_SHIFT, Tracts};
 
@@ -42,6 +46,7 @@ pub const MAX_VOLUMES: usize = 64;
 pub const MAX_NAME_BYTES: usize = 64;
 
 const HEADER_BYTES: usize = 512;
+const AT_LINEAGE: usize = 208;
 const VOLUME_BYTES: usize = 128;
 const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
 
@@ -53,9 +58,12 @@ pub const INCOMPAT_TRACKING: u64 = 2;
 pub const INCOMPAT_CHECKSUMS: u64 = 4;
 /// Incompatible feature: the log's unit is a line of byte-addressable media, less than a disk writes whole.
 pub const INCOMPAT_LINES: u64 = 8;
+/// Incompatible feature: the checksums on media are those of another UUID, with which the cache was
+/// formatted.
+pub const INCOMPAT_LINEAGE: u64 = 16;
 /// Features that a reader must know to open the cache at all.
 pub const KNOWN_INCOMPAT: u64 =
-    INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS | INCOMPAT_LINES;
+    INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS | INCOMPAT_LINES | INCOMPAT_LINEAGE;
 /// Features that a writer must know. None are defined yet.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 
@@ -87,6 +95,9 @@ pub struct VolumeEntry {
     pub flush_failed: bool,
     /// Whether a write to it or a flush failed, or may have: what can be read from it may be lost with its next power loss.
     pub may_show_lost: bool,
+    /// First byte of a clean cached copy that was not what the backing device had when the volume was attached last; none
+    /// if all that were compared were the same.
+    pub differs_at: Option<u64>,
 }
 
 /// The superblock.
@@ -102,6 +113,12 @@ pub struct Superblock {
     pub incompat: u64,
     /// The cache's identity.
     pub uuid: [u8; 16],
+    /// The identity with which it was formatted, under which what is on media verifies.
+    pub lineage: [u8; 16],
+    /// The last time that the cache was in service.
+    pub service: Service,
+    /// Path of its metadata device then; empty if unknown.
+    pub place: String,
     /// What the device that holds this copy is.
     pub role: Role,
     /// Blocks that share a mark, as a power of two.
@@ -303,6 +320,9 @@ impl Superblock {
                 false => 0,
             },
             uuid: input.uuid,
+            lineage: input.uuid,
+            service: Service::default(),
+            place: String::new(),
             role: match input.metadata_bytes {
                 Some(_) => Role::Metadata,
                 None => Role::Whole,
@@ -334,10 +354,10 @@ impl Superblock {
         })
     }
 
-    /// The seed of this cache's checksums.
+    /// The seed of the checksums on media.
     #[must_use]
     pub fn seed(&self) -> Seed {
-        Seed::new(&self.uuid)
+        Seed::new(&self.lineage)
     }
 
     /// Where the cached data ends on the data device, bytes.
@@ -391,6 +411,11 @@ impl Superblock {
         }
         put_u64(&mut out, 120, self.sums_offset);
         put_u64(&mut out, 136, self.reached);
+        self.service.encode(&mut out);
+        service::encode_place(&self.place, &mut out);
+        if self.incompat & INCOMPAT_LINEAGE != 0 {
+            out[AT_LINEAGE..AT_LINEAGE + 16].copy_from_slice(&self.lineage);
+        }
         Tracts::encode(self.tracts.as_ref(), &mut out);
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
@@ -406,9 +431,12 @@ impl Superblock {
             put_u64(entry, 16, volume.size_bytes);
             put_u64(entry, 24, volume.identity.medium);
             put_u64(entry, 32, volume.identity.birth);
+            put_u64(entry, 40, put_optional(volume.identity.start));
+            put_u64(entry, 48, put_optional(volume.differs_at));
+            put_u64(entry, 56, volume.identity.instance);
             entry[64..64 + volume.name.len()].copy_from_slice(volume.name.as_bytes());
         }
-        let checksum = self.seed().checksum(&out[12..]);
+        let checksum = Seed::new(&self.uuid).checksum(&out[12..]);
         put_u32(&mut out, 8, checksum);
         out
     }
@@ -429,6 +457,12 @@ impl Superblock {
             ro_compat: get_u64(bytes, 32),
             incompat: get_u64(bytes, 40),
             uuid,
+            lineage: match get_u64(bytes, 40) & INCOMPAT_LINEAGE {
+                0 => uuid,
+                _ => get_id(bytes, AT_LINEAGE),
+            },
+            service: Service::decode(bytes),
+            place: service::decode_place(bytes),
             role: match bytes[64] {
                 0 => Role::Whole,
                 1 => Role::Data,
@@ -468,9 +502,13 @@ impl Superblock {
                         identity: Identity {
                             medium: get_u64(entry, 24),
                             birth: get_u64(entry, 32),
+                            start: get_optional(get_u64(entry, 40)),
+                            instance: get_u64(entry, 56),
+                            ..Identity::default()
                         },
                         flush_failed: entry[4] & 1 != 0,
                         may_show_lost: entry[4] & 2 != 0,
+                        differs_at: get_optional(get_u64(entry, 48)),
                     }
                 })
                 .collect(),

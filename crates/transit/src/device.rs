@@ -33,6 +33,10 @@ pub struct TransitOptions {
     /// Whether slots that no process can have left as they are, as those of damaged memory, are given up. Else they are an
     /// error, and the memory stays as it is.
     pub accept_damage: bool,
+    /// The generation that counts, as it is known beside the memory: slots of an earlier one are refused. Zero: unknown.
+    pub generation: u64,
+    /// The generation that this opening takes by [`Transit::take_generation`].
+    pub next: u64,
 }
 
 impl TransitOptions {
@@ -46,8 +50,42 @@ impl TransitOptions {
             evictions: 32,
             in_use: false,
             accept_damage: false,
+            generation: 0,
+            next: 0,
         }
     }
+}
+
+impl TransitOptions {
+    /// What the memory of a cache over a device has to be.
+    fn expected(&self, device: &DeviceInfo) -> Expected {
+        Expected {
+            owner: Owner {
+                device: match device.identity.is_known() {
+                    true => device.identity,
+                    false => Identity::of(hash(&self.name)),
+                },
+                boot_id: self.boot_id,
+                block_bytes: device.logical_block_bytes,
+            },
+            blocks: device.size_bytes / u64::from(device.logical_block_bytes),
+            in_use: self.in_use,
+            accept_damage: self.accept_damage,
+            generation: self.generation,
+            next: self.next,
+        }
+    }
+}
+
+/// Says what [`Transit::open`] will of a memory over a device with this description, given a copy of it, which may change.
+///
+/// # Errors
+/// As [`Transit::open`].
+pub fn look(device: &DeviceInfo, copy: Buf, options: &TransitOptions) -> Result<()> {
+    let looked = Memory::open(copy, &options.expected(device));
+    looked
+        .map(|_| ())
+        .context(|| format!("the memory of transit cache {}", options.name))
 }
 
 /// What opening a cache found.
@@ -85,7 +123,7 @@ impl Transit {
     /// Whether an acknowledged write outlives this process is up to `memory`.
     ///
     /// # Errors
-    /// `InvalidInput` if the memory is too small; `Busy` if it holds acknowledged writes of another device;
+    /// `InvalidInput` if the memory is too small, or holds slots of an earlier generation; `Busy` if it holds acknowledged writes of another device;
     /// `Lost` if it should hold some and does not; `Corrupt` if slots are damaged, which is not accepted.
     ///
     /// # Panics
@@ -108,7 +146,7 @@ impl Transit {
     ) -> Result<(Rc<Self>, Recovery)> {
         let device_info = device.info();
         let info = DeviceInfo {
-            name: options.name,
+            name: options.name.clone(),
             // Blocks go their ways one by one.
             atomic_write_bytes: (device_info.atomic_write_bytes)
                 .min(device_info.logical_block_bytes),
@@ -117,20 +155,7 @@ impl Transit {
             byte_addressable: false,
             ..device_info.clone()
         };
-        let owner = Owner {
-            device: match device_info.identity.is_known() {
-                true => device_info.identity,
-                false => Identity::of(hash(&info.name)),
-            },
-            boot_id: options.boot_id,
-            block_bytes: info.logical_block_bytes,
-        };
-        let expected = Expected {
-            owner,
-            blocks: device_info.size_bytes / u64::from(owner.block_bytes),
-            in_use: options.in_use,
-            accept_damage: options.accept_damage,
-        };
+        let expected = options.expected(&device_info);
         let (memory, left) = Memory::open(memory, &expected)
             .context(|| format!("the memory of transit cache {}", info.name))?;
         let recovery = Recovery {
@@ -163,6 +188,11 @@ impl Transit {
         core.kick_all();
         let policy = options.policy;
         Ok((Rc::new(Self { core, policy }), recovery))
+    }
+
+    /// Takes the next generation, when that is noted beside the memory: before the first write.
+    pub fn take_generation(&self) {
+        self.core.memory.take_generation();
     }
 
     /// Its policy.

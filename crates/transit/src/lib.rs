@@ -45,8 +45,11 @@ mod stats;
 mod sync;
 mod workers;
 
-pub use device::{Recovery, Transit, TransitOptions};
-pub use memory::{blocks_left, memory_bytes, was_used};
+pub use device::{Recovery, Transit, TransitOptions, look};
+pub use memory::{
+    AT_CUT, HEADER_BYTES, blocks_left, cut_at, generations_left, is_earlier, memory_bytes,
+    size_left, was_used,
+};
 pub use policy::Policy;
 pub use stats::TransitStats;
 pub use workers::{Run, Workers};

@@ -7,6 +7,7 @@
 //! whole data. Of two slots with one block the higher version counts. The version's highest bit says that a
 //! request which would supersede the slot is at the device.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_block::{Buf, Error, ErrorKind, Identity, Result};
@@ -19,9 +20,14 @@ const AT_BLOCK_BYTES: usize = 32;
 const AT_SLOTS: usize = 40;
 const AT_POISON: usize = 48;
 const AT_BIRTH: usize = 56;
+const AT_GENERATION: usize = 64;
+const AT_NEXT: usize = 72;
+/// Byte of the memory that says where its file was cut, bytes; zero: it was not.
+pub const AT_CUT: usize = 80;
+const AT_START: usize = 88;
 const PAGE_BYTES: usize = 4096;
-/// Of a slot's header.
-pub(crate) const HEADER_BYTES: usize = 16;
+/// Length of a slot's header, bytes.
+pub const HEADER_BYTES: usize = 16;
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +41,7 @@ pub(crate) struct Owner {
 }
 
 /// What memory has to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Expected {
     /// Whose it is.
     pub(crate) owner: Owner,
@@ -45,6 +51,11 @@ pub(crate) struct Expected {
     pub(crate) in_use: bool,
     /// Slots that cannot be what that one left are given up.
     pub(crate) accept_damage: bool,
+    /// The generation that counts: slots of an earlier one are older than what the device was sent
+    /// since. Zero: unknown.
+    pub(crate) generation: u64,
+    /// The generation that this opening is going to take.
+    pub(crate) next: u64,
 }
 
 /// In a version: a request that would supersede the slot is at the device.
@@ -114,6 +125,60 @@ pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<(Identity, u64)> {
 #[must_use]
 pub fn was_used(buf: &Buf, boot_id: &[u8; 16]) -> bool {
     whose(buf, boot_id).is_some()
+}
+
+/// The generation of the slots that a process of this boot left, if any of them holds something: that of
+/// its opening, and the one that the next opening was about to take or zero.
+#[must_use]
+pub fn generations_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<[u64; 2]> {
+    let memory = whose(buf, boot_id)?;
+    (memory.live() > 0).then(|| memory.generations())
+}
+
+/// Whether slots with these generations, of [`generations_left`], are of an earlier time than the one that
+/// counts. What is not known speaks against nothing.
+#[must_use]
+pub fn is_earlier(generations: [u64; 2], counts: u64) -> bool {
+    generations.iter().all(|generation| *generation < counts) && generations[0] != 0
+}
+
+/// Slots and size of a block, bytes, of the memory that begins with these bytes, if a process of this boot
+/// began it: so it is seen whether its file was cut.
+#[must_use]
+pub fn size_left(first_page: &[u8], boot_id: &[u8; 16]) -> Option<(usize, u32)> {
+    let buf = Buf::copied(first_page);
+    let memory = whose(&buf, boot_id)?;
+    let slots = usize::try_from(get(&memory.buf, AT_SLOTS)).ok()?;
+    let block_bytes = memory.owner()?.block_bytes;
+    // What is damaged makes no size.
+    let bytes = slots.checked_mul(block_bytes as usize + HEADER_BYTES)?;
+    (bytes < 1 << 46 && block_bytes.is_power_of_two()).then_some((slots, block_bytes))
+}
+
+/// Where the file of a memory with this first page and these headers was cut, bytes: the first of what is `gone`
+/// and counted. Nothing of it may have been touched since.
+#[must_use]
+pub fn cut_at(first_page: &[u8], headers: &[u8], gone: &[Range<u64>]) -> Option<u64> {
+    let word = |bytes: &[u8], at: usize| {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    };
+    let slots = usize::try_from(word(first_page, AT_SLOTS)).ok()?;
+    let block_bytes = usize::try_from(word(first_page, AT_BLOCK_BYTES)).ok()?;
+    let first_gone = |range: Range<usize>| {
+        let (start, end) = (range.start as u64, range.end as u64);
+        let touched = gone
+            .iter()
+            .filter(|hole| hole.start < end && start < hole.end);
+        touched.map(|hole| hole.start.max(start)).min()
+    };
+    let in_use = (0..slots.min(headers.len() / HEADER_BYTES))
+        .filter(|slot| word(headers, slot * HEADER_BYTES + 8) != 0);
+    let data = in_use.filter_map(|slot| {
+        let at = data_at(slots) + slot * block_bytes;
+        first_gone(at..at + block_bytes).map(|_| at as u64)
+    });
+    let cut = data.chain(first_gone(PAGE_BYTES..PAGE_BYTES + slots * HEADER_BYTES));
+    cut.min().map(|at| at.max(1))
 }
 
 /// The memory, if a process of this boot used it.
@@ -227,6 +292,17 @@ impl Memory {
         if !ours && found.is_some_and(|found| found.boot_id == owner.boot_id) {
             memory.refuse_if_live()?;
         }
+        if ours && is_earlier(memory.generations(), expected.generation) && memory.live() > 0 {
+            let [generation, _] = memory.generations();
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "its slots are of an earlier time (opening {generation}; the last one was {}): what they hold is older \
+                     than what the device was sent since, and nothing was sent on",
+                    expected.generation
+                ),
+            ));
+        }
         if expected.in_use && !ours {
             return Err(Error::new(
                 ErrorKind::Lost,
@@ -242,9 +318,15 @@ impl Memory {
             return Err(damage(&left));
         }
         match left.slots.is_empty() {
-            true => memory.begin(owner),
+            true => {
+                memory.begin(owner);
+                set(&memory.buf, AT_GENERATION, expected.generation);
+            }
             false => memory.retire_others(&left.slots),
         }
+        // What was cut off counts no more.
+        set(&memory.buf, AT_CUT, 0);
+        set(&memory.buf, AT_NEXT, expected.next);
         Ok((memory, left))
     }
 
@@ -281,6 +363,9 @@ impl Memory {
             device: Identity {
                 medium: get(&self.buf, AT_DEVICE),
                 birth: get(&self.buf, AT_BIRTH),
+                // One more than the first byte; zero in the memory of an earlier version.
+                start: get(&self.buf, AT_START).checked_sub(1),
+                ..Identity::default()
             },
             boot_id,
             block_bytes: u32::try_from(get(&self.buf, AT_BLOCK_BYTES)).ok()?,
@@ -323,6 +408,13 @@ impl Memory {
             ..Left::default()
         };
         let mut all: Vec<Found> = Vec::new();
+        let cut = get(&self.buf, AT_CUT);
+        let is_cut = |range: Range<usize>| cut != 0 && range.end as u64 > cut;
+        if is_cut(0..PAGE_BYTES + slots * HEADER_BYTES) {
+            let what =
+                "the file was cut within its headers: what was in slots behind that, nobody knows";
+            left.damaged.push(what.to_owned());
+        }
         for slot in 0..slots as u32 {
             let at = Self::header_at(slot);
             let (block, word) = (get(&self.buf, at), get(&self.buf, at + 8));
@@ -330,7 +422,11 @@ impl Memory {
             if word == 0 {
                 continue;
             }
-            if block >= blocks {
+            if is_cut(self.data_range(slot)) {
+                (left.damaged).push(format!(
+                    "slot {slot}: block {block}, which was cut off the file"
+                ));
+            } else if block >= blocks {
                 (left.damaged).push(format!(
                     "slot {slot}: block {block} of a device of {blocks}"
                 ));
@@ -375,11 +471,28 @@ impl Memory {
         }
         set(&self.buf, AT_DEVICE, owner.device.medium);
         set(&self.buf, AT_BIRTH, owner.device.birth);
+        let start = owner.device.start;
+        let start = start.map_or(0, |start| start.saturating_add(1));
+        set(&self.buf, AT_START, start);
         self.buf.copy_from(AT_BOOT, &owner.boot_id);
         set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
         set(&self.buf, AT_SLOTS, self.slots as u64);
         set(&self.buf, AT_POISON, 0);
+        set(&self.buf, AT_GENERATION, 0);
+        set(&self.buf, AT_NEXT, 0);
+        set(&self.buf, AT_CUT, 0);
         set(&self.buf, AT_MAGIC, MAGIC);
+    }
+
+    /// The generation, and the next one that an opening was about to take; zero if none was.
+    fn generations(&self) -> [u64; 2] {
+        [AT_GENERATION, AT_NEXT].map(|at| get(&self.buf, at))
+    }
+
+    /// Takes the next generation, which is noted elsewhere by now.
+    pub(crate) fn take_generation(&self) {
+        set(&self.buf, AT_GENERATION, get(&self.buf, AT_NEXT));
+        set(&self.buf, AT_NEXT, 0);
     }
 
     pub(crate) const fn slots(&self) -> usize {
@@ -400,10 +513,14 @@ impl Memory {
         PAGE_BYTES + slot as usize * HEADER_BYTES
     }
 
+    const fn data_range(&self, slot: u32) -> Range<usize> {
+        let at = self.data_at + slot as usize * self.block_bytes;
+        at..at + self.block_bytes
+    }
+
     /// The data of a slot.
     pub(crate) fn data(&self, slot: u32) -> Buf {
-        let at = self.data_at + slot as usize * self.block_bytes;
-        self.buf.slice(at..at + self.block_bytes)
+        self.buf.slice(self.data_range(slot))
     }
 
     /// The slot's data is whole, and counts from here on.

@@ -151,8 +151,7 @@ impl Core {
         self.changed.until(|| self.bars.is_next(bar)).await;
         let mut held = Vec::new();
         while !self.faults.has(Fault::BypassOverSlot) {
-            self.hold(&blocks, &mut held);
-            if !self.slots.borrow().evicting_in(&blocks) {
+            if !self.hold(&blocks, &mut held) {
                 break;
             }
             self.changed.wait().await;
@@ -265,8 +264,10 @@ impl Core {
         result
     }
 
-    /// Takes what slots hold of these blocks away from evictors and policy.
-    fn hold(&self, blocks: &Range<u64>, held: &mut Vec<u32>) {
+    /// Takes what slots hold of these blocks away from evictors and policy. Returns whether one of these blocks is on its way
+    /// to the device.
+    fn hold(&self, blocks: &Range<u64>, held: &mut Vec<u32>) -> bool {
+        let mut evicting = false;
         let mut found = Vec::new();
         self.slots
             .borrow()
@@ -282,11 +283,15 @@ impl Core {
                 }
                 State::Valid => policy.began(slot),
                 State::Failed => (),
-                _ => continue,
+                state => {
+                    evicting |= state == State::Evicting;
+                    continue;
+                }
             }
             slots.hold(slot);
             held.push(slot);
         }
+        evicting
     }
 
     /// Makes durable what was acknowledged before this.

@@ -174,6 +174,9 @@ impl Slots {
 
     /// Calls `visit` with every slot that has a block of this range.
     pub(crate) fn each_in(&self, blocks: &Range<u64>, mut visit: impl FnMut(u32, State)) {
+        if self.free_len == self.slots.len() {
+            return;
+        }
         let long = blocks.end - blocks.start > self.slots.len() as u64;
         if long {
             for (index, slot) in (0..).zip(&self.slots) {
@@ -187,13 +190,6 @@ impl Slots {
         for slot in blocks.clone().filter_map(|block| self.find(block)) {
             visit(slot, self.state(slot));
         }
-    }
-
-    /// Whether a block of this range is on its way to the device.
-    pub(crate) fn evicting_in(&self, blocks: &Range<u64>) -> bool {
-        let mut found = false;
-        self.each_in(blocks, |_, state| found |= state == State::Evicting);
-        found
     }
 
     /// The slots that the device refused.

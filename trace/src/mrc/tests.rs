@@ -138,11 +138,33 @@ fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f6
     (mean, ratio)
 }
 
+/// Files that are copied one by one, and compared: each block is read, written to a new place, and both are read a second time
+/// when the file is whole. The curve has a step for each size of a file.
+fn copies() -> Vec<u64> {
+    let mut draw = Draw::new(7);
+    let (mut source, mut target) = (0, 1 << 40);
+    let mut references = Vec::new();
+    while references.len() < 600_000 {
+        let blocks = [40, 300, 1000, 4000][draw.below(4) as usize];
+        for _ in 0..2 {
+            for block in 0..blocks {
+                references.extend([source + block, target + block]);
+            }
+            // The directory.
+            references.push(1 << 50);
+        }
+        source += blocks;
+        target += blocks;
+    }
+    references
+}
+
 #[test]
 fn sampled_curves_are_as_far_off_as_they_say() {
     let zipf = traces::zipf(200_000, 0.8, 1_500_000, 3);
     let all = [
         ("zipf", Some(zipf)),
+        ("copies", Some(copies())),
         ("cloudphysics", traces::cloudphysics()),
         ("w106", traces::w106()),
     ];

@@ -1,14 +1,61 @@
 //! The default output of blkparse:
 //! `major,minor CPU sequence time pid action RWBS sector + sectors [process]`. The event `Q` (queued)
-//! is the client's request; the other events say how it was processed.
+//! is the client's request; the other events say how it was processed. A trace that was recorded without `Q` has the
+//! request at a later stage: `I` (inserted into the scheduler's queue), `D` (issued to the driver) or `C` (completed).
 
 use super::field::{self, Fields as _, S, Words};
 use super::{Bad, LineFormat, named};
 use crate::{Op, Request, Volumes};
 
-pub(super) struct Blkparse;
+/// Events that can stand for a request, the best first.
+const EVENTS: [u8; 4] = *b"QIDC";
+
+pub(super) struct Blkparse {
+    /// The event whose lines are the requests.
+    event: u8,
+}
+
+impl Blkparse {
+    /// Reads a file that begins like this: the best event that occurs there is the request.
+    pub(super) fn of(head: &[u8]) -> Self {
+        let event = EVENTS.into_iter().find(|event| {
+            let mut lines = head.split(|byte| *byte == b'\n');
+            lines.any(|line| action(line) == Some(&[*event][..]))
+        });
+        Self {
+            event: event.unwrap_or(EVENTS[0]),
+        }
+    }
+}
+
+/// The action of a line that is an event.
+fn action(line: &[u8]) -> Option<&[u8]> {
+    let mut words = Words(line);
+    if !words.next()?[0].is_ascii_digit() {
+        return None;
+    }
+    for _ in 0..4 {
+        words.next()?;
+    }
+    words.next()
+}
 
 impl LineFormat for Blkparse {
+    fn remark(&self) -> Option<&'static str> {
+        match self.event {
+            b'I' => Some(
+                "there are no Q events: the requests are the I events (inserted into the scheduler's queue)",
+            ),
+            b'D' => {
+                Some("there are no Q events: the requests are the D events (issued to the driver)")
+            }
+            b'C' => Some(
+                "there are no Q events: the requests are the C events, whose times are those of their completion",
+            ),
+            _ => None,
+        }
+    }
+
     fn line(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Request>, Bad> {
         let mut words = Words(line);
         let device = words.field("device")?;
@@ -25,7 +72,7 @@ impl LineFormat for Blkparse {
         words.number("sequence")?;
         let time_ns = words.time(S)?;
         words.field("process")?;
-        if words.field("action")? != b"Q" {
+        if words.field("action")? != [self.event] {
             return Ok(None);
         }
         let kind = words.field("RWBS")?;

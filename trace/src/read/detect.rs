@@ -7,7 +7,8 @@ use forebay_block::{Error, ErrorKind, Result};
 
 use super::input::Input;
 use super::open::line_format;
-use super::{oracle_general, vscsi};
+use super::title::{BYTE_ORDER_MARK, agrees, is_title};
+use super::{EXCERPT_BYTES, oracle_general, vscsi};
 use crate::{Format, Volumes, native};
 
 /// As much of the file is looked at.
@@ -43,8 +44,16 @@ pub(super) fn detect(input: &mut Input) -> Result<Format> {
     match possible[..] {
         [format] => Ok(format),
         [] => {
+            let beginning = match is_text(head) {
+                true => {
+                    let first = lines(head).first().copied().unwrap_or_default();
+                    let shown = &first[..first.len().min(EXCERPT_BYTES)];
+                    format!("; it begins with \"{}\"", shown.escape_ascii())
+                }
+                false => String::new(),
+            };
             let said = format!(
-                "cannot tell the format of {name}: no reader understands its beginning; name one with \
+                "cannot tell the format of {name}: no reader understands its beginning{beginning}; name one with \
                  --format: {}",
                 Format::names()
             );
@@ -81,7 +90,7 @@ fn binary(head: &[u8], name: &str) -> Vec<Format> {
     if head.starts_with(&native::MAGIC) {
         return vec![Format::Native];
     }
-    if is_vscsi(head) {
+    if vscsi::version(head).is_some() {
         return vec![Format::Vscsi];
     }
     if oracle_general::plausible(head) {
@@ -94,15 +103,14 @@ fn binary(head: &[u8], name: &str) -> Vec<Format> {
     vec![]
 }
 
-/// Whether every record at the beginning has the version of the first.
-fn is_vscsi(head: &[u8]) -> bool {
-    let (bytes, at, version) = match vscsi::version(head) {
-        Some(1) => (32, 15, 1),
-        Some(_) => (40, 3, 2),
-        None => return false,
-    };
-    let mut records = head.chunks_exact(bytes);
-    records.len() > 0 && records.all(|record| record[at] == version)
+/// The first lines that are not empty, without their ends.
+fn lines(head: &[u8]) -> Vec<&[u8]> {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    head.split(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+        .filter(|line| !line.is_empty())
+        .take(SAMPLE_LINES)
+        .collect()
 }
 
 fn text(head: &[u8]) -> Vec<Format> {
@@ -111,16 +119,16 @@ fn text(head: &[u8]) -> Vec<Format> {
         Some(end) => &head[..end],
         None => head,
     };
-    let lines: Vec<&[u8]> = whole
-        .split(|byte| *byte == b'\n')
-        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
-        .filter(|line| !line.is_empty())
-        .take(SAMPLE_LINES)
-        .collect();
+    let lines = lines(whole);
+    let title = lines.first().copied().filter(|first| is_title(first));
+    let records = match title {
+        Some(_) => &lines[1..],
+        None => &lines[..],
+    };
     let mut samples: Vec<Sample> = Format::ALL
         .into_iter()
-        .filter(|format| titled(*format, &lines))
-        .filter_map(|format| Sample::take(format, &lines))
+        .filter(|format| title.is_none_or(|title| agrees(*format, title)))
+        .filter_map(|format| Sample::take(format, whole, records))
         .collect();
     let best = samples.iter().map(|sample| sample.bad).min();
     samples.retain(|sample| Some(sample.bad) == best);
@@ -143,18 +151,6 @@ fn text(head: &[u8]) -> Vec<Format> {
     possible
 }
 
-/// Whether the first line is not the title of another format.
-fn titled(format: Format, lines: &[&[u8]]) -> bool {
-    let first = lines.first().copied().unwrap_or_default();
-    match format {
-        _ if first.starts_with(b"version,") => {
-            matches!(format, Format::VscsiCsv | Format::VscsiCsvUs)
-        }
-        _ if first.starts_with(b"Timestamp,") => format == Format::Systor,
-        _ => true,
-    }
-}
-
 /// What a format's reader made of the first lines.
 struct Sample {
     format: Format,
@@ -165,8 +161,8 @@ struct Sample {
 
 impl Sample {
     /// None if it did not understand most of them.
-    fn take(format: Format, lines: &[&[u8]]) -> Option<Self> {
-        let mut reader = line_format(format)?;
+    fn take(format: Format, head: &[u8], lines: &[&[u8]]) -> Option<Self> {
+        let mut reader = line_format(format, head)?;
         let mut volumes = Volumes::new();
         let (mut first_ns, mut bad) = (None, 0);
         for line in lines {

@@ -133,7 +133,7 @@ pub(super) fn time_ns(text: &[u8], unit_ns: u64) -> Result<u64, Bad> {
     };
     let whole = number(whole, "time")?
         .checked_mul(unit_ns)
-        .ok_or(Bad::new("time", "does not fit into 64 bits of nanoseconds"))?;
+        .ok_or(Bad::TIME)?;
     let mut part = 0_u64;
     let mut scale = 1_u64;
     for (place, byte) in fraction.iter().enumerate() {
@@ -146,10 +146,11 @@ pub(super) fn time_ns(text: &[u8], unit_ns: u64) -> Result<u64, Bad> {
             scale *= 10;
         }
     }
-    whole
-        .checked_add(part * unit_ns / scale)
-        .ok_or(Bad::new("time", "does not fit into 64 bits of nanoseconds"))
+    whole.checked_add(part * unit_ns / scale).ok_or(Bad::TIME)
 }
+
+/// Offsets beyond this are no block device's, and more than a block's address has room for.
+const MAX_OFFSET_BYTES: u64 = 1 << 56;
 
 /// A read or a write, checked.
 #[inline]
@@ -164,8 +165,12 @@ pub(super) fn data(
         return Err(Bad::new("size", "is zero"));
     }
     let len = u32::try_from(len_bytes).map_err(|_| Bad::new("size", "is 4 GiB or more"))?;
-    if offset_bytes.checked_add(len_bytes).is_none() {
-        return Err(Bad::new("end of the request", "does not fit into 64 bits"));
+    let end_bytes = offset_bytes.checked_add(len_bytes);
+    if end_bytes.is_none_or(|end| end > MAX_OFFSET_BYTES) {
+        return Err(Bad::new(
+            "end of the request",
+            "is beyond what a volume can have (2^56 bytes)",
+        ));
     }
     Ok(Request {
         time_ns,
@@ -265,8 +270,10 @@ mod tests {
 
     #[test]
     fn requests_are_checked() {
-        assert!(data(0, Op::Read, u64::MAX - 4, 4, 0).is_ok());
-        assert!(data(0, Op::Read, u64::MAX - 4, 5, 0).is_err());
+        assert!(data(0, Op::Read, MAX_OFFSET_BYTES - 4, 4, 0).is_ok());
+        for offset in [MAX_OFFSET_BYTES - 4, MAX_OFFSET_BYTES, u64::MAX - 4] {
+            assert!(data(0, Op::Discard, offset, 5, 0).is_err(), "{offset}");
+        }
         assert!(data(0, Op::Read, 0, 0, 0).is_err());
         assert!(data(0, Op::Read, 0, 1 << 32, 0).is_err());
     }

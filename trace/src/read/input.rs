@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_block::{Context as _, Error, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Result};
 use liblzma::stream::{CONCATENATED, Stream};
 
 /// What a window holds; no line or record is nearly as long.
@@ -180,7 +180,11 @@ impl Input {
              damaged, fetch it again",
             self.name
         );
-        Error::from(error).context(said)
+        // The decompressors' own errors have no number of the system's.
+        match error.raw_os_error() {
+            Some(_) => Error::from(error).context(said),
+            None => Error::with_source(ErrorKind::Corrupt, said, error),
+        }
     }
 }
 
@@ -244,7 +248,9 @@ mod tests {
         for kind in ["gzip", "xz", "bzip2", "zstd"] {
             let mut file = compressed(kind, &content());
             file.truncate(file.len() / 2);
-            let error = read(file).expect_err(kind).report();
+            let error = read(file).expect_err(kind);
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{kind}");
+            let error = error.report();
             assert!(error.contains("the trace test: after "), "{kind}: {error}");
         }
     }

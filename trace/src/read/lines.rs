@@ -3,6 +3,7 @@
 use forebay_block::Result;
 
 use super::input::Input;
+use super::title::{BYTE_ORDER_MARK, is_title};
 use super::{Bad, Counts, LineFormat, Place, Source};
 use crate::{Request, Volumes};
 
@@ -18,6 +19,45 @@ pub(super) struct LineReader {
     line: u64,
     /// In the middle of a line that is too long.
     too_long: bool,
+    /// The names of the columns, if the file begins with them.
+    title: Option<Vec<u8>>,
+    /// No line was looked at.
+    is_first: bool,
+    /// Whether all records have one number of columns.
+    checks_shape: bool,
+    /// The last record that a newline ends.
+    shape: Shape,
+}
+
+/// By what a record shows that it is whole: numbers of commas and words, and whether it ends with a bracket.
+#[derive(Clone, Copy, Default)]
+struct Shape {
+    commas: usize,
+    words: usize,
+    bracket: bool,
+}
+
+impl Shape {
+    fn of(line: &[u8]) -> Self {
+        Self {
+            commas: memchr::memchr_iter(b',', line).count(),
+            words: (line
+                .split(u8::is_ascii_whitespace)
+                .filter(|word| !word.is_empty()))
+            .count(),
+            bracket: line.trim_ascii_end().ends_with(b"]"),
+        }
+    }
+
+    /// Whether a record that no newline ends is less than this one, which was before it.
+    fn is_cut(self, last: &[u8]) -> bool {
+        let last = Self::of(last);
+        match self.bracket {
+            // The name of a process may have blanks.
+            true => !last.bracket,
+            false => last.commas < self.commas || last.words < self.words,
+        }
+    }
 }
 
 impl LineReader {
@@ -36,6 +76,18 @@ impl LineReader {
             skip_bad,
             line: 0,
             too_long: false,
+            title: None,
+            is_first: true,
+            checks_shape: true,
+            shape: Shape::default(),
+        }
+    }
+
+    /// Takes the last record as it is, whatever those before it have: they differ in their columns.
+    pub(super) fn with_any_shape(self) -> Self {
+        Self {
+            checks_shape: false,
+            ..self
         }
     }
 
@@ -43,6 +95,7 @@ impl LineReader {
     fn lines(&mut self, batch: &mut Vec<Request>, full: usize, last: bool) -> Result<bool> {
         let mut at = 0;
         let mut failed = None;
+        let mut whole = None;
         let data = self.input.data();
         while batch.len() < full {
             let rest = &data[at..];
@@ -52,6 +105,7 @@ impl LineReader {
                 None => break,
             };
             let line = &rest[..end];
+            let is_ended = end < rest.len();
             at += (end + 1).min(rest.len());
             self.line += 1;
             if self.too_long {
@@ -59,16 +113,35 @@ impl LineReader {
                 continue;
             }
             let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let line = match self.line {
+                1 => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
+                _ => line,
+            };
             if line.is_empty() {
                 continue;
             }
             let decoded = if line.len() > MAX_LINE_BYTES {
                 Err(Bad::TOO_LONG)
+            } else if !is_ended && self.checks_shape && self.shape.is_cut(line) {
+                Err(Bad::CUT_OFF)
             } else {
                 self.format.line(line, &mut self.volumes)
             };
+            let decoded = match decoded {
+                // Files that were joined may have theirs each.
+                Err(_) if self.title.as_deref() == Some(line) => Ok(None),
+                Err(_) if self.is_first && is_title(line) => {
+                    self.title = Some(line.to_owned());
+                    Ok(None)
+                }
+                decoded => decoded,
+            };
+            self.is_first = false;
             match decoded {
-                Ok(Some(request)) => batch.push(request),
+                Ok(Some(request)) => {
+                    batch.push(request);
+                    whole = is_ended.then_some(line).or(whole);
+                }
                 Ok(None) => self.counts.ignored += 1,
                 Err(_) if self.skip_bad => self.counts.bad += 1,
                 Err(bad) => {
@@ -76,6 +149,9 @@ impl LineReader {
                     break;
                 }
             }
+        }
+        if let Some(line) = whole {
+            self.shape = Shape::of(line);
         }
         self.input.consume(at);
         failed.map_or_else(|| Ok(batch.len() >= full), Err)
@@ -116,5 +192,9 @@ impl Source for LineReader {
 
     fn counts(&self) -> Counts {
         self.counts
+    }
+
+    fn remark(&self) -> Option<&'static str> {
+        self.format.remark()
     }
 }

@@ -76,6 +76,15 @@ impl Merge {
         }
     }
 
+    /// What to know about how the files are read.
+    pub(super) fn remarks(&self) -> Vec<&'static str> {
+        let mut remarks: Vec<_> = (self.lanes.iter())
+            .filter_map(|lane| lane.source.remark())
+            .collect();
+        remarks.dedup();
+        remarks
+    }
+
     /// Appends up to `limit` requests; false if there are no more.
     pub(super) fn fill(&mut self, batch: &mut Vec<Request>, limit: usize) -> Result<bool> {
         let begin = batch.len();

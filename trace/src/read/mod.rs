@@ -9,6 +9,7 @@ mod block_ids;
 mod detect;
 mod field;
 mod fio;
+mod fiu;
 mod input;
 mod lines;
 mod lis;
@@ -24,7 +25,9 @@ mod spc;
 mod ssdsim;
 mod systor;
 mod tencent;
+mod title;
 mod trace;
+mod unit;
 mod vscsi;
 mod vscsi_csv;
 
@@ -35,6 +38,7 @@ use forebay_block::{Error, ErrorKind, Result};
 pub use input::Progress;
 pub use open::OpenOptions;
 pub use trace::{BATCH_REQUESTS, Trace};
+pub use unit::TimeUnit;
 
 use crate::{Op, Request, Volumes};
 
@@ -78,12 +82,22 @@ trait Source: Send {
 
     /// What was met so far.
     fn counts(&self) -> Counts;
+
+    /// What to know about how the file is read, as a sentence; none if there is nothing to say.
+    fn remark(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// How one line is decoded.
 trait LineFormat: Send {
     /// Decodes one line, without its end; none if it asks for nothing.
     fn line(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Request>, Bad>;
+
+    /// As [`Source::remark`].
+    fn remark(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What is wrong with a record. It is cheap: where bad records are skipped there may be many.
@@ -100,6 +114,7 @@ impl Bad {
     );
     const TOO_LONG: Self = Self::new("line", "is longer than the lines of any trace");
     const CUT_OFF: Self = Self::new("last record", "is cut off");
+    const TIME: Self = Self::new("time", "does not fit into 64 bits of nanoseconds");
 
     const fn new(what: &'static str, why: &'static str) -> Self {
         Self { what, why }

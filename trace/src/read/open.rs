@@ -10,6 +10,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 use super::blkparse::Blkparse;
 use super::block_ids::BlockIds;
 use super::fio::Fio;
+use super::fiu::Fiu;
 use super::input::{Input, Progress};
 use super::lines::LineReader;
 use super::lis::Lis;
@@ -18,10 +19,14 @@ use super::oracle_general::OracleGeneral;
 use super::records::{Record, RecordReader};
 use super::smartphone::Smartphone;
 use super::ssdsim::Ssdsim;
+use super::unit::{self, TimeUnit};
 use super::vscsi::{self, VscsiV1, VscsiV2};
 use super::vscsi_csv::VscsiCsv;
 use super::{LineFormat, Source, alibaba, detect, msr, spc, systor, tencent};
 use crate::{Format, Volumes};
+
+/// As much of a file is looked at for what its first records alone do not say.
+const HEAD_BYTES: usize = 1 << 20;
 
 /// How to open a trace.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +38,8 @@ pub struct OpenOptions {
     /// Requests that wait to be put in order of time; 0 to take them as they come. A request that
     /// is late by more than so many stays late.
     pub sort_window: usize,
+    /// The unit of the files' times; none for that of their format.
+    pub time_unit: Option<TimeUnit>,
 }
 
 /// One file of a trace, opened.
@@ -122,7 +129,22 @@ fn volume_names(files: &[String]) -> Vec<String> {
     }
 }
 
-fn open_one(mut input: Input, volume: &str, options: &OpenOptions) -> Result<Opened> {
+fn open_one(input: Input, volume: &str, options: &OpenOptions) -> Result<Opened> {
+    let name = input.name().to_owned();
+    let opened = open_as_it_is(input, volume, options)?;
+    let Some(unit) = options.time_unit else {
+        return Ok(opened);
+    };
+    let source = unit::counted_in(unit, opened.format, &name, opened.source)?;
+    Ok(Opened {
+        source,
+        // From when it counts is known of the format's own unit alone.
+        epoch: Epoch::Unknown,
+        ..opened
+    })
+}
+
+fn open_as_it_is(mut input: Input, volume: &str, options: &OpenOptions) -> Result<Opened> {
     let format = match options.format {
         Some(format) => format,
         None => detect::detect(&mut input)?,
@@ -130,7 +152,11 @@ fn open_one(mut input: Input, volume: &str, options: &OpenOptions) -> Result<Ope
     let mut volumes = Volumes::new();
     let skip_bad = options.skip_bad;
     let mut epoch = Epoch::Unknown;
-    if let Some(lines) = line_format(format) {
+    let head = match format {
+        Format::Blkparse => input.at_least(HEAD_BYTES)?,
+        _ => &[],
+    };
+    if let Some(lines) = line_format(format, head) {
         match format {
             Format::Msr => epoch = Epoch::Windows,
             Format::Alibaba | Format::Tencent | Format::Systor => epoch = Epoch::Unix,
@@ -142,7 +168,11 @@ fn open_one(mut input: Input, volume: &str, options: &OpenOptions) -> Result<Ope
         ) {
             own_volume(&mut volumes, volume)?;
         }
-        let source = Box::new(LineReader::new(input, lines, volumes, skip_bad));
+        let reader = LineReader::new(input, lines, volumes, skip_bad);
+        let source = Box::new(match format {
+            Format::Fio => reader.with_any_shape(),
+            _ => reader,
+        });
         return Ok(Opened {
             source,
             format,
@@ -162,12 +192,12 @@ fn open_one(mut input: Input, volume: &str, options: &OpenOptions) -> Result<Ope
         }
         Format::OracleGeneral => records(input, OracleGeneral, volumes, skip_bad),
         Format::BlockIds => records(input, BlockIds::default(), volumes, skip_bad),
-        _ => match vscsi::version(input.at_least(16)?) {
+        _ => match vscsi::version(input.at_least(HEAD_BYTES)?) {
             Some(1) => records(input, VscsiV1, volumes, skip_bad),
             Some(_) => records(input, VscsiV2, volumes, skip_bad),
             None => {
                 let said = format!(
-                    "{} is no vscsi trace: its first record has neither version 1 nor 2; name another \
+                    "{} is no vscsi trace: its records have neither version 1 nor 2; name another \
                      format (--format)",
                     input.name()
                 );
@@ -199,8 +229,8 @@ fn records<R: Record + 'static>(
     Box::new(RecordReader::new(input, record, volumes, skip_bad))
 }
 
-/// How a text format's lines are decoded; none for binary ones.
-pub(super) fn line_format(format: Format) -> Option<Box<dyn LineFormat>> {
+/// How the lines of a text that begins like this are decoded; none for binary formats.
+pub(super) fn line_format(format: Format, head: &[u8]) -> Option<Box<dyn LineFormat>> {
     Some(match format {
         Format::Msr => Box::new(msr::Msr),
         Format::Alibaba => Box::new(alibaba::Alibaba),
@@ -214,8 +244,9 @@ pub(super) fn line_format(format: Format) -> Option<Box<dyn LineFormat>> {
         Format::VscsiCsvUs => Box::new(VscsiCsv::MICROSECONDS),
         Format::Lis => Box::new(Lis::default()),
         Format::Smartphone => Box::new(Smartphone),
-        Format::Blkparse => Box::new(Blkparse),
+        Format::Blkparse => Box::new(Blkparse::of(head)),
         Format::Fio => Box::new(Fio::default()),
+        Format::Fiu => Box::new(Fiu),
         Format::Native | Format::Vscsi | Format::OracleGeneral | Format::BlockIds => return None,
     })
 }

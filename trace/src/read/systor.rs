@@ -9,9 +9,6 @@ pub(super) struct Systor;
 
 impl LineFormat for Systor {
     fn line(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Request>, Bad> {
-        if line.starts_with(b"Timestamp,") {
-            return Ok(None);
-        }
         let mut fields = Commas(line);
         let time_ns = fields.time(S)?;
         fields.field("response")?;

@@ -177,6 +177,12 @@ impl Trace {
         counts
     }
 
+    /// What to know about how the files are read: sentences, each once.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<&'static str> {
+        self.merge.remarks()
+    }
+
     /// When time zero was, nanoseconds since 1970, or zero if the trace does not say. Known after
     /// the first [`Trace::fill`].
     #[must_use]

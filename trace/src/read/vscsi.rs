@@ -13,16 +13,24 @@ use crate::{Op, Request};
 pub(super) struct VscsiV1;
 pub(super) struct VscsiV2;
 
-/// Which version the bytes are of.
+/// Which version a file that begins like this is of: nine in ten of its whole records say so, and most hold a command that
+/// reads, writes or flushes. The others are bad records, which the reader tells of.
 pub(super) fn version(head: &[u8]) -> Option<u8> {
-    let is = |at: usize, version: u8| head.get(at).is_some_and(|byte| *byte == version);
-    if is(15, 1) {
-        Some(1)
-    } else if is(3, 2) {
-        Some(2)
-    } else {
-        None
-    }
+    // Bytes of a record, where its version stands, and where its command does.
+    let layouts = [(1, 32, 15, 12), (2, 40, 3, 0)];
+    let is = |&(version, bytes, at, command): &(u8, usize, usize, usize)| {
+        let records = head.chunks_exact(bytes);
+        let count = records.len();
+        let good = records
+            .clone()
+            .filter(|record| record[at] == version)
+            .count();
+        let known = records
+            .filter(|record| field::scsi(u64::from(u16_at(record, command))).is_some())
+            .count();
+        count > 0 && good * 10 >= count * 9 && known * 2 >= count
+    };
+    layouts.into_iter().find(is).map(|(version, ..)| version)
 }
 
 impl Record for VscsiV1 {

@@ -189,8 +189,13 @@ impl Simulated {
         (self.table.memory_bytes() + of_blocks + learned) as u64 + bits / 8
     }
 
-    /// Serves a request; flushes and discards are passed over.
+    /// Serves a request; flushes and discards are passed over, and what lies beyond the largest volume is counted.
     pub fn request(&mut self, request: &Request) {
+        let end = (request.offset_bytes).checked_add(u64::from(request.len_bytes));
+        if end.is_none_or(|end| end > self.model.sizes.largest_volume_bytes()) {
+            self.counts.beyond += 1;
+            return;
+        }
         let write = match request.op {
             Op::Read => false,
             Op::Write => true,

@@ -189,3 +189,19 @@ fn ours_reads_less_and_waits_less_than_the_papers_rule() {
     );
     assert!(ours.1 < paper.1, "latency: {} against {}", ours.1, paper.1);
 }
+
+/// Requests far beyond any disk, as damaged traces have them.
+#[test]
+fn what_lies_beyond_the_largest_volume_is_counted_and_takes_no_blocks() {
+    for (sizes, fill) in [(&[4][..], Fill::Demand), (&[32, 256], Fill::Learned)] {
+        let mut cache = Simulated::new(model(sizes, fill, TwoLevel::Ours, 2 << 20));
+        let most = cache.model.sizes.largest_volume_bytes();
+        for offset in [most, u64::MAX - 4095, u64::MAX - 8191, most - 2048] {
+            cache.request(&request(Op::Write, offset, 4096));
+            cache.request(&request(Op::Read, offset, 4096));
+        }
+        assert_eq!((cache.counts().beyond, cache.table().len()), (8, 0));
+        cache.request(&request(Op::Write, most - 4096, 4096));
+        assert_eq!((cache.counts().beyond, cache.table().len()), (8, 1));
+    }
+}

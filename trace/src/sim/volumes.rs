@@ -95,6 +95,8 @@ pub struct Counts {
     pub writes: Requests,
     /// The four I/O volumes.
     pub io: IoVolumes,
+    /// Requests that were passed over: no volume is so large that it has what they ask for.
+    pub beyond: u64,
     /// Blocks that were placed.
     pub allocated_blocks: u64,
     /// Bytes of those.

@@ -73,6 +73,7 @@ pub(crate) fn any_input(format: Option<Format>, data: &[u8]) -> usize {
             format,
             skip_bad: true,
             sort_window: 3,
+            ..OpenOptions::default()
         },
     );
     for outcome in [&strict, &lenient] {

@@ -158,6 +158,18 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
             &["259,2", "8,16"],
         ),
         (
+            Format::Fiu,
+            "89966527950584 4253 nfsd 508516672 8 W 6 0 88b93b628d84082186026d9da044f173\n\
+             89966527996712 4253 kworker/u8:1 x 508516680 8 W 6 0 b5e9f4e5ab62a4fff5313a606b0ad4e3\n\
+             89966527996713 1  httpd  64 16 R  8  1\n",
+            vec![
+                request(0, Write, 508_516_672 * 512, 4096, 0),
+                request(46_128, Write, 508_516_680 * 512, 4096, 0),
+                request(46_129, Read, 32_768, 8192, 1),
+            ],
+            &["6,0", "8,1"],
+        ),
+        (
             Format::Fio,
             FIO_V3,
             vec![

@@ -4,6 +4,7 @@
 mod check;
 mod examples;
 mod hostile;
+mod odd;
 mod round;
 mod several;
 

@@ -2,12 +2,35 @@
 
 use std::sync::Arc;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, DeviceInfo, ErrorKind, Persistence};
+use forebay_block::{
+    Basis, BlockDevice, BlockDeviceExt, Buf, DeviceInfo, ErrorKind, Identity, Persistence,
+};
 use forebay_io::rt::block_on_simulated;
 use forebay_io::sim::Survival;
 
 use super::{SIZE, formatted, holds, open, options, read, stamp};
 use crate::BttDevice;
+
+#[test]
+fn a_table_names_a_medium_that_has_no_name() {
+    let table = Arc::new(open(&formatted(SIZE, &options(4096))));
+    let on = |number, basis| {
+        let under = DeviceInfo {
+            identity: Identity {
+                basis,
+                ..Identity::of(number)
+            },
+            ..DeviceInfo::new("pm", SIZE)
+        };
+        BttDevice::new(Arc::clone(&table), "atomic", &under)
+            .info()
+            .identity
+    };
+    let (here, there) = (on(5, Basis::Place), on(6, Basis::Place));
+    assert!(here.basis == Basis::Name && here.is_same_as(there));
+    assert_eq!(on(5, Basis::Name), Identity::of(5), "it has its own");
+    assert!(!on(0, Basis::Name).is_known(), "memory has none");
+}
 
 #[test]
 fn requests_of_several_blocks_are_served_and_say_what_was_wrong() {

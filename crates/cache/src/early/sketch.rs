@@ -21,6 +21,7 @@ use forebay_metadata::tree::{self, Tree};
 use forebay_policy::{BlockKey, Span};
 
 use super::sums::Table;
+use crate::cut::Gone;
 use crate::geometry::{Block, Geometry, Stretch};
 use crate::integrity::CELL;
 use crate::options::Devices;
@@ -161,6 +162,8 @@ struct Dirty {
 /// A sketch.
 pub(super) struct Sketch {
     data: Rc<dyn BlockDevice>,
+    /// Where nothing of the data is left.
+    gone: Gone,
     metadata: Rc<dyn BlockDevice>,
     log: LogGeometry,
     seed: Seed,
@@ -202,7 +205,7 @@ impl Sketch {
         .ok()?;
         let is_damaged = replayed.damaged_records + replayed.unreadable_units > 0;
         let is_poisoned = journal.is_some_and(|journal| journal.poisoned);
-        let trouble = journal_trouble(&replayed, journal, boot_id);
+        let trouble = journal_trouble(&replayed, journal, boot_id, superblock);
         if is_damaged || is_poisoned || trouble.is_some() || !found.is_sound {
             return None;
         }
@@ -210,6 +213,7 @@ impl Sketch {
         let marks = (replayed.marks.iter()).map(|mark| ((mark.volume, mark.region), mark.state));
         Some(Self {
             data: Rc::clone(&devices.data),
+            gone: Gone::find(devices, superblock),
             table: Table::of(&metadata, superblock),
             metadata,
             log: superblock.log,
@@ -265,6 +269,11 @@ impl Sketch {
                 reads.push(beside(at..run.bytes.start));
             }
             at = run.bytes.end;
+            let len = u64::from(run.bytes.end - run.bytes.start);
+            if self.gone.touches(&(run.offset..run.offset + len)) {
+                // The map names what was lost.
+                return None;
+            }
             reads.push(self.data.read(run.offset, piece(&run.bytes)));
         }
         if at < part.end {

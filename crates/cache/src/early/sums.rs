@@ -28,7 +28,7 @@ impl Table {
             metadata: Rc::clone(metadata),
             place: superblock.sums()?,
             seed: superblock.seed(),
-            hash: DataHash::new(&superblock.uuid),
+            hash: DataHash::new(&superblock.lineage),
             geometry: Geometry::of(superblock),
         })
     }

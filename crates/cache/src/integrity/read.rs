@@ -112,6 +112,18 @@ impl Engine {
         Ok(Verdict::Sound)
     }
 
+    /// Returns whether what was read of a slot from byte `start` on is what its checksums say, where there are any. Cells without
+    /// a known checksum, and one that the volume ends in, count as not sound.
+    pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
+        let Some(sums) = &self.sums else {
+            return true;
+        };
+        let place = self.map.borrow().place(slot);
+        buf.len().is_multiple_of(CELL as usize)
+            && start.is_multiple_of(CELL)
+            && sums.agree(sums.cell(place, start), buf)
+    }
+
     /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for one that no
     /// record speaks of.
     pub(super) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {

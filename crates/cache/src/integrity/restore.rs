@@ -39,7 +39,7 @@ impl LoadedSums {
         let units = usize::try_from(place.units()).expect("a table fits memory");
         Ok(Some(Self {
             sums: Sums {
-                hash: DataHash::new(&superblock.uuid),
+                hash: DataHash::new(&superblock.lineage),
                 seed: superblock.seed(),
                 place,
                 geometry: Geometry::of(superblock),

@@ -153,6 +153,7 @@ async fn write_data(
     // The mark speaks for clean granules only if a durable record calls them valid.
     let fresh = touched & !before.valid != 0 || clean != 0 && !engine.record_is_durable(slot);
     if fresh {
+        engine.regions.says_more(slot);
         engine.queue_record(slot);
     }
     if engine.above_dirty_limit() || engine.cleaning.get() == Cleaning::Acp {

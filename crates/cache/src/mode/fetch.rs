@@ -177,13 +177,14 @@ pub(super) async fn from_slot(
         false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Io,
-            "the cache device failed a flush, or a write, since this was written: whether it is there nobody knows; restart to recover what was flushed",
+            "the cache device failed a flush, or a write, or was cut, since this was written: whether it is there nobody knows; restart to recover what was flushed",
         )),
     };
     let Err(error) = read.and_then(|()| doubt()) else {
         return Ok(());
     };
     engine.stats.cache_read_errors.add(1);
+    engine.look_for_cut().await;
     let dirty = engine.map.borrow().slot(slot).dirty;
     let piece = Piece {
         block: job.part.block,

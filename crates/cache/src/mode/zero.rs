@@ -4,10 +4,15 @@
 //! the cache holds dirty is zeroed in place, in both cases (it stays dirty: were it dropped, a crash in
 //! between could bring back what lay under it); what it holds clean is dropped, durably, before the
 //! backing device is touched.
+//!
+//! The cost is what is cached in the range, and not how long it is: a range goes stretch by stretch, each with few regions
+//! that have something, and between those the map is passed over without a look at each region.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{Buf, ErrorKind, Op, Request, Result};
+use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
@@ -18,8 +23,14 @@ use crate::geometry::{Piece, Stretch};
 use crate::map::{REWRITTEN, TRACED};
 use crate::plant::{Fault, planted};
 
-/// Regions that are locked at a time.
+/// Regions with something cached of one stretch, which is locked and zeroed at a time.
 const STRETCH_REGIONS: usize = 64;
+/// Bytes of a stretch at most, so that others have their turn.
+const STRETCH_BYTES: u64 = 4 << 30;
+/// Looks at the map, before others have their turn.
+const LOOKS: u32 = 4096;
+/// Slots that are gone over, before others have their turn.
+const SLOTS: usize = 1 << 16;
 
 /// Discards a range (`unmap` is none) or makes it read as zeroes.
 pub(crate) async fn zero(
@@ -30,36 +41,111 @@ pub(crate) async fn zero(
     unmap: Option<bool>,
     durable: bool,
 ) -> Result<()> {
-    let mut parts = engine.geometry.parts(offset, len).peekable();
-    let mut stretch: Vec<Stretch> = Vec::with_capacity(STRETCH_REGIONS);
-    let (mut start, mut end) = (offset, offset);
-    while let Some(part) = parts.next() {
-        stretch.push(part);
-        end += part.len() as u64;
-        if stretch.len() == STRETCH_REGIONS || parts.peek().is_none() {
-            let request = match unmap {
-                None => Request::discard(start, end - start),
-                Some(unmap) => Request::write_zeroes(start, end - start, false, unmap),
-            };
-            zero_stretch(engine, volume, &stretch, request, durable).await?;
-            stretch.clear();
-            start = end;
-        }
+    let end = offset + len;
+    let mut start = offset;
+    while start < end {
+        let stop = end_of_stretch(engine, volume, start..end).await;
+        zero_stretch(engine, volume, start..stop, unmap, durable).await?;
+        start = stop;
     }
     Ok(())
 }
 
+/// Where the stretch ends that begins with these bytes.
+async fn end_of_stretch(engine: &Engine, volume: &Attached, bytes: Range<u64>) -> u64 {
+    let region_bytes = engine.geometry.sizes().region_bytes();
+    let most = bytes.start - bytes.start % region_bytes + STRETCH_BYTES;
+    let stop = bytes.end.min(most);
+    let cached = cached_regions(engine, volume, bytes.start..stop, STRETCH_REGIONS + 1).await;
+    match cached.get(STRETCH_REGIONS) {
+        Some(region) => region * region_bytes,
+        None => stop,
+    }
+}
+
+/// The regions of a range that have a block, in order, the first so many.
+async fn cached_regions(
+    engine: &Engine,
+    volume: &Attached,
+    bytes: Range<u64>,
+    most: usize,
+) -> Vec<u64> {
+    let geometry = engine.geometry;
+    let end = geometry.region_at(bytes.end - 1) + 1;
+    let mut at = geometry.region_at(bytes.start);
+    let mut cached = Vec::new();
+    if engine.map.borrow().share(volume.id).blocks == 0 {
+        return cached;
+    }
+    if engine.map.borrow().is_scanned(volume.id, &(at..end)) {
+        let slots = engine.map.borrow().numbers();
+        for first in (0..slots).step_by(SLOTS) {
+            if first > 0 {
+                rt::next_turn().await;
+            }
+            let last = slots.min(first.saturating_add(SLOTS as u32));
+            (engine.map.borrow()).scan(volume.id, &(at..end), first..last, &mut cached);
+        }
+        cached.sort_unstable();
+        cached.dedup();
+        cached.truncate(most);
+        return cached;
+    }
+    while at < end && cached.len() < most {
+        let (region, is_cached) = engine.map.borrow().next_cached(volume.id, at..end, LOOKS);
+        if is_cached {
+            cached.push(region);
+        }
+        at = region + u64::from(is_cached);
+        if !is_cached && at < end {
+            rt::next_turn().await;
+        }
+    }
+    cached
+}
+
 async fn zero_stretch(
+    engine: &Rc<Engine>,
+    volume: &Rc<Attached>,
+    bytes: Range<u64>,
+    unmap: Option<bool>,
+    durable: bool,
+) -> Result<()> {
+    let geometry = engine.geometry;
+    let site = Site::here();
+    let len = bytes.end - bytes.start;
+    let request = match unmap {
+        None => Request::discard(bytes.start, len),
+        Some(unmap) => Request::write_zeroes(bytes.start, len, false, unmap),
+    };
+    if let Some(part) = geometry.single_part(bytes.start, len) {
+        let _lock = engine.lock_blocks(site, volume, &part).await;
+        return zero_locked(engine, volume, &[part], request, durable).await;
+    }
+    let regions = geometry.region_at(bytes.start)..geometry.region_at(bytes.end - 1) + 1;
+    let _lock = (engine.locks)
+        .exclusive_range(site, volume.id, regions)
+        .await;
+    let cached = cached_regions(engine, volume, bytes.clone(), usize::MAX).await;
+    let region_bytes = geometry.sizes().region_bytes();
+    let parts: Vec<Stretch> = (cached.into_iter())
+        .filter_map(|region| {
+            let start = bytes.start.max(region * region_bytes);
+            let end = bytes.end.min((region + 1) * region_bytes);
+            geometry.single_part(start, end - start)
+        })
+        .collect();
+    zero_locked(engine, volume, &parts, request, durable).await
+}
+
+/// Zeroes a range whose regions are locked; `parts` are those with something cached.
+async fn zero_locked(
     engine: &Rc<Engine>,
     volume: &Rc<Attached>,
     parts: &[Stretch],
     request: Request,
     durable: bool,
 ) -> Result<()> {
-    let mut locks = Vec::with_capacity(parts.len());
-    for part in parts {
-        locks.push(engine.lock_blocks(Site::here(), volume, part).await);
-    }
     match zero_cached(engine, volume, parts, request.clone(), durable).await {
         Err(error) => diverge::zero(engine, volume, parts, request, durable, error).await,
         Ok(()) => Ok(()),

@@ -56,6 +56,7 @@ impl RepairReport {
         let recovery = &self.recovery;
         recovery.damaged_records + recovery.unreadable_units > 0
             || !recovery.lost.is_empty()
+            || !recovery.cut.is_empty()
             || self.data.as_ref().is_some_and(DataReport::has_losses)
     }
 }
@@ -88,17 +89,56 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
 /// # Errors
 /// As [`Cache::open`], but for a process journal that is gone.
 pub async fn verify(devices: &Devices, options: &RepairOptions) -> Result<DataReport> {
+    let report = mend_in_memory(devices, options, true).await?;
+    Ok(report.data.unwrap_or_default())
+}
+
+/// Returns how many bytes of cached data have no checksum that is known, as the next start will find them. No data is read, and
+/// nothing is changed, as by [`verify`].
+///
+/// # Errors
+/// As [`verify`].
+pub async fn count_unverified(devices: &Devices, options: &RepairOptions) -> Result<u64> {
+    let report = mend_in_memory(devices, options, false).await?;
+    Ok(report.recovery.unverified_bytes)
+}
+
+/// Mends a cache on devices that keep what is written in memory.
+async fn mend_in_memory(
+    devices: &Devices,
+    options: &RepairOptions,
+    data: bool,
+) -> Result<RepairReport> {
     let over = Devices {
         data: Overlay::over(&devices.data),
         metadata: devices.metadata.as_ref().map(Overlay::over),
     };
     let options = RepairOptions {
         journal: (options.journal.as_ref()).map(|journal| Buf::copied(&journal.to_vec())),
-        data: true,
+        data,
         ..options.clone()
     };
-    let report = mend(over, &options, true).await?;
-    Ok(report.data.unwrap_or_default())
+    mend(over, &options, true).await
+}
+
+/// Opens a cache that nobody uses, without volumes: [`Cache::close`] ends that cleanly.
+///
+/// # Errors
+/// As [`Cache::open`].
+pub async fn open_alone(
+    devices: &Devices,
+    options: &RepairOptions,
+) -> Result<(Cache, RecoveryReport)> {
+    Cache::open(devices.clone(), opening(options, false)).await
+}
+
+fn opening(options: &RepairOptions, accept_journal_loss: bool) -> CacheOptions {
+    CacheOptions {
+        journal: options.journal.clone(),
+        cleaning: Cleaning::Nop,
+        accept_journal_loss,
+        ..CacheOptions::new(options.boot_id)
+    }
 }
 
 async fn mend(
@@ -106,12 +146,7 @@ async fn mend(
     options: &RepairOptions,
     accept_journal_loss: bool,
 ) -> Result<RepairReport> {
-    let opening = CacheOptions {
-        journal: options.journal.clone(),
-        cleaning: Cleaning::Nop,
-        accept_journal_loss,
-        ..CacheOptions::new(options.boot_id)
-    };
+    let opening = opening(options, accept_journal_loss);
     let (cache, recovery) = Cache::open(devices, opening).await?;
     let engine = &cache.engine;
     let data = match options.data {

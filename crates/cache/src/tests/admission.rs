@@ -45,7 +45,7 @@ fn write_cleaned(
     passes: u64,
     cleaned: bool,
 ) -> Came {
-    let mut world = World::new(11);
+    let mut world = World::new(17);
     for (name, size, us) in [
         ("cache", 5 << 20, cache_us),
         ("backing", 8 << 20, backing_us),

@@ -509,7 +509,10 @@ fn a_cache_device_that_shrank_in_use_gets_no_clean_mark() {
             drop((volume, cache));
             if cut {
                 let error = open().await.expect_err("it is shorter than the cache");
-                assert!(error.report().contains("does not bring back"), "{error:?}");
+                assert!(
+                    error.report().contains("is LOST, dirty data with it"),
+                    "{error:?}"
+                );
                 device.1.set(2 << 20);
             }
             let (_, report) = open().await.expect("opens");

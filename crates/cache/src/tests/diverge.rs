@@ -8,6 +8,7 @@ use forebay_block::{Completion, DeviceInfo, Op, Request};
 use forebay_io::sim::{FaultPlan, Trouble};
 
 use super::*;
+use crate::diverge::{Fallback, Remains};
 use crate::plant::{Fault, plant};
 
 const BLOCK: u64 = 4096;
@@ -38,7 +39,8 @@ impl BlockDevice for Logged {
 fn agree(cache: &Cache) -> (Written, Rc<Cell<u32>>) {
     let (written, raised) = (Written::default(), Rc::<Cell<u32>>::default());
     let (log, count) = (Rc::clone(&written), Rc::clone(&raised));
-    let begin = move |inner: Rc<dyn BlockDevice>| {
+    let begin = move |Remains { backing, .. }| {
+        let inner: Rc<dyn BlockDevice> = backing;
         let (written, raised) = (Rc::clone(&log), Rc::clone(&count));
         async move {
             rt::sleep(Duration::from_millis(3)).await;
@@ -47,7 +49,7 @@ fn agree(cache: &Cache) -> (Written, Rc<Cell<u32>>) {
             Ok(logged)
         }
     };
-    cache.accept_divergence("v", begin).expect("agrees");
+    (cache.accept_divergence("v", Fallback::AllModes, begin)).expect("agrees");
     (written, raised)
 }
 
@@ -222,9 +224,14 @@ fn a_flush_minds_what_is_clean_over_something_older() {
             while cache.stats().dirty_blocks > 0 {
                 rt::sleep(Duration::from_millis(10)).await;
             }
+            // Where nothing is dirty, the next process takes nothing for dirty.
+            cache.set_cleaning(Cleaning::Nop);
+            let apart = 200 * BLOCK;
+            volume.write(apart, page(1)).await.expect("writes");
             vanishes(&disks[0], 1);
-            volume.write(8 * BLOCK, page(3)).await.expect("goes past");
             plant(fault);
+            volume.write(8 * BLOCK, page(3)).await.expect("goes past");
+            volume.write(apart, page(3)).await.expect("goes past");
             let flushed = volume.flush().await;
             plant(None);
             if let Err(error) = &flushed {

@@ -11,7 +11,10 @@ const fn medium(number: u64) -> Identity {
 
 /// The device 1, made at this time.
 const fn born(birth: u64) -> Identity {
-    Identity { medium: 1, birth }
+    Identity {
+        birth,
+        ..Identity::of(1)
+    }
 }
 
 /// A device that says who it is.
@@ -91,7 +94,7 @@ fn dirty_data_goes_to_its_own_device_only() {
             ("w", medium(2), true),
             ("w", born(6), true),
         ] {
-            let checked = found.check_identity(name, identity);
+            let checked = found.check_identity(name, identity, 2 << 20);
             assert_eq!(checked.is_ok(), may, "{name} on {identity:?}");
         }
         let size = |name, bytes| found.check_size(name, bytes).is_ok();

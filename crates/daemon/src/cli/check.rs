@@ -7,33 +7,42 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_cache::Inspection;
+use forebay_cache::{BlockSizes, Inspection, check_volume_size};
 use forebay_io::{Engine, Reactor};
+use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use super::out;
 use crate::config::Config;
 use crate::config::size::{block_sizes_in_words, human_bytes, human_count};
-use crate::control::client::Client;
+use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
 use crate::serve::guard;
-use crate::stack::{check_block_sizes, check_checksums, check_dirty_tracking};
-use crate::state::hex;
+use crate::stack::journal::{self, Whose};
+use crate::stack::memory::{CacheNeeds, Needs};
+use crate::stack::{
+    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach,
+    place_of_path, warning_of_few,
+};
+use crate::state::{CacheId, hex};
 use crate::table::Table;
 use mend::{Losses, Work};
-use open::{Backing, look_at_backing, open_configured, open_named};
+use open::{Backing, look_at_backing};
+pub(super) use open::{open_configured, open_named};
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed without --repair, but that a block translation table under the cache is opened as a start opens it: it
-/// finishes a write that power loss interrupted, and a damaged info block is written anew, which is told; the cache must not be in use. What the daemon that serves the configuration holds
-/// itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if it could not be checked (a wrong configuration, no
-/// cache, a device in use or unreadable), 2 for a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone.
-/// After a crash a cache is in order: the next start recovers it. A cache that was repaired is in order, too, unless
+/// Nothing is changed or allocated without --repair: a block translation table under the cache finishes a write that power
+/// loss interrupted, and replaces a damaged info block, in memory alone. The cache must not be in use. What the daemon that
+/// serves the configuration holds itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in
+/// order, 1 if it could not be checked (a wrong configuration, no cache, a device in use or unreadable), 2 for a wrong
+/// command line, and 3 if the cache has damage, or slots of a transit cache are gone.
+/// After a crash a cache is in order: the next start recovers it. What its checksums cannot verify then is told, and is
+/// no damage. A cache that was repaired is in order, too, unless
 /// something that was dirty is lost, or may be: then this run ends with 3.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true)]
@@ -64,12 +73,12 @@ pub(super) struct Arguments {
 }
 
 /// Where a cache lies.
-struct Place {
-    data: PathBuf,
-    metadata: Option<PathBuf>,
-    journal: Option<PathBuf>,
+pub(super) struct Place {
+    pub(super) data: PathBuf,
+    pub(super) metadata: Option<PathBuf>,
+    pub(super) journal: Option<PathBuf>,
     /// The configuration that names it.
-    config: Option<Config>,
+    pub(super) config: Option<Config>,
 }
 
 /// A cache, as far as it can be looked at.
@@ -85,9 +94,15 @@ struct Found {
     /// Where its process journal lies, or is to lie.
     journal: PathBuf,
     work: Option<Work>,
+    /// Bytes of cached data that nothing verifies, of a cache with checksums.
+    unverified_bytes: u64,
 }
 
-pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitCode> {
+pub(super) fn run(
+    arguments: &Arguments,
+    control: Option<&Path>,
+    patience: Patience,
+) -> Result<ExitCode> {
     // What is mended as it is opened is told; who uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
@@ -115,7 +130,8 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         }
         (None, None) => return Err(Error::new(ErrorKind::InvalidInput, "name what to check")),
     };
-    let (running, backing) = match config.as_ref().map(check_config) {
+    let checked = config.as_ref().map(|config| check_config(config, patience));
+    let (running, backing) = match checked {
         Some(Err(error)) if error.kind() == ErrorKind::Lost => {
             return damage(&error, arguments.json);
         }
@@ -126,8 +142,24 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         Some(config) if !arguments.json => out::print(&summary(config)),
         _ => Ok(()),
     };
+    let print_json = |mut found: serde_json::Value| {
+        if let Some(config) = &config {
+            found["configuration"] = summary_as_json(config, &backing.warnings);
+        }
+        out::print(&format!("{found}\n"))
+    };
+    let attach = |cache: Option<(CacheId, &Inspection)>| match &config {
+        Some(config) => foresee(config, &backing, cache),
+        None => Ok(()),
+    };
     let Some(place) = place else {
-        in_order()?;
+        if running.is_none() {
+            attach(None)?;
+        }
+        match arguments.json {
+            true => print_json(json!({}))?,
+            false => in_order()?,
+        }
         return Ok(ExitCode::SUCCESS);
     };
     let what = place.data.display().to_string();
@@ -137,6 +169,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         inspection: found,
         journal,
         work,
+        unverified_bytes,
     } = match (found, running) {
         (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
             in_order()?;
@@ -158,10 +191,14 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
             Looked::At(found) => *found,
             Looked::NotBefore(first) => {
                 in_order()?;
-                out::print(&match arguments.json {
-                    true => format!("{}\n", json!({ "not_looked_at": first })),
-                    false => format!("The cache on {what} was not looked at: {first}.\n"),
-                })?;
+                match arguments.json {
+                    true => print_json(json!({ "not_looked_at": first }))?,
+                    false => {
+                        out::print(&format!(
+                            "The cache on {what} was not looked at: {first}.\n"
+                        ))?;
+                    }
+                }
                 return Ok(ExitCode::SUCCESS);
             }
         },
@@ -172,22 +209,49 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
         check_block_sizes(config, cache, &found.block_sizes)?;
         check_dirty_tracking(config, cache, found.dirty_tracking)?;
         check_checksums(config, cache, found.checksums)?;
-        for (number, info) in backing.devices {
-            let volume = &config.volumes[number];
+        let names: Vec<&str> = (config.volumes.iter())
+            .map(|volume| &*volume.name)
+            .collect();
+        found
+            .check_room(&names)
+            .context(|| config.place(cache.line))?;
+        attach(Some((CacheId::Uuid(found.uuid), &found)))?;
+        for (number, info) in &backing.devices {
+            let volume = &config.volumes[*number];
             let known = found
-                .check_identity(&volume.name, info.identity)
+                .check_identity(&volume.name, info.identity, info.size_bytes)
                 .and_then(|()| found.check_size(&volume.name, info.size_bytes));
-            known.context(|| {
-                let place = config.place(volume.line);
-                format!("{place}: volume {:?}", volume.name)
-            })?;
+            let place = || format!("{}: volume {:?}", config.place(volume.line), volume.name);
+            known.context(place)?;
+            let mut volumes = found.volumes.iter();
+            let known = volumes.find(|known| known.name == volume.name);
+            if let Some(at) = known.and_then(|known| known.differs_at) {
+                out::note(&format!(
+                    "warning: {}: its backing device differed from a clean copy at byte {at}: the next start looks there \
+                     first, and is refused if it still does",
+                    place()
+                ));
+            }
         }
     }
+    if let Some(few) = warning_of_few(found.blocks, found.block_size_bytes) {
+        out::note(&format!("warning: {few}"));
+    }
     in_order()?;
-    out::print(&match arguments.json {
-        true => format!("{}\n", as_json(&found, work.as_ref())),
-        false => render(&what, &found, &journal, work.as_ref()),
-    })?;
+    let needs = (config.as_ref()).map(|config| needs(config, &found));
+    if let (Some(needs), false) = (&needs, arguments.json) {
+        out::print(&format!("{}\n", needs.line()))?;
+    }
+    match arguments.json {
+        true => print_json(as_json(&found, unverified_bytes, work.as_ref()))?,
+        false => out::print(&render(
+            &what,
+            &found,
+            &journal,
+            unverified_bytes,
+            work.as_ref(),
+        ))?,
+    }
     let damaged = !found.problems.is_empty()
         || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
@@ -197,6 +261,27 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<ExitC
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Says what the state directory will have the start refuse, of each volume. Without a cache that was looked at, volumes
+/// have none, or one in memory.
+fn foresee(
+    config: &Config,
+    backing: &Backing,
+    cache: Option<(CacheId, &Inspection)>,
+) -> Result<()> {
+    for (volume, backing) in config.volumes.iter().zip(&backing.identities) {
+        let cache = match cache {
+            Some((cache, found)) => {
+                let mut known = found.volumes.iter();
+                let known = known.find(|known| known.name == volume.name);
+                Some((cache, known.map(|known| known.epoch)))
+            }
+            None => config.memory_cache().map(|_| (CacheId::Memory, None)),
+        };
+        foresee_attach(config, volume, *backing, cache)?;
+    }
+    Ok(())
 }
 
 /// Tells of what is damaged or gone so that nothing more can be told.
@@ -210,24 +295,57 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
 
 /// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does. The status
 /// of the daemon that answers on its control socket, if one does, and what the backing devices say.
-fn check_config(config: &Config) -> Result<(Option<Box<Status>>, Backing)> {
-    let running = running(&config.server.control);
+fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
+    let running = running(&config.server.control, patience)?;
     guard::check(config)?;
     config.check_machine(true, running.as_deref())?;
+    Needs::of(config, None).check()?;
     let backing =
         Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), running.is_some()))?;
+    if let (Some(_), Some(cache)) = (config.memory_cache(), &config.cache) {
+        // The daemon formats it at its start.
+        let sizes = cache.block_sizes.as_ref();
+        let sizes = sizes.map_or(&[MEMORY_BLOCK_BYTES][..], |(sizes, _)| sizes);
+        let sizes = BlockSizes::new(sizes).expect("checked when the configuration was read");
+        for (number, info) in &backing.devices {
+            let volume = &config.volumes[*number];
+            check_volume_size(sizes, info.size_bytes)
+                .context(|| format!("{}: volume {:?}", config.place(volume.line), volume.name))?;
+        }
+    }
     for warning in config.warnings.iter().chain(&backing.warnings) {
         out::note(&format!("warning: {warning}"));
     }
     Ok((running, backing))
 }
 
-fn running(control: &Path) -> Option<Box<Status>> {
-    let mut client = Client::connect(control).ok()?;
-    match client.call(&Request::Status {}, |_| ()) {
-        Ok(Reply::Status(status)) => Some(status),
-        _ => None,
+/// The status of the daemon that answers on a control socket, if one does.
+///
+/// # Errors
+/// `TimedOut` if a daemon is there that does not answer.
+pub(super) fn running(control: &Path, patience: Patience) -> Result<Option<Box<Status>>> {
+    let control = Control {
+        path: control.to_path_buf(),
+        patience,
+    };
+    let asked =
+        Client::connect(&control).and_then(|mut client| client.call(&Request::Status {}, |_| ()));
+    match asked {
+        Ok(Reply::Status(status)) => Ok(Some(status)),
+        Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
+        _ => Ok(None),
     }
+}
+
+/// What the daemon of a configuration needs of memory when its cache is full.
+fn needs(config: &Config, found: &Inspection) -> Needs {
+    Needs::of(
+        config,
+        Some(CacheNeeds {
+            blocks: found.blocks,
+            map_bytes: found.memory_needed(),
+        }),
+    )
 }
 
 fn summary(config: &Config) -> String {
@@ -241,8 +359,19 @@ fn summary(config: &Config) -> String {
     )
 }
 
+/// What a configuration has, for programs.
+fn summary_as_json(config: &Config, more: &[String]) -> serde_json::Value {
+    json!({
+        "path": config.path,
+        "devices": config.devices.len(),
+        "volumes": config.volumes.len(),
+        "exports": config.exports.len(),
+        "warnings": config.warnings.iter().chain(more).collect::<Vec<_>>(),
+    })
+}
+
 /// Where the cache of a configuration lies; none if it has none that outlives the process.
-fn place(config: &Config) -> Option<Place> {
+pub(super) fn place(config: &Config) -> Option<Place> {
     let cache = config.cache.as_ref()?;
     let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
     Some(Place {
@@ -272,25 +401,50 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
         },
         None => open_named(&place, repair).await.context(failed)?,
     };
-    let look = || super::format::inspect_with_journal(&devices, place.journal.as_deref());
-    let (mut inspection, (uuid, journal)) = look().await.context(failed)?;
-    let of = (&uuid, journal.as_path());
+    let holder = place.metadata.as_ref().unwrap_or(&place.data);
+    let named = place_of_path(holder);
+    let look = || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+    let (mut inspection, (whose, journal)) = look().await.context(failed)?;
+    let of = (&whose, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {
+            // What a copy lacks, the original has.
+            if let (Err(error), Some(_)) = (
+                journal::own(&whose, &journal, false)?,
+                &inspection.journal_problem,
+            ) {
+                return Err(error).context(failed);
+            }
             let state = (place.config.as_ref()).map(|config| &*config.server.state);
             let losses = Losses::of(state, &inspection).context(failed)?;
             let work = mend::repair(&devices, of, data, losses).await;
             let work = work.context(failed)?;
+            // The repair was an opening, and a clean end needs no process journal.
+            let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+            let found = Superblock::read(holder.as_ref()).await.context(failed)?;
+            let repaired = Whose::of(&found, &devices, named.clone(), false);
+            journal::remove(&repaired, &journal);
             inspection = look().await.context(failed)?.0;
             Some(work)
         }
         (false, true) => Some(mend::verify(&devices, of).await.context(failed)?),
         (false, false) => None,
     };
+    let read = work.as_ref().and_then(Work::unverified_bytes);
+    let unverified_bytes = match read {
+        Some(bytes) => bytes,
+        None if inspection.checksums => match mend::count_unverified(&devices, of).await {
+            // What is told of damage matters more.
+            Err(_) if !inspection.problems.is_empty() => 0,
+            counted => counted.context(failed)?,
+        },
+        None => 0,
+    };
     Ok(Looked::At(Box::new(Found {
         inspection,
         journal,
         work,
+        unverified_bytes,
     })))
 }
 
@@ -302,7 +456,7 @@ impl Place {
     }
 }
 
-fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
+fn as_json(found: &Inspection, unverified_bytes: u64, work: Option<&Work>) -> serde_json::Value {
     let volumes: Vec<_> = found
         .volumes
         .iter()
@@ -322,19 +476,28 @@ fn as_json(found: &Inspection, work: Option<&Work>) -> serde_json::Value {
         "block_sizes": found.block_sizes,
         "dirty_tracking": found.dirty_tracking.as_str(),
         "checksums": found.checksums,
+        "unverified_bytes": unverified_bytes,
         "blocks": found.blocks,
+        "memory_needed_bytes": found.memory_needed(),
         "clean_shutdown": found.clean_shutdown,
         "records": found.records,
         "damaged_records": found.damaged_records,
         "unreadable_units": found.unreadable_units,
         "problems": found.problems.iter().chain(&found.journal_problem).collect::<Vec<_>>(),
+        "notes": found.notes,
         "spare_damage": found.spare_damage,
         "volumes": volumes,
         "work": work.map(Work::as_json),
     })
 }
 
-fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -> String {
+fn render(
+    what: &str,
+    found: &Inspection,
+    journal: &Path,
+    unverified_bytes: u64,
+    work: Option<&Work>,
+) -> String {
     let state = match found.clean_shutdown {
         true => "shut down cleanly",
         false if found.records == 0 => "never used",
@@ -358,6 +521,16 @@ fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -
     for line in work.map(Work::lines).unwrap_or_default() {
         text.push_str(&format!("{line}\n"));
     }
+    if unverified_bytes > 0 {
+        text.push_str(&format!(
+            "UNVERIFIED: {} of cached data have no checksum that is known, as data that was written shortly before a crash. They \
+             are believed as they are; the daemon gives them checksums when it reads or rewrites them.\n",
+            human_bytes(unverified_bytes)
+        ));
+    }
+    for note in &found.notes {
+        text.push_str(&format!("NOTE: {note}\n"));
+    }
     for problem in found.problems.iter().chain(&found.journal_problem) {
         text.push_str(&format!("PROBLEM: {problem}\n"));
     }
@@ -376,7 +549,10 @@ fn render(what: &str, found: &Inspection, journal: &Path, work: Option<&Work>) -
             false => "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
         });
     } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
-        text.push_str("In order.\n");
+        text.push_str(match unverified_bytes {
+            0 => "In order.\n",
+            _ => "No damage was found, but not all data could be verified, see above.\n",
+        });
     } else {
         text.push_str("In order but for that.\n");
     }

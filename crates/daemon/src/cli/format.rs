@@ -12,13 +12,15 @@ use forebay_cache::{Devices, DirtyTracking, FormatOptions, Inspection};
 use forebay_device::file::FileDeviceOptions;
 use forebay_device::pmem::PmemDevice;
 use forebay_device::signature::{self, Found};
+use forebay_io::file::Place;
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
 use super::out;
+use crate::config::loop_on;
 use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
-use crate::config::{Medium, loop_on};
-use crate::stack::{journal, open_path};
+use crate::stack::journal::{self, Whose};
+use crate::stack::{open_path, place_of_path, warning_of_few};
 use crate::state::hex;
 
 /// Make an empty cache on a device or file, or a block translation table on byte-addressable media
@@ -64,7 +66,8 @@ pub(super) struct Arguments {
     /// is clean and corrupt from the backing device. Who does not know them cannot open the cache
     #[arg(long, conflicts_with = "btt")]
     pub(super) checksums: bool,
-    /// Make the file with this size, if it does not exist; one that does must have it
+    /// Make the file with this size, if it does not exist; one that does must have it. 64G and 64GiB are powers of 1024,
+    /// 64GB is a power of 1000
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
     /// Format even if the device holds something
@@ -118,8 +121,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         forebay_cache::format(&devices, &options)
             .await
             .context(|| format!("cannot format {}", cache.display()))?;
-        if let Some((uuid, path)) = replaced {
-            journal::remove(&uuid, &path);
+        if let Some((whose, path)) = replaced {
+            journal::remove(&whose, &path);
         }
         let made = forebay_cache::inspect(&devices, None, &system::boot_id()?).await?;
         Ok::<_, Error>((made, lost))
@@ -130,6 +133,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(lost) = lost {
         out::print(&format!("LOST, as --discard-dirty says: {lost}\n"))?;
+    }
+    if let Some(few) = warning_of_few(made.blocks, made.block_size_bytes) {
+        out::note(&format!("warning: {few}"));
     }
     out::print(&format!(
         "{what}: cache {} with room for {} in blocks of {}\n",
@@ -167,9 +173,9 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     let Some(metadata) = metadata else {
         return Ok(());
     };
-    let medium = |path: &Path| std::fs::metadata(path).ok().as_ref().map(Medium::of);
-    let same = match (medium(cache), medium(metadata)) {
-        (Some(one), Some(other)) => one == other,
+    let place = |path: &Path| std::fs::metadata(path).ok().as_ref().map(Place::of);
+    let same = match (place(cache), place(metadata)) {
+        (Some(one), Some(other)) => one.overlaps(&other),
         // Not there yet: only the name can tell.
         _ => std::path::absolute(cache).ok() == std::path::absolute(metadata).ok(),
     };
@@ -312,7 +318,9 @@ async fn look(
     if !forebay {
         return Ok((None, None));
     }
-    let (lost, replaced) = match inspect_with_journal(devices, None).await {
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let place = place_of_path(Path::new(&holder.info().name));
+    let (lost, replaced) = match inspect_with_journal(devices, &place, None).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
         // Somebody serves it, under whatever name.
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
@@ -374,19 +382,32 @@ fn dirty_data(found: &Inspection) -> Option<String> {
     }
 }
 
-/// A cache's identity, and where its process journal lies.
-type Replaced = ([u8; 16], PathBuf);
+/// A cache, and where its process journal lies.
+pub(super) type Replaced = (Whose, PathBuf);
 
-/// Inspects a cache together with its process journal.
+/// Inspects a cache at `place` together with its process journal. One of another copy, or of another
+/// opening, says nothing of it, and is told of.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
+    place: &str,
     journal: Option<&Path>,
 ) -> Result<(Inspection, Replaced)> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
-    let uuid = Superblock::read(holder.as_ref()).await?.uuid;
-    let path = journal.map_or_else(|| journal::find(&uuid), Path::to_path_buf);
-    let found = journal::existing(&path)?;
+    let superblock = Superblock::read(holder.as_ref()).await?;
+    let whose = Whose::of(&superblock, devices, place.to_owned(), false);
+    let path = journal.map_or_else(|| journal::find(&whose.uuid), Path::to_path_buf);
+    let (found, foreign) = match journal::own(&whose, &path, false)? {
+        Ok(found) => (found, None),
+        Err(error) => (None, Some(error)),
+    };
     let boot_id = system::boot_id()?;
-    let inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
-    Ok((inspection, (uuid, path)))
+    let mut inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
+    if let Some(error) = foreign {
+        // A copy that was shut down cleanly needs no journal.
+        match error.kind() == ErrorKind::Busy && inspection.journal_problem.is_none() {
+            true => inspection.notes.push(error.report()),
+            false => inspection.journal_problem = Some(error.report()),
+        }
+    }
+    Ok((inspection, (whose, path)))
 }

@@ -2,6 +2,8 @@
 
 mod bench;
 mod check;
+mod clone_id;
+mod forget;
 mod format;
 mod out;
 mod pagecache;
@@ -22,6 +24,8 @@ use clap::{Parser, Subcommand};
 use forebay_block::{Error, ErrorKind, Result};
 
 use crate::config::server::default_control;
+use crate::config::size::Interval;
+use crate::control::client::{Control, Patience};
 use crate::control::protocol::{Reply, line};
 
 /// A userspace block cache: fast storage in front of slow block storage.
@@ -32,6 +36,9 @@ pub struct Arguments {
     /// /run/forebay/control.sock, or under $XDG_RUNTIME_DIR for users other than root]
     #[arg(long, global = true, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// How long a command waits for the daemon: for a word, and for one that is new [default: 10s and 2m]
+    #[arg(long, global = true, value_name = "TIME")]
+    timeout: Option<Interval>,
     #[command(subcommand)]
     command: Command,
 }
@@ -45,9 +52,11 @@ enum Command {
     Mode(remote::SetMode),
     Cleaning(remote::SetCleaning),
     Detach(remote::Detach),
+    Forget(forget::Arguments),
     Grow(remote::Grow),
     Scrub(remote::Scrub),
     Check(check::Arguments),
+    CloneId(clone_id::Arguments),
     Bench(bench::Arguments),
     Pagecache(pagecache::Arguments),
     Trace(trace::Arguments),
@@ -112,7 +121,11 @@ fn parse<T: Into<OsString> + Clone>(
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
     let named = arguments.control;
-    let control = || named.clone().unwrap_or_else(default_control);
+    let patience = Patience::new(arguments.timeout.map(|limit| limit.0));
+    let control = || Control {
+        path: named.clone().unwrap_or_else(default_control),
+        patience,
+    };
     let done = match arguments.command {
         Command::Format(arguments) => format::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments, named.as_deref()),
@@ -121,9 +134,11 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Mode(arguments) => arguments.run(&control()),
         Command::Cleaning(arguments) => arguments.run(&control()),
         Command::Detach(arguments) => arguments.run(&control()),
+        Command::Forget(arguments) => forget::run(&arguments, named.as_deref(), patience),
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Scrub(arguments) => arguments.run(&control()),
-        Command::Check(arguments) => return check::run(&arguments, named.as_deref()),
+        Command::Check(arguments) => return check::run(&arguments, named.as_deref(), patience),
+        Command::CloneId(arguments) => clone_id::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Pagecache(arguments) => pagecache::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments, control),

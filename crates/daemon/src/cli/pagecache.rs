@@ -16,10 +16,10 @@ use forebay_cluster::{
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_frontend::fuse::shared::{self, SharedMount};
-use tracing_subscriber::EnvFilter;
 
 use super::out;
 use crate::config::size::{Interval, Size, human_bytes};
+use crate::log_filter;
 use crate::table::Table;
 
 /// How often a node looks whether it is still in the cluster.
@@ -166,7 +166,7 @@ fn pages(name: &str, size: Size) -> Result<u32> {
 
 fn run_directory(arguments: &Directory) -> Result<()> {
     let pages = pages("--capacity", arguments.capacity)?;
-    log_to_stderr();
+    log_to_stderr()?;
     let mut options = server::Options::new(&arguments.source, &arguments.pool, pages);
     options.lease = arguments.lease.0;
     options.acknowledge = arguments.acknowledge.0;
@@ -198,7 +198,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
-    log_to_stderr();
+    log_to_stderr()?;
     let mut signals = Signals::new()?;
     let mut options = Options::new(&arguments.pool, id, pages);
     options.consistency = match arguments.consistency {
@@ -339,11 +339,15 @@ fn run_status(arguments: &StatusArguments) -> Result<()> {
 }
 
 /// What FOREBAY_LOG asks for, warnings otherwise.
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+///
+/// # Errors
+/// As [`log_filter::from_environment`].
+fn log_to_stderr() -> Result<()> {
+    let filter = log_filter::from_environment("warn")?;
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
     let log = log.with_ansi(std::io::stderr().is_terminal());
     log.with_env_filter(filter).init();
+    Ok(())
 }
 
 /// SIGTERM and SIGINT.

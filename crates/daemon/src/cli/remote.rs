@@ -1,7 +1,6 @@
 //! The commands that ask the daemon to do something: flush, mode, detach, grow and scrub.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::Path;
 
 use clap::Args;
 use forebay_block::Result;
@@ -9,7 +8,7 @@ use forebay_block::Result;
 use super::out;
 use crate::config::Mode;
 use crate::config::size::Size;
-use crate::control::client::Client;
+use crate::control::client::{Client, Control};
 use crate::control::protocol::{Reply, Request, line};
 
 /// Write dirty data back to the backing devices, and wait until it is there
@@ -104,28 +103,28 @@ struct Answer {
 }
 
 impl Flush {
-    pub(super) fn run(self, control: &Path) -> Result<()> {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
         let volume = self.volume;
         self.answer.show(control, &Request::Flush { volume })
     }
 }
 
 impl SetMode {
-    pub(super) fn run(self, control: &Path) -> Result<()> {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
         let Self { volume, mode, .. } = self;
         self.answer.show(control, &Request::Mode { volume, mode })
     }
 }
 
 impl SetCleaning {
-    pub(super) fn run(self, control: &Path) -> Result<()> {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
         let Self { policy, answer } = self;
         answer.show(control, &Request::Cleaning { policy })
     }
 }
 
 impl Detach {
-    pub(super) fn run(self, control: &Path) -> Result<()> {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
         let One { volume, answer } = self.one;
         let abandon_dirty = self.abandon_dirty;
         let request = Request::Detach {
@@ -137,14 +136,14 @@ impl Detach {
 }
 
 impl Grow {
-    pub(super) fn run(self, control: &Path) -> Result<()> {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
         let One { volume, answer } = self.one;
         answer.show(control, &Request::Grow { volume })
     }
 }
 
 impl Scrub {
-    pub(super) fn run(self, control: &Path) -> Result<()> {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
         let bytes_per_second = self.rate.map(|rate| rate.0);
         let stop = self.stop;
         let request = Request::Scrub {
@@ -157,7 +156,7 @@ impl Scrub {
 
 impl Answer {
     /// Sends `request` and prints how far it is and how it ended: a sentence, or the reply as JSON.
-    fn show(&self, control: &Path, request: &Request) -> Result<()> {
+    fn show(&self, control: &Control, request: &Request) -> Result<()> {
         let mut client = Client::connect(control)?;
         let terminal = std::io::stderr().is_terminal();
         let clear = |text: &str| {

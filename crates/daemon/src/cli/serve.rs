@@ -30,8 +30,12 @@ pub(super) struct Arguments {
     /// Open the cache although its process journal is gone: acknowledged writes may be lost
     #[arg(long)]
     pub(super) accept_journal_loss: bool,
-    /// Should the cache's device fail in service, go on without the cache, in place of refusing writes. What is written then
-    /// is remembered, and older dirty data there has to be given up by name at the next attach
+    /// The cache was copied to the device in the configuration, which takes the place of the former one: the
+    /// process journal that was left there counts here, if the copy is as new as it
+    #[arg(long)]
+    pub(super) moved_cache: bool,
+    /// Should the cache's device fail in service, go on without the cache in wb and wo, too, in place of refusing writes.
+    /// Writes take the place of dirty data, which has to be given up by name at the next attach
     #[arg(long)]
     pub(super) accept_divergence: bool,
 }
@@ -46,6 +50,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<()> {
         adopt: arguments.adopt.clone(),
         discard_stale_dirty: arguments.discard_stale_dirty.clone(),
         accept_journal_loss: arguments.accept_journal_loss,
+        moved_cache: arguments.moved_cache,
         accept_divergence: arguments.accept_divergence,
     };
     crate::serve::run(config, &wishes)

@@ -1,12 +1,11 @@
 //! `forebay status`: what the daemon does.
 
-use std::path::Path;
 use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::out;
-use crate::control::client::Client;
+use crate::control::client::{Client, Control};
 use crate::control::protocol::{Reply, Request, line};
 use crate::control::status::Status;
 use crate::view;
@@ -22,7 +21,7 @@ pub(super) struct Arguments {
     pub(super) json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, control: &Path) -> Result<()> {
+pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     let mut client = Client::connect(control)?;
     let mut before: Option<Status> = None;
     loop {

@@ -101,7 +101,7 @@ fn values_are_parsed_with_their_units() {
 #[test]
 fn what_is_wrong_is_said_with_the_remedy() {
     assert!(refused("forebay mode db xx").contains("write wb (write-back)"));
-    assert!(refused("forebay format --cache c --block-size 32KB").contains("powers of 1024"));
+    assert!(refused("forebay format --cache c --block-size 32kb").contains("powers of 1024"));
     assert!(refused("forebay format").contains("--cache"));
     assert!(refused("forebay format --cache c --discard-dirty").contains("--force"));
     for line in ["forebay format /dev/x", "forebay format --force /dev/x"] {

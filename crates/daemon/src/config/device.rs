@@ -22,6 +22,8 @@ pub struct Device {
     pub kind: DeviceKind,
     /// The line of the file that names it.
     pub line: usize,
+    /// Whether its path identifies it, should its medium have no name (`identity = "path"`).
+    pub known_by_path: bool,
 }
 
 /// The kinds of device.
@@ -139,6 +141,7 @@ pub(super) struct RawDevice {
     uri: Option<Spanned<String>>,
     secrets: Option<Spanned<PathBuf>>,
     direct: Option<Spanned<bool>>,
+    identity: Option<Spanned<String>>,
     size: Option<Spanned<Size>>,
     volatile: Option<Spanned<bool>>,
     on: Option<Spanned<String>>,
@@ -289,6 +292,7 @@ impl RawDevice {
                         name: name.clone(),
                         kind: self.with_profile(on.get_ref(), profile, problems)?,
                         line: problems.line(self.name.span().start),
+                        known_by_path: false,
                     });
                 }
                 if let Some(depth) = self.queue_depth.as_ref().filter(|d| *d.get_ref() == 0) {
@@ -323,10 +327,18 @@ impl RawDevice {
                 }
             }
         };
+        if let Some(identity) = (self.identity.as_ref()).filter(|it| *it.get_ref() != "path") {
+            problems.add(
+                &identity.span(),
+                format!("{:?} is no identity of device {name:?}", identity.get_ref()),
+                "write identity = \"path\" if the path always means this device, or leave `identity` out",
+            );
+        }
         Some(Device {
             name: name.clone(),
             kind,
             line: problems.line(self.name.span().start),
+            known_by_path: self.identity.is_some(),
         })
     }
 
@@ -384,11 +396,12 @@ impl RawDevice {
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 17] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 18] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp]),
             ("secrets", span(self.secrets.as_ref()), &[Kind::NvmeTcp]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
+            ("identity", span(self.identity.as_ref()), &[Kind::File]),
             ("size", span(self.size.as_ref()), &[Kind::Mem]),
             ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),
             ("on", span(self.on.as_ref()), LAYERS),

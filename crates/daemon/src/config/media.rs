@@ -6,7 +6,9 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{ErrorKind, Result};
-use forebay_io::file::may_write_device;
+use forebay_io::file::{Place, may_write_device};
+use forebay_io::shm::check_shared;
+use forebay_io::system::may_write;
 
 use super::problem::Problems;
 use super::{Config, Device, DeviceKind};
@@ -39,32 +41,6 @@ impl Use<'_> {
     }
 }
 
-/// What makes two paths the same medium: a block device's number, or a file's place.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Medium {
-    Character(u64),
-    Block(u64),
-    File(u64, u64),
-}
-
-impl Medium {
-    /// A loop device is the file under it.
-    pub(crate) fn of(found: &Metadata) -> Self {
-        if found.file_type().is_char_device() {
-            return Self::Character(found.rdev());
-        }
-        if !found.file_type().is_block_device() {
-            return Self::File(found.dev(), found.ino());
-        }
-        let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
-        let folder = format!("/sys/dev/block/{major}:{minor}");
-        let under = under_loop(Path::new(&folder));
-        under.map_or(Self::Block(found.rdev()), |file| {
-            Self::File(file.dev(), file.ino())
-        })
-    }
-}
-
 /// The file under a loop device, given its folder in sysfs.
 fn under_loop(folder: &Path) -> Option<Metadata> {
     let path = std::fs::read_to_string(folder.join("loop/backing_file")).ok()?;
@@ -92,7 +68,7 @@ impl Config {
     /// Looks at the files and block devices that are going to be opened: all must be there, be what
     /// they should be, take writes, and be different ones. `cached` says whether the cache's are used.
     pub(super) fn look_at_media(&self, cached: bool, problems: &mut Problems<'_>) {
-        let mut seen: Vec<(Medium, &Device, &Path)> = Vec::new();
+        let mut seen: Vec<(Place, &Device, &Path)> = Vec::new();
         for (name, used) in self.uses(cached) {
             let stack = self.stack(name);
             let leaf = stack[stack.len() - 1];
@@ -113,43 +89,44 @@ impl Config {
                     continue;
                 }
             };
-            let medium = Medium::of(&found);
-            match seen.iter().find(|(other, ..)| *other == medium) {
-                Some((_, other, other_path)) => problems.add_at(
+            let place = Place::of(&found);
+            match seen.iter().find(|(other, ..)| other.overlaps(&place)) {
+                Some((other_place, other, other_path)) => problems.add_at(
                     leaf.line,
                     format!(
-                        "devices {:?} and {:?} are one and the same: {} and {}",
+                        "devices {:?} and {:?} {}: {} and {}",
                         other.name,
                         leaf.name,
+                        match other_place.is_same_as(&place) {
+                            true => "are one and the same",
+                            false => "overlap, as parts of one medium",
+                        },
                         other_path.display(),
                         path.display()
                     ),
-                    "give each device a file or block device of its own",
+                    "give each device a file or block device of its own, or a part of one that no other has",
                 ),
-                None => seen.push((medium, leaf, path)),
+                None => seen.push((place, leaf, path)),
             }
         }
         let cache = self.cache.as_ref().filter(|_| cached);
         let Some((path, line)) = cache.and_then(|cache| cache.journal.as_ref()) else {
             return;
         };
-        let help = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
-        let medium = std::fs::metadata(path).ok().map(|found| Medium::of(&found));
-        if let Some((_, device, _)) = seen
-            .iter()
-            .find(|(other, ..)| medium.as_ref() == Some(other))
-        {
-            let what = format!("`journal` {} is device {:?}", path.display(), device.name);
-            problems.add_at(*line, what, help);
-        }
-        if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
-            let what = format!(
-                "`journal` {}: there is no directory {}",
-                path.display(),
-                directory.display()
-            );
-            problems.add_at(*line, what, help);
-        }
+        let own = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
+        let place = std::fs::metadata(path).ok().map(|found| Place::of(&found));
+        let is_device = |(other, ..): &&(Place, _, _)| {
+            place.as_ref().is_some_and(|place| place.overlaps(other))
+        };
+        let name = path.display();
+        let (what, help) = match seen.iter().find(is_device) {
+            Some((_, device, _)) => (format!("is device {:?}", device.name), own.to_owned()),
+            None => match look_at_journal(path) {
+                Ok(()) => return,
+                Err(wrong) => wrong,
+            },
+        };
+        problems.add_at(*line, format!("`journal` {name} {what}"), help);
     }
 
     /// What [`Config::look_at_media`] finds.
@@ -221,6 +198,54 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
         return Err((what, used.help(path)));
     }
     Ok(found)
+}
+
+/// What keeps a process journal from being made, or opened, at `path`, and the remedy.
+fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
+    let own =
+        "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
+    let directory = path.parent().unwrap_or(path);
+    let found = std::fs::symlink_metadata(path).ok();
+    if found.as_ref().is_some_and(|found| found.is_symlink()) {
+        let (what, help) = match path.canonicalize() {
+            Ok(leads_to) => (
+                "is a symbolic link",
+                format!(
+                    "let `journal` name {}, to which it leads",
+                    leads_to.display()
+                ),
+            ),
+            Err(_) => (
+                "is a symbolic link that leads nowhere",
+                format!("remove it, or {own}"),
+            ),
+        };
+        return Err((what.into(), help));
+    }
+    // Who may open it is told when it is known to be a journal.
+    if let Err(error) = check_shared(path)
+        && error.kind() != ErrorKind::Permission
+    {
+        return Err((format!("cannot be used: {}", error.report()), own.into()));
+    }
+    if !directory.is_dir() {
+        let what = format!(
+            "cannot be made: there is no directory {}",
+            directory.display()
+        );
+        return Err((what, own.into()));
+    }
+    if found.is_none()
+        && let Err(error) = may_write(directory)
+    {
+        let what = format!(
+            "cannot be made in {}: {}",
+            directory.display(),
+            error.report()
+        );
+        return Err((what, own.into()));
+    }
+    Ok(())
 }
 
 /// As [`look`], for what is going to be mapped, under a table or without one.

@@ -2,10 +2,12 @@
 //!
 //! Reading goes in two steps. TOML becomes raw tables that remember where each value stands; these
 //! are then resolved into small typed values, and what refers to what is checked. Every problem
-//! names the file, the line and the remedy, and all problems of the second step are told at once.
+//! names the file, the line and the remedy, and all problems of a file are told at once, as far as one step finds them.
 
 pub mod cache;
 pub mod device;
+mod distinct;
+mod document;
 pub mod export;
 mod kinds;
 mod media;
@@ -26,7 +28,7 @@ use toml::Spanned;
 pub use cache::{Cache, Durability};
 pub use device::{Device, DeviceKind};
 pub use export::{Export, Listen, Nbd, NvmeTcp, Protocol};
-pub(crate) use media::{Medium, loop_on};
+pub(crate) use media::loop_on;
 use problem::Problems;
 pub use server::{Io, Poll, Server};
 pub use tls::Tls;
@@ -88,12 +90,8 @@ impl Config {
     /// `InvalidInput` when it is wrong, with file, line and remedy.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
         let mut problems = Problems::new(path, text);
-        let file: File = match toml::from_str(text) {
-            Ok(file) => file,
-            Err(error) => {
-                problems.add_syntax(&error);
-                return Err(problems.into_error());
-            }
+        let Some(file) = document::read(text, &mut problems) else {
+            return Err(problems.into_error());
         };
         let mut config = Self {
             path: path.to_path_buf(),

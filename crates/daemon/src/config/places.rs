@@ -59,6 +59,7 @@ impl Config {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut problems = Problems::new(&self.path, &text);
         self.look_at_media(cached, &mut problems);
+        self.check_distinct(cached, &mut problems);
         let places = Places {
             listening: running.map_or(&[], |status| &status.listening),
             patient_until: Instant::now() + RELEASE_TIME,
@@ -203,6 +204,11 @@ impl Places<'_> {
                 self.look_at_socket(volume, listen, &before, &after)
             }
             Protocol::NvmeTcp(target) => {
+                if let Some(Err(error)) = target.secrets.as_deref().map(crate::secrets::read) {
+                    let what = format!("the export of volume {volume:?}: {}", error.report());
+                    let help = "let `secrets` name a file of this user, of mode 0600, with a line for each host";
+                    return Err((what, help.into()));
+                }
                 let before = nvme_uri(&target.listen, "");
                 self.look_at_socket(volume, &Listen::Tcp(target.listen), &before, "")
             }

@@ -81,7 +81,10 @@ impl<'a> Problems<'a> {
         }
         let (what, help) = match message.split_once(HELP) {
             Some((what, help)) => (what, help.to_owned()),
-            None => (message, syntax_help(message).to_owned()),
+            None => (
+                message,
+                nearest_help(message).unwrap_or_else(|| syntax_help(message).to_owned()),
+            ),
         };
         let table = match message.starts_with("missing field") {
             true => format!("the table that starts here has a {what}"),
@@ -154,6 +157,24 @@ impl<'a> Problems<'a> {
         // Said in whole sentences: the kind's name has nothing to add.
         Error::with_source(ErrorKind::InvalidInput, "", text)
     }
+}
+
+/// For a name that is not known: the one of those that are listed which comes closest to it, if one does.
+fn nearest_help(message: &str) -> Option<String> {
+    let unknown = message.strip_prefix("unknown ")?;
+    let noun = match unknown.split_once(' ')?.0 {
+        "field" => "key",
+        _ => "value",
+    };
+    // Names stand between backticks: first the unknown one, then the others.
+    let mut names = unknown.split('`').skip(1).step_by(2);
+    let wrong = names.next()?;
+    let nearest = names
+        .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
+        .min_by_key(|(distance, _)| *distance)?;
+    let (distance, name) = nearest;
+    let close = distance * 3 <= wrong.len().max(name.len()) + 2;
+    close.then(|| format!("did you mean `{name}`? Write that, or remove the {noun}"))
 }
 
 fn syntax_help(message: &str) -> &'static str {

@@ -37,7 +37,7 @@ fn bad<T>(text: &str, noun: &str, help: &'static str) -> Result<T, BadValue> {
     })
 }
 
-/// A number of bytes, written with binary units: `512`, `32K`, `1M`, `64GiB`.
+/// A number of bytes, written with either kind of unit: `512`, `32K`, `64GiB` (binary), `64GB` (decimal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -86,7 +86,8 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
         .flatten()
 }
 
-const SIZE_HELP: &str = "write bytes, or a number with K, M, G or T (powers of 1024), such as \"32K\", \"1M\" or \"64G\"";
+const SIZE_HELP: &str = "write bytes, or a number with K, M, G, T or KiB to TiB (powers of 1024) or kB to TB (powers of 1000), \
+     such as \"32K\", \"64GiB\" or \"64GB\"";
 
 impl FromStr for Size {
     type Err = BadValue;
@@ -99,6 +100,10 @@ impl FromStr for Size {
             "M" | "MiB" => 1 << 20,
             "G" | "GiB" => 1 << 30,
             "T" | "TiB" => 1 << 40,
+            "kB" | "KB" => 1_000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "TB" => 1_000_000_000_000,
             _ => return bad(text, "a size", SIZE_HELP),
         };
         match scaled(number, unit) {
@@ -235,10 +240,16 @@ pub fn human_bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if value.fract() < 0.05 || unit == 0 {
-        format!("{value:.0} {}", UNITS[unit])
+    // Rounded first: what is shown as a whole number is shown in one way.
+    let mut tenths = (value * 10.0).round();
+    if tenths >= 10_240.0 && unit + 1 < UNITS.len() {
+        unit += 1;
+        tenths = 10.0;
+    }
+    if tenths % 10.0 == 0.0 || unit == 0 {
+        format!("{:.0} {}", tenths / 10.0, UNITS[unit])
     } else {
-        format!("{value:.1} {}", UNITS[unit])
+        format!("{:.1} {}", tenths / 10.0, UNITS[unit])
     }
 }
 
@@ -307,11 +318,24 @@ mod tests {
         assert_eq!(ok("512"), Ok(512));
         assert_eq!(ok("32K"), Ok(32 << 10));
         assert_eq!(ok("1.5 MiB"), Ok(3 << 19));
-        assert_eq!(ok("64G"), Ok(64 << 30));
+        for (text, bytes) in [
+            ("64G", 64 << 30),
+            ("64GiB", 64 << 30),
+            ("64 GiB", 64 << 30),
+            ("64GB", 64_000_000_000),
+            ("1.5MB", 1_500_000),
+            ("32kB", 32_000),
+            ("32KB", 32_000),
+            ("2TB", 2_000_000_000_000),
+            ("2TiB", 2 << 40),
+        ] {
+            assert_eq!(ok(text), Ok(bytes), "{text}");
+        }
         for wrong in [
             "",
             "K",
-            "32KB",
+            "32kb",
+            "32Gb",
             "-1",
             "1.3",
             "1e9",
@@ -357,6 +381,15 @@ mod tests {
         assert_eq!(human_bytes(512), "512 B");
         assert_eq!(human_bytes(32 << 10), "32 KiB");
         assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+        for (bytes, text) in [
+            ((7 << 30) - (20 << 20), "7 GiB"),
+            ((7 << 30) + (20 << 20), "7 GiB"),
+            ((7 << 30) + (60 << 20), "7.1 GiB"),
+            ((1 << 30) - 1, "1 GiB"),
+            (1023, "1023 B"),
+        ] {
+            assert_eq!(human_bytes(bytes), text);
+        }
         assert_eq!(human_count(0, "volume"), "0 volumes");
         assert_eq!(human_count(1, "volume"), "1 volume");
         for (us, text) in [

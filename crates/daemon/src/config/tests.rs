@@ -4,6 +4,7 @@ use super::*;
 
 mod cleaning;
 mod layers;
+mod several;
 mod tls;
 mod ublk;
 
@@ -85,6 +86,26 @@ fn broken(from: &str, to: &str) -> String {
     );
     assert!(report.contains("help: "), "names the remedy: {report}");
     report
+}
+
+#[test]
+fn a_path_identifies_a_file_if_the_user_says_so() {
+    let good = parse(GOOD).expect("the example is right");
+    assert!(good.devices.iter().all(|device| !device.known_by_path));
+    let text = GOOD.replace("direct = false", "identity = \"path\"");
+    let config = parse(&text).expect("right");
+    let known = |name: &str| config.stack(name).pop().expect("a leaf").known_by_path;
+    assert!(known("slow") && !known("ssd"));
+    let report = broken("direct = false", "identity = \"serial\"");
+    assert!(
+        report.contains("is no identity of device \"disk\""),
+        "{report}"
+    );
+    let report = broken("latency = \"1ms\"", "identity = \"path\"");
+    assert!(
+        report.contains("`identity` means nothing to device \"slow\""),
+        "{report}"
+    );
 }
 
 #[test]
@@ -204,7 +225,7 @@ fn values_are_named_with_how_to_write_them() {
     assert!(broken("\"40%\"", "\"140%\"").contains("60%"));
     assert!(broken("mode = \"wb\"", "mode = \"wbb\"").contains("write-back"));
     assert!(broken("nhit:2", "nhit:0").contains("always"));
-    assert!(broken("\"1M\"", "\"1MB\"").contains("powers of 1024"));
+    assert!(broken("\"1M\"", "\"1Mb\"").contains("powers of 1024"));
     assert!(broken("reactors = 2", "reactors = 0").contains("from 1 to 64"));
     assert!(broken("name = \"db\"", "name = \"../db\"").contains("cannot be the name"));
 }

@@ -1,63 +1,108 @@
 //! The command line's side of the control socket.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind as IoKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 
 use super::protocol::{LINE_BYTES, Reply, Request, line};
 
-/// Longest silence of a daemon at work: it reports progress every second.
-const SILENCE: Duration = Duration::from_secs(60);
+/// How long a command waits for the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Longest time in which it says nothing: at work it says something every two seconds.
+    pub silence: Duration,
+    /// Longest time in which it says the same.
+    pub standstill: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            silence: Duration::from_secs(10),
+            standstill: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Patience {
+    /// Returns the patience with one limit for both, where one is asked for.
+    #[must_use]
+    pub fn new(limit: Option<Duration>) -> Self {
+        limit.map_or_else(Self::default, |limit| Self {
+            silence: limit,
+            standstill: limit,
+        })
+    }
+}
+
+/// Where the daemon is asked, and for how long.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// The path of its socket.
+    pub path: PathBuf,
+    /// How long a command waits.
+    pub patience: Patience,
+}
 
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
+    path: PathBuf,
+    patience: Patience,
 }
 
 impl Client {
-    /// Connects to the socket at `path`.
+    /// Connects to the daemon.
     ///
     /// # Errors
-    /// When nothing answers there, or one may not.
-    pub fn connect(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).map_err(|error| {
+    /// When nothing answers there, or one may not; `TimedOut` if a daemon is there that takes no connections.
+    pub fn connect(control: &Control) -> Result<Self> {
+        let Control { path, patience } = control;
+        let stream = connect(path, patience.silence).map_err(|error| {
+            let path = path.display();
             let what = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => format!(
-                    "you may not open the control socket {}: run this as the user that runs the daemon \
-                     (root: with sudo)",
-                    path.display()
+                    "you may not open the control socket {path}: run this as the user that runs the daemon \
+                     (root: with sudo)"
                 ),
+                std::io::ErrorKind::TimedOut => {
+                    return unanswered(format_args!("waited {:?} to connect", patience.silence), path);
+                }
                 _ => format!(
-                    "no daemon answers on {}: start one with `forebay serve CONFIG`, or name its socket \
-                     with --control",
-                    path.display()
+                    "no daemon answers on {path}: start one with `forebay serve CONFIG`, or name its socket \
+                     with --control"
                 ),
             };
             Error::from(error).context(what)
         })?;
-        let set = stream.set_read_timeout(Some(SILENCE));
+        let set = stream
+            .set_read_timeout(Some(patience.silence))
+            .and_then(|()| stream.set_write_timeout(Some(patience.silence)));
         set.context(|| "control socket")?;
         Ok(Self {
             stream: BufReader::new(stream),
+            path: path.clone(),
+            patience: *patience,
         })
     }
 
     /// Sends a request and waits for its end. `progress` is told how far it is.
     ///
     /// # Errors
-    /// What the daemon says, or that the connection failed.
+    /// What the daemon says; that the connection failed; `TimedOut` if the daemon is silent for too long, or says nothing new.
     pub fn call(&mut self, request: &Request, mut progress: impl FnMut(&str)) -> Result<Reply> {
         let sent = self.stream.get_mut().write_all(&line(request));
-        sent.context(|| "the daemon closed the control socket")?;
+        sent.map_err(|error| self.failed(request, error))?;
+        let (mut said, mut since) = (String::new(), Instant::now());
         loop {
             let mut text = Vec::new();
             let limit = 16 * LINE_BYTES as u64;
             let read = (&mut self.stream).take(limit).read_until(b'\n', &mut text);
-            read.context(|| "the daemon did not answer; its log says more")?;
+            read.map_err(|error| self.failed(request, error))?;
             if text.is_empty() {
                 let what = "the daemon ended before it answered; its log says more";
                 return Err(Error::new(ErrorKind::Disconnected, what));
@@ -67,7 +112,14 @@ impl Client {
                 Error::with_source(ErrorKind::Disconnected, what, error)
             })?;
             match reply {
-                Reply::Progress(text) => progress(&text),
+                Reply::Progress(text) => {
+                    if text != said {
+                        (said, since) = (text, Instant::now());
+                        progress(&said);
+                    } else if since.elapsed() > self.patience.standstill {
+                        return Err(stands_still(self.patience.standstill, &said));
+                    }
+                }
                 Reply::Error { kind, message } => {
                     // Already as people read it, with the kind where that says something.
                     return Err(Error::with_source(kind_of(&kind), "", message));
@@ -76,6 +128,51 @@ impl Client {
             }
         }
     }
+
+    fn failed(&self, request: &Request, error: std::io::Error) -> Error {
+        // What a socket with a time limit says when that is over.
+        if matches!(error.kind(), IoKind::WouldBlock | IoKind::TimedOut) {
+            let what = request.waits_for().unwrap_or("waiting for the daemon");
+            let silence = self.patience.silence;
+            return unanswered(format_args!("{what} for {silence:?}"), self.path.display());
+        }
+        Error::from(error)
+            .context("the daemon closed the control socket before it answered; its log says more")
+    }
+}
+
+/// Connects within a time: where a daemon does not accept, connecting waits for ever as soon as enough others wait.
+fn connect(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let path = path.to_path_buf();
+    std::thread::Builder::new()
+        .name("connect".into())
+        .spawn(move || {
+            // Nobody may wait for it any more.
+            let _ = tell.send(UnixStream::connect(path));
+        })?;
+    let late = |_| std::io::Error::from(IoKind::TimedOut);
+    told.recv_timeout(limit).map_err(late)?
+}
+
+fn unanswered(what: std::fmt::Arguments<'_>, path: std::path::Display<'_>) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!(
+            "the daemon on {path} does not answer ({what})\n\
+             help: see whether its process is stopped or hangs, or wait longer with --timeout"
+        ),
+    )
+}
+
+fn stands_still(limit: Duration, said: &str) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!(
+            "no progress for {limit:?} ({said}); the daemon goes on with it\n\
+             help: see with `forebay status` whether a device hangs, or wait longer with --timeout"
+        ),
+    )
 }
 
 /// The kind by its name; `Io` for one that this version does not know.
@@ -91,6 +188,7 @@ pub(crate) fn kind_of(name: &str) -> ErrorKind {
         K::Lost,
         K::Corrupt,
         K::ShuttingDown,
+        K::TimedOut,
     ]
     .into_iter()
     .find(|kind| kind.as_str() == name)

@@ -1,7 +1,11 @@
 //! HTTP on loopback: `/` the status page, `/metrics` for Prometheus, `/status.json`, `/healthz`.
 
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener as StdListener};
+use std::future::Future;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -10,25 +14,133 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener;
 use forebay_block::{Context as _, Result};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::protocol::Reply;
+use super::seats::{Seat, Seats};
 use super::server::Answer;
 use super::status::Status;
 
 /// Gives the present status.
 pub type Source = Arc<dyn Fn() -> Answer + Send + Sync>;
 
-/// Serves for ever. Runs on a tokio runtime.
+/// Most clients at a time.
+pub const CLIENTS: usize = 64;
+/// Least time between two lines of the log that say that no client can be taken.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+/// What the engine may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves for ever, `most` clients at a time: who comes then gets the place of the one that was idle longest. Runs on a
+/// tokio runtime.
 ///
 /// # Errors
 /// When the listener cannot be used.
-pub async fn serve(listener: StdListener, source: Source) -> Result<()> {
+pub async fn serve(listener: StdListener, source: Source, most: usize) -> Result<()> {
     let what = || "HTTP listener for metrics";
     listener.set_nonblocking(true).context(what)?;
-    let listener = TcpListener::from_std(listener).context(what)?;
-    axum::serve(listener, router(source)).await.context(what)
+    let limited = Limited {
+        listener: TcpListener::from_std(listener).context(what)?,
+        seats: Seats::new(most),
+        told: None,
+    };
+    axum::serve(limited, router(source)).await.context(what)
+}
+
+/// A listener whose clients have seats.
+struct Limited {
+    listener: TcpListener,
+    seats: Seats,
+    told: Option<Instant>,
+}
+
+impl Listener for Limited {
+    type Io = Seated;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Seated, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, address)) => {
+                    if let Some(seat) = self.seats.take() {
+                        // Who was sent away gives the descriptor back before the next one comes.
+                        tokio::task::yield_now().await;
+                        return (Seated::new(stream, seat), address);
+                    }
+                }
+                Err(error) => {
+                    if self.told.is_none_or(|told| told.elapsed() >= LOG_PAUSE) {
+                        self.told = Some(Instant::now());
+                        tracing::warn!("metrics: {error}; it is tried again");
+                    }
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A client's connection, which ends when somebody else has its seat.
+struct Seated {
+    stream: TcpStream,
+    seat: Arc<Seat>,
+    evicted: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Seated {
+    fn new(stream: TcpStream, seat: Seat) -> Self {
+        let seat = Arc::new(seat);
+        let waiting = Arc::clone(&seat);
+        Self {
+            stream,
+            seat,
+            evicted: Box::pin(async move { waiting.evicted().await }),
+        }
+    }
+}
+
+impl AsyncRead for Seated {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        if self.evicted.as_mut().poll(cx).is_ready() {
+            // The future is over.
+            self.evicted = Box::pin(std::future::ready(()));
+            return Poll::Ready(Ok(()));
+        }
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            self.seat.end();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Seated {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 fn router(source: Source) -> Router {
@@ -72,10 +184,11 @@ fn is_here(host: &str) -> bool {
 }
 
 async fn status(source: &Source) -> Result<Status, Box<Response>> {
-    let message = match source().await {
-        Reply::Status(status) => return Ok(*status),
-        Reply::Error { message, .. } => message,
-        _ => "the engine gave no status".into(),
+    let message = match tokio::time::timeout(PATIENCE, source()).await {
+        Ok(Reply::Status(status)) => return Ok(*status),
+        Ok(Reply::Error { message, .. }) => message,
+        Ok(_) => "the engine gave no status".into(),
+        Err(_) => format!("the engine has not answered for {PATIENCE:?}"),
     };
     Err(Box::new(
         (StatusCode::SERVICE_UNAVAILABLE, message + "\n").into_response(),

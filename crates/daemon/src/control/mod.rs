@@ -5,5 +5,6 @@
 pub mod client;
 pub mod http;
 pub mod protocol;
+mod seats;
 pub mod server;
 pub mod status;

@@ -53,6 +53,14 @@ pub enum Request {
         #[serde(default)]
         abandon_dirty: bool,
     },
+    /// Let the cache forget a volume that is not served.
+    Forget {
+        /// The volume.
+        volume: String,
+        /// Whether what is dirty is given up.
+        #[serde(default)]
+        discard_dirty: bool,
+    },
     /// Take a larger backing device into use.
     Grow {
         /// The volume.
@@ -75,6 +83,24 @@ pub enum Request {
         /// The most bytes that the trace may have.
         max_bytes: Option<u64>,
     },
+}
+
+impl Request {
+    /// What whoever sent it waits for, in words; none where the daemon says something by itself all the time.
+    #[must_use]
+    pub const fn waits_for(&self) -> Option<&'static str> {
+        match self {
+            Self::Status {} => Some("waiting for the engine to answer"),
+            Self::Flush { .. } => Some("waiting for dirty data to be written back"),
+            Self::Mode { .. } => Some("waiting for the mode to change"),
+            Self::Cleaning { .. } => Some("waiting for the cleaning policy to change"),
+            Self::Detach { .. } => Some("waiting for the volume to be detached"),
+            Self::Forget { .. } => Some("waiting for the cache to forget the volume"),
+            Self::Grow { .. } => Some("waiting for the backing device's size"),
+            Self::Scrub { .. } => Some("waiting for the scrub"),
+            Self::Record { .. } => None,
+        }
+    }
 }
 
 /// What the daemon answers.

@@ -7,14 +7,16 @@ use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::protocol::{LINE_BYTES, Recorded, Reply, Request, line, parse_request};
+use super::seats::{Seat, Seats};
 
 /// What becomes of a request: a future that ends with the last reply.
 pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
@@ -52,8 +54,12 @@ impl Part {
     }
 }
 
-/// Clients that are served at once; more wait.
-const CLIENTS: usize = 64;
+/// Most clients at a time.
+pub const CLIENTS: usize = 64;
+/// A client hears something at least so often while its request is being answered.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Least time between two lines of the log that say that no client can be taken.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// Makes the control socket at `path`, mode 0600, in a directory that is made if it is not there. A
 /// socket that nothing answers on is replaced.
@@ -126,48 +132,59 @@ fn bind_private(path: &Path) -> std::io::Result<StdListener> {
     bound
 }
 
-/// Serves clients for ever. Runs on a tokio runtime.
+/// Serves clients for ever, `most` at a time: of more, those that ask nothing are sent away. Runs on a tokio runtime.
 ///
 /// # Errors
 /// When the listener cannot be used; a client's failure only ends that client.
-pub async fn serve(listener: StdListener, handler: Handler) -> Result<()> {
+pub async fn serve(listener: StdListener, handler: Handler, most: usize) -> Result<()> {
     let listener = UnixListener::from_std(listener).context(|| "control socket")?;
-    let clients = Arc::new(Semaphore::new(CLIENTS));
+    let seats = Seats::new(most);
+    let mut told: Option<Instant> = None;
     loop {
-        let Ok(permit) = Arc::clone(&clients).acquire_owned().await else {
-            return Ok(());
-        };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let handler = Arc::clone(&handler);
-                tokio::spawn(async move {
-                    if let Err(error) = client(stream, handler).await {
-                        tracing::debug!("a control client left: {error}");
-                    }
-                    drop(permit);
-                });
-            }
+            Ok((mut stream, _)) => match seats.take() {
+                Some(seat) => {
+                    let handler = Arc::clone(&handler);
+                    tokio::spawn(async move {
+                        if let Err(error) = client(stream, handler, seat).await {
+                            tracing::debug!("a control client left: {error}");
+                        }
+                    });
+                    // Who was sent away gives the descriptor back before the next one comes.
+                    tokio::task::yield_now().await;
+                }
+                None => {
+                    let what = format!(
+                        "the daemon answers {most} commands at this moment: ask again later"
+                    );
+                    let refusal = line(&Reply::error(&Error::new(ErrorKind::Busy, what)));
+                    // It fits the socket's buffer.
+                    let _ = stream.write_all(&refusal).await;
+                }
+            },
             Err(error) => {
-                tracing::warn!("control socket: {error}; trying again in a second");
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                if told.is_none_or(|told| told.elapsed() >= LOG_PAUSE) {
+                    told = Some(Instant::now());
+                    tracing::warn!("control socket: {error}; it is tried again");
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
     }
 }
 
-async fn client(stream: UnixStream, handler: Handler) -> std::io::Result<()> {
+async fn client(stream: UnixStream, handler: Handler, seat: Seat) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let mut request = Vec::new();
     loop {
         request.clear();
-        let limit = LINE_BYTES as u64;
-        if (&mut read)
-            .take(limit)
-            .read_until(b'\n', &mut request)
-            .await?
-            == 0
-        {
+        let mut limited = (&mut read).take(LINE_BYTES as u64);
+        let heard = tokio::select! {
+            heard = limited.read_until(b'\n', &mut request) => heard?,
+            () = seat.evicted() => return Ok(()),
+        };
+        if heard == 0 {
             return Ok(());
         }
         if request.last() != Some(&b'\n') {
@@ -177,10 +194,12 @@ async fn client(stream: UnixStream, handler: Handler) -> std::io::Result<()> {
             );
             return write.write_all(&line(&Reply::error(&error))).await;
         }
+        seat.begin();
         match parse_request(&request) {
             Ok(request) => answer(request, &handler, &mut read, &mut write).await?,
             Err(error) => write.write_all(&line(&Reply::error(&error))).await?,
         }
+        seat.end();
     }
 }
 
@@ -194,6 +213,7 @@ async fn answer(
 ) -> std::io::Result<()> {
     let (parts, mut told) = mpsc::channel(4);
     let (say, heard) = watch::channel(false);
+    let waits_for = request.waits_for();
     let mut work = handler(request, Caller { parts, heard });
     loop {
         let silent = !*say.borrow();
@@ -208,6 +228,11 @@ async fn answer(
             }
             // What it is is looked at when this is answered.
             _ = read.fill_buf(), if silent => { say.send_replace(true); }
+            () = tokio::time::sleep(HEARTBEAT), if waits_for.is_some() => {
+                let text = waits_for.unwrap_or_default().to_owned();
+                // What has several steps is not left between two of them because nobody listens any more.
+                let _ = Part::Progress(text).send(write).await;
+            }
         }
     }
 }
@@ -215,8 +240,15 @@ async fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::client::Client;
+    use crate::control::client::{Client, Control, Patience};
     use crate::control::protocol::Request;
+
+    fn control(path: &Path) -> Control {
+        Control {
+            path: path.to_path_buf(),
+            patience: Patience::default(),
+        }
+    }
 
     /// A daemon that flushes in two steps and knows nothing else.
     fn handler() -> Handler {
@@ -251,7 +283,7 @@ mod tests {
                     .expect("a runtime");
                 runtime.block_on(async {
                     tokio::select! {
-                        result = serve(listener, handler()) => result.expect("serves for ever"),
+                        result = serve(listener, handler(), 4) => result.expect("serves for ever"),
                         _ = stopped => {}
                     }
                 });
@@ -265,7 +297,7 @@ mod tests {
     #[test]
     fn a_request_has_progress_and_one_end() {
         with_server("progress", |path| {
-            let mut client = Client::connect(path).expect("the server listens");
+            let mut client = Client::connect(&control(path)).expect("the server listens");
             for _ in 0..2 {
                 let mut seen = Vec::new();
                 let request = Request::Flush {
@@ -301,7 +333,7 @@ mod tests {
             let mut text = String::new();
             flood.read_to_string(&mut text).ok();
             assert!(text.is_empty() || text.contains("at most 1 MiB"), "{text}");
-            let mut client = Client::connect(path).expect("the server lives on");
+            let mut client = Client::connect(&control(path)).expect("the server lives on");
             let request = Request::Flush { volume: None };
             assert!(client.call(&request, |_| ()).is_ok());
         });

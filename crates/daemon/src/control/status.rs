@@ -27,6 +27,9 @@ pub struct Status {
     /// The transit caches among them.
     #[serde(default)]
     pub transits: Vec<TransitStatus>,
+    /// What is wrong with the state directory, in words; none if nothing is.
+    #[serde(default)]
+    pub state_trouble: Option<String>,
     /// Where clients find what, in words.
     pub listening: Vec<String>,
     /// The reactors that serve connections.
@@ -251,6 +254,9 @@ pub struct VolumeStatus {
     /// Whether it is written without its cache, which has failed.
     #[serde(default)]
     pub diverged: bool,
+    /// Whether it refuses writes, since its cache has failed.
+    #[serde(default)]
+    pub refuses_writes: bool,
     /// Requests by kind: `read`, `write`, `flush`, `discard`, `write_zeroes`.
     pub operations: Vec<OperationStatus>,
 }
@@ -455,6 +461,7 @@ pub(crate) fn example() -> Status {
         uptime_s: 61,
         io_engine: "io_uring".into(),
         shutting_down: false,
+        state_trouble: None,
         cache: Some(CacheStatus {
             uuid: "00112233445566778899aabbccddeeff".into(),
             durability: "flush".into(),
@@ -507,6 +514,7 @@ pub(crate) fn example() -> Status {
             overdue: 2,
             loss: Some("a flush failed".into()),
             diverged: true,
+            refuses_writes: false,
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_io::Reactor;
 use forebay_io::rt::{self, Remote};
+use forebay_io::{Reactor, Stop};
 use forebay_volume::VolumeHandle;
 use tokio::sync::{oneshot, watch};
 
@@ -46,11 +46,12 @@ pub(super) struct Handle {
 async fn main(
     config: Config,
     wishes: Wishes,
+    stop: Stop,
     io_engine: &'static str,
     tell: oneshot::Sender<Result<(Remote, Vec<VolumeHandle>)>>,
 ) {
     super::poll(&config);
-    let stack = match Stack::open(&config, &wishes).await {
+    let stack = match Stack::open_until(&config, &wishes, &stop).await {
         Ok(stack) => stack,
         Err(error) => {
             let _ = tell.send(Err(error));
@@ -75,8 +76,12 @@ async fn main(
 }
 
 impl Engine {
-    /// Starts the thread, and opens the stack on it.
-    pub(super) async fn start(config: Config, wishes: Wishes) -> Result<(Handle, JoinHandle<()>)> {
+    /// Starts the thread, and opens the stack on it; `stop` ends that early.
+    pub(super) async fn start(
+        config: Config,
+        wishes: Wishes,
+        stop: Stop,
+    ) -> Result<(Handle, JoinHandle<()>)> {
         let (tell, told) = oneshot::channel();
         let (alive, ended) = watch::channel(());
         let thread = std::thread::Builder::new()
@@ -86,7 +91,7 @@ impl Engine {
                 match Reactor::new(super::io_engine(&config)) {
                     Ok(reactor) => {
                         let io_engine = reactor.engine_name();
-                        reactor.run(main(config, wishes, io_engine, tell));
+                        reactor.run(main(config, wishes, stop, io_engine, tell));
                     }
                     Err(error) => _ = tell.send(Err(error)),
                 }

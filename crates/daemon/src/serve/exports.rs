@@ -74,6 +74,11 @@ pub(super) struct Reactors {
 }
 
 impl Reactors {
+    /// Serves at most so many connections at a time from now on.
+    pub(super) fn limit(&self, connections: usize) {
+        self.spread.limit(connections);
+    }
+
     pub(super) fn status(&self) -> Vec<ReactorStatus> {
         let counts = self.spread.connections();
         let named = self.names.iter().zip(counts);

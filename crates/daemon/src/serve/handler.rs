@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::Result;
+use forebay_block::{Error, ErrorKind, Result};
 use tokio::sync::mpsc;
 
 use super::engine::Handle;
@@ -16,6 +16,9 @@ use crate::control::server::{Caller, Handler, Part};
 
 /// How often progress is told.
 const PROGRESS: Duration = Duration::from_secs(1);
+
+/// What the engine may take for its status.
+const STATUS: Duration = Duration::from_secs(5);
 
 /// What the control socket's server calls.
 pub(super) fn new(engine: Handle, exports: Arc<Shared>, recordings: Arc<Recordings>) -> Handler {
@@ -57,7 +60,14 @@ async fn answer(
     }
     let done = match request {
         Request::Status {} => {
-            let status = engine.ask(|engine| async move { engine.status() }).await?;
+            let asked = engine.ask(|engine| async move { engine.status() });
+            let status = tokio::time::timeout(STATUS, asked).await;
+            let status = status.map_err(|_| {
+                let what = format!(
+                    "the engine has not answered for {STATUS:?}\nhelp: see the daemon's log, and whether its device hangs"
+                );
+                Error::new(ErrorKind::TimedOut, what)
+            })??;
             return Ok(Reply::Status(Box::new(status)));
         }
         Request::Flush { volume } => {
@@ -125,6 +135,19 @@ async fn answer(
                 })
             });
             with_progress(work, engine, Some(volume), progress).await??
+        }
+        Request::Forget {
+            volume,
+            discard_dirty,
+        } => {
+            let work = engine.ask(move |engine| async move {
+                let done = engine.stack.forget_volume(&volume, discard_dirty).await;
+                if let Ok(done) = &done {
+                    tracing::info!("{done}");
+                }
+                done
+            });
+            work.await??
         }
         Request::Grow { volume } => {
             let work = engine.ask(move |engine| async move {

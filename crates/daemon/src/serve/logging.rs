@@ -9,8 +9,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::EnvFilter;
+use forebay_block::Result;
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::log_filter;
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
@@ -67,13 +69,16 @@ impl Drop for Line {
 
 /// Starts to log, at the level that `FOREBAY_LOG` says (`info` if it says nothing), and makes a panic
 /// end the process at once, like a kill: a half-broken daemon must not go on.
-pub(super) fn start() -> Log {
+///
+/// # Errors
+/// As [`log_filter::from_environment`].
+pub(super) fn start() -> Result<Log> {
+    let filter = log_filter::from_environment("info")?;
     let (lines, queue) = sync_channel(QUEUE);
     let thread = std::thread::Builder::new()
         .name("log".into())
         .spawn(move || write(&queue))
         .expect("a thread can be started");
-    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // Somebody who uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -89,7 +94,7 @@ pub(super) fn start() -> Log {
         );
         std::process::abort();
     }));
-    Log { lines, thread }
+    Ok(Log { lines, thread })
 }
 
 fn write(queue: &Receiver<Vec<u8>>) {

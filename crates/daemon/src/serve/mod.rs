@@ -4,6 +4,7 @@
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
+mod descriptors;
 mod disks;
 mod engine;
 mod exports;
@@ -18,23 +19,25 @@ mod watch;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_block::{Context as _, Result};
-use forebay_io::Engine as IoEngine;
-use forebay_io::system;
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_io::{Engine as IoEngine, Stop, system};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::config::size::human_duration;
 use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
+use crate::stack::memory::RESERVE_BYTES;
+use descriptors::Descriptors;
 use engine::Engine;
 use exports::{Reactors, Running};
 use record::Recordings;
 
-/// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
-/// admits (32 MiB), rounded up to powers of two, and as much again on free lists.
-const RESERVE_BYTES: usize = 128 << 20;
+/// What a start may take to end after a signal: a device may have to answer first.
+const STOP: Duration = Duration::from_secs(30);
 
 /// Serves what `config` describes until a signal asks for the end.
 ///
@@ -43,7 +46,7 @@ const RESERVE_BYTES: usize = 128 << 20;
 /// since the next start recovers as after a crash.
 pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
     system::one_heap();
-    let log = logging::start();
+    let log = logging::start()?;
     let result = serve(config, wishes);
     log.finish();
     result
@@ -51,6 +54,7 @@ pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
 
 fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     wishes.check(&config)?;
+    let descriptors = Descriptors::raise();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -80,31 +84,50 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         .build()
         .context(|| "control plane")?;
     runtime.block_on(async {
-        // From here on a signal is noticed, and heeded as soon as the stack is open.
+        // From here on a signal is heeded.
         let mut signals = Signals::new()?;
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
-        let (engine, thread) = Engine::start(config.clone(), wishes.clone()).await?;
+        let stop = Stop::default();
+        let starting = Engine::start(config.clone(), wishes.clone(), stop.clone());
+        let started = unless_stopped(starting, &stop, &mut signals).await;
+        let (engine, thread) = match started {
+            Err(error) if stop.is_asked() && error.kind() == ErrorKind::ShuttingDown => {
+                tracing::info!("the start was stopped: nothing of it is left");
+                return Ok(());
+            }
+            started => started?,
+        };
         if local {
-            system::reserve_memory(RESERVE_BYTES);
+            system::reserve_memory(RESERVE_BYTES as usize);
         }
         let mut running = Running::new(engine.clone());
         let mut watch = watch::Watch::default();
         let recordings = Arc::new(Recordings::default());
-        let started = running.start(&config).await;
+        let started = match stop.is_asked() {
+            true => Ok(false),
+            false => running.start(&config).await.map(|()| true),
+        };
         let result = match started {
-            Ok(()) => {
+            // The signal came when it was open.
+            Ok(false) => Ok(()),
+            Ok(true) => {
                 let mut listening = running.listening();
                 listening.push(format!("control on {}", config.server.control.display()));
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
+                descriptors.share(&running, &config);
                 announce(&engine, listening, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
                 let source = handler::source(engine.clone());
                 let control =
-                    tokio::spawn(control::server::serve(control_socket, Arc::clone(&handler)));
-                let http = tokio::spawn(control::http::serve(metrics, source));
+                    tokio::spawn(control::server::serve(
+                        control_socket,
+                        Arc::clone(&handler),
+                        descriptors.control,
+                    ));
+                let http = tokio::spawn(control::http::serve(metrics, source, descriptors.http));
                 tokio::select! {
                     () = signals.end() => Ok(()),
                     Ok(Err(error)) = control => Err(error),
@@ -124,6 +147,33 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
             let _ = thread.join();
         }
         result.and(ended)
+    })
+}
+
+/// Waits for a start, which a signal stops: it ends at its next step, and takes away what it made.
+///
+/// # Errors
+/// As the start, which says `ShuttingDown` if it was stopped; `TimedOut` if a device does not let it come to its next step.
+async fn unless_stopped<T>(
+    starting: impl Future<Output = Result<T>>,
+    stop: &Stop,
+    signals: &mut Signals,
+) -> Result<T> {
+    let mut starting = std::pin::pin!(starting);
+    tokio::select! {
+        started = &mut starting => return started,
+        () = signals.end() => stop.ask(),
+    }
+    let stopped = tokio::time::timeout(STOP, starting).await;
+    stopped.unwrap_or_else(|_| {
+        Err(Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "the start did not stop within {}: see that the devices answer. It ends as after a kill: nothing that was \
+                 acknowledged is lost",
+                human_duration(STOP)
+            ),
+        ))
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
@@ -44,7 +45,10 @@ pub(crate) fn load(tls: &Tls) -> Result<nbd::Tls> {
 fn read_public(path: &Path, what: &str) -> Result<Vec<u8>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
-    let file = File::open(path).context(unreadable)?;
+    // A named pipe is refused below, and not waited for.
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).context(unreadable)?;
     let about = file.metadata().context(unreadable)?;
     if !about.is_file() || about.len() > MAX_BYTES {
         let why = format!("{shown}, which should have {what}, is no regular file, or above 1 MiB");

@@ -15,7 +15,11 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// What is known of the devices so far.
 #[derive(Default)]
-pub(super) struct Watch(BTreeMap<String, Seen>);
+pub(super) struct Watch {
+    devices: BTreeMap<String, Seen>,
+    /// What was wrong with the state directory at the last look.
+    trouble: Option<String>,
+}
 
 struct Seen {
     errors: u64,
@@ -34,10 +38,21 @@ impl Watch {
 
     /// Looks once.
     pub(super) async fn look(&mut self, engine: &Handle) {
-        let devices = engine.ask(|engine| async move { engine.stack.devices() });
-        for line in self.news(Instant::now(), &devices.await.unwrap_or_default()) {
+        let seen = engine.ask(|engine| async move {
+            let stack = &engine.stack;
+            stack.look_for_cut().await;
+            (stack.devices(), stack.state_trouble())
+        });
+        let (devices, trouble) = seen.await.unwrap_or_default();
+        for line in self.news(Instant::now(), &devices) {
             tracing::error!("{line}");
         }
+        if let Some(trouble) = &trouble
+            && self.trouble.is_none()
+        {
+            tracing::error!("{trouble}");
+        }
+        self.trouble = trouble;
     }
 
     /// What there is to say.
@@ -45,7 +60,7 @@ impl Watch {
         let mut lines = Vec::new();
         for device in devices {
             let (name, size) = (&device.name, device.size_bytes);
-            let seen = self.0.entry(name.clone()).or_insert(Seen {
+            let seen = self.devices.entry(name.clone()).or_insert(Seen {
                 errors: 0,
                 told: None,
                 size_bytes: size,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Buf, Context as _, Error, ErrorKind, Result,
+    Basis, BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind,
+    Persistence, Result,
 };
 use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
-use forebay_cache::{EarlyVolume, VolumeOptions};
+use forebay_cache::{BlockSizes, Cache, EarlyVolume, Fallback, VolumeOptions, check_volume_size};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_metadata::superblock::Superblock;
@@ -17,6 +18,7 @@ use forebay_volume::Volume;
 
 use super::cache::OpenCache;
 use super::diverge::go_without;
+use super::forget::make_room;
 use super::transit::Around;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config, DeviceKind};
@@ -78,6 +80,46 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
     None
 }
 
+/// Returns a warning about the backing device of a cached volume if that has no name of its own. Memory of this process
+/// needs none.
+///
+/// # Errors
+/// `InvalidInput` if nothing is known of the device, and the mode keeps dirty data for it.
+pub(crate) fn judge_identity(
+    volume: &config::Volume,
+    mode: config::Mode,
+    info: &DeviceInfo,
+) -> Result<Option<String>> {
+    let identity = info.identity;
+    let device = &volume.backing;
+    if info.persistence == Persistence::Process
+        || identity.is_known() && identity.basis == Basis::Name
+    {
+        return Ok(None);
+    }
+    if !identity.is_known() && mode.keeps_dirty_data() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "nothing tells backing device {device:?} from another one, and mode {mode} keeps dirty data for it; help: use \
+                 a device with a serial number or world-wide name, or mode wt, wa, wi or pt; or write identity = \"path\" for \
+                 the device if its path always means this one"
+            ),
+        ));
+    }
+    let by = match identity.basis {
+        _ if !identity.is_known() => "nothing but samples of its content",
+        Basis::Path => "its path and samples of its content",
+        Basis::Name | Basis::Place => {
+            "its place in this machine, its driver, its size and samples of its content"
+        }
+    };
+    Ok(Some(format!(
+        "backing device {device:?} has no serial number or world-wide name: it is known by {by}. Never put another device in \
+         its place while the cache holds dirty data"
+    )))
+}
+
 impl Stack {
     /// Opens the backing device of a volume of the configuration and serves the volume.
     pub(super) async fn attach(
@@ -85,28 +127,31 @@ impl Stack {
         config: &Config,
         volume: &config::Volume,
         wishes: &Wishes,
+        around: &Around<'_>,
     ) -> Result<()> {
         let name = &volume.name;
-        let around = Around {
-            state: &self.state,
-            accept_loss: wishes.accept_journal_loss,
-        };
-        let watched = devices::open(config, &volume.backing, "backing", &around).await?;
+        let watched = devices::open(config, &volume.backing, "backing", around).await?;
         let backing = watched.device.clone();
-        self.refuse_twin(config, &watched)
-            .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
-        let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
-        for warning in odd
-            .into_iter()
-            .chain(warning_of(config, volume, &backing).await)
-        {
-            tracing::warn!("{warning}");
-        }
+        let overlap = self.refuse_overlap(&watched);
+        // A start that fails closes it.
         self.devices.borrow_mut().push(watched);
+        overlap.context(|| format!("{}: volume {name:?}", config.place(volume.line)))?;
+        let odd = devices::odd_end(config, &volume.backing, backing.as_ref());
         let cache = self
             .cache
             .as_ref()
             .filter(|_| !wishes.without_cache.contains(name));
+        let unnamed = match cache {
+            Some(_) => judge_identity(volume, volume.mode, &backing.info())
+                .context(|| format!("{}: volume {name:?}", config.place(volume.line)))?
+                .map(|what| format!("{}: volume {name:?}: {what}", config.place(volume.line))),
+            None => None,
+        };
+        for warning in
+            (odd.into_iter().chain(unnamed)).chain(warning_of(config, volume, &backing).await)
+        {
+            tracing::warn!("{warning}");
+        }
         let attached = match cache {
             Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
             None => self.attach_without(name, backing, wishes).await,
@@ -125,23 +170,27 @@ impl Stack {
             cached: cache.is_some(),
             mode: Cell::new(volume.mode),
             record: Cell::new(attached.record),
+            leaving: Cell::new(false),
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));
-        let accept = wishes.accept_divergence;
+        let fallback = match wishes.accept_divergence {
+            true => Fallback::AllModes,
+            false => Fallback::CleanModes,
+        };
         let Some((early, meeting)) = attached.behind else {
             return match cache {
-                Some(cache) if accept => {
+                Some(cache) => {
                     let state = Arc::clone(&self.state);
-                    diverge::accept(state, &cache.opened().await?.cache, &served)
+                    diverge::accept(state, &cache.opened().await?.cache, &served, fallback)
                 }
-                _ => Ok(()),
+                None => Ok(()),
             };
         };
         let over = Promise::new();
         self.behind.borrow_mut().push(over.clone());
         rt::spawn(async move {
-            let met = meeting.meet_behind(&served, accept).await;
+            let met = meeting.meet_behind(&served, fallback).await;
             let met = met.context(|| place);
             over.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
             early.hand_over(met);
@@ -164,25 +213,30 @@ impl Stack {
         Ok(())
     }
 
-    /// A medium of another machine has one user here, however it is reached; files are locked.
-    fn refuse_twin(&self, config: &Config, opened: &devices::Watched) -> Result<()> {
-        let leaf = config.stack(&opened.name).pop();
-        if !leaf.is_some_and(|leaf| matches!(leaf.kind, DeviceKind::NvmeTcp { .. })) {
-            return Ok(());
-        }
-        let identity = opened.device.info().identity;
+    /// Refuses a device that shows bytes which another device of the stack shows, however both are reached. Files and
+    /// whole disks are locked; parts of them, paths to one disk and media of other machines are not.
+    fn refuse_overlap(&self, opened: &devices::Watched) -> Result<()> {
+        let info = opened.device.info();
         let devices = self.devices.borrow();
-        let is_same = |other: &&devices::Watched| other.device.info().identity.is_same_as(identity);
-        match devices.iter().find(is_same) {
+        let overlaps = |other: &&devices::Watched| {
+            let other = other.device.info();
+            (other.identity).overlaps(other.size_bytes, info.identity, info.size_bytes)
+        };
+        match devices.iter().find(overlaps) {
             None => Ok(()),
-            Some(twin) => {
-                let what = format!(
-                    "devices {:?} and {:?} are one and the same: give each a medium of its own",
-                    twin.name, opened.name
-                );
-                Err(Error::new(ErrorKind::Busy, what))
-            }
+            Some(other) => Err(Error::new(
+                ErrorKind::Busy,
+                shared_bytes(&other.name, &other.device.info(), &opened.name, &info),
+            )),
         }
+    }
+
+    /// As [`judge_identity`], for a volume that is served and is to change its mode.
+    pub(super) fn check_identity_for(&self, served: &Served, mode: config::Mode) -> Result<()> {
+        let devices = self.devices.borrow();
+        let watched = devices.iter().find(|it| it.name == served.backing);
+        let judged = watched.map(|it| judge_identity(&served.config, mode, &it.device.info()));
+        judged.unwrap_or(Ok(None)).map(|_| ())
     }
 
     /// What is remembered of the other volumes that were served from this backing device.
@@ -191,9 +245,9 @@ impl Stack {
         name: &str,
         backing: &Rc<dyn BlockDevice>,
     ) -> Result<Vec<(String, Record)>> {
-        let identity = backing.info().identity;
+        let info = backing.info();
         let (state, volume) = (Arc::clone(&self.state), name.to_owned());
-        offload(move || state.others(&volume, identity)).await
+        offload(move || state.others(&volume, info.identity, info.size_bytes)).await
     }
 
     /// The backing device may have been served under another name: that volume's record must not say that
@@ -234,18 +288,31 @@ impl Stack {
         self.meet_others(&volume.name, &backing, cache.id, wishes)
             .await?;
         cache.check_mode(&volume.name, volume.mode)?;
+        let found = &cache.found;
+        let sizes = BlockSizes::from_mask(found.block_size_bytes, found.classes);
+        check_volume_size(sizes, backing.info().size_bytes)?;
         let (state, name) = (Arc::clone(&self.state), volume.name.clone());
-        let (record, ranges) =
-            offload(move || Ok((state.load(&name)?, state.ranges(&name)?))).await?;
+        let (record, ranges, dirty) = offload(move || {
+            let record = state.load(&name)?;
+            let dirty = match record {
+                Some(record) if record.dirty_listed => state.dirty(&name)?,
+                _ => None,
+            };
+            Ok((record, state.ranges(&name)?, dirty))
+        })
+        .await?;
+        let info = backing.info();
         let plan = decide::attach(&Meeting {
             volume: &volume.name,
             record,
             ranges,
+            dirty,
             cache: cache.id,
             cache_epoch: cache.epoch_of(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             dirty_mode: volume.mode.keeps_dirty_data(),
-            backing: backing.info().identity,
+            backing: info.identity,
+            backing_bytes: info.size_bytes,
         })?;
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
@@ -255,6 +322,7 @@ impl Stack {
             sequential_cutoff_bytes: volume.sequential_cutoff_bytes,
             epoch: plan.epoch,
             written_elsewhere: plan.stale.clone(),
+            dirty_at_failure: plan.dirty.clone(),
             discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
             adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
@@ -311,17 +379,18 @@ impl Stack {
                 decide::check_without(name, last, *record)?;
             }
         }
-        let identity = backing.info().identity;
+        let info = backing.info();
+        let sized = (info.identity, info.size_bytes);
         let mut device = backing;
         let cached = |record: &Record| matches!(record.cache, CacheId::Uuid(_));
         for (other, record) in others.into_iter().filter(|(_, record)| cached(record)) {
-            let plan = decide::without_cache(&other, Some(record), identity);
+            let plan = decide::without_cache(&other, Some(record), sized);
             if let Some(note) = &plan.note {
                 tracing::warn!("the backing device is served as volume {name:?}: {note}");
             }
             device = go_without(&self.state, &other, &plan, device).await?;
         }
-        let plan = decide::without_cache(name, record, identity);
+        let plan = decide::without_cache(name, record, sized);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
@@ -337,6 +406,20 @@ impl Stack {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.store(&name, &record)).await
     }
+}
+
+/// Says that two devices have bytes in common.
+pub(crate) fn shared_bytes(
+    one: &str,
+    first: &DeviceInfo,
+    two: &str,
+    second: &DeviceInfo,
+) -> String {
+    let are = match first.identity.is_same_as(second.identity) {
+        true => "are one and the same",
+        false => "overlap: they are parts of one medium",
+    };
+    format!("devices {one:?} and {two:?} {are}: give each a medium, or a part of one, of its own")
 }
 
 /// What to do about dirty data that is older than what was written without the cache.
@@ -368,11 +451,9 @@ impl Met {
     /// Attaches the volume when the cache is open, and has the state directory remember that.
     async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
         let opened = self.cache.opened().await?;
-        self.store(self.plan.before).await?;
-        let backing = Rc::clone(&self.backing);
-        let attached = (opened.cache)
-            .attach(&self.name, backing, self.options.clone())
-            .await;
+        self.cache.room.acquire(1).await;
+        let attached = self.attach_with_room(&opened.cache).await;
+        self.cache.room.release(1);
         let device = attached.map_err(|error| match error.kind() {
             ErrorKind::Busy => error.context(stale_remedy(&self.name)),
             _ => error,
@@ -389,18 +470,29 @@ impl Met {
         }
         self.store(self.plan.after).await?;
         let (state, name) = (Arc::clone(&self.state), self.name.clone());
-        offload(move || state.remove_ranges(&name)).await?;
+        offload(move || state.remove_history(&name)).await?;
         Ok(device)
     }
 
+    async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
+        make_room(&self.state, &self.cache, cache, &self.name).await?;
+        self.store(self.plan.before).await?;
+        let backing = Rc::clone(&self.backing);
+        cache
+            .attach(&self.name, backing, self.options.clone())
+            .await
+    }
+
     /// As [`Met::meet`], for a volume that is being served.
-    async fn meet_behind(&self, served: &Rc<Served>, accept: bool) -> Result<Rc<dyn BlockDevice>> {
+    async fn meet_behind(
+        &self,
+        served: &Rc<Served>,
+        fallback: Fallback,
+    ) -> Result<Rc<dyn BlockDevice>> {
         let device = self.meet().await?;
         served.record.set(self.plan.after);
-        if accept {
-            let opened = self.cache.opened().await?;
-            diverge::accept(Arc::clone(&self.state), &opened.cache, served)?;
-        }
+        let opened = self.cache.opened().await?;
+        diverge::accept(Arc::clone(&self.state), &opened.cache, served, fallback)?;
         Ok(device)
     }
 

@@ -1,28 +1,33 @@
 //! Opens the cache: identity, process journal, recovery.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
     BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, EarlyMap, FormatOptions,
     OpeningProgress, RecoveryReport,
 };
 use forebay_io::rt;
-use forebay_io::sync::Promise;
+use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::system::{boot_id, random};
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Service, Superblock};
 
 use super::devices::{self, Watched};
+use super::journal::{self, Whose};
+use super::memory::{CacheNeeds, Needs};
 use super::table::behind_table;
 use super::transit::Around;
-use super::{Wishes, journal, offload};
+use super::{Wishes, offload, place_of, refuse_copy};
+use crate::config::size::{human_bytes, human_count};
 use crate::config::{self, Config, DeviceKind, Durability};
-use crate::state::{CacheId, hex};
+use crate::state::{CacheId, Opening, StateDirectory, hex};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
-const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
+pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
 
 /// A cache that is open by then is open before anything is served from it.
 const SOON: Duration = Duration::from_millis(200);
@@ -31,6 +36,7 @@ const SOON: Duration = Duration::from_millis(200);
 pub(super) struct OpenCache {
     pub(super) id: CacheId,
     pub(super) uuid: [u8; 16],
+    whose: Whose,
     /// What it was when its opening began.
     pub(super) found: Superblock,
     pub(super) devices: Devices,
@@ -38,6 +44,10 @@ pub(super) struct OpenCache {
     /// Whether it is memory, and then whether acknowledged writes may go with it.
     pub(super) memory: Option<bool>,
     pub(super) config: config::Cache,
+    /// The volumes that the configuration names.
+    pub(super) configured: Vec<String>,
+    /// Whose turn it is to make room for a volume, and to attach it.
+    pub(super) room: Semaphore,
     pub(super) began: Instant,
     pub(super) progress: OpeningProgress,
     pub(super) early: EarlyMap,
@@ -58,20 +68,22 @@ pub(super) async fn open(
     cache: &config::Cache,
     wishes: &Wishes,
     around: &Around<'_>,
-    watched: &mut Vec<Watched>,
+    watched: &RefCell<Vec<Watched>>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
-    let data = devices::open(config, &cache.data, "cache", around).await?;
-    let metadata = match &cache.metadata {
-        Some(name) => Some(devices::open(config, name, "metadata", around).await?),
-        None => None,
+    let open = async |name: &str, role| -> Result<Rc<dyn BlockDevice>> {
+        let opened = devices::open(config, name, role, around).await?;
+        let device = Rc::clone(&opened.device);
+        watched.borrow_mut().push(opened);
+        Ok(device)
     };
     let devices = Devices {
-        data: data.device.clone(),
-        metadata: metadata.as_ref().map(|watched| watched.device.clone()),
+        data: open(&cache.data, "cache").await?,
+        metadata: match &cache.metadata {
+            Some(name) => Some(open(name, "metadata").await?),
+            None => None,
+        },
     };
-    watched.push(data);
-    watched.extend(metadata);
     let memory = config.memory_cache();
     if memory.is_some() {
         let mut uuid = [0; 16];
@@ -92,19 +104,37 @@ pub(super) async fn open(
     for damage in forebay_cache::spare_damage(&devices).await {
         tracing::warn!("{damage}");
     }
+    if let Some(few) = warning_of_few(known.slots, known.block_size_bytes) {
+        tracing::warn!("{}: {few}", config.place(cache.line));
+    }
     let there = BlockSizes::from_mask(known.block_size_bytes, known.classes);
     check_block_sizes(config, cache, &there.to_string())?;
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
     check_checksums(config, cache, known.has_checksums())?;
+    check_memory(config, &known)?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
+    let place = place_of(config, cache);
+    let whose = Whose::of(&known, &devices, place.clone(), wishes.moved_cache);
+    let mut generation = 0;
+    if memory.is_none() {
+        let state = around.state.path();
+        let note = refuse_copy(state, &devices, &known, &place, wishes.moved_cache).await;
+        if let Some(note) = note.context(|| config.place(cache.line))? {
+            tracing::warn!("{note}");
+        }
+        let last = StateDirectory::opening_in(state, &known.uuid)?;
+        generation = last.map_or(0, |last| last.generation);
+    }
     let mut created = false;
     let (journal, path) = match memory {
         // It goes with the process, as the cache does.
         Some(_) => (Buf::zeroed(len), None),
         None => {
-            let (configured, uuid) = (cache.journal_path().map(Path::to_path_buf), known.uuid);
-            let opened = offload(move || journal::open(configured.as_deref(), len, &uuid)).await;
+            let (configured, asks) = (cache.journal_path().map(Path::to_path_buf), whose.clone());
+            let stop = around.stop.clone();
+            let opened =
+                offload(move || journal::open(configured.as_deref(), len, &asks, &stop)).await;
             let opened = opened.context(|| config.place(cache.journal_line()))?;
             created = opened.created;
             (opened.memory, Some(opened.path))
@@ -124,25 +154,45 @@ pub(super) async fn open(
         admission: cache.admission,
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,
+        generation,
+        place: place.clone(),
+        moved: wishes.moved_cache,
         progress: Some(progress.clone()),
         early: Some(early.clone()),
         ..CacheOptions::new(boot_id)
     };
     let (opened, on) = (Promise::new(), devices.clone());
     let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
-    let (accepted, place) = (wishes.accept_journal_loss, config.place(cache.line));
+    let (accepted, line) = (wishes.accept_journal_loss, config.place(cache.line));
+    let (state, in_memory) = (Arc::clone(around.state), memory.is_some());
     rt::spawn(async move {
         let opened = Cache::open(on, options).await;
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
             journal::remove_unused(path, &uuid);
         }
         let opened = opened.map_err(|error| {
-            let what = format!("{place}: the cache {} cannot be opened", hex(&uuid));
+            let what = format!("{line}: the cache {} cannot be opened", hex(&uuid));
             error_of_opening(error, what)
         });
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
             journal::point(&uuid, path);
             journal::sweep();
+        }
+        if let Ok((cache, _)) = &opened
+            && !in_memory
+        {
+            let Service {
+                generation, media, ..
+            } = cache.service();
+            let opening = Opening {
+                generation,
+                media,
+                place,
+            };
+            let noted = offload(move || state.store_opening(&uuid, &opening)).await;
+            if let Err(error) = noted {
+                tracing::error!("the opening of the cache is not noted: {}", error.report());
+            }
         }
         set.set(opened.map(|(cache, recovery)| {
             report(&recovery, accepted);
@@ -159,17 +209,55 @@ pub(super) async fn open(
             None => CacheId::Uuid(known.uuid),
         },
         uuid: known.uuid,
+        whose,
         found: known,
         devices,
         durability,
         memory,
         config: cache.clone(),
+        configured: (config.volumes.iter())
+            .map(|volume| volume.name.clone())
+            .collect(),
+        room: Semaphore::new(1),
         began: begin,
         progress,
         early,
         opened,
         journal: path,
     })
+}
+
+/// Caches of fewer blocks are hardly of use: what evicts and what writes back works on many blocks at a time.
+const FEW_BLOCKS: u64 = 256;
+
+/// A warning about a cache that has few blocks; none if it has enough.
+pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
+    let (blocks, block_bytes) = (u64::from(blocks), u64::from(block_bytes));
+    (blocks < FEW_BLOCKS).then(|| {
+        format!(
+            "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of {} or more, or smaller \
+             blocks (`forebay format --block-size`)",
+            human_count(blocks, "block"),
+            human_bytes(block_bytes),
+            human_bytes(blocks * block_bytes),
+            human_bytes(FEW_BLOCKS * block_bytes * 5 / 4),
+        )
+    })
+}
+
+/// What the map of a cache and all else of a configuration need is there.
+///
+/// # Errors
+/// `NoSpace` with what needs how much.
+pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
+    let needs = Needs::of(
+        config,
+        Some(CacheNeeds {
+            blocks: known.slots,
+            map_bytes: forebay_cache::memory_needed(known),
+        }),
+    );
+    needs.check()
 }
 
 /// The sizes in the configuration are those of the cache.
@@ -312,7 +400,7 @@ pub(crate) fn unreadable(
     }
 }
 
-fn journal_len(cache: &config::Cache) -> Result<usize> {
+pub(super) fn journal_len(cache: &config::Cache) -> Result<usize> {
     let what = |_| {
         Error::new(
             ErrorKind::InvalidInput,
@@ -373,7 +461,7 @@ impl OpenCache {
         };
         opened.cache.close().await?;
         if let Some(path) = &self.journal {
-            journal::remove(&self.uuid, path);
+            journal::remove(&self.whose.opened(opened.cache.service()), path);
         }
         Ok(())
     }
@@ -430,6 +518,14 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             offset = range.offset,
             len = range.len,
             "kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise: check what was stored there"
+        );
+    }
+    for cut in &recovery.cut {
+        tracing::error!(
+            volume = cut.volume,
+            offset = cut.offset,
+            len = cut.len,
+            "LOST: dirty data that lay where the cache device was cut; it reads as the backing device has it"
         );
     }
     for lost in &recovery.lost {

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
 
@@ -12,19 +11,12 @@ use forebay_io::rt;
 use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
+use super::close::CLOSE;
 use super::devices::Watched;
-use super::transit::OpenTransit;
 use super::{Served, Stack, offload};
 use crate::config::Mode;
-use crate::config::size::{human_bytes, human_duration};
-use crate::state::{CacheId, Record};
-
-/// What requests in flight may take at the end.
-const DRAIN: Duration = Duration::from_secs(10);
-/// What the last flushes may take, all of them together.
-pub(crate) const CLOSE: Duration = Duration::from_secs(120);
-/// What a transit cache may take at least.
-const CLOSE_ONE: Duration = Duration::from_secs(2);
+use crate::config::size::human_bytes;
+use crate::state::Record;
 
 impl Stack {
     fn cache_of(&self, served: &Served) -> Result<&OpenCache> {
@@ -90,8 +82,11 @@ impl Stack {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
         cache.check_mode(name, mode)?;
+        self.check_identity_for(&served, mode)?;
         self.ready().await?;
         let was = served.mode.get();
+        // First, since the state directory hears of the mode before the cache does.
+        (cache.opened().await?.cache).check_mode(name, mode.into())?;
         if mode.keeps_dirty_data() {
             let may_be_dirty = true;
             let changed = |record| Record {
@@ -162,7 +157,7 @@ impl Stack {
 
     /// Refuses if a file under the cache, or under a volume (or any), was removed: what was written there is on nothing that
     /// outlives this process.
-    fn check_there(&self, volume: Option<&str>) -> Result<()> {
+    pub(super) fn check_there(&self, volume: Option<&str>) -> Result<()> {
         let backing = match volume {
             Some(name) => Some(self.served(name)?.backing.clone()),
             None => None,
@@ -199,13 +194,10 @@ impl Stack {
         self.note_detached(name).await?;
         // The state directory hears that nothing is dirty before the cache forgets the volume. Of a crash between the two
         // nothing is lost: the cache then has clean data, and knows the epoch.
-        let clean = |record| Record {
-            may_be_dirty: false,
-            ..record
-        };
         let told = Cell::new(false);
+        served.leaving.set(true);
         let noted = async {
-            let noted = self.remember(&served, clean).await;
+            let noted = self.remember(&served, Record::clean).await;
             told.set(noted.is_ok());
             noted.context(|| {
                 "all of it is written back, but the state directory does not take that down"
@@ -225,7 +217,7 @@ impl Stack {
             )
         })?;
         // What the state directory has heard is enough for the next start.
-        if let Err(error) = self.remember(&served, alone).await {
+        if let Err(error) = self.remember(&served, Record::forgotten).await {
             tracing::warn!(
                 "volume {name:?} is detached all the same: {}",
                 error.report()
@@ -255,6 +247,9 @@ impl Stack {
         let (epoch, listed) = (served.record.get().epoch, ranges.clone());
         let list = offload(move || state.note_abandoned(&owned, epoch, &listed)).await?;
         self.note_detached(name).await?;
+        // Nobody is kept from anything by what is given up: the cache may forget it when nobody waits any more.
+        self.remember(&served, Record::clean).await?;
+        served.leaving.set(true);
         let lost = opened.cache.abandon(name).await.context(|| {
             format!("volume {name:?} is not served any more; restart the daemon to see what the cache still has of it")
         })?;
@@ -283,7 +278,7 @@ impl Stack {
 
     /// The cache has nothing of a volume any more.
     async fn is_detached(&self, served: &Rc<Served>) -> Result<()> {
-        self.remember(served, alone).await?;
+        self.remember(served, Record::forgotten).await?;
         self.forget(served, rt::now() + CLOSE).await
     }
 
@@ -300,6 +295,12 @@ impl Stack {
             cache.opened().await?.cache.grow(name).await?;
         }
         let after = served.volume.grow()?;
+        // Other volumes on parts of this medium are compared with what this one has of it.
+        let grown = |record: Record| Record {
+            backing_bytes: record.backing_bytes.max(after),
+            ..record
+        };
+        self.remember(&served, grown).await?;
         if after == before {
             return Ok(format!(
                 "volume {name:?} stays at {}: its backing device has not grown",
@@ -338,197 +339,5 @@ impl Stack {
         for served in self.volumes.borrow().iter() {
             served.volume.record(None);
         }
-    }
-
-    /// Takes no more requests on any volume and waits for those that have begun.
-    pub async fn drain(&self) {
-        let volumes = self.volumes.borrow().clone();
-        for served in volumes {
-            served.volume.drain().await;
-        }
-    }
-
-    /// As [`Stack::drain`], with a bound.
-    ///
-    /// # Errors
-    /// `TimedOut`, with what the devices have not ended then.
-    pub(crate) async fn drain_within(&self, limit: Duration) -> Result<()> {
-        let drained = rt::at_most(limit, self.drain()).await;
-        drained.ok_or_else(|| self.unreaped(limit))
-    }
-
-    /// What devices have not ended, as an error.
-    fn unreaped(&self, limit: Duration) -> Error {
-        let volumes = self.volumes.borrow();
-        let requests = volumes.iter().flat_map(|served| {
-            let on = &served.backing;
-            let unreaped = served.volume.unreaped().into_iter();
-            unreaped.map(move |request| format!("{request} (over device {on:?})"))
-        });
-        let requests: Vec<_> = requests.take(16).collect();
-        Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "not ended within {}: {}. See that the devices answer, and start again: nothing that was acknowledged \
-                 is lost",
-                human_duration(limit),
-                requests.join(", ")
-            ),
-        )
-    }
-
-    /// The device under a volume, or what is left of it, has not ended its last flush.
-    fn unflushed(&self, served: &Served, limit: Duration) -> Error {
-        let devices = self.devices.borrow();
-        let watched = devices
-            .iter()
-            .find(|watched| watched.name == served.backing);
-        let what = watched.map_or("", |watched| watched.what.as_str());
-        let owing: Vec<String> = watched
-            .iter()
-            .flat_map(|watched| &watched.transits)
-            .filter_map(OpenTransit::owing)
-            .collect();
-        let kept =
-            !(watched.iter().flat_map(|watched| &watched.transits)).any(OpenTransit::owes_memory);
-        let lost = match kept {
-            true => ": nothing that was acknowledged is lost by this end",
-            false => "",
-        };
-        let left = match owing.is_empty() {
-            true => {
-                "it has what was acknowledged since its last flush, but a power loss may take that"
-                    .into()
-            }
-            false => owing.join("; "),
-        };
-        Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See that it answers, then \
-                 start again and stop{lost}",
-                served.config.name,
-                served.backing,
-                human_duration(limit),
-            ),
-        )
-    }
-
-    /// Requests that have started and not ended, on all volumes.
-    #[must_use]
-    pub fn in_flight(&self) -> u64 {
-        let volumes = self.volumes.borrow();
-        let in_flight = volumes
-            .iter()
-            .map(|served| served.volume.handle().stats().in_flight);
-        in_flight.sum()
-    }
-
-    /// Drains the volumes, makes durable what was acknowledged, and marks the cache as cleanly shut
-    /// down. Dirty data stays in the cache.
-    ///
-    /// # Errors
-    /// The first failure; the rest is closed all the same. Then the next open recovers as after a
-    /// crash. `TimedOut`, with their names, if devices take more than two minutes for their last flushes.
-    pub async fn close(&self) -> Result<()> {
-        self.close_within(CLOSE).await
-    }
-
-    pub(super) async fn close_within(&self, limit: Duration) -> Result<()> {
-        let until = rt::now() + limit;
-        let mut result = Ok(());
-        // What waits for a cache that is being opened is answered when that is over.
-        let behind = self.behind.take();
-        for volume in behind {
-            result = result.and(volume.get().await);
-        }
-        result = result.and(self.drain_within(DRAIN.min(limit)).await);
-        let volumes = self.volumes.borrow().clone();
-        // Begun together: one that hangs takes no other's time.
-        let flushing: Vec<_> = volumes
-            .iter()
-            .filter(|served| !served.cached)
-            .map(|served| (served, served.device.flush()))
-            .collect();
-        for (served, flushing) in flushing {
-            let left = until.saturating_sub(rt::now());
-            let flushed = rt::at_most(left, flushing).await;
-            result = result.and(match flushed {
-                Some(flushed) => flushed.context(|| format!("volume {:?}", served.config.name)),
-                None => Err(self.unflushed(served, limit)),
-            });
-        }
-        if let Some(cache) = &self.cache
-            && let Ok(opened) = cache.opened().await
-        {
-            let dirty: Vec<_> = opened.cache.stats().volumes;
-            match cache.close().await {
-                Ok(()) => {
-                    for served in volumes.iter().filter(|served| served.cached) {
-                        let clean = dirty.iter().any(|stats| {
-                            stats.name == served.config.name && stats.dirty_bytes == 0
-                        });
-                        let changed = |record| Record {
-                            may_be_dirty: !clean,
-                            ..record
-                        };
-                        result = result.and(self.remember(served, changed).await);
-                    }
-                }
-                Err(error) => result = result.and(Err(error)),
-            }
-        }
-        result = result.and(self.check_there(None));
-        for served in &volumes {
-            result = result.and(self.forget(served, until).await);
-        }
-        let devices = self.devices.take();
-        for watched in devices {
-            result = result.and(self.close_transits(watched, until).await);
-        }
-        result
-    }
-
-    /// Drops what serves a volume, and its backing device.
-    ///
-    /// # Errors
-    /// What a transit cache over the backing device says, and `TimedOut` if that says nothing until then.
-    async fn forget(&self, served: &Rc<Served>, until: Duration) -> Result<()> {
-        self.volumes
-            .borrow_mut()
-            .retain(|other| !Rc::ptr_eq(other, served));
-        let backing = {
-            let mut devices = self.devices.borrow_mut();
-            let at = devices
-                .iter()
-                .position(|watched| watched.name == served.backing);
-            at.map(|at| devices.remove(at))
-        };
-        match backing {
-            Some(watched) => self.close_transits(watched, until).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Closes the transit caches of a device that nobody uses any more, from the top down.
-    async fn close_transits(&self, watched: Watched, until: Duration) -> Result<()> {
-        let mut result = Ok(());
-        for transit in watched.transits.into_iter().rev() {
-            // Others may have taken all the time there is; what has been flushed says so soon.
-            let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
-            result = result.and(transit.close(&self.state, left, &watched.what).await);
-        }
-        result
-    }
-}
-
-/// What is remembered of a volume that no cache has anything of.
-fn alone(record: Record) -> Record {
-    Record {
-        cache: CacheId::None,
-        attached: 0,
-        may_be_dirty: false,
-        logged_since: None,
-        ..record
     }
 }

@@ -92,6 +92,7 @@ pub(super) async fn open(
     role: &'static str,
     around: &Around<'_>,
 ) -> Result<Watched> {
+    around.stop.check()?;
     let Opened {
         mut device,
         what,
@@ -107,7 +108,7 @@ pub(super) async fn open(
     if !keeps_slots(config, name) {
         let entry = config.device(name);
         let info = device.info();
-        transit::refuse_if_left(&info)
+        transit::refuse_if_left_in(around.state.path(), &info)
             .and_then(|()| transit::give_up_or_refuse(around, &info))
             .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     }
@@ -139,8 +140,8 @@ enum Purpose<'a> {
 }
 
 /// Opens the device called `name`, which nobody may use meanwhile, through the layers that a daemon would have there, but
-/// for transit caches, so that what keeps one from its start is found. A file is written to only to `mend` what is on it; a
-/// table finishes a write that power loss interrupted.
+/// for transit caches, so that what keeps one from its start is found. A file is written to, and allocated, only to `mend`
+/// what is on it. Without that, a table finishes a write that power loss interrupted in memory alone.
 ///
 /// # Errors
 /// As [`open`].
@@ -195,6 +196,7 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
             name,
             kind: DeviceKind::NvmeTcp { uri, secrets },
             line,
+            ..
         }) => {
             let connected = connect(uri, secrets.as_deref()).await;
             Ok(Some(connected.context(|| {
@@ -249,6 +251,7 @@ fn open_stack(
                 direct: *direct,
                 exclusive: true,
                 name: name.to_owned(),
+                known_by_path: entry.known_by_path,
                 ..FileDeviceOptions::default()
             };
             let (device, faults) = FileDevice::open_watched(path, options)
@@ -263,21 +266,21 @@ fn open_stack(
             Ok(Opened::new(device, "memory".to_owned()))
         }
         DeviceKind::Pmem { .. } => {
-            let (device, what) = open_memory(config, name)?;
+            let (device, what) = open_memory(config, name, purpose)?;
             Ok(Opened::new(device, what))
         }
         DeviceKind::EmulatedMemory { .. } => {
-            let (device, what) = open_emulated_memory(config, name)?;
+            let (device, what) = open_emulated_memory(config, name, purpose)?;
             Ok(Opened::new(device, what))
         }
         DeviceKind::Btt { on } => {
             let place = || format!("{}: device {name:?}", config.place(entry.line));
             let path = config.file_of(on);
             if matches!(config.device(on).kind, DeviceKind::EmulatedMemory { .. }) {
-                let (memory, what) = open_emulated_memory(config, on)?;
+                let (memory, what) = open_emulated_memory(config, on, purpose)?;
                 return open_table(&memory, &what, name, path).context(place);
             }
-            let (memory, what) = open_memory(config, on)?;
+            let (memory, what) = open_memory(config, on, purpose)?;
             open_table(&memory, &what, name, path).context(place)
         }
         DeviceKind::Transit {
@@ -373,6 +376,7 @@ fn open_table<P: Pmem + 'static>(
 fn open_emulated_memory(
     config: &Config,
     name: &str,
+    purpose: Purpose<'_>,
 ) -> Result<(Rc<PmemDevice<EmulatedPmem<PmemMapping>>>, String)> {
     let DeviceKind::EmulatedMemory { on, profile } = &config.device(name).kind else {
         return Err(Error::new(
@@ -380,14 +384,18 @@ fn open_emulated_memory(
             format!("device {name:?} is not emulated memory"),
         ));
     };
-    let (under, what) = open_memory(config, on)?;
+    let (under, what) = open_memory(config, on, purpose)?;
     let memory = EmulatedPmem::new(under.memory(), *profile, Waiting::Spin);
     let device = PmemDevice::emulated(Arc::new(memory), name, &under.info(), profile.to_string());
     Ok((Rc::new(device), format!("{what}, {profile}")))
 }
 
 /// The byte-addressable device called `name`, and what it is in words.
-fn open_memory(config: &Config, name: &str) -> Result<(Rc<PmemDevice<PmemMapping>>, String)> {
+fn open_memory(
+    config: &Config,
+    name: &str,
+    purpose: Purpose<'_>,
+) -> Result<(Rc<PmemDevice<PmemMapping>>, String)> {
     let entry = config.device(name);
     let DeviceKind::Pmem { path } = &entry.kind else {
         return Err(Error::new(
@@ -395,8 +403,11 @@ fn open_memory(config: &Config, name: &str) -> Result<(Rc<PmemDevice<PmemMapping
             format!("device {name:?} is not byte-addressable: name one of kind pmem"),
         ));
     };
-    let device = PmemDevice::open(path, name)
-        .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
+    let opened = match purpose {
+        Purpose::Look { mend: false } => PmemDevice::open_to_look(path, name),
+        _ => PmemDevice::open(path, name),
+    };
+    let device = opened.context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     let what = format!("{}, {}", path.display(), pmem::describe(&device.memory()));
     if device.info().persistence != Persistence::Media {
         tracing::warn!("device {name:?} ({what}): what it holds does not survive a power loss");
@@ -414,13 +425,16 @@ pub(crate) fn open_path(path: &Path, options: FileDeviceOptions) -> Result<Rc<dy
     Ok(device)
 }
 
-/// Opens what is at `path`, through the block translation table on it if there is one; that is opened for
-/// writing, since it may have a write to finish.
+/// Opens what is at `path`, through the block translation table on it if there is one. That may have a write to finish: it
+/// does so in memory alone where the options allow no writes.
 fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
     if !has_table(path) {
         return FileDevice::open(path, options);
     }
-    let memory = PmemDevice::open(path, &options.name)?;
+    let memory = match options.read_only {
+        true => PmemDevice::open_to_look(path, &options.name)?,
+        false => PmemDevice::open(path, &options.name)?,
+    };
     let info = memory.info();
     let table = Btt::open(memory.memory())
         .context(|| format!("the block translation table on {}", path.display()))?;

@@ -1,46 +1,61 @@
-//! How a volume goes on without its cache: from a start on (`serve --without-cache`), or once that has failed in service
-//! (`serve --accept-divergence`). Both leave the same record and the same log of ranges behind (rule 6).
+//! How a volume goes on without its cache: from a start on (`serve --without-cache`), or once the cache has failed in service.
+//! The state directory has the raised epoch first, with a log of the ranges that are written or with the list of what is dirty
+//! and kept (rule 6).
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::Cache;
+use forebay_cache::{Cache, Fallback, Remains};
 
 use super::{Served, offload};
 use crate::state::decide::{self, Without};
 use crate::state::{CacheId, LoggedDevice, RangeLog, StateDirectory};
 
-/// Has a volume go on without the cache, should that fail.
+/// Has a volume go on without the cache in these modes, should that fail.
 ///
 /// # Errors
 /// What the cache says.
-pub(super) fn accept(state: Arc<StateDirectory>, cache: &Cache, served: &Rc<Served>) -> Result<()> {
+pub(super) fn accept(
+    state: Arc<StateDirectory>,
+    cache: &Cache,
+    served: &Rc<Served>,
+    fallback: Fallback,
+) -> Result<()> {
     let served_again = Rc::downgrade(served);
-    let begin = move |backing: Rc<dyn BlockDevice>| {
+    let begin = move |remains: Remains| {
         let (state, served) = (Arc::clone(&state), served_again.upgrade());
         async move {
             let served = served.ok_or_else(|| Error::from(ErrorKind::ShuttingDown))?;
             served.remembering.acquire(1).await;
-            let begun = begin(&state, &served, backing).await;
+            let begun = begin(&state, &served, remains).await;
             served.remembering.release(1);
             begun
         }
     };
-    cache.accept_divergence(&served.config.name, begin)
+    cache.accept_divergence(&served.config.name, fallback, begin)
 }
 
 async fn begin(
     state: &Arc<StateDirectory>,
     served: &Served,
-    backing: Rc<dyn BlockDevice>,
+    remains: Remains,
 ) -> Result<Rc<dyn BlockDevice>> {
+    let Remains { backing, dirty } = remains;
     let name = &served.config.name;
-    let identity = backing.info().identity;
-    let plan = decide::without_cache(name, Some(served.record.get()), identity);
-    let device = go_without(state, name, &plan, backing).await?;
-    served.record.set(plan.record);
-    Ok(device)
+    let info = backing.info();
+    let Some(dirty) = dirty else {
+        let sized = (info.identity, info.size_bytes);
+        let plan = decide::without_cache(name, Some(served.record.get()), sized);
+        let device = go_without(state, name, &plan, backing).await?;
+        served.record.set(plan.record);
+        return Ok(device);
+    };
+    let record = decide::without_failed_cache(served.record.get(), &dirty);
+    let (state, name) = (Arc::clone(state), name.clone());
+    offload(move || state.store_with_dirty(&name, &record, &dirty)).await?;
+    served.record.set(record);
+    Ok(backing)
 }
 
 /// Raises the epoch, durably; what is written to the device that this returns is logged first.

@@ -10,9 +10,13 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
-use forebay_io::shm::open_shared;
+use forebay_cache::{Devices, check_relation};
+use forebay_io::Stop;
+use forebay_io::shm::{check_shared, look_shared, open_shared, open_shared_until};
 use forebay_io::system::boot_id;
-use forebay_metadata::journal;
+use forebay_metadata::Media;
+use forebay_metadata::journal::{self, HEAD_BYTES, Head, Relation};
+use forebay_metadata::superblock::{Service, Superblock};
 
 use crate::state::hex;
 
@@ -21,9 +25,102 @@ const USUAL_DIRECTORY: &str = "/dev/shm";
 /// How a journal begins (docs/format.md).
 const MAGIC: &[u8; 8] = b"FBJRNL01";
 /// The magic, and the cache's identity behind it, bytes.
-const HEAD_BYTES: usize = 24;
+const OWNER_BYTES: usize = 24;
 /// No journal in use is smaller, bytes.
 const SMALLEST_BYTES: u64 = 1 << 20;
+
+/// The cache that a journal is looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Whose {
+    pub(crate) uuid: [u8; 16],
+    /// The devices that it lies on now.
+    pub(crate) media: Media,
+    /// Number of its last opening.
+    pub(crate) generation: u64,
+    /// Path or name of its device, for messages.
+    pub(crate) place: String,
+    /// Whether it was copied to its devices, which take the place of the former ones.
+    pub(crate) moved: bool,
+}
+
+impl Whose {
+    /// The cache that was found on these devices.
+    pub(crate) fn of(found: &Superblock, devices: &Devices, place: String, moved: bool) -> Self {
+        Self {
+            uuid: found.uuid,
+            media: Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref()),
+            generation: found.service.generation,
+            place,
+            moved,
+        }
+    }
+
+    /// The same cache, opened since.
+    pub(crate) fn opened(&self, service: Service) -> Self {
+        Self {
+            media: service.media,
+            generation: service.generation,
+            ..self.clone()
+        }
+    }
+}
+
+/// What the journal at `path` says of itself; none where there is none.
+fn head(path: &Path) -> Option<Head> {
+    let mut bytes = [0; HEAD_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.ok().and_then(|()| Head::read(&bytes))
+}
+
+/// Refuses the journal at `path` if it is that of another copy of the cache, or of another opening.
+/// Such a one is never written to, nor removed.
+///
+/// # Errors
+/// `Busy` for a copy's, `Lost` for another opening's; with the paths and the remedy.
+fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
+    let Some(head) = head(path).filter(|head| head.uuid == whose.uuid) else {
+        return Ok(());
+    };
+    // No process of this boot needs it.
+    if head.boot_id != boot_id()? {
+        return Ok(());
+    }
+    let refused = check_relation(head.tie, whose.media, whose.generation, whose.moved);
+    let Err(error) = refused else {
+        return Ok(());
+    };
+    let original = match &*head.place {
+        "" => "another device".to_owned(),
+        place => place.to_owned(),
+    };
+    let (path, here) = (path.display(), &whose.place);
+    let (own, last) = (head.tie.generation, whose.generation);
+    let what = match head.tie.relation(whose.media, whose.generation) {
+        Relation::Newer => format!(
+            "{here}: the cache is older than its process journal: opening {last}, the journal's is {own}\n    \
+             help: put the newest state of the device back: the journal {path} belongs to it. If that is \
+             gone, make a new cache with `forebay format --force --discard-dirty`, and start once with \
+             --adopt VOLUME: what was not written back IS LOST THEN"
+        ),
+        Relation::Older => format!(
+            "{here}: the process journal is of opening {own}, and the cache's last one was {last}\n    \
+             help: put the newest journal back at {path}; or move this one away, start once with \
+             --accept-journal-loss, and check what the clients stored last"
+        ),
+        relation => format!(
+            "{here} is a copy of the cache on {original}, to which the process journal belongs\n    \
+             help: serve {original}, which alone has what was acknowledged last (journal {path}); or make \
+             the copy a cache of its own with `forebay clone-id --cache {here}`{}",
+            match relation {
+                Relation::Copied =>
+                    "; or, if the copy takes the place of the original, start once \
+                                     with --moved-cache",
+                _ => "",
+            }
+        ),
+    };
+    Err(Error::new(error.kind(), what))
+}
 
 fn usual_place(uuid: &[u8; 16]) -> PathBuf {
     format!("{USUAL_DIRECTORY}/forebay-{}.journal", hex(uuid)).into()
@@ -40,6 +137,21 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 ///
 /// `ours` is the cache that asks.
 fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
+    let allowed = check_shared(path).context(|| format!("the process journal {}", path.display()));
+    match allowed {
+        // Of what is no journal, its mode is the least.
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            named_owner(path, ours)?;
+            Err(error)
+        }
+        // Whoever opens a named pipe may wait for ever.
+        Err(error) => Err(error),
+        Ok(()) => named_owner(path, ours),
+    }
+}
+
+/// The owner that a file says it has.
+fn named_owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| {
@@ -47,11 +159,11 @@ fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
             format!("the process journal {path} cannot be read: start as the user whose it is, or set `journal` in [cache] to another path")
         })?,
     };
-    let mut head = [0; HEAD_BYTES];
+    let mut head = [0; OWNER_BYTES];
     let whole = match file.read_exact(&mut head) {
         Ok(()) => &head,
         Err(_) if file.metadata().is_ok_and(|found| found.len() == 0) => return Ok(None),
-        Err(_) => &[0xff; HEAD_BYTES],
+        Err(_) => &[0xff; OWNER_BYTES],
     };
     let (magic, uuid) = whole.split_at(MAGIC.len());
     if magic == MAGIC {
@@ -79,12 +191,22 @@ fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
     matches!(owner(path, Some(uuid)), Ok(Some(of)) if of == *uuid)
 }
 
-/// Refuses a journal at `path` while the cache's own lies elsewhere: nothing is lost, so nobody may give it up.
+/// Whether the journal at `path` is that of the cache's last opening.
+fn is_own(path: &Path, whose: &Whose) -> bool {
+    let is_damaged = head(path).is_some_and(|head| head.tie.is_damaged);
+    is_of(path, &whose.uuid) && !is_damaged && refuse_foreign(path, whose).is_ok()
+}
+
+/// Refuses a journal at `path` that is not this cache's, and one while the cache's own lies elsewhere:
+/// nothing is lost, so nobody may give it up.
 ///
 /// # Errors
-/// `Busy` with both paths.
-pub(crate) fn refuse_if_elsewhere(path: &Path, uuid: &[u8; 16]) -> Result<()> {
+/// `Busy` with both paths, or as [`refuse_foreign`].
+fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
+    let uuid = &whose.uuid;
     let found = find(uuid);
+    refuse_foreign(&found, whose)?;
+    refuse_foreign(path, whose)?;
     if found == path || !is_of(&found, uuid) {
         return Ok(());
     }
@@ -104,6 +226,18 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
 }
 
+/// Bytes that the journal at `path` takes beyond those that its file has, where `len` are asked for.
+pub(super) fn wanted_bytes(path: &Path, len: u64) -> u64 {
+    let Ok(found) = std::fs::metadata(path) else {
+        return len;
+    };
+    let len = match found.len() >= SMALLEST_BYTES {
+        true => found.len(),
+        false => len,
+    };
+    len.saturating_sub(found.blocks() * 512)
+}
+
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
 /// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
 /// size would begin it anew.
@@ -111,21 +245,34 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
 /// # Errors
 /// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
 /// or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
-pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -> Result<Opened> {
+pub(super) fn open(
+    configured: Option<&Path>,
+    mut len: usize,
+    whose: &Whose,
+    stop: &Stop,
+) -> Result<Opened> {
+    let uuid = &whose.uuid;
     let path = wanted(configured, uuid);
-    refuse_if_elsewhere(&path, uuid)?;
+    refuse_unless_own(&path, whose)?;
     if configured.is_none() && path.is_symlink() {
         // Where it led, there is nothing that counts.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
     }
-    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
-    let created = !path.exists();
-    if created && !path.is_symlink() {
+    let found = owner(&path, Some(uuid))?;
+    let other = found.filter(|owner| owner != uuid);
+    // One whose making was interrupted holds nothing, and its size means nothing.
+    let created = found.is_none();
+    if created {
         // Where it fails, opening it says why.
         let _ = place(&path, len, uuid);
     }
+    // One of this cache that was cut has the more in it the less is done to it.
+    let smallest = match found {
+        Some(of) if of == *uuid => journal::JOURNAL_MIN_BYTES as u64,
+        _ => SMALLEST_BYTES,
+    };
     if let Ok(metadata) = std::fs::metadata(&path)
-        && metadata.len() >= SMALLEST_BYTES
+        && metadata.len() >= smallest
     {
         let there = usize::try_from(metadata.len()).unwrap_or(len);
         if there != len && other.is_none() {
@@ -137,28 +284,19 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -
         }
         len = there;
     }
-    let mapped = open_shared(&path, len);
+    let mapped = open_shared_until(&path, len, stop);
     if created && mapped.is_err() {
         // It would keep its size.
         remove_unused(&path, uuid);
     }
-    let (memory, _) = mapped.context(
-        || "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
-    )?;
-    if let Some(other) = other
-        && journal::Journal::recover(&memory, &other, &boot_id()?)
-            .is_some_and(|left| left.poisoned || !left.entries.is_empty())
-    {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "the process journal {} holds acknowledged writes of another cache, {}: serve that \
-                 one first, set `journal` in [cache] to another path, or remove the file if that \
-                 cache is gone",
-                path.display(),
-                hex(&other)
-            ),
-        ));
+    let (memory, _) = mapped.map_err(|error| match error.kind() {
+        ErrorKind::NoSpace => error.context(
+            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
+        ),
+        _ => error.context(format!("the process journal {}", path.display())),
+    })?;
+    if let Some(other) = other {
+        refuse_others(&memory, &other, &path)?;
     }
     if created {
         memory.copy_from(MAGIC.len(), uuid);
@@ -168,6 +306,42 @@ pub(super) fn open(configured: Option<&Path>, mut len: usize, uuid: &[u8; 16]) -
         path,
         created,
     })
+}
+
+/// Refuses the journal of another cache that has acknowledged writes in it.
+fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
+    let left = journal::Journal::recover(memory, other, &boot_id()?);
+    if !left.is_some_and(|left| left.poisoned || !left.entries.is_empty()) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the process journal {} holds acknowledged writes of another cache, {}: serve that \
+             one first, set `journal` in [cache] to another path, or remove the file if that \
+             cache is gone",
+            path.display(),
+            hex(other)
+        ),
+    ))
+}
+
+/// Says what [`open`] will of the place of the journal; changes nothing.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn foresee(configured: Option<&Path>, whose: &Whose) -> Result<()> {
+    let uuid = &whose.uuid;
+    let path = wanted(configured, uuid);
+    refuse_unless_own(&path, whose)?;
+    if configured.is_none() && path.is_symlink() {
+        return Ok(());
+    }
+    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
+    match (other, existing(&path)?) {
+        (Some(other), Some(memory)) => refuse_others(&memory, &other, &path),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a file there that can be seen to be this cache's from its first moment on, should this process die before the journal in
@@ -192,7 +366,7 @@ pub(super) struct Opened {
     pub(super) memory: Buf,
     /// Where it lies.
     pub(super) path: PathBuf,
-    /// Whether it was not there before.
+    /// Whether it was not there before, or held nothing.
     pub(super) created: bool,
 }
 
@@ -245,38 +419,43 @@ pub(super) fn point(uuid: &[u8; 16], path: &Path) {
     }
 }
 
-/// The journal of a cache that is not open, if there is one.
+/// A copy of the journal of a cache that is not open, if there is one. Nothing of the journal is changed, or allocated.
 ///
 /// # Errors
 /// `Busy` when a daemon uses it, or what the system says.
-pub(crate) fn existing(path: &Path) -> Result<Option<Buf>> {
-    let len = match std::fs::metadata(path) {
-        Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
-        metadata => metadata.context(|| path.display().to_string())?.len(),
-    };
-    if len == 0 {
-        return Ok(None);
-    }
-    let len = usize::try_from(len).unwrap_or(usize::MAX);
-    // Opened with the size that it has, so that nothing of it changes.
-    let (journal, _) =
-        open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
-    Ok(Some(journal))
+fn existing(path: &Path) -> Result<Option<Buf>> {
+    look_shared(path).context(|| format!("the process journal {}", path.display()))
 }
 
-/// The journal of a cache that is not open, if there is one and it is this cache's.
+/// Returns the journal at `path`, if it is that of the last opening of a cache that is not open, or why it is not: a copy
+/// as of [`existing`], or the journal itself, to `mend` the cache from it.
 ///
 /// # Errors
 /// As [`existing`].
-pub(crate) fn own(uuid: &[u8; 16], path: &Path) -> Result<Option<Buf>> {
-    match is_of(path, uuid) {
-        true => existing(path),
-        false => Ok(None),
+pub(crate) fn own(whose: &Whose, path: &Path, mend: bool) -> Result<Result<Option<Buf>>> {
+    if !is_of(path, &whose.uuid) {
+        return Ok(Ok(None));
+    }
+    match refuse_foreign(path, whose) {
+        Ok(()) if mend => map(path).map(|journal| Ok(Some(journal))),
+        Ok(()) => existing(path).map(Ok),
+        Err(error) => Ok(Err(error)),
     }
 }
 
-/// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it.
-pub(crate) fn remove(uuid: &[u8; 16], path: &Path) {
+/// Maps the journal at `path` with the size that it has, so that nothing of it changes.
+fn map(path: &Path) -> Result<Buf> {
+    let len = std::fs::metadata(path)
+        .context(|| path.display().to_string())?
+        .len();
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let (journal, _) =
+        open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
+    Ok(journal)
+}
+/// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it. One
+/// of another copy of the cache, or of another opening, stays.
+pub(crate) fn remove(whose: &Whose, path: &Path) {
     let remove = |path: &Path| match std::fs::remove_file(path) {
         Err(error) if error.kind() != IoKind::NotFound => {
             tracing::warn!(
@@ -286,11 +465,12 @@ pub(crate) fn remove(uuid: &[u8; 16], path: &Path) {
         }
         _ => {}
     };
-    if is_of(path, uuid) {
+    let usual = usual_place(&whose.uuid);
+    if is_own(path, whose) {
         remove(path);
     }
-    let usual = usual_place(uuid);
-    if usual.is_symlink() {
+    // What leads to another copy's journal is that one's.
+    if std::fs::read_link(&usual).is_ok_and(|leads_to| !leads_to.exists()) {
         remove(&usual);
     }
 }
@@ -307,8 +487,20 @@ mod tests {
         assert_eq!((found.len(), found.mode() & 0o777), (2 << 20, 0o600));
         assert_eq!(owner(&path, Some(&[7; 16])).expect("it may be taken"), None);
         owner(&path, Some(&[8; 16])).expect_err("another cache's");
-        let opened = open(Some(&path), 2 << 20, &[7; 16]).expect("opened");
-        assert!(!opened.created);
+        let whose = Whose {
+            uuid: [7; 16],
+            media: Media::default(),
+            generation: 0,
+            place: String::new(),
+            moved: false,
+        };
+        let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
+        assert!(opened.created, "it holds nothing");
+        drop(opened);
+        // A start that was killed while it allocated: the configuration may ask for less now.
+        place(&path, 8 << 20, &[7; 16]).expect("placed");
+        let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
+        assert_eq!(opened.memory.len(), 2 << 20);
         std::fs::remove_file(&path).expect("ours");
     }
 }

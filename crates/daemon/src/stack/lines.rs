@@ -13,8 +13,8 @@ use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 
 use super::devices::open_path;
 
-/// Opens what holds a cache's metadata at `path`: a log in lines as the byte-addressable medium that it needs, which is
-/// opened for writing, and anything else as [`open_path`].
+/// Opens what holds a cache's metadata at `path`: a log in lines as the byte-addressable medium that it needs, and anything
+/// else as [`open_path`].
 ///
 /// # Errors
 /// As [`open_path`], and as [`PmemDevice::open`].
@@ -23,6 +23,7 @@ pub(crate) fn open_metadata(
     options: FileDeviceOptions,
 ) -> Result<Rc<dyn BlockDevice>> {
     match has_lines(path) {
+        true if options.read_only => Ok(PmemDevice::open_to_look(path, &options.name)?),
         true => Ok(PmemDevice::open(path, &options.name)?),
         false => open_path(path, options),
     }

@@ -4,12 +4,18 @@
 
 mod attach;
 mod cache;
+mod close;
 mod control;
+mod copies;
 mod devices;
 mod diverge;
+mod foresee;
+pub(crate) mod forget;
 pub(crate) mod journal;
 mod lines;
+pub(crate) mod memory;
 mod offload;
+mod room;
 mod scrub;
 mod status;
 mod table;
@@ -22,20 +28,26 @@ use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
+use forebay_io::Stop;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
+pub(crate) use attach::{judge_identity, shared_bytes};
 pub(crate) use cache::{
-    check_block_sizes, check_checksums, check_dirty_tracking, read_superblock, unreadable,
+    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, check_memory,
+    read_superblock, unreadable, warning_of_few,
 };
-pub(crate) use control::CLOSE;
+pub(crate) use close::CLOSE;
+pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
+pub(crate) use foresee::{foresee_attach, foresee_records};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
-pub(crate) use table::refuse_without_table;
-pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left};
+pub(crate) use room::check as check_room;
+pub(crate) use table::{refuse_without_table, with_table};
+pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 
 /// What is asked of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +60,9 @@ pub struct Wishes {
     pub discard_stale_dirty: Vec<String>,
     /// Whether to open the cache although its process journal is gone.
     pub accept_journal_loss: bool,
-    /// Whether volumes go on without the cache, should that fail in service.
+    /// Whether the cache was copied to its devices, which take the place of the former ones.
+    pub moved_cache: bool,
+    /// Whether volumes go on without the cache in all modes, should that fail in service.
     pub accept_divergence: bool,
 }
 
@@ -129,6 +143,8 @@ struct Served {
     cached: bool,
     mode: Cell<Mode>,
     record: Cell<Record>,
+    /// The cache was asked to forget it.
+    leaving: Cell<bool>,
     /// Who changes the record: one at a time.
     remembering: Semaphore,
 }
@@ -154,6 +170,17 @@ impl Stack {
     /// # Panics
     /// On a thread that runs no reactor.
     pub async fn open(config: &Config, wishes: &Wishes) -> Result<Self> {
+        Self::open_until(config, wishes, &Stop::default()).await
+    }
+
+    /// As [`Stack::open`], which may take long where a journal or a transit cache is large: `stop` ends it.
+    ///
+    /// # Errors
+    /// As [`Stack::open`], and `ShuttingDown` if it was stopped.
+    ///
+    /// # Panics
+    /// As [`Stack::open`].
+    pub async fn open_until(config: &Config, wishes: &Wishes, stop: &Stop) -> Result<Self> {
         wishes.check(config)?;
         let state = StateDirectory::open(&config.server.state);
         let state = Arc::new(state.map_err(|error| match config.server.state_line {
@@ -166,28 +193,17 @@ impl Stack {
             let (state, name) = (Arc::clone(&state), volume.name.clone());
             offload(move || state.note_disk_gap(&name, device.as_deref(), machines)).await?;
         }
-        let mut devices = Vec::new();
-        let around = transit::Around {
-            state: &state,
-            accept_loss: wishes.accept_journal_loss,
-        };
-        let cache = match &config.cache {
-            Some(_) if wishes.all_without_cache(config) => None,
-            Some(cache) => {
-                let opening = cache::open(config, cache, wishes, &around, &mut devices).await?;
-                Some(Rc::new(opening))
-            }
-            None => None,
-        };
-        let stack = Self {
+        memory::Needs::of(config, None).check()?;
+        room::check(config, !wishes.all_without_cache(config)).await?;
+        let mut stack = Self {
             state,
-            cache,
+            cache: None,
             behind: RefCell::default(),
             volumes: RefCell::new(Vec::new()),
-            devices: RefCell::new(devices),
+            devices: RefCell::default(),
             noted: RefCell::default(),
         };
-        if let Err(error) = stack.attach_all(config, wishes).await {
+        if let Err(error) = stack.fill(config, wishes, stop).await {
             if let Err(error) = stack.close().await {
                 tracing::warn!("after a failed start: {}", error.report());
             }
@@ -199,9 +215,21 @@ impl Stack {
         Ok(stack)
     }
 
-    async fn attach_all(&self, config: &Config, wishes: &Wishes) -> Result<()> {
+    /// Opens the cache and attaches the volumes. What is open before a failure is in the stack.
+    async fn fill(&mut self, config: &Config, wishes: &Wishes, stop: &Stop) -> Result<()> {
+        let around = transit::Around {
+            state: &self.state,
+            accept_loss: wishes.accept_journal_loss,
+            stop,
+        };
+        if let Some(cache) = &config.cache
+            && !wishes.all_without_cache(config)
+        {
+            let opening = cache::open(config, cache, wishes, &around, &self.devices).await?;
+            self.cache = Some(Rc::new(opening));
+        }
         for volume in &config.volumes {
-            self.attach(config, volume, wishes).await?;
+            self.attach(config, volume, wishes, &around).await?;
         }
         let all_are_there = self.behind.borrow().is_empty();
         match all_are_there {
@@ -343,6 +371,11 @@ fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, 
 
 /// What an opening found that may be missing of a volume.
 fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
+    if recovery.cut.iter().any(|range| range.volume == volume) {
+        return Some(
+            "its cache device was cut, and data of it lost, range by range in the daemon's log",
+        );
+    }
     if recovery.lost.iter().any(|range| range.volume == volume) {
         return Some(match recovery.lost_in_flight {
             true => {

@@ -23,6 +23,19 @@ impl Stack {
         self.devices.borrow().iter().map(Watched::status).collect()
     }
 
+    /// Looks whether the cache's device was cut since the last look.
+    pub async fn look_for_cut(&self) {
+        if let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) {
+            opened.cache.look_for_cut().await;
+        }
+    }
+
+    /// What is wrong with the state directory, in words; none if nothing is.
+    #[must_use]
+    pub fn state_trouble(&self) -> Option<String> {
+        self.state.trouble()
+    }
+
     /// What the transit caches among the devices did.
     fn transits(&self) -> Vec<TransitStatus> {
         let devices = self.devices.borrow();
@@ -55,6 +68,7 @@ impl Stack {
             volumes,
             devices: self.devices(),
             transits: self.transits(),
+            state_trouble: self.state.trouble(),
             ..Status::default()
         }
     }
@@ -114,6 +128,10 @@ fn cache_status(
         (
             found.distrusted_blocks,
             ("clean block", " dropped as uncertain"),
+        ),
+        (
+            found.cut.len() as u64,
+            ("range", " LOST where the cache device was cut"),
         ),
         (
             found.lost.len() as u64,
@@ -209,6 +227,7 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         overdue: counted.overdue,
         loss: stats.and_then(|stats| stats.loss.clone()),
         diverged: stats.is_some_and(|stats| stats.diverged),
+        refuses_writes: stats.is_some_and(|stats| stats.refuses_writes),
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),

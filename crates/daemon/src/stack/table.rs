@@ -5,7 +5,7 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 use forebay_btt::layout::{ARENA_MAX_BYTES, InfoBlock, NoInfo, PAGE_BYTES, Version};
 
 use crate::config::{Config, DeviceKind};
@@ -62,6 +62,36 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
 /// and opening it would bring that back over what is there now.
 pub(super) fn has_table(path: &Path) -> bool {
     look(path, first).is_ok_and(|found| found)
+}
+
+/// Puts the block size of the table under the device called `name`, if there is one, into what the medium under it says.
+pub(crate) fn with_table(config: &Config, name: &str, mut medium: DeviceInfo) -> DeviceInfo {
+    let stack = config.stack(name);
+    let has_table = (stack.iter()).any(|entry| matches!(entry.kind, DeviceKind::Btt { .. }));
+    if has_table && let Some(bytes) = config.file_of(name).and_then(block_bytes) {
+        medium.logical_block_bytes = bytes;
+    }
+    medium
+}
+
+/// The block size of the table in a file, bytes; none if no info block of it is sound.
+fn block_bytes(path: &Path) -> Option<u32> {
+    let file = File::open(path).ok()?;
+    let size_bytes = file.metadata().ok()?.len();
+    for version in Version::ALL {
+        for at in [first(version, size_bytes), copy(version, size_bytes)]
+            .into_iter()
+            .flatten()
+        {
+            let mut page = [0; PAGE_BYTES as usize];
+            if file.read_exact_at(&mut page, at).is_ok()
+                && let Ok(info) = InfoBlock::decode(&page)
+            {
+                return Some(info.block_bytes);
+            }
+        }
+    }
+    None
 }
 
 /// Where the first info block lies, in a file of any size.

@@ -13,6 +13,7 @@ use super::*;
 mod checksums;
 mod disk;
 mod early;
+mod forget;
 mod lines;
 mod remote;
 mod table;
@@ -186,12 +187,17 @@ volume = [{ name = "db", backing = "disk", mode = "wb" }]
 
 /// What [`FILES`] names, formatted.
 async fn make_files(base: &std::path::Path) {
+    make_files_of(base, [9; 16]).await;
+}
+
+/// The same, of a cache with this identity: tests that run at once share the place that leads to a journal.
+async fn make_files_of(base: &std::path::Path, uuid: [u8; 16]) {
     file(&base.join("disk"), 16 << 20);
     let devices = forebay_cache::Devices {
         data: file(&base.join("cache"), 32 << 20),
         metadata: Some(file(&base.join("map"), 8 << 20)),
     };
-    let options = FormatOptions::new(16 << 10, [9; 16]);
+    let options = FormatOptions::new(16 << 10, uuid);
     forebay_cache::format(&devices, &options)
         .await
         .expect("formatted");

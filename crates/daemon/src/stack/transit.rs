@@ -5,21 +5,23 @@
 //! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
 //! that is known.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
     Result,
 };
-use forebay_io::rt;
-use forebay_io::shm::open_shared;
-use forebay_io::system::boot_id;
-use forebay_io::tree::room;
+use forebay_io::shm::{check_shared, holes, look_shared, open_shared_until};
+use forebay_io::system::{boot_id, wall_clock};
+use forebay_io::{Stop, rt};
 use forebay_transit::{
-    Policy, Transit, TransitOptions, Workers, blocks_left, memory_bytes, was_used,
+    AT_CUT, HEADER_BYTES, Policy, Transit, TransitOptions, Workers, blocks_left, cut_at,
+    generations_left, is_earlier, memory_bytes, size_left, was_used,
 };
 
 use super::devices::Opened;
@@ -29,7 +31,7 @@ use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
 
 /// Where slots lie.
-const DIRECTORY: &str = "/dev/shm";
+pub(super) const DIRECTORY: &str = "/dev/shm";
 /// No memory in use is smaller, bytes.
 const SMALLEST_BYTES: u64 = 8192;
 /// Evictions that wait or run at a time, for each thread: so many that it has something to do while the
@@ -39,9 +41,11 @@ const EVICTIONS_PER_THREAD: usize = 128;
 
 /// What is around the devices of a stack.
 pub(super) struct Around<'a> {
-    pub(super) state: &'a StateDirectory,
+    pub(super) state: &'a Arc<StateDirectory>,
     /// Whether to open caches although what they had acknowledged is gone.
     pub(super) accept_loss: bool,
+    /// Ends what takes long.
+    pub(super) stop: &'a Stop,
 }
 
 /// What the configuration says of a cache.
@@ -63,11 +67,22 @@ pub(super) struct OpenTransit {
 }
 
 fn place(info: &DeviceInfo) -> PathBuf {
-    let name = match info.identity {
-        Identity { medium: 0, .. } => info.name.replace('/', "-"),
-        Identity { medium, .. } => format!("{medium:016x}"),
-    };
-    Path::new(DIRECTORY).join(format!("forebay-{name}.transit"))
+    let file = |name: &str| Path::new(DIRECTORY).join(format!("forebay-{name}.transit"));
+    let Identity {
+        medium,
+        also,
+        start,
+        ..
+    } = info.identity;
+    let former = file(&format!("{also:016x}"));
+    match start {
+        _ if medium == 0 => file(&info.name.replace('/', "-")),
+        // An earlier version left it, which had another number for partitions and loop devices.
+        _ if also != 0 && former.exists() => former,
+        // Parts of one medium have slots of their own.
+        Some(start @ 1..) => file(&format!("{medium:016x}-{start:x}")),
+        _ => file(&format!("{medium:016x}")),
+    }
 }
 
 /// Opens a cache over a device.
@@ -88,8 +103,13 @@ pub(super) fn open(
         true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
-            (map(&file, len, settings.name)?, Some(file))
+            note_cut(&file, &boot_id, around.accept_loss)?;
+            (map(&file, len, settings.name, around.stop)?, Some(file))
         }
+    };
+    let (counts, next) = match &file {
+        Some(file) => generations(around.state.path(), file, Some(&memory), &boot_id)?,
+        None => (0, 0),
     };
     let noted = match &file {
         Some(file) => was_noted(around.state.path(), settings.name, file, &boot_id)?,
@@ -100,6 +120,8 @@ pub(super) fn open(
         policy: settings.policy,
         in_use: noted && !around.accept_loss,
         accept_damage: around.accept_loss,
+        generation: counts,
+        next,
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -119,17 +141,13 @@ pub(super) fn open(
         // It holds nothing.
         let _ = std::fs::remove_file(file);
     }
-    let (cache, found) = opened.map_err(|error| match (error.kind(), &file) {
-        (ErrorKind::Lost, Some(file)) => error.context(removed(file)),
-        (ErrorKind::Corrupt, Some(file)) => error.context(format!(
-            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
-             (all of it, if it was cut) and sends the rest on, and check what the clients stored last",
-            file.display()
-        )),
-        (_, Some(file)) => error.context(file.display().to_string()),
-        (_, None) => error,
+    let (cache, found) = opened.map_err(|error| match &file {
+        Some(file) => unopened(error, file, existed),
+        None => error,
     })?;
     if let Some(file) = &file {
+        (around.state).note_slots_generation(&note_of(file), &boot_id, next)?;
+        cache.take_generation();
         for note in notes(settings.name, file) {
             around.state.note_transit(&note, Some(&boot_id))?;
         }
@@ -165,6 +183,132 @@ pub(super) fn open(
     })
 }
 
+/// The generation that slots must have to count, and the one that an opening takes. That is a time, so that
+/// two state directories that know nothing of each other give out none twice.
+fn generations(
+    state: &Path,
+    file: &Path,
+    memory: Option<&Buf>,
+    boot_id: &[u8; 16],
+) -> Result<(u64, u64)> {
+    let counts = StateDirectory::slots_generation_in(state, &note_of(file), boot_id)?;
+    let left = memory.and_then(|memory| generations_left(memory, boot_id));
+    let left = left.unwrap_or_default();
+    let last = left.into_iter().fold(counts, u64::max);
+    let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
+    Ok((counts, now.max(last + 1)))
+}
+
+/// What to do about slots of an earlier time.
+fn earlier(file: &Path) -> String {
+    format!(
+        "{}: it was put back after newer writes. Put the newest one back, if it is not that; else remove it, and start again",
+        file.display()
+    )
+}
+
+/// Refuses a medium over which there are slots of an earlier time than the state directory remembers.
+///
+/// # Errors
+/// `InvalidInput` if there are; what the system says.
+fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
+    let boot_id = boot_id()?;
+    let Some(memory) = look(file)? else {
+        return Ok(());
+    };
+    let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
+    match generations_left(&memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
+        true => {
+            let what = "what its slots hold is older than what the device was sent since";
+            Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
+        }
+        false => Ok(()),
+    }
+}
+
+/// A file of slots that was cut.
+struct Cut {
+    file: File,
+    /// First byte that is gone, if it lies before the one that the file names, and the file names another.
+    from: Option<u64>,
+    /// Length that the file has, bytes.
+    there: u64,
+    /// Length that it had, bytes.
+    whole: u64,
+}
+
+/// Looks whether a file of slots was cut: it is shorter than it was, or has holes where there was memory.
+fn look_for_cut(file: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> {
+    let mut page = [0; 4096];
+    let Ok(opened) = File::options().read(true).write(true).open(file) else {
+        return Ok(None);
+    };
+    if opened.read_exact_at(&mut page, 0).is_err() {
+        return Ok(None);
+    }
+    let Some((slots, block_bytes)) = size_left(&page, boot_id) else {
+        return Ok(None);
+    };
+    let context = || file.display().to_string();
+    let (whole, there) = (
+        memory_bytes(slots, block_bytes) as u64,
+        opened.metadata().context(context)?.len(),
+    );
+    let mut gone = holes(file)?;
+    gone.extend((there < whole).then_some(there..whole));
+    if gone.is_empty() {
+        return Ok(None);
+    }
+    // Of headers that are not there nothing is read.
+    let mut headers = vec![0; slots * HEADER_BYTES];
+    let mut read = 0;
+    while let Ok(more @ 1..) = opened.read_at(&mut headers[read..], 4096 + read as u64) {
+        read += more;
+    }
+    let noted = u64::from_le_bytes(page[AT_CUT..AT_CUT + 8].try_into().expect("8 bytes"));
+    Ok(Some(Cut {
+        file: opened,
+        from: cut_at(&page, &headers, &gone).filter(|cut| noted == 0 || *cut < noted),
+        there,
+        whole,
+    }))
+}
+
+/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what was cut off with
+/// zeroes. With `lengthen`, it gets its length back.
+fn note_cut(file: &Path, boot_id: &[u8; 16], lengthen: bool) -> Result<()> {
+    let Some(cut) = look_for_cut(file, boot_id)? else {
+        return Ok(());
+    };
+    if let Some(from) = cut.from {
+        let written = cut.file.write_all_at(&from.to_le_bytes(), AT_CUT as u64);
+        written.context(|| file.display().to_string())?;
+    }
+    if lengthen && cut.there < cut.whole {
+        cut.file.set_len(cut.whole).context(|| {
+            format!(
+                "cannot give {}, which was cut, its length back: make room in {DIRECTORY}",
+                file.display()
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
+fn unopened(error: Error, file: &Path, existed: bool) -> Error {
+    match error.kind() {
+        ErrorKind::Lost => error.context(removed(file)),
+        ErrorKind::Corrupt => error.context(format!(
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
+             and sends the rest on, and check what the clients stored last",
+            file.display()
+        )),
+        ErrorKind::InvalidInput if existed => error.context(earlier(file)),
+        _ => error.context(file.display().to_string()),
+    }
+}
+
 /// The names under which the state directory remembers a cache called `name` over a medium: its own, which stays where the
 /// medium is replaced, and that of its slots, which stays where the configuration changes.
 fn notes(name: &str, file: &Path) -> [String; 2] {
@@ -188,12 +332,18 @@ fn was_noted(state: &Path, name: &str, file: &Path, boot_id: &[u8; 16]) -> Resul
 
 /// Whether there are slots that a daemon of this boot has used.
 fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
-    let found = std::fs::metadata(file).ok();
-    let Some(found) = found.filter(|found| found.len() >= SMALLEST_BYTES) else {
-        return Ok(false);
-    };
-    let len = usize::try_from(found.len()).unwrap_or(usize::MAX);
-    Ok(was_used(&open_shared(file, len)?.0, boot_id))
+    Ok(look(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
+}
+
+/// A copy of the slots in a file; none where there can be none.
+fn look(file: &Path) -> Result<Option<Buf>> {
+    let memory = look_shared(file)?.filter(|memory| memory.len() as u64 >= SMALLEST_BYTES);
+    if let Some(memory) = &memory
+        && let Some(from) = look_for_cut(file, &boot_id()?)?.and_then(|cut| cut.from)
+    {
+        memory.copy_from(AT_CUT, &from.to_le_bytes());
+    }
+    Ok(memory)
 }
 
 fn tell_of_loss(file: &Path) {
@@ -224,6 +374,10 @@ pub(super) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Resul
         Err(error) if error.kind() == ErrorKind::Lost && around.accept_loss => {
             let file = place(info);
             tell_of_loss(&file);
+            let boot_id = boot_id()?;
+            // Were they put back later, they would be older than what is written from now on.
+            let (_, next) = generations(around.state.path(), &file, None, &boot_id)?;
+            (around.state).note_slots_generation(&note_of(&file), &boot_id, next)?;
             around.state.note_transit(&note_of(&file), None)
         }
         refused => refused,
@@ -241,78 +395,102 @@ fn removed(file: &Path) -> String {
     )
 }
 
-/// Says what [`open`] will of the caches over the medium of the device called `name`; changes nothing. `wanted` is what
-/// other caches are going to take of the room for slots, bytes; theirs is added.
+/// Says what [`open`] will of the caches over the medium of the device called `name`, but for want of room; changes nothing.
 ///
 /// # Errors
-/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there; `NoSpace` if there is
-/// no room for new ones.
-pub(crate) fn foresee(
-    config: &Config,
-    name: &str,
-    info: &DeviceInfo,
-    wanted: &mut u64,
-) -> Result<()> {
+/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there; what [`check_shared`] says of
+/// the file of the slots.
+pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<()> {
     let boot_id = boot_id()?;
     let file = place(info);
-    let found = (std::fs::metadata(&file).ok()).filter(|found| found.len() >= SMALLEST_BYTES);
     for entry in config.stack(name) {
-        let DeviceKind::Transit { capacity_bytes, .. } = entry.kind else {
+        if !matches!(entry.kind, DeviceKind::Transit { .. }) {
             continue;
-        };
+        }
         let name = &entry.name;
         let in_place = || format!("{}: device {name:?}", config.place(entry.line));
-        if was_noted(&config.server.state, name, &file, &boot_id)? && !is_used(&file, &boot_id)? {
+        check_shared(&file)
+            .map_err(|error| unusable(error, &file, name))
+            .context(in_place)?;
+        refuse_if_earlier(&config.server.state, &file).context(in_place)?;
+        let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
+        let memory = look(&file)
+            .map_err(|error| unusable(error, &file, name))
+            .context(in_place)?;
+        if in_use
+            && !memory
+                .as_ref()
+                .is_some_and(|memory| was_used(memory, &boot_id))
+        {
             return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
         }
-        if found.as_ref().is_some_and(|found| found.blocks() > 0) {
-            continue;
-        }
-        // And a little more, by the size of a block.
-        *wanted += capacity_bytes;
-        let room = std::fs::File::open(DIRECTORY).and_then(|directory| room(&directory));
-        let room = room.context(|| DIRECTORY.to_owned())?;
-        let free = room.available * u64::from(room.block_bytes);
-        // One without a limit has no blocks.
-        if room.blocks > 0 && *wanted > free {
-            let what = format!(
-                "{}: with those before them they need more than {}, and {} are free there",
-                no_room(name),
-                human_bytes(*wanted),
-                human_bytes(free)
-            );
-            return Err(Error::new(ErrorKind::NoSpace, what)).context(in_place);
+        let options = TransitOptions {
+            in_use,
+            generation: StateDirectory::slots_generation_in(
+                &config.server.state,
+                &note_of(&file),
+                &boot_id,
+            )?,
+            ..TransitOptions::new(name.as_str(), boot_id)
+        };
+        if let Some(memory) = memory.filter(|memory| was_used(memory, &boot_id)) {
+            let looked = forebay_transit::look(info, memory, &options);
+            looked
+                .map_err(|error| unopened(error, &file, true))
+                .context(in_place)?;
         }
     }
     Ok(())
 }
 
-fn no_room(name: &str) -> String {
-    format!(
-        "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
-    )
+/// Why the file of the slots cannot be used.
+fn unusable(error: Error, file: &Path, name: &str) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace => error.context(format!(
+            "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
+        )),
+        _ => error.context(format!(
+            "the slots of transit cache {name:?} in {}",
+            file.display()
+        )),
+    }
 }
 
-/// Maps the file of the slots. One that exists keeps its size: what it holds may be all that there is of
+/// Bytes of [`DIRECTORY`] that the slots of a cache over a medium take beyond those that its file has.
+pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> u64 {
+    let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
+    let len = memory_bytes(slots.unwrap_or(usize::MAX), info.logical_block_bytes) as u64;
+    let Ok(found) = std::fs::metadata(place(info)) else {
+        return len;
+    };
+    let len = kept_bytes(&found).unwrap_or(len);
+    len.saturating_sub(found.blocks() * 512)
+}
+
+/// The size that a file of slots keeps; none if it holds nothing. A start that was killed while it allocated left no size.
+fn kept_bytes(found: &Metadata) -> Option<u64> {
+    (found.len() >= SMALLEST_BYTES && found.blocks() > 0).then_some(found.len())
+}
+
+/// Maps the file of the slots. One that was used keeps its size: what it holds may be all that there is of
 /// acknowledged writes.
 ///
 /// Returns whether it existed, too.
-fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
-    if let Ok(found) = std::fs::metadata(file)
-        && found.len() >= SMALLEST_BYTES
-        && found.len() != len as u64
-        // A start that found no room, or was ended while it looked for some, left no memory in it.
-        && found.blocks() > 0
+fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, bool)> {
+    let in_place = |error| unusable(error, file, name);
+    check_shared(file).map_err(in_place)?;
+    let found = std::fs::metadata(file).ok();
+    if let Some(kept) = found.as_ref().and_then(kept_bytes)
+        && kept != len as u64
     {
         tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {} bytes and keep that size; a clean \
+            "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a clean \
              shutdown removes them, and the next start makes them with the `capacity` of the configuration",
             file.display(),
-            found.len()
         );
-        len = usize::try_from(found.len()).unwrap_or(len);
+        len = usize::try_from(kept).unwrap_or(len);
     }
-    open_shared(file, len).context(|| no_room(name))
+    open_shared_until(file, len, stop).map_err(in_place)
 }
 
 /// What slots hold of a medium that it does not have: their file, and how many blocks; none if it has everything.
@@ -321,14 +499,9 @@ fn map(file: &Path, mut len: usize, name: &str) -> Result<(Buf, bool)> {
 /// `Busy` where a daemon has them, or what the system says.
 pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     let file = place(info);
-    let Ok(found) = std::fs::metadata(&file) else {
+    let Some(memory) = look(&file)? else {
         return Ok(None);
     };
-    let len = usize::try_from(found.len()).unwrap_or(0);
-    if found.len() < SMALLEST_BYTES {
-        return Ok(None);
-    }
-    let (memory, _) = open_shared(&file, len)?;
     match blocks_left(&memory, &boot_id()?) {
         None | Some((_, 0)) => Ok(None),
         // Made anew, with the number that the other had.
@@ -343,6 +516,15 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
         }
         Some((_, blocks)) => Ok(Some((file, blocks))),
     }
+}
+
+/// As [`refuse_if_left`], with what a state directory remembers: slots of an earlier time are not to be sent on.
+///
+/// # Errors
+/// As [`refuse_if_left`], and `InvalidInput` for those.
+pub(crate) fn refuse_if_left_in(state: &Path, info: &DeviceInfo) -> Result<()> {
+    refuse_if_earlier(state, &place(info))?;
+    refuse_if_left(info)
 }
 
 /// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
@@ -442,6 +624,10 @@ impl OpenTransit {
             for note in notes(&self.name, file) {
                 state.note_transit(&note, None)?;
             }
+            // A copy of it that is put back is older than what follows.
+            let boot_id = boot_id()?;
+            let (_, next) = generations(state.path(), file, None, &boot_id)?;
+            state.note_slots_generation(&note_of(file), &boot_id, next)?;
             // A file that stays is empty.
             let _ = std::fs::remove_file(file);
         }

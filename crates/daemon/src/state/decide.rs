@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use forebay_block::{Error, ErrorKind, Identity, Result};
+use forebay_cache::plant::{Fault, planted};
 
 use super::epoch::{CacheId, Record};
 
@@ -21,6 +22,8 @@ pub struct Meeting<'a> {
     pub record: Option<Record>,
     /// The log of ranges; none if there is none, or it is damaged.
     pub ranges: Option<Vec<Range<u64>>>,
+    /// The list of what was dirty when the cache failed; none if there is none, or it is damaged.
+    pub dirty: Option<Vec<Range<u64>>>,
     /// The cache that the volume is to be attached to.
     pub cache: CacheId,
     /// The epoch that this cache remembers of the volume; none if it does not know it.
@@ -31,6 +34,8 @@ pub struct Meeting<'a> {
     pub dirty_mode: bool,
     /// What tells the backing device from others; whatever it is called.
     pub backing: Identity,
+    /// Size of the backing device, bytes.
+    pub backing_bytes: u64,
 }
 
 /// How a volume is attached to a cache.
@@ -43,6 +48,8 @@ pub struct Attach {
     pub epoch: u64,
     /// Where it was written; none where that is not known, and it may have been everywhere.
     pub stale: Option<Vec<Range<u64>>>,
+    /// All that was dirty before that, if it is known: nothing else in the cache counts.
+    pub dirty: Option<Vec<Range<u64>>>,
     /// What the state directory must say after the attach; the log of ranges is then obsolete.
     pub after: Record,
     /// What a person should know.
@@ -59,37 +66,47 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         .record
         .filter(|record| record.cache == meeting.cache && record.cache != CacheId::Memory);
     let mut note = None;
-    if !meeting.adopt {
+    if !meeting.adopt && !planted(Fault::TrustState) {
         note = check(meeting, ours)?;
     }
     let last = meeting.record.map_or(0, |record| record.epoch);
-    let (epoch, stale) = match (ours, meeting.cache_epoch) {
+    let nowhere = Some(Vec::new());
+    let (epoch, stale, dirty) = match (ours, meeting.cache_epoch) {
         (Some(record), Some(known)) => match record.logged_since {
-            Some(since) if known <= since => (last, meeting.ranges.clone()),
-            _ => (known, Some(Vec::new())),
+            Some(since) if known <= since => match meeting.dirty.clone() {
+                Some(dirty) if record.dirty_listed => (last, nowhere, Some(dirty)),
+                _ => (last, meeting.ranges.clone(), None),
+            },
+            _ => (known, nowhere, None),
         },
         // Adopted from another history: what is clean may be old.
-        (None, Some(known)) => (last.max(known), Some(Vec::new())),
-        (_, None) => (last, Some(Vec::new())),
+        (None, Some(known)) => (last.max(known), nowhere, None),
+        (_, None) => (last, nowhere, None),
     };
-    let may_be_dirty =
-        ours.is_some_and(|record| record.may_be_dirty) || meeting.cache_epoch.is_some();
+    // The record of this cache says so before anything in it is dirty. Of a cache with another history nobody knows.
+    let is_unknown = ours.is_none() || meeting.adopt;
+    let may_be_dirty = ours.is_some_and(|record| record.may_be_dirty)
+        || is_unknown && meeting.cache_epoch.is_some();
     let before = Record {
         epoch: epoch.max(meeting.cache_epoch.unwrap_or(0)) + 1,
         attached: ours.map_or(0, |record| record.attached),
         cache: meeting.cache,
         may_be_dirty,
         logged_since: ours.and_then(|record| record.logged_since),
+        dirty_listed: ours.is_some_and(|record| record.dirty_listed),
         backing: meeting.backing,
+        backing_bytes: meeting.backing_bytes,
     };
     Ok(Attach {
         before,
         epoch,
         stale,
+        dirty,
         after: Record {
             attached: before.epoch,
             may_be_dirty: may_be_dirty || meeting.dirty_mode,
             logged_since: None,
+            dirty_listed: false,
             ..before
         },
         note,
@@ -133,13 +150,29 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             if ours.is_some() && known.contains(&epoch) {
                 return Ok(None);
             }
-            if ours.is_some() && epoch > record.epoch {
+            let is_behind = epoch > record.epoch;
+            if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
                     "the state directory is older than this cache: it knows volume {name:?} up to epoch {}, and the cache \
                      remembers epoch {epoch}, as if a backup of the state directory had been put back. Put the newest one \
                      back; or, if nothing wrote to the backing device without this cache since, start with --adopt {name}: \
                      what is dirty in the cache is kept",
                     record.epoch
+                )
+            } else if is_behind {
+                format!(
+                    "the state directory knows volume {name:?} up to epoch {} on cache {}, and this cache remembers epoch \
+                     {epoch}: it may be an older backup. Put the newest one back; or, if the volume was served through that \
+                     cache since, `forebay detach {name}` there first; or, if nothing wrote to the backing device without \
+                     this cache, start with --adopt {name}: what is dirty in the cache is kept",
+                    record.epoch, record.cache
+                )
+            } else if ours.is_some() {
+                format!(
+                    "this cache does not know what happened to volume {name:?} since epoch {epoch}, and the state directory knows \
+                     epoch {}, as if an earlier copy of the cache device had been put back. Put the newest one back; or, if that is gone, make a new cache with `forebay format --force --discard-dirty`, and start once \
+                     with --adopt {name}: what was not written back IS LOST THEN",
+                    record.attached
                 )
             } else {
                 format!(
@@ -166,9 +199,13 @@ pub struct Without {
     pub note: Option<String>,
 }
 
-/// Decides how to serve a volume without its cache.
+/// Decides how to serve a volume without its cache, from a backing device of this identity and size in bytes.
 #[must_use]
-pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) -> Without {
+pub fn without_cache(
+    volume: &str,
+    record: Option<Record>,
+    (backing, backing_bytes): (Identity, u64),
+) -> Without {
     let Some(record) = record else {
         return Without {
             record: Record {
@@ -177,13 +214,16 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) ->
                 cache: CacheId::None,
                 may_be_dirty: false,
                 logged_since: None,
+                dirty_listed: false,
                 backing,
+                backing_bytes,
             },
             fresh_log: true,
             note: None,
         };
     };
     let cached = matches!(record.cache, CacheId::Uuid(_));
+    let keeps = cached && record.backing.is_known();
     let note = (cached && record.may_be_dirty).then(|| {
         format!(
             "volume {volume:?} is served without its cache {}, which may hold newer data: clients \
@@ -195,10 +235,15 @@ pub fn without_cache(volume: &str, record: Option<Record>, backing: Identity) ->
         record: Record {
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
+            dirty_listed: record.lists_nothing(),
             // What the cache holds belongs to the device that it had, whatever is served meanwhile.
-            backing: match cached && record.backing.is_known() {
+            backing: match keeps {
                 true => record.backing,
                 false => backing,
+            },
+            backing_bytes: match keeps {
+                true => record.backing_bytes,
+                false => backing_bytes,
             },
             ..record
         },
@@ -239,8 +284,30 @@ pub fn renamed(
     Ok(Some(Record {
         epoch: record.epoch + 1,
         logged_since: Some(record.epoch),
+        dirty_listed: record.lists_nothing(),
         ..record
     }))
+}
+
+/// What the state directory must say, durably, with the list of what is `dirty`, before a volume writes past a cache that failed
+/// in service.
+#[must_use]
+pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
+    let cached = matches!(record.cache, CacheId::Uuid(_));
+    Record {
+        epoch: record.epoch + 1,
+        logged_since: cached.then_some(record.epoch),
+        dirty_listed: cached,
+        may_be_dirty: !dirty.is_empty(),
+        ..record
+    }
+}
+
+impl Record {
+    /// Whether nothing was dirty when the cache failed: then nothing in it counts, wherever the volume is written.
+    const fn lists_nothing(&self) -> bool {
+        self.dirty_listed && !self.may_be_dirty
+    }
 }
 
 /// Whether a device that was last served as volume `last`, with this record, may be served as `volume` without a cache,

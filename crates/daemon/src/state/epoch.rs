@@ -35,8 +35,37 @@ pub struct Record {
     /// If the volume was served without the cache since: the highest epoch that the cache can have
     /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
+    /// Whether `NAME.dirty` lists all that was dirty in the cache then, none of which was written over: nothing else in the cache
+    /// counts, and there is no log of ranges.
+    pub dirty_listed: bool,
     /// What told the backing device from others at the last attach.
     pub backing: Identity,
+    /// Size of the backing device at the last attach, bytes; zero where an earlier version did not record it.
+    pub backing_bytes: u64,
+}
+
+impl Record {
+    /// The record of a volume whose cache holds nothing that is to be kept.
+    #[must_use]
+    pub const fn clean(self) -> Self {
+        Self {
+            may_be_dirty: false,
+            ..self
+        }
+    }
+
+    /// The record of a volume that its cache has forgotten.
+    #[must_use]
+    pub const fn forgotten(self) -> Self {
+        Self {
+            cache: CacheId::None,
+            attached: 0,
+            may_be_dirty: false,
+            logged_since: None,
+            dirty_listed: false,
+            ..self
+        }
+    }
 }
 
 const HEAD: &str = "forebay volume state 1";
@@ -46,7 +75,7 @@ fn path(directory: &Path, volume: &str) -> PathBuf {
 }
 
 /// FNV-1a: enough to tell a whole file from a damaged one.
-fn check(text: &str) -> u64 {
+pub(super) fn check(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -90,14 +119,20 @@ fn render(volume: &str, record: &Record) -> String {
     let since = record
         .logged_since
         .map_or_else(|| "no".into(), |epoch| epoch.to_string());
+    let start = record.backing.start;
+    let start = start.map_or_else(|| "unknown".into(), |start| start.to_string());
     let body = format!(
-        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\n",
+        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\n\
+         start {start}\nbytes {}\ninstance {:016x}\ndirty-listed {}\n",
         record.epoch,
         record.attached,
         record.cache,
         record.may_be_dirty,
         record.backing.medium,
         record.backing.birth,
+        record.backing_bytes,
+        record.backing.instance,
+        record.dirty_listed,
     );
     let check = check(&body);
     format!("{body}check {check:016x}\n")
@@ -114,7 +149,7 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
     if lines.next()? != HEAD || lines.next()?.strip_prefix("volume ")? != volume {
         return None;
     }
-    Some(Record {
+    let mut record = Record {
         epoch: lines.next()?.strip_prefix("epoch ")?.parse().ok()?,
         attached: lines.next()?.strip_prefix("attached ")?.parse().ok()?,
         cache: parse_cache(lines.next()?.strip_prefix("cache ")?)?,
@@ -123,25 +158,43 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             "no" => None,
             epoch => Some(epoch.parse().ok()?),
         },
-        // Earlier versions wrote neither, or not the second.
+        // Earlier versions wrote none of the following lines, or only the first of them.
         backing: Identity {
             medium: match lines.next() {
                 Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
                 None => 0,
             },
-            birth: match lines.next() {
-                Some(line) => line.strip_prefix("born ")?.parse().ok()?,
-                None => 0,
+            birth: number(lines.next(), "born ")?,
+            start: match lines.next().map(|line| line.strip_prefix("start ")) {
+                None | Some(Some("unknown")) => None,
+                Some(start) => Some(start?.parse().ok()?),
             },
+            ..Identity::default()
         },
-    })
+        backing_bytes: number(lines.next(), "bytes ")?,
+        dirty_listed: false,
+    };
+    if let Some(line) = lines.next() {
+        record.backing.instance = u64::from_str_radix(line.strip_prefix("instance ")?, 16).ok()?;
+    }
+    if let Some(line) = lines.next() {
+        record.dirty_listed = line.strip_prefix("dirty-listed ")?.parse().ok()?;
+    }
+    Some(record)
 }
 
-/// What is remembered of the volumes other than `volume` that were served from this backing device.
+/// Returns the number behind `key`, zero where there is no such line.
+fn number(line: Option<&str>, key: &str) -> Option<u64> {
+    line.map_or(Some(0), |line| line.strip_prefix(key)?.parse().ok())
+}
+
+/// What is remembered of the volumes other than `volume` that were served from this backing device of so many bytes, or from
+/// a part of it, or from what it is a part of.
 pub(super) fn others(
     directory: &Path,
     volume: &str,
     backing: Identity,
+    backing_bytes: u64,
 ) -> Result<Vec<(String, Record)>> {
     let mut found = Vec::new();
     let what = || format!("state directory {}", directory.display());
@@ -153,7 +206,7 @@ pub(super) fn others(
         };
         // A damaged file is told of when its own volume is served.
         if let Ok(Some(record)) = load(directory, other)
-            && record.backing.is_same_as(backing)
+            && (record.backing).overlaps(record.backing_bytes, backing, backing_bytes)
         {
             found.push((other.to_owned(), record));
         }

@@ -7,6 +7,9 @@
 //! ranges are written (`NAME.ranges`). At the next attach the cache is given those ranges: clean
 //! copies of them are stale, dirty ones are given up by name.
 //!
+//! A volume that goes on without a cache that failed in service, and writes over nothing that is dirty, needs no such log: the
+//! epoch is raised with the list of what is dirty (`NAME.dirty`), and at the next attach nothing else in the cache counts.
+//!
 //! `NAME.disk` says of a volume whether clients that outlive the daemon may go on with it: users of its block device,
 //! virtual machines.
 //!
@@ -14,14 +17,17 @@
 
 mod abandoned;
 pub mod decide;
+mod dirty;
 mod disk;
 mod epoch;
 mod logged;
+pub mod opening;
 mod ranges;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
@@ -29,13 +35,14 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
 pub use logged::LoggedDevice;
+pub use opening::Opening;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
 
 /// The state directory, held by this process alone.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl StateDirectory {
@@ -70,7 +77,7 @@ impl StateDirectory {
         }
         Ok(Self {
             path: path.to_path_buf(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -97,6 +104,22 @@ impl StateDirectory {
         &self.path
     }
 
+    /// What is wrong with the directory while it is in use; none if it is where it was.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let held = self.lock.metadata().ok();
+        let there = std::fs::metadata(self.path.join("lock")).ok();
+        let number = |found: std::fs::Metadata| (found.dev(), found.ino());
+        if held.is_some() && held.map(number) == there.map(number) {
+            return None;
+        }
+        Some(format!(
+            "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it remembers of the volumes is \
+             gone. Put it back, or stop the daemon and start it with --adopt for each volume",
+            self.path.display()
+        ))
+    }
+
     /// What is remembered of a volume; none if it was never served with this directory.
     ///
     /// # Errors
@@ -105,15 +128,20 @@ impl StateDirectory {
         epoch::load(&self.path, volume)
     }
 
-    /// What is remembered of the volumes other than `volume` that were served from the backing device
-    /// with this identity; nothing where nothing is known of it.
+    /// What is remembered of the volumes other than `volume` that were served from bytes of the backing device
+    /// with this identity and size in bytes; nothing where nothing is known of it.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn others(&self, volume: &str, backing: Identity) -> Result<Vec<(String, Record)>> {
+    pub fn others(
+        &self,
+        volume: &str,
+        backing: Identity,
+        backing_bytes: u64,
+    ) -> Result<Vec<(String, Record)>> {
         match backing.is_known() {
             false => Ok(Vec::new()),
-            true => epoch::others(&self.path, volume, backing),
+            true => epoch::others(&self.path, volume, backing, backing_bytes),
         }
     }
 
@@ -123,6 +151,23 @@ impl StateDirectory {
     /// What the operating system says; the former record is then still whole.
     pub fn store(&self, volume: &str, record: &Record) -> Result<()> {
         epoch::store(&self.path, volume, record)
+    }
+
+    /// What is remembered of the last opening of a cache, in a directory that may be another process's,
+    /// or not be there.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn opening_in(state: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
+        opening::load(state, uuid)
+    }
+
+    /// Remembers durably which opening of a cache was the last one.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn store_opening(&self, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
+        opening::store(&self.path, uuid, opening)
     }
 
     /// The ranges of a volume that were written without the cache, [`RANGE_BYTES`] each, as ranges
@@ -139,13 +184,95 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn remove_ranges(&self, volume: &str) -> Result<()> {
-        let path = self.ranges_path(volume);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).context(|| path.display().to_string())
-            }
-            _ => sync_directory(&self.path),
+        remove(&self.ranges_path(volume))?;
+        sync_directory(&self.path)
+    }
+
+    /// All that was dirty of a volume when its cache failed, bytes in ascending order; none if there is no list, or it is damaged.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn dirty(&self, volume: &str) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        dirty::load(&self.dirty_path(volume), volume)
+    }
+
+    /// Remembers `record` durably, and before it what is dirty, bytes in ascending order. A log of ranges is of another time then, and
+    /// is removed first.
+    ///
+    /// # Errors
+    /// What the operating system says; the former record is then still whole.
+    pub fn store_with_dirty(
+        &self,
+        volume: &str,
+        record: &Record,
+        dirty: &[std::ops::Range<u64>],
+    ) -> Result<()> {
+        self.remove_ranges(volume)?;
+        dirty::store(&self.dirty_path(volume), volume, dirty)?;
+        self.store(volume, record)
+    }
+
+    /// Forgets what was written without the cache, and what was dirty then, durably.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn remove_history(&self, volume: &str) -> Result<()> {
+        self.remove_ranges(volume)?;
+        remove(&self.dirty_path(volume))?;
+        sync_directory(&self.path)
+    }
+
+    /// As [`StateDirectory::load`], of a state directory that may be another process's, or not be there.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::load`].
+    pub(crate) fn load_in(state: &Path, volume: &str) -> Result<Option<Record>> {
+        epoch::load(state, volume)
+    }
+
+    /// As [`StateDirectory::others`], of such a directory.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::others`].
+    pub(crate) fn others_in(
+        state: &Path,
+        volume: &str,
+        (backing, backing_bytes): (Identity, u64),
+    ) -> Result<Vec<(String, Record)>> {
+        match backing.is_known() && state.exists() {
+            false => Ok(Vec::new()),
+            true => epoch::others(state, volume, backing, backing_bytes),
         }
+    }
+
+    /// As [`StateDirectory::dirty`], of such a directory.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::dirty`].
+    pub(crate) fn dirty_in(
+        state: &Path,
+        volume: &str,
+    ) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        dirty::load(&state.join(format!("{volume}.dirty")), volume)
+    }
+
+    /// As [`StateDirectory::ranges`], of such a directory.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::ranges`].
+    pub(crate) fn ranges_in(
+        state: &Path,
+        volume: &str,
+    ) -> Result<Option<Vec<std::ops::Range<u64>>>> {
+        read_ranges(&state.join(format!("{volume}.ranges")))
+    }
+
+    /// Looks whether what is remembered of a volume's block device can be read in such a directory.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(crate) fn look_disk_in(state: &Path, volume: &str) -> Result<()> {
+        disk::load(state, volume).map(|_| ())
     }
 
     /// The boot of the machine in which a transit cache was in use and was not closed; none if there is none.
@@ -185,6 +312,43 @@ impl StateDirectory {
             },
         };
         done.context(|| path.display().to_string())?;
+        sync_directory(&self.path)
+    }
+
+    /// The generation that slots over a medium must have to count in this boot of the machine; zero if
+    /// nothing is remembered of them, in a directory that may be another process's, or not be there.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn slots_generation_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
+        let path = state.join(format!("{slots}.generation"));
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+            read => read.context(|| path.display().to_string())?,
+        };
+        let known = text.trim_end().split_once(' ');
+        let own = known.filter(|(boot, _)| *boot == hex(boot_id));
+        Ok(own.map_or(0, |(_, generation)| generation.parse().unwrap_or(0)))
+    }
+
+    /// Remembers durably the generation that slots over a medium must have to count from now on.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_slots_generation(
+        &self,
+        slots: &str,
+        boot_id: &[u8; 16],
+        generation: u64,
+    ) -> Result<()> {
+        let path = self.path.join(format!("{slots}.generation"));
+        let new = path.with_extension("generation.new");
+        let written = File::create(&new).and_then(|mut file| {
+            writeln!(file, "{} {generation}", hex(boot_id))?;
+            file.sync_all()
+        });
+        let stored = written.and_then(|()| std::fs::rename(&new, &path));
+        stored.context(|| path.display().to_string())?;
         sync_directory(&self.path)
     }
 
@@ -258,6 +422,20 @@ impl StateDirectory {
     #[must_use]
     pub fn ranges_path(&self, volume: &str) -> PathBuf {
         self.path.join(format!("{volume}.ranges"))
+    }
+
+    fn dirty_path(&self, volume: &str) -> PathBuf {
+        self.path.join(format!("{volume}.dirty"))
+    }
+}
+
+/// Removes a file that need not be there.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(|| path.display().to_string())
+        }
+        _ => Ok(()),
     }
 }
 

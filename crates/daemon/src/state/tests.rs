@@ -3,6 +3,8 @@
 use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
 
+mod failed;
+
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -19,10 +21,7 @@ impl Drop for Scratch {
     }
 }
 
-const UNKNOWN: Identity = Identity {
-    medium: 0,
-    birth: 0,
-};
+const UNKNOWN: Identity = Identity::of(0);
 const HERE: CacheId = CacheId::Uuid([7; 16]);
 const THERE: CacheId = CacheId::Uuid([8; 16]);
 
@@ -34,7 +33,9 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         cache,
         may_be_dirty: true,
         logged_since: None,
+        dirty_listed: false,
         backing: UNKNOWN,
+        backing_bytes: 0,
     }
 }
 
@@ -43,11 +44,13 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         volume: "db",
         record,
         ranges: None,
+        dirty: None,
         cache: HERE,
         cache_epoch,
         adopt: false,
         dirty_mode: true,
         backing: UNKNOWN,
+        backing_bytes: 0,
     }
 }
 
@@ -108,10 +111,42 @@ fn a_record_of_an_earlier_version_agrees_with_any_time_of_birth() {
     };
     assert_eq!(earlier, expected);
     let born = Identity {
-        medium: 77,
         birth: 5,
+        ..Identity::of(77)
     };
-    assert_eq!(state.others("dbx", born).expect("read").len(), 1);
+    assert_eq!(state.others("dbx", born, 0).expect("read").len(), 1);
+}
+
+#[test]
+fn parts_of_one_medium_are_others_where_they_overlap() {
+    let scratch = Scratch::new("parts");
+    let state = StateDirectory::open(&scratch.0).expect("free");
+    let part = |start| Identity {
+        start: Some(start),
+        instance: 3,
+        ..Identity::of(77)
+    };
+    let served = Record {
+        backing: part(1 << 20),
+        backing_bytes: 1 << 20,
+        ..record(4, HERE)
+    };
+    state.store("db", &served).expect("stored");
+    assert_eq!(state.load("db").expect("read"), Some(served));
+    for (start, bytes, overlaps) in [
+        (1 << 20, 1 << 20, true),
+        (0, 4 << 20, true),
+        (0, 1 << 20, false),
+        (2 << 20, 1 << 20, false),
+        ((2 << 20) - 512, 512, true),
+    ] {
+        let found = state.others("dbx", part(start), bytes).expect("read");
+        assert_eq!(
+            found.len(),
+            usize::from(overlaps),
+            "{bytes} bytes at {start}"
+        );
+    }
 }
 
 #[test]
@@ -122,6 +157,27 @@ fn the_directory_has_one_holder() {
     assert_eq!(second.kind(), ErrorKind::Busy);
     drop(first);
     StateDirectory::open(&scratch.0).expect("free again");
+}
+
+#[test]
+fn a_directory_that_is_removed_or_replaced_in_use_is_told_of() {
+    let scratch = Scratch::new("removed");
+    let path = scratch.0.join("state");
+    let told =
+        |state: &StateDirectory| state.trouble().is_some_and(|it| it.contains("WAS REMOVED"));
+    let state = StateDirectory::open(&path).expect("free");
+    assert_eq!(state.trouble(), None);
+    let aside = scratch.0.join("aside");
+    std::fs::rename(&path, &aside).expect("moved away");
+    assert!(told(&state), "moved away");
+    std::fs::create_dir(&path).expect("made anew");
+    std::fs::write(path.join("lock"), "").expect("made anew");
+    assert!(told(&state), "replaced");
+    std::fs::remove_dir_all(&path).expect("there");
+    std::fs::rename(&aside, &path).expect("put back");
+    assert_eq!(state.trouble(), None, "put back");
+    std::fs::remove_dir_all(&path).expect("there");
+    assert!(told(&state), "removed");
 }
 
 #[test]
@@ -243,6 +299,20 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
         ..older
     };
     assert_eq!(good(&adopted).after.epoch, 6);
+    // It is from before the volume was on this cache: on none, or on another one.
+    let alone = record(4, CacheId::None);
+    let why = refused(&meeting(Some(alone), Some(5)));
+    assert!(why.contains("older than this cache"), "{why}");
+    assert!(!why.contains("format"), "{why}");
+    let why = refused(&meeting(Some(record(4, THERE)), Some(5)));
+    assert!(why.contains("may be an older backup"), "{why}");
+    assert!(
+        why.contains("detach db") && !why.contains("format"),
+        "{why}"
+    );
+    // That one served it last.
+    let why = refused(&meeting(Some(record(6, THERE)), Some(5)));
+    assert!(why.contains("format this one anew"), "{why}");
     // The other way round, the cache is the older one.
     assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("does not know"));
 }
@@ -260,7 +330,7 @@ fn a_lost_state_directory_is_not_guessed_over() {
 
 #[test]
 fn serving_without_the_cache_tells_it_what_is_stale() {
-    let first = without_cache("db", Some(record(3, HERE)), UNKNOWN);
+    let first = without_cache("db", Some(record(3, HERE)), (UNKNOWN, 0));
     assert_eq!(
         (first.record.epoch, first.record.logged_since),
         (4, Some(3))
@@ -270,7 +340,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "an old log that lies about is of another time"
     );
     assert!(first.note.is_some_and(|note| note.contains("newer data")));
-    let second = without_cache("db", Some(first.record), UNKNOWN);
+    let second = without_cache("db", Some(first.record), (UNKNOWN, 0));
     assert!(
         !second.fresh_log,
         "the cache has not been told of the first time yet"
@@ -306,7 +376,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&told).stale, Some(vec![]));
     // And now without the cache again: the cache knows nothing of this time.
-    let third = without_cache("db", Some(attached.before), UNKNOWN);
+    let third = without_cache("db", Some(attached.before), (UNKNOWN, 0));
     let missed = Meeting {
         record: Some(third.record),
         ..told
@@ -320,13 +390,16 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&lost).stale, None);
     // A volume that no cache holds needs no log.
-    assert_eq!(without_cache("db", None, UNKNOWN).record.logged_since, None);
+    assert_eq!(
+        without_cache("db", None, (UNKNOWN, 0)).record.logged_since,
+        None
+    );
     let detached = Record {
         may_be_dirty: false,
         ..record(3, CacheId::None)
     };
     assert_eq!(
-        without_cache("db", Some(detached), UNKNOWN)
+        without_cache("db", Some(detached), (UNKNOWN, 0))
             .record
             .logged_since,
         None
@@ -337,19 +410,22 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
 fn a_backing_device_under_another_name_is_the_same_device() {
     let scratch = Scratch::new("renamed");
     let state = StateDirectory::open(&scratch.0).expect("free");
-    let born = |birth| Identity { medium: 77, birth };
+    let born = |birth| Identity {
+        birth,
+        ..Identity::of(77)
+    };
     let served = Record {
         backing: born(5),
         ..record(4, HERE)
     };
     state.store("db", &served).expect("stored");
     state.store("other", &record(9, HERE)).expect("stored");
-    assert_eq!(state.others("db", Identity::of(77)).expect("read"), []);
-    assert_eq!(state.others("dbx", UNKNOWN).expect("read"), []);
-    let others = state.others("dbx", Identity::of(77)).expect("read");
+    assert_eq!(state.others("db", Identity::of(77), 0).expect("read"), []);
+    assert_eq!(state.others("dbx", UNKNOWN, 0).expect("read"), []);
+    let others = state.others("dbx", Identity::of(77), 0).expect("read");
     assert_eq!(others, [("db".to_owned(), served)]);
-    assert_eq!(state.others("dbx", born(5)).expect("read"), others);
-    let made_anew = state.others("dbx", born(6)).expect("read");
+    assert_eq!(state.others("dbx", born(5), 0).expect("read"), others);
+    let made_anew = state.others("dbx", born(6), 0).expect("read");
     assert_eq!(made_anew, [], "a file that got the old one's number");
 
     // Its cache may hold what the device does not have.
@@ -423,13 +499,13 @@ fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
     }
     // The cache's data stays that of the device that it had.
     assert_eq!(
-        without_cache("db", Some(dirty), Identity::of(78))
+        without_cache("db", Some(dirty), (Identity::of(78), 0))
             .record
             .backing,
         Identity::of(77)
     );
     assert_eq!(
-        without_cache("db", Some(record(4, CacheId::None)), Identity::of(78))
+        without_cache("db", Some(record(4, CacheId::None)), (Identity::of(78), 0))
             .record
             .backing,
         Identity::of(78)

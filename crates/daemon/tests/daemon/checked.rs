@@ -371,10 +371,10 @@ fn one_device_is_not_formatted_in_two_roles() {
 }
 
 /// A loop device; detached at the end.
-struct LoopDevice(PathBuf);
+pub(crate) struct LoopDevice(pub(crate) PathBuf);
 
 impl LoopDevice {
-    fn new(file: &Path, arguments: &[&str]) -> Option<Self> {
+    pub(crate) fn new(file: &Path, arguments: &[&str]) -> Option<Self> {
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show"]).args(arguments).arg(file);
         let output = losetup.output().ok()?;

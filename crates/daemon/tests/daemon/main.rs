@@ -1,8 +1,14 @@
 //! The program from outside: it starts, serves, is controlled, ends, and starts again.
 
+mod agreement;
+mod bypass;
 mod checked;
+mod copies;
+mod earlier;
 mod early;
 mod foreseen;
+mod identity;
+mod limits;
 mod nvme;
 mod operator;
 mod outputs;
@@ -10,9 +16,13 @@ mod repairs;
 mod replays;
 mod room;
 mod slots;
+mod small;
+mod sparse;
 mod stalls;
+mod starts;
 mod support;
 mod traces;
+mod unverified;
 
 use support::nbd::Nbd;
 use support::{Place, text};

@@ -83,6 +83,36 @@ fn a_volume_is_the_same_over_nvme_and_nbd_and_after_a_kill() {
 }
 
 #[test]
+fn the_identifier_of_a_namespace_names_the_disk_behind_it() {
+    let place = Place::new("nvme-uuid", "wt");
+    place.configure("wt", EXPORT);
+    let uuid = || {
+        let daemon = place.serve(&["--adopt", "db"]);
+        let mut host = Association::new(address(&daemon), Identity::to(NQN), Style::default());
+        // A descriptor of a UUID: its kind, its length, and 16 bytes.
+        let page = host.identify(3, 1).data;
+        assert_eq!(page[..2], [3, 16]);
+        // What earlier versions reported stands where only we look.
+        let former = host.identify(0, 1).data[384..408].to_vec();
+        assert!(former.starts_with(b"FBFORMER"));
+        daemon.terminate();
+        (page[4..20].to_vec(), former)
+    };
+    let (first, former) = uuid();
+    assert_eq!(uuid(), (first.clone(), former.clone()), "another start");
+    // Another name for the same disk changes nothing, another disk of the same name does.
+    let (image, moved) = (place.path("db.img"), place.path("moved.img"));
+    std::fs::rename(&image, &moved).expect("same file system");
+    std::os::unix::fs::symlink(&moved, &image).expect("linked");
+    assert_eq!(uuid(), (first.clone(), former.clone()), "another path");
+    std::fs::remove_file(&image).expect("there");
+    std::fs::copy(&moved, &image).expect("copied");
+    let (second, same) = uuid();
+    assert_ne!(second, first, "another file of the same content");
+    assert_eq!(same, former);
+}
+
+#[test]
 fn a_detached_volume_is_a_namespace_no_more_and_a_stranger_is_named() {
     let place = Place::new("nvme-detach", "wt");
     place.configure("wt", EXPORT);

@@ -38,16 +38,27 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     // docs/format.md: the log begins at 128 KiB. Not its first unit, which says that the cache was opened.
     overwrite(&cache, (128 << 10) + 512, &[0x5a; 512]);
     // By itself, a cache does not say who is to be told.
-    let copies = [place.path("copy"), place.path("copy.journal")];
-    for (from, to) in [&cache, &place.path("journal")].into_iter().zip(&copies) {
-        std::fs::copy(from, to).expect("copied");
-    }
-    let [copy, journal] = [text(&copies[0]), text(&copies[1])];
-    let alone = place.run(&["check", "--cache", copy, "--journal", journal, "--repair"]);
+    let journal = place.path("journal");
+    let before_repair = [&cache, &journal].map(|path| std::fs::read(path).expect("there"));
+    let named = [text(&cache), text(&journal)];
+    let alone = place.run(&[
+        "check",
+        "--cache",
+        named[0],
+        "--journal",
+        named[1],
+        "--repair",
+    ]);
     assert_eq!(alone.status.code(), Some(3), "{alone:?}");
     let told = String::from_utf8_lossy(&alone.stdout).into_owned();
     assert!(told.contains("NOT NOTED: which state directory"), "{told}");
     assert_eq!(remembered(&place).0, before);
+    // A copy would not be repaired with the original's journal: all is put back in its place.
+    for (path, bytes) in [&cache, &journal].into_iter().zip(before_repair) {
+        std::fs::write(path, bytes).expect("put back");
+    }
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&journal, private).expect("ours");
 
     let repaired = place.run(&["check", text(&config), "--repair"]);
     assert_eq!(repaired.status.code(), Some(3), "{repaired:?}");

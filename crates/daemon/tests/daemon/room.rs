@@ -14,7 +14,7 @@ const APART: std::ops::Range<u64> = 1280..1288;
 const LIMIT: u64 = 64 << 10;
 
 /// The size that files may have. Where they end before it, they cannot grow to it.
-fn limit_files(daemon: &Daemon, bytes: u64) {
+pub(super) fn limit_files(daemon: &Daemon, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
         rlim_max: libc::RLIM_INFINITY,
@@ -26,7 +26,7 @@ fn limit_files(daemon: &Daemon, bytes: u64) {
 }
 
 /// The daemon is to be told by errors, not by the signal that goes with them.
-fn errors_in_place_of_signals() {
+pub(super) fn errors_in_place_of_signals() {
     // SAFETY: no handler runs; what is ignored stays so in the programs that are started.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

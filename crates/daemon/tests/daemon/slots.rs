@@ -197,7 +197,7 @@ fn a_stop_waits_for_a_slow_device_and_is_a_clean_one_when_that_has_all() {
 }
 
 /// The file of the slots that hold acknowledged writes, as a command that minds them names it.
-fn slots_file(place: &Place, with: impl Fn(), without: impl Fn()) -> PathBuf {
+pub(crate) fn slots_file(place: &Place, with: impl Fn(), without: impl Fn()) -> PathBuf {
     without();
     let said = place.refused(&["check", text(&place.path("forebay.toml"))]);
     with();

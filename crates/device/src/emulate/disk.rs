@@ -25,6 +25,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -242,6 +243,14 @@ impl BlockDevice for EmulatedDisk {
         if !self.shared.is_busy.replace(true) {
             rt::spawn(Rc::clone(&self.shared).serve());
         }
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.shared.inner.holes(range)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.shared.inner.allocated_bytes()
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Identity, Result};
+use forebay_block::{Basis, Error, ErrorKind, Identity, Result};
 use forebay_io::rt;
 use forebay_wire::nvme::admin::{cns, opcode};
 use forebay_wire::nvme::fabrics::{
     ANY_CONTROLLER, Connect, ConnectData, Property, cc, connection, csts, property,
 };
-use forebay_wire::nvme::identified::{ControllerFacts, NamespaceFacts, first_namespace, uuid};
+use forebay_wire::nvme::identified::{
+    ControllerFacts, NamespaceFacts, first_namespace, former_uuid, uuid,
+};
 use forebay_wire::nvme::io::RANGE_BYTES;
 use forebay_wire::nvme::{Command, PAGE_BYTES, Status};
 
@@ -44,8 +46,10 @@ pub(super) struct Offer {
     pub(super) deallocates: bool,
     pub(super) write_zeroes: bool,
     pub(super) read_only: bool,
-    /// Made of the namespace's identifiers; none if it has none.
+    /// Made of the best of the namespace's identifiers, or of its place if it has none.
     pub(super) identity: Identity,
+    /// Made of all identifiers.
+    pub(super) names: u64,
     /// Commands in flight.
     pub(super) depth: u16,
     /// Time without a word after which the target ends an association.
@@ -56,11 +60,23 @@ impl Offer {
     /// Whether what is offered now takes requests that were made for this.
     pub(super) fn is_still(&self, now: &Self) -> bool {
         now.size_bytes >= self.size_bytes
+            && self.is_same_namespace(now)
             && *self
                 == Self {
                     size_bytes: self.size_bytes,
+                    identity: self.identity,
+                    names: self.names,
                     ..*now
                 }
+    }
+
+    /// Whether what is there now has the identifiers that this had. A target of ours that was upgraded since has others, and
+    /// says what they were.
+    pub(super) fn is_same_namespace(&self, now: &Self) -> bool {
+        let upgraded = self.identity.also == 0
+            && now.identity.also != 0
+            && now.identity.also == self.identity.medium;
+        self.nsid == now.nsid && (self.names == now.names || upgraded)
     }
 }
 
@@ -209,7 +225,10 @@ fn look_at(structure: u8, nsid: u32) -> Command {
 /// What the controller and the namespace are.
 async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Offer> {
     let page = admin.page("Identify, controller", look_at(cns::CONTROLLER, 0));
-    let controller = ControllerFacts::decode(&page.await?);
+    let page = page.await?;
+    let controller = ControllerFacts::decode(&page);
+    // "SN"
+    let serial = page[4..24].to_vec();
     let nsid = match uri.nsid {
         Some(nsid) => nsid,
         None => {
@@ -222,7 +241,9 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
         }
     };
     let page = admin.page("Identify, namespace", look_at(cns::NAMESPACE, nsid));
-    let space = NamespaceFacts::decode(&page.await?);
+    let page = page.await?;
+    let space = NamespaceFacts::decode(&page);
+    let former = former_uuid(&page);
     if space.blocks == 0 {
         let what = format!("subsystem {} has no namespace {nsid}", uri.nqn);
         return Err(Error::new(ErrorKind::NotFound, what));
@@ -251,6 +272,19 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
     };
     let names = [&uuid.unwrap_or_default()[..], &space.nguid, &space.eui64];
     let name = names.into_iter().find(|name| name.iter().any(|&b| b != 0));
+    let identity = match name {
+        Some(name) => Identity {
+            also: former.map_or(0, |name| hash(name.iter().copied())),
+            ..Identity::of(hash(name.iter().copied()))
+        },
+        None => {
+            let place = [&serial, uri.nqn.as_bytes(), &nsid.to_be_bytes()[..]].concat();
+            Identity {
+                basis: Basis::Place,
+                ..Identity::of(hash(place.into_iter()).max(1))
+            }
+        }
+    };
     let block_bytes = 1 << space.block_shift;
     // "CAP.MPSMIN" counts from 4 KiB.
     let page_shift = u32::from(controller.max_transfer_shift) + (capabilities >> 48 & 0xf) as u32;
@@ -281,9 +315,8 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
             && controller.in_capsule_bytes >= RANGE_BYTES as u32,
         write_zeroes: controller.write_zeroes,
         read_only: space.read_only,
-        identity: name.map_or_else(Identity::default, |name| {
-            Identity::of(hash(name.iter().copied()))
-        }),
+        identity,
+        names: hash(names.concat().into_iter()),
         depth: 0,
         keep_alive: Duration::from_millis(100) * u32::from(controller.keep_alive_100ms),
     })

@@ -2,8 +2,10 @@
 //! cache.
 //!
 //! Data is copied into a ring, in the order of acknowledgements; a flush that succeeds frees what it covers. What the ring has no
-//! room for, and what failed, is *gone* if the association is lost: nobody can send it again. A change that is durable by itself
-//! is noted while others are not, since none of them may land on it.
+//! room for, and what failed, is *gone* if the association is lost: nobody can send it again.
+//!
+//! A change that is durable by itself takes away from what older changes have to send again. It needs a place of its own only
+//! where it lies within an older change, or where an overlapping change was in flight at the same time.
 //!
 //! Of two changes of one place that were in flight at once nobody knows which came last. They are not sent again there: it
 //! might not be the one that has been read since.
@@ -47,6 +49,20 @@ struct Entry {
     losses: u64,
     /// Where the ring's data of this and of later changes begins.
     from: u64,
+}
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// A power loss may take it back.
+    Volatile,
+    /// No power loss takes it back.
+    Durable {
+        /// An overlapping change is in flight still, which may have landed before it or after it.
+        beside: bool,
+    },
+    /// It may have got as far as the target's cache.
+    Failed,
 }
 
 pub(super) struct Kept {
@@ -103,19 +119,20 @@ impl Kept {
         self.entries.is_empty() && self.beyond.is_none()
     }
 
-    /// Notes a change that has ended. `before` is [`Kept::number`] when it was asked, `durable` says that no power loss takes it
-    /// back, `losses` counts the losses so far.
-    pub(super) fn note(
-        &mut self,
-        request: &Request,
-        before: u64,
-        durable: bool,
-        failed: bool,
-        losses: u64,
-    ) {
+    /// Notes a change that has ended. `before` is [`Kept::number`] when it was asked, `losses` counts the losses so far.
+    pub(super) fn note(&mut self, request: &Request, before: u64, ended: Ended, losses: u64) {
         self.number += 1;
         let range = request.offset..request.offset + request.len;
+        if let Ended::Durable { beside } = ended
+            && !self.settle(&range, before)
+            && !beside
+        {
+            return;
+        }
         if self.entries.len() == self.most {
+            if matches!(ended, Ended::Durable { .. }) {
+                return self.lose_under(&range);
+            }
             let hull = match self.beyond.take() {
                 Some((old, _)) => old.start.min(range.start)..old.end.max(range.end),
                 None => range,
@@ -125,8 +142,8 @@ impl Kept {
         }
         let from = self.head;
         let what = match (request.op, &request.buf) {
-            _ if failed => What::Failed,
-            _ if durable => What::Settled,
+            _ if ended == Ended::Failed => What::Failed,
+            _ if ended != Ended::Volatile => What::Settled,
             (Op::Write { .. }, Some(data)) => self.keep(data),
             (Op::WriteZeroes { unmap, .. }, _) => What::Zeroes { unmap },
             (Op::Discard, _) => What::Discard,
@@ -140,6 +157,43 @@ impl Kept {
             losses,
             from,
         });
+    }
+
+    /// A change of `range` is durable: what older changes have there is not sent again. Whether it needs a place, since an older
+    /// change reaches beyond it on both sides, or was in flight at the same time.
+    fn settle(&mut self, range: &Range<u64>, before: u64) -> bool {
+        let mut needs_place = false;
+        for entry in &mut self.entries {
+            let own = &mut entry.range;
+            if own.end <= range.start || range.end <= own.start {
+                continue;
+            }
+            let covers = (range.start <= own.start, own.end <= range.end);
+            // Of two durable changes that were in flight at once either may be there, and stays.
+            let is_older = entry.number <= before || entry.what == What::Settled;
+            match covers {
+                (true, true) if is_older => own.start = own.end,
+                (true, false) if is_older => {
+                    if let What::Data(at) = &mut entry.what {
+                        *at += range.end - own.start;
+                    }
+                    own.start = range.end;
+                }
+                (false, true) if is_older => own.end = range.start,
+                _ => needs_place |= entry.what != What::Settled,
+            }
+        }
+        self.entries.retain(|entry| !entry.range.is_empty());
+        needs_place
+    }
+
+    /// A durable change of `range` has no place: older changes that overlap it cannot be sent again, or might land on it.
+    fn lose_under(&mut self, range: &Range<u64>) {
+        let overlapping = (self.entries.iter_mut())
+            .filter(|entry| entry.range.start < range.end && range.start < entry.range.end);
+        for entry in overlapping.filter(|entry| entry.what != What::Settled) {
+            entry.what = What::TooMany;
+        }
     }
 
     fn keep(&mut self, data: &Buf) -> What {
@@ -178,11 +232,11 @@ impl Kept {
     /// next one (where there were more changes than are kept, it is).
     pub(super) fn plan(&mut self, losses: u64) -> Plan {
         let mut plan = Plan::default();
-        // By its end: the begin, and how many were acknowledged when it was asked.
-        let mut newer: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        // By its end: the begin, how many were acknowledged when it was asked, and whether it is durable.
+        let mut newer: BTreeMap<u64, (u64, u64, bool)> = BTreeMap::new();
         if let Some((range, _)) = &mut self.beyond {
             plan.gone.push(range.clone());
-            newer.insert(range.end, (range.start, 0));
+            newer.insert(range.end, (range.start, 0, false));
         }
         for index in (0..self.entries.len()).rev() {
             let Entry {
@@ -198,17 +252,18 @@ impl Kept {
                 continue;
             }
             let range = range.clone();
+            let is_settled = what == What::Settled;
             let mut bare = Vec::new();
             let mut at = range.start;
-            for (&end, &(start, asked)) in newer.range(range.start + 1..) {
+            for (&end, &(start, asked, is_durable)) in newer.range(range.start + 1..) {
                 if start >= range.end {
                     break;
                 }
                 if at < start {
                     bare.push(at..start);
                 }
-                // In flight at once: of a failed or lost one both are gone anyway.
-                if asked < number {
+                // In flight at once: of a failed or lost one both are gone anyway, of two durable ones neither.
+                if asked < number && !(is_settled && is_durable) {
                     plan.gone.push(start.max(range.start)..end.min(range.end));
                 }
                 at = end;
@@ -217,7 +272,7 @@ impl Kept {
                 bare.push(at..range.end);
             }
             for piece in bare {
-                newer.insert(piece.end, (piece.start, before));
+                newer.insert(piece.end, (piece.start, before, is_settled));
                 self.plan_piece(&mut plan, what, range.start, piece);
             }
             if matches!(what, What::Failed | What::TooMany) {
@@ -280,120 +335,4 @@ pub(super) fn in_words(ranges: &[Range<u64>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BLOCK: u64 = 512;
-
-    fn write(kept: &mut Kept, blocks: Range<u64>, byte: u8) {
-        let before = kept.number();
-        note(kept, blocks, byte, before);
-    }
-
-    fn note(kept: &mut Kept, blocks: Range<u64>, byte: u8, before: u64) {
-        let len = usize::try_from((blocks.end - blocks.start) * BLOCK).expect("small");
-        let data = Buf::copied(&vec![byte; len]);
-        let request = Request::write(blocks.start * BLOCK, data, false);
-        kept.note(&request, before, false, false, 0);
-    }
-
-    /// What blocks hold after the plan was carried out; 0 for those that it leaves alone.
-    fn outcome(plan: &Plan) -> Vec<u8> {
-        let mut blocks = vec![0; 16];
-        for one in &plan.again {
-            let first = usize::try_from(one.offset / BLOCK).expect("small");
-            let len = usize::try_from(one.len / BLOCK).expect("small");
-            for block in &mut blocks[first..first + len] {
-                assert_eq!(*block, 0, "no two touch");
-                *block = one.buf.as_ref().map_or(99, |buf| buf.to_vec()[0]);
-            }
-        }
-        blocks
-    }
-
-    #[test]
-    fn the_newest_of_each_place_is_sent_again() {
-        let mut kept = Kept::new(true);
-        write(&mut kept, 0..8, 1);
-        write(&mut kept, 6..12, 2);
-        write(&mut kept, 2..3, 3);
-        let covered = kept.number();
-        let plan = kept.plan(1);
-        assert!(plan.gone.is_empty());
-        assert_eq!(
-            outcome(&plan),
-            [1, 1, 3, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0]
-        );
-        // What is durable by itself stays, and what was flushed.
-        let before = kept.number();
-        let data = Buf::copied(&[9; 512]);
-        let durable = Request::write(4 * BLOCK, data, true);
-        kept.note(&durable, before, true, false, 1);
-        assert_eq!(outcome(&kept.plan(2))[3..6], [1, 0, 1]);
-        write(&mut kept, 15..16, 4);
-        kept.flushed(covered);
-        let plan = kept.plan(2);
-        assert_eq!(plan.again.len(), 1);
-        assert_eq!(outcome(&plan)[15], 4);
-        kept.flushed(kept.number());
-        assert!(kept.is_empty());
-    }
-
-    #[test]
-    fn of_two_in_flight_at_once_nobody_knows_the_last() {
-        let mut kept = Kept::new(true);
-        note(&mut kept, 0..4, 1, 0);
-        note(&mut kept, 2..6, 2, 0);
-        // Asked when both had ended.
-        write(&mut kept, 3..4, 3);
-        let plan = kept.plan(1);
-        let both = std::iter::once(2 * BLOCK..3 * BLOCK);
-        assert!(plan.gone.iter().cloned().eq(both), "{:?}", plan.gone);
-        assert_eq!(outcome(&plan)[..6], [1, 1, 2, 3, 2, 2]);
-    }
-
-    #[test]
-    fn what_failed_or_had_no_room_is_gone_and_told_once() {
-        let mut kept = Kept::with_room(4 * BLOCK, 4);
-        write(&mut kept, 0..2, 1);
-        write(&mut kept, 4..8, 2);
-        let failed = Request::discard(8 * BLOCK, BLOCK);
-        kept.note(&failed, kept.number(), false, true, 0);
-        // Of this one the loss is the reason.
-        let failed = Request::discard(9 * BLOCK, BLOCK);
-        kept.note(&failed, kept.number(), false, true, 1);
-        for block in [12, 14] {
-            write(&mut kept, block..block + 1, 3);
-        }
-        let plan = kept.plan(1);
-        assert_eq!(plan.gone, [4 * BLOCK..9 * BLOCK, 12 * BLOCK..15 * BLOCK]);
-        assert_eq!(outcome(&plan)[..3], [1, 1, 0]);
-        let told = [9 * BLOCK..10 * BLOCK, 12 * BLOCK..15 * BLOCK];
-        assert_eq!(kept.plan(2).gone, told);
-        kept.flushed(kept.number());
-        // The room is there again, across the ring's end.
-        for block in 0..3 {
-            let byte = u8::try_from(block).expect("small") + 1;
-            write(&mut kept, block..block + 1, byte);
-        }
-        kept.flushed(kept.number() - 1);
-        write(&mut kept, 8..10, 7);
-        let plan = kept.plan(3);
-        assert!(plan.gone.is_empty(), "{:?}", plan.gone);
-        assert_eq!(outcome(&plan)[..3], [0, 0, 3]);
-        assert_eq!(outcome(&plan)[8..10], [7, 7]);
-        assert_eq!(
-            kept.give_up(3),
-            [2 * BLOCK..3 * BLOCK, 8 * BLOCK..10 * BLOCK]
-        );
-        assert!(kept.is_empty());
-    }
-
-    #[test]
-    fn many_ranges_are_named_by_the_first() {
-        let many: Vec<_> = (0..10).map(|at| at * 10..at * 10 + 5).collect();
-        assert_eq!(in_words(&many[..1]), "bytes 0..5");
-        let words = in_words(&many);
-        assert!(words.ends_with("70..75, 2 more ranges up to 95"), "{words}");
-    }
-}
+mod tests;

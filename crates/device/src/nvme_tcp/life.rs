@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 
-use super::associate::{Association, keep_alive};
+use super::associate::{Association, Offer, keep_alive};
 use super::queue::Queue;
 use super::receive::receive;
 use super::send::Link;
@@ -127,8 +127,11 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     };
     let mut try_at = lost_at + least.max(shared.times.pause);
     let mut why = why.clone();
+    let mut refused = false;
     loop {
-        give_up_if_late(shared, lost_at, &why);
+        if !refused {
+            give_up_if_late(shared, lost_at, &why);
+        }
         let wait = try_at.saturating_sub(rt::now());
         if wait > Duration::ZERO {
             let part = wait.min(shared.times.pause);
@@ -138,11 +141,20 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
         let made = unless_closed(shared, in_time(&shared.uri, &shared.times)).await?;
         why = match made {
             Ok(made) if shared.offer.is_still(&made.offer) => return Some(made),
-            Ok(_) => Error::new(
-                ErrorKind::Unsupported,
-                "another namespace is there now, or it offers less: restart to use it",
-            ),
-            Err(error) => error,
+            // The right one may come back. That is no reason for anybody to wait.
+            Ok(made) => {
+                let error = another(shared, &made.offer);
+                if !std::mem::replace(&mut refused, true) {
+                    tracing::error!("{}", error.report());
+                }
+                *shared.away.borrow_mut() = Some(error.clone());
+                fail(shared, &error);
+                error
+            }
+            Err(error) => {
+                refused = false;
+                error
+            }
         };
         try_at = rt::now() + shared.times.pause;
     }
@@ -157,6 +169,22 @@ async fn unless_closed<T>(shared: &Shared, future: impl Future<Output = T>) -> O
         Poll::Pending => future.as_mut().poll(cx).map(Some),
     })
     .await
+}
+
+/// Says that another namespace is there, or the same one with less to offer.
+fn another(shared: &Shared, now: &Offer) -> Error {
+    let name = &shared.name;
+    let what = match shared.offer.is_same_namespace(now) {
+        false => format!(
+            "NVMe/TCP target {name}: another namespace is in its place (its identifiers have changed), and nothing is sent to \
+             it; help: have the target serve the disk that it served before, or restart to use this one"
+        ),
+        true => format!(
+            "NVMe/TCP target {name}: its namespace is smaller or offers less than before, and nothing is sent to it; help: \
+             have the target serve it as before, or restart to use it"
+        ),
+    };
+    Error::new(ErrorKind::Disconnected, what)
 }
 
 /// Tells all that waits if the target has been away for too long.

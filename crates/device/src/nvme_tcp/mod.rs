@@ -20,7 +20,8 @@
 //! - **A target that stays away** for [`Times::patience`] is told to all that waits, and to what is asked then, as
 //!   `Disconnected`; the device goes on trying.
 //! - **A request that is on its way at five losses** in a row fails, as it may be the reason for them.
-//! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to: it counts as away.
+//! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to. All that waits, and
+//!   what is asked then, fails at once with an error that says so; the device goes on trying.
 //!
 //! Memory that a request gave is not touched after its answer: no answer is given, and nothing sent again, before the
 //! tasks of the lost connection have ended.
@@ -52,7 +53,7 @@ use forebay_io::sync::WaitList;
 use crate::remote::Takes;
 use again::Again;
 use associate::{Offer, associate};
-use kept::Kept;
+use kept::{Ended, Kept};
 use send::Link;
 use slots::{Asked, Slots};
 pub use uri::Uri;
@@ -317,9 +318,15 @@ impl Shared {
                 // Nothing of it got anywhere.
                 Err(_) if asked.sent_at.is_none() => {}
                 _ if asked.changes() => {
-                    let failed = outcome.is_err();
-                    let losses = self.losses.get();
-                    kept.note(&asked.request, asked.before, !volatile, failed, losses);
+                    let range = asked.request.offset..asked.request.offset + asked.request.len;
+                    let ended = match (outcome.is_err(), volatile) {
+                        (true, _) => Ended::Failed,
+                        (false, true) => Ended::Volatile,
+                        (false, false) => Ended::Durable {
+                            beside: self.slots.borrow().changes(&range),
+                        },
+                    };
+                    kept.note(&asked.request, asked.before, ended, self.losses.get());
                 }
                 _ => {}
             }

@@ -2,6 +2,7 @@
 //! command's identifier.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use forebay_block::{Buf, Completion, Op, Request};
@@ -135,6 +136,15 @@ impl Slots {
         let asked = self.place(cid)?.asked.take()?;
         self.free.push(cid & ((1 << PLACE_BITS) - 1));
         Some(asked)
+    }
+
+    /// Whether anything without an answer changes bytes of `range`.
+    pub(super) fn changes(&self, range: &Range<u64>) -> bool {
+        let placed = self.places.iter().filter_map(|place| place.asked.as_ref());
+        placed.chain(&self.waiting).any(|asked| {
+            let (start, len) = (asked.request.offset, asked.request.len);
+            asked.changes() && start < range.end && range.start < start + len
+        })
     }
 
     /// When the command was sent that waits longest for its answer.

@@ -230,6 +230,43 @@ fn another_namespace_in_its_place_is_not_used() {
 }
 
 #[test]
+fn another_namespace_is_told_at_once_and_the_right_one_is_served_when_it_is_back() {
+    let target = Target::start(|number, _| match number {
+        2 => Act::Cut,
+        _ => Act::Answer,
+    });
+    let changes = target.changes();
+    with_device(&target, TIMES, move |device| async move {
+        let data = |byte| Buf::copied(&[byte; 4096]);
+        device.write(0, data(1)).await.expect("written");
+        changes(true);
+        let begin = rt::now();
+        let error = device.read(0, data(0)).await.expect_err("another one");
+        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        let report = error.report();
+        for part in ["another namespace", "identifiers have changed", "help: "] {
+            assert!(report.contains(part), "{report}");
+        }
+        assert!(rt::now() - begin < TIMES.patience, "it waits for nothing");
+        // What is asked then as well, whatever it is.
+        for result in [device.write(4096, data(2)).await, device.flush().await] {
+            assert_eq!(kind(result), Some(ErrorKind::Disconnected));
+        }
+        changes(false);
+        let back = data(0);
+        while device.read(0, back.clone()).await.is_err() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(back.to_vec(), [1; 4096]);
+        device
+            .flush()
+            .await
+            .expect("what was not flushed was sent again");
+    });
+    assert_eq!(target.byte(4096), 0, "nothing was sent to the other one");
+}
+
+#[test]
 fn what_cannot_be_had_is_said() {
     for (change, expected, word) in wrong::WRONG {
         let target = Target::start(|_, _| Act::Answer);

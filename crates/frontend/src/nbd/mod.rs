@@ -13,6 +13,7 @@
 mod connection;
 mod export;
 mod handshake;
+mod key;
 mod reply;
 mod tls;
 

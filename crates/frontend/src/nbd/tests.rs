@@ -193,3 +193,76 @@ fn whoever_does_not_choose_an_export_in_time_is_let_go() {
         });
     }
 }
+
+/// A self-signed certificate and its key, made by openssl; none where that is missing or cannot make such a key.
+fn made_by_openssl(arguments: &[&str]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let place = std::env::temp_dir().join(format!(
+        "forebay-key-{}-{}",
+        arguments.join("-").replace([':', '/'], "-"),
+        std::process::id()
+    ));
+    std::fs::create_dir_all(&place).expect("made");
+    let (certificate, key) = (place.join("certificate"), place.join("key"));
+    let output = std::process::Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-days",
+            "1",
+        ])
+        .args(["-addext", "subjectAltName=DNS:localhost", "-newkey"])
+        .args(arguments)
+        .arg("-out")
+        .arg(&certificate)
+        .arg("-keyout")
+        .arg(&key)
+        .output();
+    let made = output.is_ok_and(|output| output.status.success());
+    let read = |path| std::fs::read(path).expect("written");
+    let both = made.then(|| (read(&certificate), read(&key)));
+    std::fs::remove_dir_all(&place).expect("ours");
+    if both.is_none() {
+        eprintln!("SKIPPED: openssl makes no key of {arguments:?} here");
+    }
+    both
+}
+
+#[test]
+fn a_key_that_cannot_be_used_is_named_with_its_kind_and_size() {
+    let ec = |curve: &'static str| vec!["ec", "-pkeyopt", curve];
+    for (arguments, refused) in [
+        (vec!["rsa:1024"], Some("RSA of 1024 bits")),
+        (vec!["rsa:1536"], Some("RSA of 1536 bits")),
+        (vec!["rsa:2050"], Some("RSA of 2050 bits")),
+        (vec!["rsa:2560"], Some("RSA of 2560 bits")),
+        (ec("ec_paramgen_curve:secp521r1"), Some("ECDSA on P-521")),
+        (
+            ec("ec_paramgen_curve:secp256k1"),
+            Some("ECDSA on secp256k1"),
+        ),
+        (vec!["ed448"], Some("Ed448")),
+        (vec!["rsa:2048"], None),
+        (vec!["rsa:3072"], None),
+        (ec("ec_paramgen_curve:prime256v1"), None),
+        (ec("ec_paramgen_curve:secp384r1"), None),
+        (vec!["ed25519"], None),
+    ] {
+        let Some((certificate, key)) = made_by_openssl(&arguments) else {
+            continue;
+        };
+        let made = Tls::new(Demand::Required, &certificate, &key, None);
+        match (made, refused) {
+            (Ok(_), None) => {}
+            (Err(error), Some(kind)) => {
+                let said = error.report();
+                for part in [kind, "make one that is", "Ed25519"] {
+                    assert!(said.contains(part), "{arguments:?}: {said}");
+                }
+            }
+            (made, _) => panic!("{arguments:?}: {made:?}"),
+        }
+    }
+}

@@ -10,6 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
+use super::key::{Kind, USABLE};
+
 /// Whether clients have to speak TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
@@ -59,6 +61,12 @@ impl Tls {
             // The library's words could have a part of the file in them.
             _ => wrong("the key's file is not in PEM form"),
         })?;
+        let kind = Kind::of(&key);
+        if let Some(kind) = kind.filter(|kind| !kind.is_usable()) {
+            return Err(wrong(format!(
+                "the key is {kind}: make one that is {USABLE}, with a certificate for it"
+            )));
+        }
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -85,7 +93,10 @@ impl Tls {
                 rustls::Error::InconsistentKeys(_) => {
                     wrong("the key does not belong to the certificate")
                 }
-                error => wrong(format!("the certificate and its key: {error}")),
+                error => {
+                    let kind = kind.map_or_else(String::new, |kind| format!(" ({kind})"));
+                    wrong(format!("the certificate and its key{kind}: {error}"))
+                }
             })?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

@@ -11,7 +11,7 @@ use forebay_io::net::{Incoming, Listener, Stream};
 use forebay_io::rt;
 
 use super::log::{LogLimit, Verdict};
-use super::spread::{Place, Spread};
+use super::spread::{Admitted, Place, Spread};
 
 /// Connections at a time of one listener.
 const MAX_CONNECTIONS: usize = 1024;
@@ -45,10 +45,14 @@ pub(crate) async fn serve<P: Protocol>(
     });
     loop {
         let (incoming, peer) = listener.accept_for_any().await?;
-        let Some(seat) = Seat::take(&server, spread.place()) else {
-            let full = format!("{MAX_CONNECTIONS} clients are connected, the most there may be");
-            server.report(&peer, &Error::new(ErrorKind::Busy, full));
-            continue;
+        let seat = match Seat::take(&server, &spread) {
+            Ok(seat) => seat,
+            Err(full) => {
+                // The client sees the end of the connection.
+                drop(incoming);
+                server.report(&peer, &full);
+                continue;
+            }
         };
         let reactor = seat.place.reactor();
         let begin = move || rt::spawn(seat.serve(incoming, peer));
@@ -64,17 +68,30 @@ pub(crate) async fn serve<P: Protocol>(
 struct Seat<P: Protocol> {
     server: Arc<Server<P>>,
     place: Place,
+    _admitted: Admitted,
 }
 
 impl<P: Protocol> Seat<P> {
-    /// None when the server is full.
-    fn take(server: &Arc<Server<P>>, place: Place) -> Option<Self> {
+    /// # Errors
+    /// `Busy` when the server is full, or no more descriptors are left for connections.
+    fn take(server: &Arc<Server<P>>, spread: &Arc<Spread>) -> Result<Self> {
+        let admitted = spread.admit().map_err(|most| {
+            let full = format!(
+                "all {most} connections that the limit of descriptors leaves are in use: raise it (ulimit -n, LimitNOFILE)"
+            );
+            Error::new(ErrorKind::Busy, full)
+        })?;
         let before = server.connections.fetch_add(1, Ordering::Relaxed);
         let seat = Self {
             server: Arc::clone(server),
-            place,
+            place: spread.place(),
+            _admitted: admitted,
         };
-        (before < MAX_CONNECTIONS).then_some(seat)
+        if before < MAX_CONNECTIONS {
+            return Ok(seat);
+        }
+        let full = format!("{MAX_CONNECTIONS} clients are connected, the most there may be");
+        Err(Error::new(ErrorKind::Busy, full))
     }
 
     async fn serve(self, incoming: Incoming, peer: String) {

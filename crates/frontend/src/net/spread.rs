@@ -10,6 +10,10 @@ use forebay_io::rt::Remote;
 #[derive(Debug)]
 pub struct Spread {
     reactors: Vec<(Remote, AtomicUsize)>,
+    /// Connections of sockets on all reactors.
+    sockets: AtomicUsize,
+    /// Most of these.
+    most: AtomicUsize,
 }
 
 impl Spread {
@@ -24,7 +28,30 @@ impl Spread {
             .map(|reactor| (reactor, AtomicUsize::new(0)))
             .collect();
         assert!(!reactors.is_empty(), "somebody must serve the connections");
-        Self { reactors }
+        Self {
+            reactors,
+            sockets: AtomicUsize::new(0),
+            most: AtomicUsize::new(usize::MAX),
+        }
+    }
+
+    /// Serves at most so many connections of sockets at a time from now on: each takes a descriptor.
+    pub fn limit(&self, connections: usize) {
+        self.most.store(connections, Ordering::Relaxed);
+    }
+
+    /// Takes room for the connection of a socket.
+    ///
+    /// # Errors
+    /// The most that there may be, if so many are served.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Admitted, usize> {
+        let most = self.most.load(Ordering::Relaxed);
+        let before = self.sockets.fetch_add(1, Ordering::Relaxed);
+        let admitted = Admitted(Arc::clone(self));
+        match before < most {
+            true => Ok(admitted),
+            false => Err(most),
+        }
     }
 
     /// How many connections each reactor serves, in the order in which the reactors were given.
@@ -44,6 +71,15 @@ impl Spread {
             spread: Arc::clone(self),
             at,
         }
+    }
+}
+
+/// Room for the connection of a socket.
+pub(crate) struct Admitted(Arc<Spread>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.sockets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -42,3 +42,30 @@ fn a_connection_goes_where_the_fewest_are() {
         assert_eq!(spread.connections(), [0, 0, 0]);
     });
 }
+
+/// Whatever the front-end, each connection takes a descriptor of the same few.
+#[test]
+fn connections_share_one_limit_and_room_comes_back() {
+    block_on_simulated(2, async {
+        let spread = Arc::new(Spread::new([rt::remote(), rt::remote()]));
+        let unlimited: Vec<_> = (0..5000).filter_map(|_| spread.admit().ok()).collect();
+        assert_eq!(unlimited.len(), 5000);
+        drop(unlimited);
+        spread.limit(3);
+        let mut admitted: Vec<_> = (0..3).filter_map(|_| spread.admit().ok()).collect();
+        assert_eq!(admitted.len(), 3);
+        for _ in 0..10 {
+            assert_eq!(
+                spread.admit().err(),
+                Some(3),
+                "those refused leave no trace"
+            );
+        }
+        admitted.pop();
+        admitted.extend(spread.admit().ok());
+        assert_eq!(admitted.len(), 3);
+        // Places of disks, which have no connection, are not limited.
+        let places: Vec<_> = (0..10).map(|_| spread.place()).collect();
+        assert_eq!(spread.connections().iter().sum::<usize>(), places.len());
+    });
+}

@@ -109,5 +109,7 @@ fn geometry(it: &subsystem::Namespace) -> Namespace {
 }
 
 fn namespace(it: &subsystem::Namespace) -> Page {
-    geometry(it).encode()
+    let mut page = geometry(it).encode();
+    identify::former(&mut page, &it.former_uuid);
+    page
 }

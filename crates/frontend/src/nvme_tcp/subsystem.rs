@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use forebay_auth::Secrets;
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{DeviceInfo, Error, ErrorKind, Persistence, Result};
 use forebay_io::rt;
+use forebay_io::system::random;
 use forebay_volume::VolumeHandle;
 use forebay_wire::nvme::Status;
 use forebay_wire::nvme::fabrics::check_nqn;
@@ -34,7 +35,10 @@ const SETTLE_POLL: Duration = Duration::from_millis(1);
 pub(super) struct Namespace {
     pub(super) nsid: u32,
     pub(super) volume: VolumeHandle,
+    /// Names the volume and the disk behind it.
     pub(super) uuid: [u8; 16],
+    /// What earlier versions reported as the UUID: it names the volume alone.
+    pub(super) former_uuid: [u8; 16],
 }
 
 /// A subsystem; several listeners may offer it. Its namespaces may change while hosts use it.
@@ -82,11 +86,41 @@ fn hash(parts: &[&[u8]]) -> u128 {
     hash
 }
 
+/// A UUID of version 8, variant 10b (RFC 9562), made of these parts.
+fn uuid(parts: &[&[u8]]) -> [u8; 16] {
+    let mut uuid = hash(parts).to_be_bytes();
+    uuid[6] = uuid[6] & 0x0f | 0x80;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// Returns what tells the disk behind a volume from others, and stays the same when it is served again. Memory of this
+/// process is never served again. Nothing of a disk of which nothing is known.
+fn disk_name(info: &DeviceInfo) -> Vec<u8> {
+    let identity = info.identity;
+    if !identity.is_known() {
+        return match info.persistence {
+            Persistence::Process => {
+                let mut once = vec![0; 16];
+                random(&mut once);
+                once
+            }
+            Persistence::Machine | Persistence::Media => Vec::new(),
+        };
+    }
+    let start = identity.start.unwrap_or(0);
+    [identity.medium, identity.birth, start]
+        .iter()
+        .flat_map(|number| number.to_be_bytes())
+        .collect()
+}
+
 impl Subsystem {
     /// A subsystem called `nqn`, for the hosts with these names or for all.
     ///
     /// `origin` tells this target from others that use the same names for other data: it goes into serial
-    /// numbers and UUIDs, by which hosts notice that what they reach by two paths is not the same.
+    /// numbers and UUIDs, by which hosts notice that what they reach by two paths is not the same. So does the disk behind
+    /// a volume: a host that comes back and finds another one there finds another UUID.
     ///
     /// # Errors
     /// `InvalidInput` if `nqn` or a host's name is no qualified name, or is that of discovery.
@@ -151,12 +185,15 @@ impl Subsystem {
             );
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
+        let disk = disk_name(&volume.info());
         let parts = [&self.origin, self.nqn.as_bytes(), volume.name().as_bytes()];
-        let mut uuid = hash(&parts).to_be_bytes();
-        // A UUID of version 8, variant 10b (RFC 9562).
-        uuid[6] = uuid[6] & 0x0f | 0x80;
-        uuid[8] = uuid[8] & 0x3f | 0x80;
-        list.push(Some(Namespace { nsid, volume, uuid }));
+        let [origin, nqn, name] = parts;
+        list.push(Some(Namespace {
+            nsid,
+            uuid: uuid(&[origin, nqn, name, &disk]),
+            former_uuid: uuid(&parts),
+            volume,
+        }));
         drop(list);
         self.generation.fetch_add(1, Ordering::Release);
         Ok(nsid)

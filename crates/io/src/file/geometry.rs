@@ -8,8 +8,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
-use super::identity::identity;
-
 /// `BLKSSZGET`'s companions in linux/fs.h: `_IOR(0x12, 114, size_t)`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// `_IO(0x12, 94)` of linux/fs.h.
@@ -39,20 +37,18 @@ pub struct Geometry {
     pub identity: Identity,
 }
 
-/// Reads the geometry, and the alignment in memory that I/O on this descriptor needs, bytes.
+/// Reads the geometry but for the identity, and the alignment in memory that I/O on this descriptor needs, bytes.
 pub(super) fn probe(
     fd: BorrowedFd<'_>,
     metadata: &Metadata,
     direct: bool,
     read_only: bool,
 ) -> Result<(Geometry, usize)> {
-    let (mut geometry, align) = if metadata.file_type().is_block_device() {
-        block_device(fd.as_raw_fd(), metadata, direct)?
+    if metadata.file_type().is_block_device() {
+        block_device(fd.as_raw_fd(), metadata, direct)
     } else {
-        regular_file(fd.as_raw_fd(), metadata, direct, read_only)
-    };
-    geometry.identity = identity(fd, metadata);
-    Ok((geometry, align))
+        Ok(regular_file(fd.as_raw_fd(), metadata, direct, read_only))
+    }
 }
 
 fn block_device(fd: RawFd, metadata: &Metadata, direct: bool) -> Result<(Geometry, usize)> {
@@ -134,6 +130,16 @@ pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present
         size_bytes: size_bytes - size_bytes % logical,
         removed,
     })
+}
+
+/// Bytes that a file takes of its file system.
+pub(super) fn allocated_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut answer: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the answer is written in place.
+    let known = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut answer) };
+    let blocks = u64::try_from(answer.st_blocks).ok()?;
+    (known == 0).then_some(blocks * 512)
 }
 
 fn regular_file(

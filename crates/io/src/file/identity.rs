@@ -1,56 +1,203 @@
-//! What tells a medium from others, whatever it is called and whenever it is opened.
+//! Identity of a file or device, whatever it is called and whenever it is opened.
 
-use std::fs::{Metadata, canonicalize, read_to_string};
+use std::fs::{Metadata, canonicalize, read_link};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use forebay_block::Identity;
+use forebay_block::{Basis, Identity};
 
-/// Of a block device from what the kernel knows of it (a world-wide name, a serial number, the file under a
-/// loop device), of a file from its file system and inode, and when it was made. Unknown where nothing would
-/// outlive a restart.
-pub(crate) fn identity(fd: BorrowedFd<'_>, metadata: &Metadata) -> Identity {
-    let found = if metadata.file_type().is_block_device() {
-        let device = metadata.rdev();
-        let (major, minor) = (libc::major(device), libc::minor(device));
-        block_device(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+use super::place::{Bottom, Sysfs, number, text};
+use crate::system::boot_id;
+
+/// Returns the identity of an open file or device that was found at `path`.
+///
+/// A block device is known by what the kernel tells of the disk under it (a world-wide name, a serial number, a UUID), or
+/// by the file under a loop device, and by the first byte of that which it shows. A file is known by its file system,
+/// its inode and its birth.
+///
+/// A disk that has no name is known by its place in sysfs and its driver ([`Basis::Place`]), or by `path` if the user
+/// vouches for that ([`Basis::Path`]). Nothing is known where there is neither.
+pub(crate) fn identity(
+    fd: BorrowedFd<'_>,
+    metadata: &Metadata,
+    path: &Path,
+    by_path: bool,
+) -> Identity {
+    let sysfs = Sysfs::default();
+    let kind = metadata.file_type();
+    let found = if kind.is_block_device() {
+        block_device(&sysfs, &sysfs.folder(metadata.rdev()))
+    } else if kind.is_char_device() {
+        character_device(&sysfs, metadata.rdev())
     } else {
         regular_file(fd.as_raw_fd(), metadata)
+            .map(|(name, birth)| Identity {
+                birth,
+                start: Some(0),
+                ..Identity::of(hash(&name))
+            })
+            .or_else(|| unnamed_file(path))
     };
-    found.map_or_else(Identity::default, |(text, birth)| Identity {
-        medium: hash(&text),
-        birth,
+    known_by_path(found, path, by_path)
+}
+
+/// Adds the path to an identity that rests on nothing better.
+fn known_by_path(found: Option<Identity>, path: &Path, by_path: bool) -> Identity {
+    let by_name = hash(&format!("path {}", path.display()));
+    match found {
+        Some(found) if found.basis == Basis::Name => found,
+        // What was recorded with the other setting agrees.
+        Some(found) if by_path => Identity {
+            medium: by_name,
+            also: found.medium,
+            instance: 0,
+            basis: Basis::Path,
+            ..found
+        },
+        Some(found) => Identity {
+            also: by_name,
+            ..found
+        },
+        None if by_path => Identity {
+            basis: Basis::Path,
+            ..Identity::of(by_name)
+        },
+        None => Identity::default(),
+    }
+}
+
+/// Returns the identity of a file on a file system that has no number, by its path.
+fn unnamed_file(path: &Path) -> Option<Identity> {
+    let path = canonicalize(path).ok()?;
+    Some(Identity {
+        start: Some(0),
+        basis: Basis::Place,
+        ..Identity::of(hash(&format!("file at {}", path.display())))
     })
 }
 
-/// What names it, and its birth.
-fn block_device(folder: &Path) -> Option<(String, u64)> {
-    if let Some(number) = read(&folder.join("partition")) {
-        let disk = canonicalize(folder).ok()?;
-        let (name, birth) = block_device(disk.parent()?)?;
-        return Some((format!("{name} partition {number}"), birth));
+fn block_device(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
+    let Some(part) = sysfs.descend(folder) else {
+        // A loop device whose file was removed, say.
+        return unnamed_disk(sysfs, folder);
+    };
+    let mut found = match &part.bottom {
+        Bottom::File(path, metadata) => {
+            let file = std::fs::File::open(path).ok()?;
+            match regular_file(file.as_raw_fd(), metadata) {
+                Some((name, birth)) => Identity {
+                    birth,
+                    ..Identity::of(hash(&name))
+                },
+                None => unnamed_file(path)?,
+            }
+        }
+        Bottom::Disk(folder) => disk(sysfs, folder)?,
+    };
+    found.start = Some(part.start_bytes);
+    // An earlier version put the number of a partition into its name, and the file under a loop device.
+    let former = former_name(folder).map_or(0, |name| hash(&name));
+    if former != found.medium && found.basis == Basis::Name {
+        found.also = former;
     }
-    if let Some(path) = read(&folder.join("loop/backing_file")) {
-        let file = std::fs::File::open(&path).ok()?;
-        let (name, birth) = regular_file(file.as_raw_fd(), &file.metadata().ok()?)?;
-        return Some((format!("loop of {name}"), birth));
-    }
-    const NAMES: [&str; 6] = [
-        "wwid",
-        "device/wwid",
-        "device/serial",
-        "serial",
-        "dm/uuid",
-        "md/uuid",
-    ];
-    NAMES
-        .iter()
-        .find_map(|name| Some((format!("{name} {}", read(&folder.join(name))?), 0)))
+    Some(found)
 }
 
+/// Attributes of a disk that name it, the best first.
+const NAMES: [&str; 7] = [
+    "wwid",
+    "device/wwid",
+    "device/serial",
+    "serial",
+    "dm/uuid",
+    "md/uuid",
+    "device/uuid",
+];
+
+fn disk(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
+    let named = |name: &&str| Some(format!("{name} {}", text(&folder.join(name))?));
+    let name = NAMES.iter().find_map(named).or_else(|| rbd(folder));
+    match name {
+        Some(name) => Some(Identity::of(hash(&name))),
+        None => unnamed_disk(sysfs, folder),
+    }
+}
+
+fn unnamed_disk(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
+    let name = place(sysfs, folder)?;
+    Some(Identity {
+        start: Some(0),
+        instance: instance(folder),
+        basis: Basis::Place,
+        ..Identity::of(hash(&name))
+    })
+}
+
+/// Returns the name of an image of a Ceph cluster that the kernel has mapped.
+fn rbd(folder: &Path) -> Option<String> {
+    let of = |name: &str| text(&folder.join("device").join(name));
+    let (cluster, pool, image) = (of("cluster_fsid")?, of("pool_id")?, of("image_id")?);
+    let snapshot = of("snap_id").unwrap_or_default();
+    let space = of("pool_ns").unwrap_or_default();
+    Some(format!("rbd {cluster} {pool} {space} {image} {snapshot}"))
+}
+
+/// Returns where in the machine a device without a name is, and its driver.
+fn place(sysfs: &Sysfs, folder: &Path) -> Option<String> {
+    let location = sysfs.location(folder)?;
+    let driver = read_link(folder.join("device/driver")).ok();
+    let driver = driver.and_then(|path| path.file_name().map(|name| name.display().to_string()));
+    Some(format!(
+        "place {location} driver {}",
+        driver.unwrap_or_default()
+    ))
+}
+
+/// Returns which disk it is that stands in its place, as far as this boot of the machine goes.
+fn instance(folder: &Path) -> u64 {
+    let (Some(count), Ok(boot)) = (number(&folder.join("diskseq")), boot_id()) else {
+        return 0;
+    };
+    let boot = boot.iter().fold(FNV_BASIS, fnv) >> 32 | 1;
+    boot << 32 | count & 0xffff_ffff
+}
+
+fn character_device(sysfs: &Sysfs, device: u64) -> Option<Identity> {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let folder = canonicalize(format!("/sys/dev/char/{major}:{minor}")).ok()?;
+    // The namespace on persistent memory is one of the devices above.
+    let uuid = (folder.ancestors().skip(1).take(3)).find_map(|above| text(&above.join("uuid")));
+    let (name, basis) = match uuid {
+        Some(uuid) => (format!("namespace {uuid}"), Basis::Name),
+        None => (place(sysfs, &folder)?, Basis::Place),
+    };
+    Some(Identity {
+        start: Some(0),
+        basis,
+        ..Identity::of(hash(&name))
+    })
+}
+
+/// Returns the name that earlier versions gave a block device. What they recorded must agree with what is there now.
+fn former_name(folder: &Path) -> Option<String> {
+    if let Some(number) = text(&folder.join("partition")) {
+        let disk = canonicalize(folder).ok()?;
+        let name = former_name(disk.parent()?)?;
+        return Some(format!("{name} partition {number}"));
+    }
+    if let Some(path) = text(&folder.join("loop/backing_file")) {
+        let file = std::fs::File::open(&path).ok()?;
+        let (name, _) = regular_file(file.as_raw_fd(), &file.metadata().ok()?)?;
+        return Some(format!("loop of {name}"));
+    }
+    let named = |name: &&str| Some(format!("{name} {}", text(&folder.join(name))?));
+    NAMES[..6].iter().find_map(named)
+}
+
+/// Returns the name of a file, and its birth. None where the file system has no number.
 fn regular_file(fd: libc::c_int, metadata: &Metadata) -> Option<(String, u64)> {
     let inode = metadata.ino();
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
@@ -65,74 +212,16 @@ fn regular_file(fd: libc::c_int, metadata: &Metadata) -> Option<(String, u64)> {
     (file_system != 0).then(|| (format!("file {inode} of {file_system:x}"), birth))
 }
 
-fn read(path: &Path) -> Option<String> {
-    let text = read_to_string(path).ok()?;
-    let text = text.trim();
-    (!text.is_empty()).then(|| text.to_owned())
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+const fn fnv(hash: u64, byte: &u8) -> u64 {
+    (hash ^ *byte as u64).wrapping_mul(0x0100_0000_01b3)
 }
 
 /// FNV-1a, never zero.
 fn hash(text: &str) -> u64 {
-    let mixed = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    mixed.max(1)
+    text.as_bytes().iter().fold(FNV_BASIS, fnv).max(1)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::os::fd::AsFd as _;
-
-    use super::*;
-    use crate::testing::Scratch;
-
-    fn of(path: &Path) -> Identity {
-        let file = File::open(path).expect("there");
-        identity(file.as_fd(), &file.metadata().expect("open"))
-    }
-
-    #[test]
-    fn it_stays_with_the_file_and_not_with_its_name() {
-        let scratch = Scratch::new();
-        let (one, other, moved) = (
-            scratch.path("one"),
-            scratch.path("other"),
-            scratch.path("moved"),
-        );
-        std::fs::write(&one, "1").expect("a file");
-        std::fs::write(&other, "1").expect("a file");
-        let first = of(&one);
-        if !first.is_known() {
-            eprintln!(
-                "SKIPPED: the file system of {} has no number",
-                one.display()
-            );
-            return;
-        }
-        assert_ne!(first, of(&other));
-        std::fs::rename(&one, &moved).expect("same file system");
-        assert_eq!(first, of(&moved));
-    }
-
-    #[test]
-    fn a_file_that_is_made_anew_with_the_number_of_the_old_one_is_another() {
-        let scratch = Scratch::new();
-        let path = scratch.path("image");
-        std::fs::write(&path, "1").expect("a file");
-        let first = of(&path);
-        if first.birth == 0 {
-            eprintln!(
-                "SKIPPED: the file system of {} does not say when",
-                path.display()
-            );
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        std::fs::write(&path, "2").expect("the same file");
-        assert_eq!(first, of(&path), "written to, and the same");
-        std::fs::remove_file(&path).expect("there");
-        std::fs::write(&path, "1").expect("a file");
-        assert!(first.differs_from(of(&path)));
-    }
-}
+mod tests;

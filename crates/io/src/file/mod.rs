@@ -2,12 +2,16 @@
 
 mod faults;
 mod geometry;
+pub(crate) mod holes;
 pub(crate) mod identity;
+mod lock;
 mod operation;
+mod place;
 
 use std::cell::{Cell, RefCell};
 use std::fs::{Metadata, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,7 +23,9 @@ use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Reque
 use crate::reactor::{Driver, Target, current};
 pub use faults::Faults;
 pub use geometry::Geometry;
+pub(crate) use lock::lock;
 pub(crate) use operation::FileOp;
+pub use place::{Medium, Place};
 
 /// How a file is opened.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +40,8 @@ pub struct FileOptions {
     /// Make a regular file of this size, bytes, sparse, if there is none or an empty one. A file that
     /// has contents keeps its size.
     pub create_bytes: Option<u64>,
+    /// Identify a medium that has no name by its path.
+    pub known_by_path: bool,
 }
 
 /// An open file or block device. It belongs to the reactor that it was opened on.
@@ -75,8 +83,7 @@ impl Drop for Handle {
         self.driver.unregister(self.target);
         if self.exclusive {
             // The ring may hold the file a moment longer; the next opener need not wait for that.
-            // SAFETY: the descriptor is open.
-            unsafe { libc::flock(self.fd.as_raw_fd(), libc::LOCK_UN) };
+            lock::unlock(self.fd.as_raw_fd());
         }
     }
 }
@@ -111,6 +118,25 @@ impl File {
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.handle.size_bytes()
+    }
+
+    /// Stretches of a regular file to which nothing was written since they came to be, within `range`,
+    /// bytes. None where that cannot be told.
+    #[must_use]
+    pub fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        match self.handle.geometry.block_device {
+            true => None,
+            false => holes::holes(self.handle.fd.as_fd(), range),
+        }
+    }
+
+    /// Bytes that a regular file takes of its file system.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        match self.handle.geometry.block_device {
+            true => None,
+            false => geometry::allocated_bytes(self.handle.fd.as_fd()),
+        }
     }
 
     /// What has gone wrong since it was opened.
@@ -208,7 +234,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
         geometry::check_writable(file.as_fd())?;
     }
     if options.exclusive {
-        lock(&file)?;
+        lock(&file, options.read_only)?;
     }
     if let Some(size_bytes) = options.create_bytes
         && !block_device
@@ -217,8 +243,9 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
         create(&file, path, size_bytes)?;
         metadata = file.metadata()?;
     }
-    let (geometry, memory_align) =
+    let (mut geometry, memory_align) =
         geometry::probe(file.as_fd(), &metadata, direct, options.read_only)?;
+    geometry.identity = identity::identity(file.as_fd(), &metadata, path, options.known_by_path);
     if geometry.block_device && geometry.discard {
         driver.prepare_discard()?;
     }
@@ -308,26 +335,6 @@ fn open_descriptor(
         ),
         _ => error.into(),
     })
-}
-
-pub(crate) fn lock(file: &std::fs::File) -> Result<()> {
-    loop {
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EINTR) => (),
-            Some(libc::EWOULDBLOCK) => {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    "another program holds it locked (another forebay?): stop that one first",
-                ));
-            }
-            _ => return Err(error).context(|| "locking it"),
-        }
-    }
 }
 
 /// Gives a new file its size, and makes its name durable.

@@ -293,7 +293,7 @@ fn an_opener_waits_for_a_holder_that_is_on_its_way_out() {
     on_both(async |scratch| {
         let path = scratch.path("held.img");
         let holder = std::fs::File::create(&path).expect("new");
-        lock(&holder).expect("locked");
+        lock(&holder, false).expect("locked");
         let opener = Thread::current();
         let sleeps = opener.sleeps();
         let leaving = std::thread::spawn(move || {

@@ -1,5 +1,6 @@
 //! Sockets that take connections.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,12 +13,14 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 use super::address::{raw_tcp, raw_unix};
 use super::{Address, Incoming, Socket, Stream, count, new_socket};
 use crate::reactor::{Driver, Hold, SocketStep, current};
-use crate::rt::sleep;
+use crate::rt::{now, sleep};
 
 /// Connections that the kernel holds ready.
 const BACKLOG: libc::c_int = 1024;
 /// Pause before the next attempt when descriptors or memory ran out.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// Least time between two lines of the log that say so.
+const EXHAUSTED_LOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// A listening socket.
 pub struct Listener {
@@ -25,6 +28,8 @@ pub struct Listener {
     address: Address,
     /// Device and inode of a Unix socket's file, which is removed with the listener.
     file: Option<(u64, u64)>,
+    /// When it was logged last that descriptors or memory ran out.
+    told: Cell<Option<Duration>>,
 }
 
 impl std::fmt::Debug for Listener {
@@ -48,7 +53,7 @@ impl Listener {
 
     /// Waits for a connection. Returns it with a name of the peer, for logs.
     ///
-    /// When descriptors or memory run out it logs that and tries again a little later.
+    /// When descriptors or memory run out it logs that, every ten seconds at most, and tries again a little later.
     ///
     /// # Errors
     /// What the system says, if the listener can take no more connections.
@@ -62,7 +67,6 @@ impl Listener {
     /// # Errors
     /// As for [`Listener::accept`].
     pub async fn accept_for_any(&self) -> Result<(Incoming, String)> {
-        let mut told = false;
         loop {
             let step = SocketStep::Accept {
                 fd: self.socket.fd(),
@@ -71,7 +75,9 @@ impl Listener {
             match -result {
                 libc::EINTR | libc::ECONNABORTED | libc::EAGAIN => (),
                 libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                    if !std::mem::replace(&mut told, true) {
+                    let told = self.told.get();
+                    if told.is_none_or(|told| now() - told >= EXHAUSTED_LOG_PAUSE) {
+                        self.told.set(Some(now()));
                         tracing::warn!(
                             address = %self.address,
                             "connections wait: {}",
@@ -168,6 +174,7 @@ fn bind(address: &Address) -> Result<Listener> {
             let fd = OwnedFd::from(listener);
             listen(fd.as_raw_fd())?;
             Ok(Listener {
+                told: Cell::new(None),
                 socket: Socket::adopt(&driver, fd),
                 address,
                 file: None,
@@ -184,6 +191,7 @@ fn bind(address: &Address) -> Result<Listener> {
             let metadata = std::fs::symlink_metadata(path)?;
             listen(fd.as_raw_fd())?;
             Ok(Listener {
+                told: Cell::new(None),
                 socket: Socket::adopt(&driver, fd),
                 address: address.clone(),
                 file: Some((metadata.dev(), metadata.ino())),

@@ -14,6 +14,7 @@ use super::instructions::{self, Writeback};
 use super::{LINE_BYTES, Pmem};
 use crate::file::{RELEASE_TIME, create, identity, lock};
 use crate::shm::allocate;
+use crate::{Stop, snapshot};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -76,15 +77,16 @@ impl PmemMapping {
     /// smaller than a page, `NoSpace` if its file system has no room for all of it, else what the system
     /// says.
     pub fn open(path: &Path, create_bytes: Option<u64>) -> Result<Self> {
-        let begin = Instant::now();
-        loop {
-            match open(path, create_bytes) {
-                Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                other => return other.context(|| format!("mapping {}", path.display())),
-            }
-        }
+        patiently(path, || open(path, create_bytes, false))
+    }
+
+    /// Maps as [`PmemMapping::open`], to look at what is there: stores to a file stay in this process, and nothing of it is
+    /// allocated. A device, of which everything is there, is mapped as ever.
+    ///
+    /// # Errors
+    /// As [`PmemMapping::open`].
+    pub fn open_to_look(path: &Path) -> Result<Self> {
+        patiently(path, || open(path, None, true))
     }
 
     /// What the stores reach.
@@ -189,7 +191,20 @@ impl Pmem for PmemMapping {
     }
 }
 
-fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
+/// Waits for a process that was killed, which holds its memory for a moment longer.
+fn patiently(path: &Path, open: impl Fn() -> Result<PmemMapping>) -> Result<PmemMapping> {
+    let begin = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other.context(|| format!("mapping {}", path.display())),
+        }
+    }
+}
+
+fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMapping> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -207,7 +222,7 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
              persistent memory best a file on a file system mounted with -o dax",
         ));
     }
-    lock(&file)?;
+    lock(&file, false)?;
     if let Some(size_bytes) = create_bytes
         && metadata.is_file()
         && metadata.size() == 0
@@ -231,13 +246,16 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
             ),
         ));
     };
-    if !device {
-        allocate(&file, len).context(|| {
+    if !device && !look {
+        allocate(&file, len, &Stop::default()).context(|| {
             format!("allocating all of its {size_bytes} bytes: make room on its file system")
         })?;
     }
     let writeback = Writeback::detect();
-    let (address, synchronous) = map(&file, len, device)?;
+    let (address, synchronous) = match look && !device {
+        true => look_at(&file, len)?,
+        false => map(&file, len, device)?,
+    };
     let persistent = writeback != Writeback::None && synchronous;
     let backing = match (device, persistent) {
         (true, _) if persistent && on_nvdimm_bus(&metadata) => Backing::PersistentDevice,
@@ -250,12 +268,19 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<PmemMapping> {
         size_bytes,
         backing,
         writeback,
-        identity: match device {
-            true => Identity::default(),
-            false => identity::identity(file.as_fd(), &metadata),
-        },
+        identity: identity::identity(file.as_fd(), &metadata, path, false),
         _file: file,
     })
+}
+
+/// As [`map`], for a file of which nothing is to change.
+fn look_at(file: &File, len: usize) -> Result<(*mut u8, bool)> {
+    // Nobody touches this page: it tells what stores would reach.
+    let (page, synchronous) = map(file, PAGE_BYTES as usize, false)?;
+    // SAFETY: this is the mapping of above.
+    unsafe { libc::munmap(page.cast(), PAGE_BYTES as usize) };
+    let address = snapshot::map(file, len).context(|| "mapping the file")?;
+    Ok((address, synchronous))
 }
 
 /// Maps the file, and whether its own metadata is durable before a store can reach a page (`MAP_SYNC`); on a
@@ -353,6 +378,32 @@ mod tests {
         assert_eq!(bytes[4096..8192], block);
         let again = PmemMapping::open(&path, Some(PAGE_BYTES)).expect("as it was");
         assert_eq!(again.size_bytes(), 3 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn a_look_changes_and_allocates_nothing() {
+        let scratch = Scratch::new();
+        let path = scratch.path("pmem");
+        let file = File::create_new(&path).expect("made");
+        file.set_len(64 << 20).expect("sparse");
+        let memory = PmemMapping::open_to_look(&path).expect("it can be mapped");
+        assert_eq!((memory.size_bytes(), memory.load_u64(4096)), (64 << 20, 0));
+        memory.store_u64(4096, 7);
+        memory.stream(8192, &Buf::copied(&[1; 64]));
+        memory.flush(4096, 8);
+        memory.fence();
+        assert_eq!(memory.load_u64(4096), 7, "this process has it");
+        let busy = PmemMapping::open(&path, None).expect_err("it is held");
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        drop(memory);
+        assert_eq!(file.metadata().expect("there").blocks(), 0, "allocated");
+        let memory = PmemMapping::open(&path, None).expect("free");
+        assert_eq!(memory.load_u64(4096), 0, "a store reached the file");
+        let blocks = file.metadata().expect("there").blocks();
+        assert!(
+            blocks * 512 >= 64 << 20,
+            "{blocks} blocks: all of it is needed"
+        );
     }
 
     #[test]

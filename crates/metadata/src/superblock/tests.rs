@@ -1,4 +1,5 @@
 use super::*;
+use crate::Media;
 
 fn plan(data: u64, metadata: Option<u64>, block: u32) -> Result<Superblock> {
     tracked(DirtyTracking::Exact, data, metadata, block)
@@ -173,13 +174,33 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         identity: Identity {
             medium: u64::MAX - 3,
             birth: u64::MAX - 5,
+            start: Some(u64::MAX - 9),
+            instance: u64::MAX - 7,
+            ..Identity::default()
         },
+        differs_at: Some(0),
     });
     let mut tracts = Tracts::new(20);
     for bit in [0, 77, TRACT_BITS - 1] {
         tracts.set(bit, true);
     }
     superblock.tracts = Some(tracts);
+    superblock.place = "/dev/disk/by-id/x".into();
+    superblock.service = Service {
+        generation: 7,
+        media: Media {
+            metadata: Identity::of(8),
+            data: Identity {
+                birth: 10,
+                ..Identity::of(9)
+            },
+        },
+        cut_bytes: 11,
+        is_sparse: true,
+        is_closed: true,
+    };
+    superblock.lineage = [4; 16];
+    superblock.incompat |= INCOMPAT_LINEAGE;
     let mut bytes = superblock.encode();
     assert_eq!(Superblock::decode(&bytes), Some(superblock));
     for at in (0..COPY_BYTES).step_by(97) {
@@ -195,6 +216,8 @@ fn what_a_version_without_tracts_writes_says_that_nothing_is_known() {
     assert_eq!(superblock.tracts, Some(Tracts::new(TRACT_SHIFT)));
     // It writes zeroes where it knows of nothing.
     let former = Superblock {
+        service: Service::default(),
+        place: String::new(),
         reached: 0,
         tracts: None,
         ..superblock

@@ -71,6 +71,8 @@ pub struct BlockSizes {
 impl BlockSizes {
     /// Most units of a region.
     pub const MAX_UNITS: u32 = 64;
+    /// Most units of a volume: the map in memory numbers them with 43 bits.
+    pub const MAX_VOLUME_UNITS: u64 = 1 << 43;
 
     /// The sizes, in bytes, in any order.
     ///
@@ -146,6 +148,12 @@ impl BlockSizes {
     #[inline]
     pub const fn region_bytes(self) -> u64 {
         self.block_bytes(self.top())
+    }
+
+    /// Returns the size of the largest volume whose blocks can be numbered, in bytes.
+    #[must_use]
+    pub const fn largest_volume_bytes(self) -> u64 {
+        Self::MAX_VOLUME_UNITS.saturating_mul(self.unit_bytes())
     }
 
     /// Units of a region.

@@ -36,6 +36,7 @@ const CLASS_SHIFT: u32 = 45;
 pub(super) const PROTECTED: u64 = 1 << 44;
 pub(super) const LEAVING: u64 = 1 << 43;
 const UNIT_MASK: u64 = LEAVING - 1;
+const _: () = assert!(UNIT_MASK + 1 == BlockSizes::MAX_VOLUME_UNITS);
 
 /// In place of the next block: there is none by this number now.
 const GONE: u32 = NONE - 1;
@@ -320,7 +321,8 @@ impl BlockTable {
     /// free group; none if there is neither.
     ///
     /// # Panics
-    /// In debug builds, if the region has a block there already.
+    /// If the block lies beyond [`BlockSizes::MAX_VOLUME_UNITS`]; in debug builds, if the region has a block there
+    /// already.
     pub fn allocate(&mut self, volume: u16, region: u64, span: Span) -> Option<BlockId> {
         debug_assert!(self.sizes.has(span.class));
         debug_assert!(
@@ -344,6 +346,7 @@ impl BlockTable {
         let class = span.class;
         let id = self.groups.number(place, class);
         let unit = (region << self.sizes.top()) | u64::from(span.first);
+        assert!(unit <= UNIT_MASK, "unit {unit} of a volume has no number");
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
         let bucket = self.head(volume, region, span.first);
         if id as usize >= self.blocks.len() {

@@ -8,12 +8,14 @@ use forebay_io::rt::{Executor, block_on_simulated};
 use super::block;
 use super::gate::Gate;
 use crate::memory::{Expected, Found, Left, Memory, Owner};
-use crate::{Policy, Transit, TransitOptions, blocks_left, memory_bytes};
+use crate::{
+    AT_CUT, Policy, Transit, TransitOptions, blocks_left, cut_at, generations_left, memory_bytes,
+};
 
 const OWNER: Owner = Owner {
     device: Identity {
-        medium: 7,
         birth: 3,
+        ..Identity::of(7)
     },
     boot_id: [1; 16],
     block_bytes: 512,
@@ -35,6 +37,8 @@ fn open(buf: Buf, owner: Owner, in_use: bool) -> Result<(Memory, Left)> {
         blocks: 100,
         in_use,
         accept_damage: false,
+        generation: 0,
+        next: 0,
     };
     Memory::open(buf, &expected)
 }
@@ -71,7 +75,10 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
     let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
     memory.publish(1, 41, 6);
     let with = |medium, birth| Owner {
-        device: Identity { medium, birth },
+        device: Identity {
+            birth,
+            ..Identity::of(medium)
+        },
         ..OWNER
     };
     let other = with(8, 3);
@@ -125,6 +132,8 @@ fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
             blocks: 100,
             in_use: false,
             accept_damage: true,
+            generation: 0,
+            next: 0,
         };
         let (_, left) = Memory::open(short.clone(), &accepted).expect("given up");
         assert_eq!((left.slots.len(), left.damaged.len()), (0, 1));
@@ -238,11 +247,111 @@ fn slots_that_no_process_leaves_are_refused() {
             blocks: 100,
             in_use: true,
             accept_damage: true,
+            generation: 0,
+            next: 0,
         };
         let (_, left) = Memory::open(bytes.clone(), &expected).expect("accepted");
         assert_eq!(left.slots, [found(0, 40, 1), found(1, 41, last)], "{words}");
         assert_eq!(left.damaged.len(), 1);
         let (_, left) = open(bytes, OWNER, true).expect("it is gone");
         assert!(left.damaged.is_empty());
+    }
+}
+
+/// Slots are those of the last opening, wherever its process died, or of an earlier one.
+#[test]
+fn slots_of_an_earlier_opening_are_refused_and_never_sent_on() {
+    let open = |buf: &Buf, generation, next, accept_damage| {
+        let expected = Expected {
+            owner: OWNER,
+            blocks: 100,
+            in_use: false,
+            accept_damage,
+            generation,
+            next,
+        };
+        Memory::open(buf.clone(), &expected)
+    };
+    let bytes = Buf::zeroed(memory_bytes(6, 512));
+    let (memory, _) = open(&bytes, 4, 5, false).expect("large enough");
+    memory.publish(1, 41, 6);
+    let unnoted = Buf::copied(&bytes.to_vec());
+    memory.take_generation();
+    let (before, counts) = (bytes.to_vec(), |buf: &Buf, generation| {
+        let buf = Buf::copied(&buf.to_vec());
+        let opened = open(&buf, generation, generation + 1, false);
+        opened
+            .map(|(_, left)| left.slots.len())
+            .map_err(|error| error.kind())
+    });
+    // The process died before, or after, the next generation was noted.
+    for generation in [0, 4, 5] {
+        assert_eq!(counts(&unnoted, generation), Ok(1), "{generation}");
+    }
+    // The state directory may be an older one, or another.
+    for generation in [0, 3, 5] {
+        assert_eq!(counts(&bytes, generation), Ok(1), "{generation}");
+    }
+    for (buf, generation) in [(&unnoted, 6), (&bytes, 6), (&bytes, 7)] {
+        assert_eq!(counts(buf, generation), Err(ErrorKind::InvalidInput));
+        let error = open(buf, generation, generation + 1, true).expect_err("whatever is accepted");
+        assert!(error.report().contains("of an earlier time"), "{error:?}");
+    }
+    assert!(bytes.to_vec() == before, "they are as they were");
+    assert_eq!(generations_left(&bytes, &[1; 16]), Some([5, 0]));
+    // Empty slots are nobody's.
+    memory.retire(1);
+    assert_eq!(counts(&bytes, 7), Ok(0));
+}
+
+/// What was cut off the file of the slots is lost by name, and the rest is not.
+#[test]
+fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
+    let bytes = memory_bytes(16, 512);
+    // The data of slots 4 to 15, of the last, and all of it; and headers.
+    let data = |slot: u64| 4096 + 4096 + slot * 512;
+    for (hole, gone) in [
+        (data(4)..bytes as u64, &[40, 41][..]),
+        (data(15)..bytes as u64, &[41]),
+        (data(0)..bytes as u64, &[39, 40, 41]),
+        // And headers, with all that is behind them.
+        (4096 + 16 * 9..bytes as u64, &[39, 40, 41]),
+    ] {
+        let buf = Buf::zeroed(bytes);
+        let (memory, _) = open(buf.clone(), OWNER, false).expect("large enough");
+        for (slot, block) in [(0, 39), (4, 40), (15, 41)] {
+            memory.publish(slot, block, block);
+        }
+        let expected = |accept_damage| Expected {
+            owner: OWNER,
+            blocks: 100,
+            in_use: true,
+            accept_damage,
+            generation: 0,
+            next: 1,
+        };
+        let (page, headers) = (buf.slice(0..4096).to_vec(), buf.slice(4096..4352).to_vec());
+        let cut = cut_at(&page, &headers, std::slice::from_ref(&hole));
+        buf.copy_from(AT_CUT, &cut.expect("some is gone").to_le_bytes());
+        let before = buf.to_vec();
+        let error = Memory::open(buf.clone(), &expected(false)).expect_err("cut");
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(buf.to_vec() == before, "it is as it was");
+        let (_, left) = Memory::open(buf, &expected(true)).expect("given up");
+        let headers = usize::from(hole.start < 8192);
+        assert_eq!(
+            left.damaged.len(),
+            gone.len() + headers,
+            "{:?}",
+            left.damaged
+        );
+        for block in gone {
+            let named = format!("block {block}, which was cut off");
+            assert!(
+                left.damaged.iter().any(|words| words.contains(&named)),
+                "{named}"
+            );
+        }
+        assert_eq!(left.slots.len(), 3 - gone.len());
     }
 }

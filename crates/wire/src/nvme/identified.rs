@@ -1,6 +1,6 @@
 //! What a host reads in the pages of Identify. Each page is one, whatever its bytes: what a host cannot use it refuses.
 
-use super::identify::Page;
+use super::identify::{FORMER, Page, VENDOR_SPECIFIC};
 
 fn u16_at(page: &Page, at: usize) -> u16 {
     u16::from_le_bytes([page[at], page[at + 1]])
@@ -96,6 +96,14 @@ impl NamespaceFacts {
     }
 }
 
+/// Returns the UUID by which an earlier version of the target called a namespace, from the namespace's page. None of any
+/// target but ours.
+#[must_use]
+pub fn former_uuid(page: &Page) -> Option<[u8; 16]> {
+    let own = page[VENDOR_SPECIFIC..].strip_prefix(&FORMER)?;
+    own.first_chunk().copied()
+}
+
 /// The UUID among a namespace's identification descriptors (Base 5.17.2.3), if there is one.
 #[must_use]
 pub fn uuid(page: &Page) -> Option<[u8; 16]> {
@@ -180,6 +188,10 @@ mod tests {
         assert_eq!((facts.blocks, facts.block_shift), (1 << 40, 12));
         assert_eq!((facts.preferred_blocks, facts.read_only), (8, true));
         assert_eq!((facts.metadata_bytes, facts.nguid), (0, [0; 16]));
+        assert_eq!(former_uuid(&page), None);
+        identify::former(&mut page, &[9; 16]);
+        assert_eq!(former_uuid(&page), Some([9; 16]));
+        assert_eq!(NamespaceFacts::decode(&page), facts);
         // The second format of all, and the last of the sixty-four that there may be.
         (page[26], page[134]) = (1, 9);
         assert_eq!(NamespaceFacts::decode(&page).block_shift, 9);

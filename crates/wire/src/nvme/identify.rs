@@ -183,6 +183,17 @@ impl Namespace {
     }
 }
 
+/// First vendor-specific byte of a namespace's page (NVM 4.1.5.1), where a [`former`] UUID stands.
+pub(super) const VENDOR_SPECIFIC: usize = 384;
+/// Marks a former UUID.
+pub(super) const FORMER: [u8; 8] = *b"FBFORMER";
+
+/// Adds to a namespace's page the UUID by which earlier versions of this target called the namespace.
+pub fn former(page: &mut Page, uuid: &[u8; 16]) {
+    put(page, VENDOR_SPECIFIC, &FORMER);
+    put(page, VENDOR_SPECIFIC + FORMER.len(), uuid);
+}
+
 /// Namespace identification descriptors (Base 5.17.2.3): a UUID.
 #[must_use]
 pub fn descriptors(uuid: &[u8; 16]) -> Page {

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, ErrorKind, Result};
-use forebay_cache::{DataReport, Devices, Inspection, LostRange, RepairOptions, RepairReport};
+use forebay_cache::{
+    DataReport, Devices, Inspection, LostRange, RecoveryReport, RepairOptions, RepairReport,
+};
 use forebay_io::system;
 use serde_json::json;
 
 use crate::config::size::{human_bytes, human_count};
-use crate::stack::journal;
+use crate::stack::journal::{self, Whose};
 use crate::state::StateDirectory;
 
 /// What was done beside looking at the metadata.
@@ -88,19 +90,29 @@ impl Losses {
 }
 
 /// Whose process journal, and where.
-pub(super) type Place<'a> = (&'a [u8; 16], &'a Path);
+pub(super) type Place<'a> = (&'a Whose, &'a Path);
 
-fn options((uuid, path): Place<'_>, data: bool) -> Result<RepairOptions> {
+fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {
-        journal: journal::own(uuid, path)?,
+        // A copy has no journal; that of another opening refuses.
+        journal: match journal::own(whose, path, mend)? {
+            Err(error) if error.kind() == ErrorKind::Busy => None,
+            found => found?,
+        },
         boot_id: system::boot_id()?,
         data,
     })
 }
 
+/// Returns how many bytes of cached data have no checksum that is known. Nothing is changed.
+pub(super) async fn count_unverified(devices: &Devices, place: Place<'_>) -> Result<u64> {
+    let counted = forebay_cache::count_unverified(devices, &options(place, false, false)?).await;
+    counted.context(|| "cannot tell what is not verified")
+}
+
 /// Reads all that is cached, and changes nothing.
 pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> {
-    let data = forebay_cache::verify(devices, &options(place, true)?)
+    let data = forebay_cache::verify(devices, &options(place, true, false)?)
         .await
         .context(|| "cannot read what is cached")?;
     Ok(Work {
@@ -113,7 +125,7 @@ pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> 
     })
 }
 
-/// Mends what can be mended. A clean end needs no process journal any more.
+/// Mends what can be mended.
 pub(super) async fn repair(
     devices: &Devices,
     place: Place<'_>,
@@ -124,7 +136,7 @@ pub(super) async fn repair(
     if losses.log_is_damaged {
         losses.note(losses.volumes.iter())?;
     }
-    let report = forebay_cache::repair(devices, &options(place, data)?)
+    let report = forebay_cache::repair(devices, &options(place, data, true)?)
         .await
         .map_err(|error| {
             let what = match error.kind() {
@@ -136,7 +148,6 @@ pub(super) async fn repair(
         })?;
     let has_lost = |volume: &&String| losses.log_is_damaged || has_lost(&report, volume);
     let noted = losses.note(losses.volumes.iter().filter(has_lost))?;
-    journal::remove(place.0, place.1);
     Ok(Work {
         repaired: true,
         report,
@@ -147,7 +158,8 @@ pub(super) async fn repair(
 /// Whether data of a volume is lost by name.
 fn has_lost(report: &RepairReport, volume: &str) -> bool {
     let corrupt = report.data.iter().flat_map(|data| &data.corrupt);
-    (report.recovery.lost.iter().chain(corrupt)).any(|range| range.volume == volume)
+    let RecoveryReport { lost, cut, .. } = &report.recovery;
+    (lost.iter().chain(cut).chain(corrupt)).any(|range| range.volume == volume)
 }
 
 fn named(range: &LostRange) -> String {
@@ -161,6 +173,11 @@ impl Work {
     /// Whether something was to be mended.
     pub(super) const fn is_repair(&self) -> bool {
         self.repaired
+    }
+
+    /// Bytes that were read and have no checksum that was known; none if no data was read.
+    pub(super) fn unverified_bytes(&self) -> Option<u64> {
+        self.report.data.as_ref().map(|data| data.unverified_bytes)
     }
 
     /// Whether something is lost, or damaged still.
@@ -197,6 +214,12 @@ impl Work {
                  knows which: check what the clients stored",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
+            ));
+        }
+        for range in &recovery.cut {
+            lines.push(format!(
+                "LOST: {} were dirty where the cache device was cut",
+                named(range)
             ));
         }
         for range in &recovery.lost {
@@ -278,6 +301,7 @@ impl Work {
             "unreadable_units": recovery.unreadable_units,
             "tree_units": recovery.lost_tree_units,
             "lost": ranges(&recovery.lost),
+            "cut": ranges(&recovery.cut),
             "lost_in_flight": recovery.lost_in_flight,
             "doubted": ranges(&recovery.doubted),
             "data": self.report.data.as_ref().map(|data| json!({

@@ -2,16 +2,20 @@
 
 use std::path::Path;
 
-use forebay_block::{BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_block::{
+    BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Identity, Result,
+};
 use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
 
-use super::Place;
+use super::{Place, out};
 use crate::config::{Config, DeviceKind};
+use crate::stack::journal::{self, Whose};
 use crate::stack::{
-    connect, foresee, journal, keeps_slots, left, odd_end, open_metadata, open_path, open_to_look,
-    read_superblock, refuse_if_gone, refuse_if_left, refuse_without_table, unreadable,
+    check_memory, check_room, connect, foresee, foresee_records, judge_identity, keeps_slots, left,
+    odd_end, open_metadata, open_path, open_to_look, place_of, read_superblock, refuse_copy,
+    refuse_if_gone, refuse_if_left_in, refuse_without_table, shared_bytes, unreadable, with_table,
 };
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
@@ -21,19 +25,61 @@ pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
     /// By the volume's place in the configuration.
     pub(super) devices: Vec<(usize, DeviceInfo)>,
+    /// Identity of the backing device of each volume, and its size in bytes, in the order of the
+    /// configuration.
+    pub(super) identities: Vec<(Identity, u64)>,
+}
+
+impl Backing {
+    /// Notes what is known of the backing device of the volume at this place in the configuration.
+    ///
+    /// # Errors
+    /// `InvalidInput` if that is too little for the volume's mode, `Busy` if the device has bytes in common with another
+    /// volume's.
+    fn add(&mut self, config: &Config, number: usize, info: DeviceInfo) -> Result<()> {
+        let volume = &config.volumes[number];
+        let place = || format!("{}: volume {:?}", config.place(volume.line), volume.name);
+        if config.cache.is_some() {
+            let unnamed = judge_identity(volume, volume.mode, &info).context(place)?;
+            let unnamed = unnamed.map(|what| format!("{}: {what}", place()));
+            self.warnings.extend(unnamed);
+        }
+        let overlaps = |(_, other): &&(usize, DeviceInfo)| {
+            (other.identity).overlaps(other.size_bytes, info.identity, info.size_bytes)
+        };
+        if let Some((other, twin)) = self.devices.iter().find(overlaps) {
+            let other = &config.volumes[*other].backing;
+            let what = shared_bytes(other, twin, &volume.backing, &info);
+            return Err(Error::new(ErrorKind::Busy, what)).context(place);
+        }
+        self.devices.push((number, info));
+        Ok(())
+    }
+}
+
+fn sized(info: &DeviceInfo) -> (Identity, u64) {
+    (info.identity, info.size_bytes)
+}
+
+/// Returns whether the file at the bottom of a stack is known by its path, should its medium have no name.
+fn known_by_path(config: &Config, name: &str) -> bool {
+    (config.stack(name).pop()).is_some_and(|leaf| leaf.known_by_path)
 }
 
 /// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or written.
 pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
-    let mut slots_bytes = 0;
+    if !running {
+        foresee_records(&config)?;
+    }
+    seen.identities = vec![Default::default(); config.volumes.len()];
     for (number, volume) in config.volumes.iter().enumerate() {
         let name = &volume.backing;
         let place = || config.place(volume.line);
-        let mut whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
+        let whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
             _ if running => Ok(()),
-            true => foresee(&config, name, info, &mut slots_bytes),
-            false => refuse_if_left(info)
+            true => foresee(&config, name, info),
+            false => refuse_if_left_in(&config.server.state, info)
                 .and_then(|()| refuse_if_gone(&config.server.state, info))
                 .context(place),
         };
@@ -48,14 +94,16 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
                         ..FileDeviceOptions::default()
                     };
                     let medium = FileDevice::open(path, options).context(place)?;
-                    whole(&medium.info())?;
+                    whole(&with_table(&config, name, medium.info()))?;
+                    seen.identities[number] = sized(&medium.info());
                 }
                 continue;
             }
             Some(DeviceKind::NvmeTcp { uri, secrets }) => {
                 let device = connect(uri, secrets.as_deref()).await.context(place)?;
                 whole(&device.info())?;
-                seen.devices.push((number, device.info()));
+                seen.identities[number] = sized(&device.info());
+                seen.add(&config, number, device.info())?;
                 continue;
             }
             _ => continue,
@@ -63,20 +111,30 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         let options = FileDeviceOptions {
             read_only: true,
             direct: *direct,
+            known_by_path: known_by_path(&config, name),
+            // A daemon that runs has it. Without one, nobody may.
+            exclusive: !running,
             ..FileDeviceOptions::default()
         };
-        let device = FileDevice::open(path, options).context(place)?;
+        let device = FileDevice::open(path, options).context(|| {
+            let leaf = *config.stack(name).last().expect("it is a stack");
+            format!("{}: device {:?}", config.place(leaf.line), leaf.name)
+        })?;
         whole(&device.info())?;
         let odd = odd_end(&config, name, device.as_ref());
         seen.warnings.extend(odd);
-        seen.devices.push((number, device.info()));
+        seen.identities[number] = sized(&device.info());
+        seen.add(&config, number, device.info())?;
+    }
+    if !running {
+        check_room(&config, true).await?;
     }
     Ok(seen)
 }
 
 /// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen before they tell
 /// what the cache holds.
-pub(super) async fn open_configured(
+pub(in crate::cli) async fn open_configured(
     config: &Config,
     repair: bool,
 ) -> Result<Result<Devices, String>> {
@@ -91,7 +149,7 @@ pub(super) async fn open_configured(
         let entry = config.device(name);
         let place = || format!("{}: device {name:?}", config.place(entry.line));
         if keeps_slots(config, name) && !repair {
-            foresee(config, name, &info, &mut 0)?;
+            foresee(config, name, &info)?;
             if let Some((file, blocks)) = left(&info).context(place)? {
                 return Ok(Err(format!(
                     "device {name:?} gets {blocks} acknowledged blocks from {} when the daemon is started",
@@ -99,7 +157,7 @@ pub(super) async fn open_configured(
                 )));
             }
         }
-        refuse_if_left(&info)
+        refuse_if_left_in(&config.server.state, &info)
             .and_then(|()| refuse_if_gone(&config.server.state, &info))
             .context(place)?;
         opened.push(device);
@@ -109,14 +167,22 @@ pub(super) async fn open_configured(
         data: opened.next().expect("the first"),
         metadata: opened.next(),
     };
-    let uuid = read_superblock(config, cache, &devices).await?.uuid;
-    journal::refuse_if_elsewhere(&journal::wanted(cache.journal_path(), &uuid), &uuid)
+    let found = read_superblock(config, cache, &devices).await?;
+    // To look at it takes memory, too.
+    check_memory(config, &found)?;
+    let place = place_of(config, cache);
+    let copy = refuse_copy(&config.server.state, &devices, &found, &place, false).await;
+    if let Some(note) = copy.context(|| config.place(cache.line))? {
+        out::note(&format!("warning: {note}"));
+    }
+    let whose = Whose::of(&found, &devices, place, false);
+    journal::foresee(cache.journal_path(), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
 }
 
 /// Opens devices of which paths are known, and no more.
-pub(super) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
+pub(in crate::cli) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
     let options = FileDeviceOptions {
         read_only: !repair,
         direct: true,

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         writer.write(&batch, input.volumes())?;
         more = input.fill(&mut batch)?;
     }
-    input.check_not_empty(files)?;
+    input.check_not_empty()?;
     let (output, written) = writer.finish()?;
     let size_bytes = output.finish()?;
     let from = format!("{} ({})", names(files), input.format());

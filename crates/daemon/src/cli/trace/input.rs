@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_trace::read::Counts;
+use forebay_trace::read::{Counts, TimeUnit};
 use forebay_trace::{Format, OpenOptions, Request, Trace, Volumes};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -20,6 +20,9 @@ pub(in crate::cli) struct ReadArguments {
     /// come in the order of the file
     #[arg(long, value_name = "REQUESTS", default_value = "0")]
     pub(super) sort_window: usize,
+    /// The unit of the trace's times, where it is not that of the format: ns, 100ns, us, ms or s
+    #[arg(long, value_name = "UNIT")]
+    pub(super) time_unit: Option<TimeUnit>,
     /// Only this volume; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(super) volume: Vec<String>,
@@ -31,6 +34,7 @@ pub(in crate::cli) struct ReadArguments {
 
 /// A trace that is read for a command.
 pub(super) struct Input {
+    files: Vec<PathBuf>,
     trace: Trace,
     wanted: Vec<String>,
     /// For each volume of the trace its number among those wanted.
@@ -52,10 +56,12 @@ impl Input {
             format,
             skip_bad: arguments.skip_bad,
             sort_window: arguments.sort_window,
+            time_unit: arguments.time_unit,
         };
         let trace = Trace::open(paths, &options)?;
         let bar = bar(trace.size_bytes(), "{bytes} of {total_bytes}");
         Ok(Self {
+            files: paths.to_vec(),
             trace,
             wanted: arguments.volume.clone(),
             numbers: Vec::new(),
@@ -145,13 +151,21 @@ impl Input {
     ///
     /// # Errors
     /// `InvalidInput` if there was no request.
-    pub(super) fn check_not_empty(&self, files: &[PathBuf]) -> Result<()> {
+    pub(super) fn check_not_empty(&self) -> Result<()> {
         if self.left < self.limit {
             return Ok(());
         }
+        let ignored = match self.counts().ignored {
+            0 => String::new(),
+            ignored => format!(
+                ", of {} that ask for nothing",
+                human_count(ignored, "record")
+            ),
+        };
         let said = format!(
-            "{}: there is no request in it (`forebay trace stats` shows what there is)",
-            names(files)
+            "{}: there is no request in it, read as {}{ignored}: name another file, or another format (--format)",
+            names(&self.files),
+            self.format()
         );
         Err(Error::new(ErrorKind::InvalidInput, said))
     }
@@ -210,6 +224,7 @@ impl Input {
             "request",
             "earlier than the trace's beginning: their time is zero",
         );
+        remarks.extend(self.trace.remarks().into_iter().map(str::to_owned));
         let known = self.trace.volumes().names();
         for name in self.wanted.iter().filter(|name| !known.contains(name)) {
             remarks.push(format!(

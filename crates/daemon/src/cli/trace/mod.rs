@@ -12,10 +12,10 @@ pub(super) mod simulate;
 mod sizes;
 mod stats;
 
-use std::path::PathBuf;
-
 use clap::Subcommand;
 use forebay_block::Result;
+
+use crate::control::client::Control;
 
 /// Record, look at, convert and make block I/O traces
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ enum Command {
     Generate(generate::Arguments),
 }
 
-pub(super) fn run(arguments: &Arguments, control: impl FnOnce() -> PathBuf) -> Result<()> {
+pub(super) fn run(arguments: &Arguments, control: impl FnOnce() -> Control) -> Result<()> {
     match &arguments.command {
         Command::Record(arguments) => record::run(arguments, &control()),
         Command::Stats(arguments) => stats::run(arguments),

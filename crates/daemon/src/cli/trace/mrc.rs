@@ -69,7 +69,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
             }
         }
     }
-    input.check_not_empty(&arguments.files)?;
+    input.check_not_empty()?;
     let unique = match &exact {
         Some(exact) => exact.unique_blocks(),
         None => sampled.unique_blocks(),

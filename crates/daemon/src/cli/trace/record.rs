@@ -15,14 +15,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::super::out;
 use crate::config::size::{Interval, Size, human_bytes, human_count};
-use crate::control::client::{Client, kind_of};
+use crate::control::client::{Client, Control, kind_of};
 use crate::control::protocol::{LINE_BYTES, Recorded, Reply, Request, line};
 use crate::serve::guard;
 
 /// Smallest size that a recording may be held to, bytes.
 const SMALLEST_BYTES: u64 = 4096;
-/// A daemon that records gives a sign of life every second; one that is silent for so long is gone.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Record what clients ask of a running daemon
 ///
@@ -53,7 +51,7 @@ pub(super) struct Arguments {
     pub(super) force: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, control: &Path) -> Result<()> {
+pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     let path = &arguments.out;
     let max_bytes = arguments.max_size.map(|size| size.0);
     if max_bytes.is_some_and(|max| max < SMALLEST_BYTES) {
@@ -92,7 +90,7 @@ pub(super) fn run(arguments: &Arguments, control: &Path) -> Result<()> {
 
 /// Refuses a file on a volume of the very daemon that is to be recorded: each piece of the recording
 /// would be recorded.
-fn check_place(path: &Path, control: &Path) -> Result<()> {
+fn check_place(path: &Path, control: &Control) -> Result<()> {
     let reply = Client::connect(control)?.call(&Request::Status {}, |_| ())?;
     let Reply::Status(status) = reply else {
         return Ok(());
@@ -146,17 +144,19 @@ struct Recording<'a> {
     file: File,
     total: Recorded,
     shown: ProgressBar,
+    /// Longest time in which the daemon says nothing: while it records it says something every second.
+    silence: Duration,
 }
 
 impl<'a> Recording<'a> {
     async fn begin(
-        control: &Path,
+        control: &Control,
         request: &Request,
         file: File,
         place: &'a mut Place,
     ) -> Result<Self> {
-        let what = || format!("control socket {}", control.display());
-        let stream = UnixStream::connect(control).await.context(what)?;
+        let what = || format!("control socket {}", control.path.display());
+        let stream = UnixStream::connect(&control.path).await.context(what)?;
         let (read, mut write) = stream.into_split();
         write.write_all(&line(request)).await.context(what)?;
         let shown = match std::io::stderr().is_terminal() {
@@ -172,6 +172,7 @@ impl<'a> Recording<'a> {
             file,
             total: Recorded::default(),
             shown,
+            silence: control.patience.silence,
         })
     }
 
@@ -187,7 +188,7 @@ impl<'a> Recording<'a> {
             let ask = wish_to_end(&mut interrupt, &mut terminate, end.filter(|_| !asked));
             tokio::select! {
                 // Kept in `text` if the other is first.
-                read = read_line(&mut self.read, &mut text) => read?,
+                read = read_line(&mut self.read, &mut text, self.silence) => read?,
                 () = ask => {
                     if asked {
                         let what = "interrupted again before the daemon had sent the rest";
@@ -219,8 +220,10 @@ impl<'a> Recording<'a> {
             Reply::Recorded(recorded) => {
                 let mut left = recorded.bytes;
                 while left > 0 {
-                    let read = tokio::time::timeout(SILENCE, self.read.fill_buf()).await;
-                    let have = read.map_err(|_| silent())?.context(|| "control socket")?;
+                    let read = tokio::time::timeout(self.silence, self.read.fill_buf()).await;
+                    let have = read
+                        .map_err(|_| silent(self.silence))?
+                        .context(|| "control socket")?;
                     if have.is_empty() {
                         return Err(gone());
                     }
@@ -256,11 +259,16 @@ impl<'a> Recording<'a> {
 }
 
 /// Reads on until the end of a line. What was read stays in `text` if it is dropped before.
-async fn read_line(read: &mut BufReader<OwnedReadHalf>, text: &mut Vec<u8>) -> Result<()> {
+async fn read_line(
+    read: &mut BufReader<OwnedReadHalf>,
+    text: &mut Vec<u8>,
+    silence: Duration,
+) -> Result<()> {
     let limit = (16 * LINE_BYTES).saturating_sub(text.len()) as u64;
     let mut read = read.take(limit);
-    let read = tokio::time::timeout(SILENCE, read.read_until(b'\n', text)).await;
-    read.map_err(|_| silent())?.context(|| "control socket")?;
+    let read = tokio::time::timeout(silence, read.read_until(b'\n', text)).await;
+    read.map_err(|_| silent(silence))?
+        .context(|| "control socket")?;
     match text.last() {
         Some(b'\n') => Ok(()),
         _ => Err(gone()),
@@ -272,8 +280,8 @@ fn gone() -> Error {
     Error::new(ErrorKind::Disconnected, what)
 }
 
-fn silent() -> Error {
-    let what = "the daemon has not answered for a minute; its log says more";
+fn silent(limit: Duration) -> Error {
+    let what = format!("the daemon has not answered for {limit:?}; its log says more");
     Error::new(ErrorKind::TimedOut, what)
 }
 

@@ -16,11 +16,9 @@ use super::super::out;
 use super::input::{Input, ReadArguments, json_names, names, refuse_input};
 use super::sizes::{Blocks, CacheSize};
 use super::{interrupt, report};
-use crate::config::size::human_bytes;
+use crate::config::size::{human_bytes, human_count};
 use crate::table::Table;
 
-/// Offsets beyond this are no block device's, and more than a block's address has room for.
-const MAX_OFFSET_BYTES: u64 = 1 << 56;
 /// What the working set may take in memory while it is measured.
 const WORKING_SET_MEMORY_BYTES: usize = 1 << 30;
 /// Blocks that the sample of the miss-ratio curve keeps, and points of the curve.
@@ -43,7 +41,8 @@ pub(in crate::cli) struct Arguments {
     format: Option<Format>,
     #[command(flatten)]
     read: ReadArguments,
-    /// The cache's size, or its share of the working set as in 10%wss; may be given several times
+    /// The cache's size (64G and 64GiB are powers of 1024, 64GB is a power of 1000), or its share of the working set as
+    /// in 10%wss; may be given several times
     #[arg(long, value_name = "SIZE", default_value = "10%wss")]
     cache: Vec<CacheSize>,
     /// Block sizes of the cache, as 32K or 32K..256K; may be given several times
@@ -159,20 +158,6 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     let mut looks = arguments.html.as_ref().map(|_| Looks::new());
     let mut batch: Vec<Request> = Vec::new();
     while input.fill(&mut batch)? {
-        if let Some(far) = batch
-            .iter()
-            .find(|request| request.end_bytes() > MAX_OFFSET_BYTES)
-        {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!(
-                    "{}: a request at byte {} is beyond what a volume can have (2^56 bytes): leave its \
-                     volume out with --volume, or correct --format",
-                    names(&arguments.files),
-                    far.offset_bytes
-                ),
-            ));
-        }
         if let Some(looks) = &mut looks {
             looks.add(&batch);
         }
@@ -185,7 +170,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
     for row in &mut rows {
         row.cache.write_back_all();
     }
-    input.check_not_empty(&arguments.files)?;
+    input.check_not_empty()?;
     if let (Some(mut output), Some(looks)) = (page.take(), &looks) {
         let files = arguments.files.iter().filter_map(|path| path.file_name());
         let files: Vec<_> = files.map(|name| name.to_string_lossy()).collect();
@@ -225,6 +210,13 @@ fn show(
 /// What to know about the figures.
 fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     let mut remarks = input.remarks();
+    let beyond = rows.iter().map(|row| row.cache.counts().beyond).max();
+    if let Some(beyond) = beyond.filter(|beyond| *beyond > 0) {
+        remarks.push(format!(
+            "{} left out: a cache with blocks of this size has no volume so large that it has what they ask for",
+            human_count(beyond, "request")
+        ));
+    }
     let whole = rows.iter().filter(|row| {
         let counts = row.cache.counts();
         row.asked_for && counts.evicted_blocks == 0 && counts.evicted_groups == 0
@@ -258,7 +250,7 @@ fn working_set(arguments: &Arguments) -> Result<u64> {
     while input.fill(&mut batch)? {
         stats.add(&batch);
     }
-    input.check_not_empty(&arguments.files)?;
+    input.check_not_empty()?;
     Ok(stats.summary(input.volumes()).working_set_bytes())
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     pub(super) files: Vec<PathBuf>,
     /// The format, where it cannot be told: native, msr, alibaba, tencent, systor, spc, ssdsim,
     /// replayer, flashsim, vscsi, vscsi-csv, vscsi-csv-us, oracle-general, lis, block-ids,
-    /// smartphone, blkparse or fio
+    /// smartphone, blkparse, fio or fiu
     #[arg(long)]
     pub(super) format: Option<Format>,
     #[command(flatten)]
@@ -65,6 +65,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     while input.fill(&mut batch)? {
         stats.add(&batch);
     }
+    // A recording of a time in which nothing was asked is one all the same.
+    if input.format() != Format::Native {
+        input.check_not_empty()?;
+    }
     let summary = stats.summary(input.volumes());
     if arguments.json {
         let all = as_json(&summary, &input);
@@ -88,7 +92,8 @@ fn percent(part: u64, whole: u64) -> String {
 /// The summary as text; also what `generate` prints.
 pub(super) fn text(title: &str, summary: &Summary, top: usize) -> String {
     let span = human_duration(Duration::from_nanos(summary.span_ns));
-    let mut text = format!("{title}: {} requests, {span}\n\n", summary.requests());
+    let requests = human_count(summary.requests(), "request");
+    let mut text = format!("{title}: {requests}, {span}\n\n");
     let mut table = Table::new(&["", ">requests", ">share", ">bytes", ">mean"]);
     for (name, totals) in [
         ("read", summary.reads),
@@ -119,8 +124,8 @@ pub(super) fn text(title: &str, summary: &Summary, top: usize) -> String {
             "working set",
             format!("{about}{}", human_bytes(summary.working_set_bytes())),
             format!(
-                "{about}{} pages of {}",
-                summary.working_set_pages,
+                "{about}{} of {}",
+                human_count(summary.working_set_pages, "page"),
                 human_bytes(summary.page_bytes)
             ),
         ),
@@ -251,5 +256,6 @@ fn as_json(summary: &Summary, input: &Input) -> Value {
         "lost": counts.lost,
         "before_zero": counts.before_zero,
         "volumes": summary.volumes.iter().map(volume).collect::<Vec<_>>(),
+        "remarks": input.remarks(),
     })
 }

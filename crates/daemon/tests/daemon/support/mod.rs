@@ -112,7 +112,14 @@ state = "state"
 
     /// Starts the daemon and waits until it says where it listens.
     pub(crate) fn serve(&self, more: &[&str]) -> Daemon {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        self.serve_after("true", more)
+    }
+
+    /// As [`Place::serve`], after a line of shell.
+    pub(crate) fn serve_after(&self, line: &str, more: &[&str]) -> Daemon {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("{line}; exec \"$0\" \"$@\"")])
+            .arg(env!("CARGO_BIN_EXE_forebay"))
             .arg("serve")
             .arg(self.path("forebay.toml"))
             .args(more)

@@ -158,3 +158,26 @@ fn what_ends_each_association_when_it_is_sent_again_is_given_up() {
         assert_eq!(device.losses(), 6);
     });
 }
+
+/// More changes than are kept, of which all but one are durable by themselves: a loss takes nothing.
+#[test]
+fn durable_writes_behind_one_that_is_not_flushed_are_not_named_after_a_loss() {
+    const FUA_WRITES: u32 = 16_500;
+    let target = Target::start(|number, _| match number {
+        number if number == FUA_WRITES + 3 => Act::PowerLoss,
+        _ => Act::Answer,
+    });
+    with_device(&target, TIMES, |device| async move {
+        device.write(0, block(1)).await.expect("1");
+        for number in 0..u64::from(FUA_WRITES) {
+            let at = (1 + number % 1000) * 4096;
+            device.write_fua(at, block(2)).await.expect("durable");
+        }
+        device.write(4096, block(3)).await.expect("not flushed");
+        device.flush().await.expect("nothing is gone");
+        assert_eq!(device.losses(), 1);
+        for (number, byte) in [(0, 1), (1, 3), (2, 2), (1000, 2)] {
+            assert_eq!(read(&device, number).await, byte, "block {number}");
+        }
+    });
+}

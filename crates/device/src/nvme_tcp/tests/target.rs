@@ -172,6 +172,12 @@ impl Target {
         self.shared.changes.set(true);
     }
 
+    /// Says whether they do, while a client runs.
+    pub(super) fn changes(&self) -> impl Fn(bool) + 'static {
+        let shared = Rc::clone(&self.shared);
+        move |changes| shared.changes.set(changes)
+    }
+
     /// Hosts have to authenticate themselves, and are told this.
     pub(super) fn authenticate(&self, speaker: impl Fn(usize, &[Vec<u8>]) -> Word + 'static) {
         self.shared.speaker.replace(Some(Box::new(speaker)));

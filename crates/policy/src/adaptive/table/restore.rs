@@ -1,12 +1,12 @@
 //! A table as it was before: blocks are put back where they lie.
 
 use super::{BlockId, BlockTable};
-use crate::adaptive::sizes::Span;
+use crate::adaptive::sizes::{BlockSizes, Span};
 
 /// Why a block cannot be put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
-    /// There is no such place, or no block of this size begins there.
+    /// There is no such place, no block of this size begins there, or no volume has such a region.
     NoSuchPlace,
     /// The place is taken, or its group holds blocks of another size: this one, among others.
     Taken(BlockId),
@@ -27,7 +27,8 @@ impl BlockTable {
         span: Span,
         place: u32,
     ) -> Result<BlockId, Misplaced> {
-        if !self.sizes.has(span.class) || !self.groups.fits(place, span.class) {
+        let numbered = region < BlockSizes::MAX_VOLUME_UNITS >> self.sizes.top();
+        if !numbered || !self.sizes.has(span.class) || !self.groups.fits(place, span.class) {
             return Err(Misplaced::NoSuchPlace);
         }
         if !self.groups.claim(place, span.class) {
@@ -72,7 +73,6 @@ impl BlockTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BlockSizes;
     use crate::adaptive::recency::Segment;
 
     #[test]
@@ -93,6 +93,9 @@ mod tests {
         let ages: Vec<u32> = blocks.iter().map(|id| table.age(*id)).collect();
         assert_eq!(ages, [1, 2, 3, 4, 5], "uses since, by then");
         assert_eq!(table.age(new), 0);
+        let beyond = BlockSizes::MAX_VOLUME_UNITS / 2;
+        let refused = table.restore(1, beyond, span(0), 14);
+        assert_eq!(refused, Err(Misplaced::NoSuchPlace));
         // From the least recent on.
         let mut gone = Vec::new();
         while let Some(id) = table.coldest(Segment::Probation) {

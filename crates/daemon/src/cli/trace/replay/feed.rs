@@ -118,7 +118,9 @@ fn read(
                 }
                 break;
             }
-            Ok(false) => match routes.check_met(input.volumes().names()) {
+            Ok(false) => match (routes.check_met(input.volumes().names()))
+                .and_then(|()| input.check_not_empty())
+            {
                 Ok(()) => break,
                 Err(error) => Some(error),
             },

@@ -27,9 +27,11 @@ fn one(row: &Row, content: &Content<'_>) -> String {
         counts.io.core_bytes(),
     );
     let change = core as f64 / client.max(1) as f64 - 1.0;
-    let against = match change {
-        less if less < 0.0 => format!("{} less than", percent(-less)),
-        more => format!("{} more than", percent(more)),
+    let nothing = percent(0.0);
+    let against = match percent(change.abs()) {
+        none if none == nothing => "as much as".to_owned(),
+        less if change < 0.0 => format!("{less} less than"),
+        more => format!("{more} more than"),
     };
     let mut text = format!(
         "In a {} cache with blocks of {} ({}), {} would find all of their data. {} would pass to and from the backing device, {against} the {} that clients asked for. \
@@ -44,11 +46,15 @@ fn one(row: &Row, content: &Content<'_>) -> String {
         latency_words(latency_us(counts)),
     );
     if let Some((now, twice)) = doubled(row.capacity_bytes, content) {
-        text += &format!(
-            " Were it twice as large, an LRU cache of 4 KiB blocks would miss {} in place of {}.",
-            percent(twice),
-            percent(now)
-        );
+        let (twice, now) = (percent(twice), percent(now));
+        text += &match twice == now {
+            true => format!(
+                " Were it twice as large, an LRU cache of 4 KiB blocks would miss as much, {now}."
+            ),
+            false => format!(
+                " Were it twice as large, an LRU cache of 4 KiB blocks would miss {twice} in place of {now}."
+            ),
+        };
     }
     text
 }

@@ -109,7 +109,14 @@ fn facts(html: &mut String, content: &Content<'_>) {
         ("read", amount(summary.reads)),
         ("written", amount(summary.writes)),
         ("working set", human_bytes(summary.working_set_bytes())),
-        ("volumes", summary.volumes.len().to_string()),
+        (
+            if summary.volumes.len() == 1 {
+                "volume"
+            } else {
+                "volumes"
+            },
+            summary.volumes.len().to_string(),
+        ),
         ("from first to last", span),
     ] {
         let _ = write!(html, "<li><b>{value}</b>{what}</li>");

@@ -1,0 +1,65 @@
+//! Where blocks of a volume are, roughly: counts over long stretches of regions. Who looks for what is cached in a long
+//! range passes over the stretches that have nothing.
+
+use std::ops::Range;
+
+use forebay_policy::BlockKey;
+
+/// Regions of a stretch, as a power of two.
+const STRETCH_SHIFT: u32 = 12;
+/// Fewest and most counts. Stretches that share one cost looks, and nothing else.
+const COUNTS: Range<usize> = 1 << 10..1 << 20;
+
+/// How many blocks each stretch has.
+#[derive(Debug)]
+pub(super) struct Presence(Vec<u32>);
+
+impl Presence {
+    /// Counts for a cache of so many units: a sixteenth of a byte each, 4 MiB at most.
+    pub(super) fn new(units: u32) -> Self {
+        let wanted = (units as usize / 64).next_power_of_two();
+        Self(vec![0; wanted.clamp(COUNTS.start, COUNTS.end)])
+    }
+
+    fn at(&self, volume: u16, region: u64) -> usize {
+        let hash = BlockKey::new(volume, region >> STRETCH_SHIFT).hash();
+        // The length is a power of two.
+        hash as usize & (self.0.len() - 1)
+    }
+
+    pub(super) fn add(&mut self, volume: u16, region: u64) {
+        let at = self.at(volume, region);
+        self.0[at] += 1;
+    }
+
+    pub(super) fn remove(&mut self, volume: u16, region: u64) {
+        let at = self.at(volume, region);
+        self.0[at] -= 1;
+    }
+
+    /// The first region from this one on, and before `end`, whose stretch may have a block. Each stretch that has none takes
+    /// one of `looks`; without any left this is where it stands.
+    pub(super) fn skip(&self, volume: u16, mut region: u64, end: u64, looks: &mut u32) -> u64 {
+        while region < end && *looks > 0 && self.0[self.at(volume, region)] == 0 {
+            region = ((region >> STRETCH_SHIFT) + 1) << STRETCH_SHIFT;
+            *looks -= 1;
+        }
+        region.min(end)
+    }
+
+    /// Regions that have to be looked at in this range.
+    pub(super) fn looks(&self, volume: u16, regions: &Range<u64>) -> u64 {
+        let (first, end) = (
+            regions.start >> STRETCH_SHIFT,
+            regions.end.div_ceil(1 << STRETCH_SHIFT),
+        );
+        let used = (first..end)
+            .filter(|stretch| self.0[self.at(volume, stretch << STRETCH_SHIFT)] > 0)
+            .count() as u64;
+        used << STRETCH_SHIFT
+    }
+
+    pub(super) const fn memory_bytes(&self) -> usize {
+        self.0.len() * size_of::<u32>()
+    }
+}

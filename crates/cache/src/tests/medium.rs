@@ -1,0 +1,598 @@
+//! Copies of a cache device, earlier states put back, and devices that were cut.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use forebay_block::{Completion, DeviceInfo, Error, Identity, Op, Request, Result};
+use forebay_metadata::journal::{Journal, Relation};
+use forebay_metadata::superblock::Superblock;
+
+use super::*;
+use crate::plant::{Fault, plant};
+
+const PAGE: u64 = 4096;
+const BOOT: [u8; 16] = [9; 16];
+const UUID: [u8; 16] = [5; 16];
+
+/// A file: it can be copied, put back, cut and lengthened.
+#[derive(Clone)]
+struct TestFile(Rc<Contents>);
+
+struct Contents {
+    identity: Identity,
+    bytes: RefCell<Vec<u8>>,
+    /// Pages that were written to since they came to be.
+    written: RefCell<BTreeSet<u64>>,
+    tells_holes: Cell<bool>,
+}
+
+impl TestFile {
+    fn new(medium: u64, len: usize) -> Self {
+        Self::with(medium, vec![0; len], BTreeSet::new())
+    }
+
+    fn with(medium: u64, bytes: Vec<u8>, written: BTreeSet<u64>) -> Self {
+        Self(Rc::new(Contents {
+            identity: Identity::of(medium),
+            bytes: RefCell::new(bytes),
+            written: RefCell::new(written),
+            tells_holes: Cell::new(true),
+        }))
+    }
+
+    /// A copy on another medium, or, with the same number, what could be put back later.
+    fn copy(&self, medium: u64) -> Self {
+        let (bytes, written) = (
+            self.0.bytes.borrow().clone(),
+            self.0.written.borrow().clone(),
+        );
+        Self::with(medium, bytes, written)
+    }
+
+    fn put_back(&self, earlier: &Self) {
+        self.0.bytes.replace(earlier.0.bytes.borrow().clone());
+        self.0.written.replace(earlier.0.written.borrow().clone());
+    }
+
+    fn cut(&self, len: u64) {
+        self.0.bytes.borrow_mut().truncate(len as usize);
+        self.0.written.borrow_mut().retain(|page| page * PAGE < len);
+    }
+
+    fn lengthen(&self, len: usize) {
+        self.0.bytes.borrow_mut().resize(len, 0);
+    }
+
+    fn device(&self) -> Rc<dyn BlockDevice> {
+        Rc::new(self.clone())
+    }
+}
+
+impl BlockDevice for TestFile {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            identity: self.0.identity,
+            logical_block_bytes: 512,
+            physical_block_bytes: 4096,
+            ..DeviceInfo::new("file", self.0.bytes.borrow().len() as u64)
+        }
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        let (start, end) = (
+            request.offset as usize,
+            (request.offset + request.len) as usize,
+        );
+        let mut bytes = self.0.bytes.borrow_mut();
+        if end > bytes.len() {
+            return done.complete(Err(Error::new(ErrorKind::Io, "beyond the end")));
+        }
+        match (request.op, request.buf) {
+            (Op::Read, Some(buf)) => buf.copy_from(0, &bytes[start..end]),
+            (Op::Write { .. }, Some(buf)) => {
+                buf.copy_to(0, &mut bytes[start..end]);
+                let pages = request.offset / PAGE..(request.offset + request.len).div_ceil(PAGE);
+                self.0.written.borrow_mut().extend(pages);
+            }
+            _ => {}
+        }
+        done.complete(Ok(()));
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        let written = self.0.written.borrow();
+        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        let holes = pages.filter(|page| !written.contains(page));
+        let holes = holes.map(|page| page * PAGE..(page + 1) * PAGE);
+        self.0.tells_holes.get().then(|| holes.collect())
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        (self.0.tells_holes.get()).then(|| self.0.written.borrow().len() as u64 * PAGE)
+    }
+}
+
+fn devices(file: &TestFile) -> Devices {
+    Devices {
+        data: file.device(),
+        metadata: None,
+    }
+}
+
+async fn formatted(medium: u64, len: usize) -> TestFile {
+    let file = TestFile::new(medium, len);
+    let options = FormatOptions::sizes(&[4096], UUID);
+    format(&devices(&file), &options).await.expect("formats");
+    file
+}
+
+async fn try_open(
+    file: &TestFile,
+    journal: &Buf,
+    moved: bool,
+    accept_journal_loss: bool,
+) -> Result<(Cache, RecoveryReport)> {
+    let options = CacheOptions {
+        journal: Some(journal.clone()),
+        cleaning: Cleaning::Nop,
+        moved,
+        accept_journal_loss,
+        ..CacheOptions::new(BOOT)
+    };
+    Cache::open(devices(file), options).await
+}
+
+/// Opens, and writes blocks with `value` that only the journal has.
+async fn live(file: &TestFile, journal: &Buf, backing: &TestFile, value: u8) -> Cache {
+    let (cache, _) = try_open(file, journal, false, false).await.expect("opens");
+    let options = VolumeOptions::new(Mode::WriteBack);
+    let volume = cache.attach("v", backing.device(), options).await;
+    let volume = volume.expect("attaches");
+    for block in 0..8 {
+        let data = Buf::copied(&[value; 4096]);
+        volume.write(block * 8192, data).await.expect("writes");
+    }
+    cache
+}
+
+/// The values of the blocks that [`live`] writes.
+async fn values(cache: &Cache, backing: &TestFile) -> Vec<u8> {
+    let options = VolumeOptions::new(Mode::WriteBack);
+    let volume = cache.attach("v", backing.device(), options).await;
+    let volume = volume.expect("attaches");
+    let mut values = Vec::new();
+    for block in 0..8 {
+        let buf = Buf::zeroed(4096);
+        volume.read(block * 8192, buf.clone()).await.expect("reads");
+        values.push(buf.to_vec()[0]);
+    }
+    values
+}
+
+/// A process that ended here: what it left, which nobody changes any more.
+fn dead(file: &TestFile, journal: &Buf) -> (TestFile, Buf) {
+    (
+        file.copy(file.0.identity.medium),
+        Buf::copied(&journal.to_vec()),
+    )
+}
+
+#[test]
+fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
+    let check = async || {
+        let backing = TestFile::new(100, 1 << 20);
+        let file = formatted(1, 2 << 20).await;
+        let journal = Buf::zeroed(1 << 16);
+        let before = file.copy(2);
+        let (first, _) = try_open(&file, &journal, false, false)
+            .await
+            .expect("opens");
+        let early = file.copy(3);
+        first.close().await.expect("closes");
+        let stopped = file.copy(4);
+        live(&file, &journal, &backing, 7).await;
+        let (file, journal) = dead(&file, &journal);
+        let killed = file.copy(5);
+        let kept = journal.to_vec();
+        // Copied before it was used, in use, after a clean stop, and after the kill.
+        for (copy, relation) in [
+            (&before, Some(Relation::Foreign)),
+            (&early, Some(Relation::Foreign)),
+            (&stopped, Some(Relation::Foreign)),
+            (&killed, Some(Relation::Copied)),
+        ] {
+            for accept in [false, true] {
+                let refused = try_open(copy, &journal, false, accept).await;
+                let error = refused.expect_err("the journal is the original's");
+                assert_eq!(error.kind(), ErrorKind::Busy, "{relation:?}: {error:?}");
+                assert!(journal.to_vec() == kept, "{relation:?}");
+            }
+            let copy = copy.copy(copy.0.identity.medium);
+            let moved = try_open(&copy, &Buf::copied(&kept), true, false).await;
+            assert_eq!(
+                moved.is_ok(),
+                relation != Some(Relation::Foreign),
+                "{relation:?}"
+            );
+        }
+        // Of the copies, the sound ones are in order, and the journal says nothing of them.
+        for (copy, is_sound) in [(&before, true), (&stopped, true), (&killed, false)] {
+            let found = inspect(&devices(copy), Some(&journal), &BOOT)
+                .await
+                .expect("read");
+            assert!(found.problems.is_empty(), "{:?}", found.problems);
+            assert_eq!(found.journal_problem.is_none(), is_sound);
+        }
+        let (cache, report) = try_open(&file, &journal, false, false)
+            .await
+            .expect("opens");
+        assert_eq!(report.journal_entries, 8);
+        assert_eq!(values(&cache, &backing).await, [7; 8]);
+    };
+    run(&World::new(1), async move |_| check().await);
+}
+
+#[test]
+fn a_copy_that_takes_the_place_of_the_original_has_its_journal() {
+    run(&World::new(1), async |_| {
+        let backing = TestFile::new(100, 1 << 20);
+        let file = formatted(1, 2 << 20).await;
+        let journal = Buf::zeroed(1 << 16);
+        live(&file, &journal, &backing, 7).await;
+        let (file, journal) = dead(&file, &journal);
+        let moved = file.copy(2);
+        let (cache, report) = try_open(&moved, &journal, true, false)
+            .await
+            .expect("opens");
+        assert_eq!(report.journal_entries, 8);
+        assert_eq!(values(&cache, &backing).await, [7; 8]);
+        let (moved, journal) = dead(&moved, &journal);
+        // From now on the original is the copy.
+        let error = try_open(&file, &journal, false, false)
+            .await
+            .expect_err("it was moved");
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        try_open(&moved, &journal, false, false)
+            .await
+            .expect("opens");
+    });
+}
+
+#[test]
+fn an_earlier_state_of_the_device_or_of_the_journal_is_refused() {
+    run(&World::new(1), async |_| {
+        let backing = TestFile::new(100, 1 << 20);
+        let file = formatted(1, 2 << 20).await;
+        let journal = Buf::zeroed(1 << 16);
+        let mut states = vec![];
+        for value in 1..4 {
+            live(&file, &journal, &backing, value).await;
+            let (left, kept) = dead(&file, &journal);
+            file.put_back(&left);
+            states.push((left, kept));
+        }
+        let newest = states[2].1.to_vec();
+        for (device, _) in &states[..2] {
+            for accept in [false, true] {
+                let journal = Buf::copied(&newest);
+                let rolled_back = try_open(device, &journal, false, accept).await;
+                let error = rolled_back.expect_err("the journal is newer");
+                assert_eq!(error.kind(), ErrorKind::Lost);
+                assert!(error.report().contains("an earlier state"), "{error:?}");
+                assert!(journal.to_vec() == newest);
+            }
+        }
+        for (_, journal) in &states[..2] {
+            let journal = Buf::copied(&journal.to_vec());
+            let rolled_back = try_open(&states[2].0, &journal, false, false).await;
+            let error = rolled_back.expect_err("the journal is older");
+            assert_eq!(error.kind(), ErrorKind::Lost);
+            assert!(error.report().contains("an earlier one"), "{error:?}");
+        }
+        let (device, journal) = &states[2];
+        let (cache, _) = try_open(device, journal, false, false)
+            .await
+            .expect("opens");
+        assert_eq!(values(&cache, &backing).await, [3; 8]);
+    });
+}
+
+/// Wherever a process dies while it opens the cache, the next one finds a journal that is its own: the
+/// n-th operation and all behind it fail.
+#[test]
+fn an_opening_that_is_cut_off_anywhere_leaves_two_that_agree() {
+    let agree = |fault: Option<Fault>| {
+        run(&World::new(1), async move |_| {
+            let backing = TestFile::new(100, 1 << 20);
+            let file = formatted(1, 2 << 20).await;
+            let journal = Buf::zeroed(1 << 16);
+            live(&file, &journal, &backing, 7).await;
+            let (file, journal) = dead(&file, &journal);
+            let mut all_agree = true;
+            for nth in 0.. {
+                let (left, kept) = dead(&file, &journal);
+                let opened = die_opening(&left, &kept, nth, fault).await;
+                // And the next one dies, too.
+                for second in 0..8 {
+                    let (left, kept) = dead(&left, &kept);
+                    die_opening(&left, &kept, second, fault).await;
+                    let (left, kept) = dead(&left, &kept);
+                    match try_open(&left, &kept, false, false).await {
+                        Ok((cache, _)) => {
+                            let values = values(&cache, &backing).await;
+                            assert_eq!(values, [7; 8], "{nth}, {second}");
+                        }
+                        Err(_) => all_agree = false,
+                    }
+                }
+                if opened {
+                    assert!(nth > 3, "it writes the superblock and the log");
+                    break;
+                }
+            }
+            all_agree
+        })
+    };
+    assert!(agree(None));
+    assert!(
+        !agree(Some(Fault::RaiseUnannounced)),
+        "a planted fault was missed"
+    );
+}
+
+/// Opens a cache in a process that dies at its n-th write. Returns whether it came to the end.
+async fn die_opening(file: &TestFile, journal: &Buf, nth: u64, fault: Option<Fault>) -> bool {
+    let options = CacheOptions {
+        journal: Some(journal.clone()),
+        cleaning: Cleaning::Nop,
+        ..CacheOptions::new(BOOT)
+    };
+    let limited = Devices {
+        data: Rc::new(Limited(file.clone(), Cell::new(nth), RefCell::default())),
+        metadata: None,
+    };
+    plant(fault);
+    let opened = rt::at_most(
+        std::time::Duration::from_millis(100),
+        Cache::open(limited, options),
+    );
+    let opened = opened.await.is_some();
+    plant(None);
+    opened
+}
+
+/// A file whose writes do not end, from one on: the process dies there.
+struct Limited(TestFile, Cell<u64>, RefCell<Vec<Completion>>);
+
+impl BlockDevice for Limited {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        if matches!(request.op, Op::Write { .. }) {
+            if self.1.get() == 0 {
+                return self.2.borrow_mut().push(done);
+            }
+            self.1.set(self.1.get() - 1);
+        }
+        self.0.submit(request, done);
+    }
+}
+
+#[test]
+fn a_copy_with_a_uuid_of_its_own_opens_beside_the_original() {
+    run(&World::new(1), async |_| {
+        for checksums in [false, true] {
+            let backing = TestFile::new(100, 1 << 20);
+            let file = TestFile::new(1, 2 << 20);
+            let options = FormatOptions {
+                checksums,
+                ..FormatOptions::sizes(&[4096], UUID)
+            };
+            format(&devices(&file), &options).await.expect("formats");
+            let journal = Buf::zeroed(1 << 16);
+            let cache = live(&file, &journal, &backing, 7).await;
+            cache.close().await.expect("closes");
+            let copy = file.copy(2);
+            live(&file, &journal, &backing, 8).await;
+            let (file, journal) = dead(&file, &journal);
+            let changed = Superblock::change_uuid(&copy, None, [6; 16], "copy");
+            changed.await.expect("written");
+            let own = Buf::zeroed(1 << 16);
+            let (cloned, report) = try_open(&copy, &own, false, false).await.expect("opens");
+            assert_eq!((cloned.uuid(), report.damaged_records), ([6; 16], 0));
+            assert_eq!(values(&cloned, &backing).await, [7; 8]);
+            cloned.close().await.expect("closes");
+            let found = inspect(&devices(&copy), None, &BOOT).await.expect("sound");
+            assert!(found.problems.is_empty(), "{:?}", found.problems);
+            let (cache, _) = try_open(&file, &journal, false, false)
+                .await
+                .expect("opens");
+            assert_eq!(values(&cache, &backing).await, [8; 8]);
+        }
+    });
+}
+
+/// A life whose dirty data lies on `file`; what of the blocks at its end is cut off by `cut`.
+async fn cut_life(
+    fault: Option<Fault>,
+    cut: impl AsyncFn(&Cache, &TestFile, u64, usize),
+) -> Option<Vec<u8>> {
+    let backing = TestFile::new(100, 1 << 20);
+    let file = formatted(1, 1 << 20).await;
+    let journal = Buf::zeroed(1 << 16);
+    let cache = live(&file, &journal, &backing, 7).await;
+    // Slots are taken from the beginning: eight blocks of 4 KiB.
+    let begins = cache.engine.superblock.borrow().data_offset;
+    plant(fault);
+    cut(&cache, &file, begins + 5 * 4096, 1 << 20).await;
+    let closed = cache.close().await;
+    plant(None);
+    let left = file.copy(1);
+    left.lengthen(1 << 20);
+    let is_unclean = closed.is_err();
+    plant(fault);
+    let found = inspect(&devices(&left), Some(&journal), &BOOT)
+        .await
+        .expect("read");
+    let (cache, report) = try_open(&left, &journal, false, true).await.expect("opens");
+    let is_named = report.cut.iter().map(|range| range.len).sum::<u64>() == 3 * 4096;
+    let is_told = found
+        .problems
+        .iter()
+        .any(|problem| problem.contains("ARE LOST"));
+    let is_told = is_told || found.problems.iter().any(|it| it.contains("are LOST"));
+    cache.set_cleaning(Cleaning::Auto);
+    let values = values(&cache, &backing).await;
+    plant(None);
+    (is_unclean && is_named && is_told).then_some(values)
+}
+
+#[test]
+fn what_was_cut_off_the_cache_device_is_named_and_never_written_back() {
+    // In service: seen while it is short; made as long again before anybody looks; and before the end alone looks.
+    let seen = async |cache: &Cache, file: &TestFile, at: u64, len: usize| {
+        file.cut(at);
+        cache.look_for_cut().await;
+        file.lengthen(len);
+    };
+    let unseen = async |cache: &Cache, file: &TestFile, at: u64, len: usize| {
+        cache.look_for_cut().await;
+        file.cut(at);
+        file.lengthen(len);
+        cache.look_for_cut().await;
+    };
+    let at_once = async |_: &Cache, file: &TestFile, at: u64, len: usize| {
+        file.cut(at);
+        file.lengthen(len);
+    };
+    for fault in [None, Some(Fault::OverlookCut)] {
+        let lives = async move || {
+            [
+                cut_life(fault, seen).await,
+                cut_life(fault, unseen).await,
+                cut_life(fault, at_once).await,
+            ]
+        };
+        let found = run(&World::new(1), async move |_| lives().await);
+        for values in found {
+            // The backing device has zeroes for what is lost, and the rest is kept.
+            let expected = fault.is_none().then(|| vec![7, 7, 7, 7, 7, 0, 0, 0]);
+            assert_eq!(values, expected, "{fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_device_found_too_short_is_remembered_so_though_it_tells_no_holes() {
+    run(&World::new(1), async |_| {
+        let backing = TestFile::new(100, 1 << 20);
+        let file = formatted(1, 1 << 20).await;
+        let journal = Buf::zeroed(1 << 16);
+        let cache = live(&file, &journal, &backing, 7).await;
+        let begins = cache.engine.superblock.borrow().data_offset;
+        cache.close().await.expect("closes");
+        file.0.tells_holes.set(false);
+        file.cut(begins + 5 * 4096);
+        let error = try_open(&file, &journal, false, false)
+            .await
+            .expect_err("it is too short");
+        assert!(error.report().contains("LOST"), "{error:?}");
+        file.lengthen(1 << 20);
+        let (cache, report) = try_open(&file, &journal, false, false)
+            .await
+            .expect("opens");
+        assert_eq!(
+            report.cut.iter().map(|range| range.len).sum::<u64>(),
+            3 * 4096
+        );
+        assert_eq!(values(&cache, &backing).await, [7, 7, 7, 7, 7, 0, 0, 0]);
+        cache.close().await.expect("a clean end");
+        let (_, report) = try_open(&file, &journal, false, false)
+            .await
+            .expect("opens");
+        assert_eq!(report.cut, [], "it is over");
+    });
+}
+
+/// Zeroes that a copying program left out are data: of a copy holes tell nothing.
+#[test]
+fn of_a_copy_holes_tell_nothing_as_long_as_it_has_some() {
+    run(&World::new(1), async |_| {
+        let backing = TestFile::new(100, 1 << 20);
+        backing.0.bytes.borrow_mut().fill(1);
+        let file = formatted(1, 1 << 20).await;
+        let journal = Buf::zeroed(1 << 16);
+        live(&file, &journal, &backing, 0)
+            .await
+            .close()
+            .await
+            .expect("closes");
+        let journal = Buf::zeroed(1 << 16);
+        let sparse = file.copy(2);
+        sparse.0.written.borrow_mut().clear();
+        for _ in 0..2 {
+            let (cache, report) = try_open(&sparse, &journal, false, false)
+                .await
+                .expect("opens");
+            assert_eq!(report.cut, []);
+            assert_eq!(values(&cache, &backing).await, [0; 8]);
+            cache.close().await.expect("closes");
+        }
+    });
+}
+
+#[test]
+fn a_journal_of_an_earlier_version_is_believed() {
+    run(&World::new(1), async |_| {
+        let file = formatted(1, 1 << 20).await;
+        let journal = Buf::zeroed(1 << 16);
+        drop(Journal::create(journal.clone(), &UUID, &BOOT).expect("made"));
+        try_open(&file, &journal, false, false)
+            .await
+            .expect("opens");
+    });
+}
+
+/// The newest records of the log are gone: that is damage, also behind a clean end, which needs no journal.
+#[test]
+fn a_damaged_end_behind_a_clean_end_is_not_called_a_missing_journal() {
+    for is_clean in [true, false] {
+        run(&World::new(1), async move |_| {
+            let backing = TestFile::new(100, 1 << 20);
+            let file = formatted(1, 1 << 20).await;
+            let journal = Buf::zeroed(1 << 16);
+            let cache = live(&file, &journal, &backing, 7).await;
+            if is_clean {
+                cache.close().await.expect("closes");
+            } else {
+                cache.engine.commit_all().await.expect("commits");
+            }
+            let (file, left) = dead(&file, &journal);
+            let superblock = Superblock::read(&file).await.expect("sound");
+            let log = superblock.log.offset as usize;
+            let records = log..log + superblock.log.records as usize * 64;
+            {
+                let mut bytes = file.0.bytes.borrow_mut();
+                let lsn = |bytes: &[u8], at: usize| match bytes[at + 4] {
+                    0 => 0,
+                    _ => u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("8 bytes")),
+                };
+                let newest = records.step_by(64).max_by_key(|at| lsn(&bytes, *at));
+                let unit = newest.expect("some") / 4096 * 4096;
+                bytes[unit..unit + 4096].fill(0xa5);
+            }
+            // What the journal of a clean end says, its removal has taken.
+            let left = if is_clean { Buf::zeroed(1 << 16) } else { left };
+            let found = inspect(&devices(&file), Some(&left), &BOOT)
+                .await
+                .expect("read");
+            assert!(found.damaged_records > 0);
+            assert_eq!(found.journal_problem, None);
+            let (_, report) = try_open(&file, &left, false, false).await.expect("opens");
+            assert!(report.damaged_records > 0);
+        });
+    }
+}

@@ -1,0 +1,152 @@
+//! `forebay clone-id`: makes the copy of a cache a cache of its own.
+
+use std::path::PathBuf;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_cache::Devices;
+use forebay_device::file::FileDeviceOptions;
+use forebay_io::{Engine, Reactor, system};
+use forebay_metadata::superblock::{Role, Superblock};
+
+use super::format::inspect_with_journal;
+use super::out;
+use crate::config::size::human_bytes;
+use crate::stack::journal::{self, Whose};
+use crate::stack::{open_metadata, open_path, place_of_path};
+use crate::state::hex;
+
+/// Make the copy of a cache device a cache of its own
+///
+/// A copy has the UUID of the original. This gives it another one, so that both can be used on one
+/// machine. The original and its process journal are not touched. What is dirty in the copy stays
+/// dirty, as it was when it was copied: what the original had acknowledged without a flush, and kept in its
+/// process journal alone, is not in the copy. Each volume has to be adopted once
+/// (`forebay serve --adopt VOLUME`), with a backing device that is a copy, too: to that of the original, the
+/// copy would write older data back.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The device or file that holds the copy
+    #[arg(long, value_name = "PATH")]
+    pub(super) cache: PathBuf,
+    /// The device or file that holds the copy's metadata, where that is another one
+    #[arg(long, value_name = "PATH")]
+    pub(super) metadata: Option<PathBuf>,
+}
+
+/// What was done.
+struct Cloned {
+    former: [u8; 16],
+    uuid: [u8; 16],
+    /// Volumes and their dirty data, in words.
+    dirty: Vec<String>,
+    was_clean: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let (cache, metadata) = (arguments.cache.clone(), arguments.metadata.clone());
+    let what = cache.display().to_string();
+    let cloned = Reactor::new(Engine::Auto)?.run(async move {
+        let options = FileDeviceOptions {
+            direct: true,
+            exclusive: true,
+            ..FileDeviceOptions::default()
+        };
+        let devices = Devices {
+            data: open_path(&cache, options.clone())?,
+            metadata: match &metadata {
+                Some(path) => Some(open_metadata(path, options)?),
+                None => None,
+            },
+        };
+        let place = place_of_path(metadata.as_ref().unwrap_or(&cache));
+        clone_id(&devices, &place).await
+    })?;
+    let Cloned {
+        former,
+        uuid,
+        dirty,
+        was_clean,
+    } = cloned;
+    out::print(&format!(
+        "{what}: cache {}, which was a copy of {}\n",
+        hex(&uuid),
+        hex(&former)
+    ))?;
+    for volume in dirty {
+        out::print(&format!("  {volume}\n"))?;
+    }
+    if !was_clean {
+        out::print(
+            "The copy was not shut down cleanly: what was acknowledged and not flushed before it was copied is \
+             not in it. In this boot of the machine, start it once with --accept-journal-loss\n",
+        )?;
+    }
+    Ok(())
+}
+
+async fn clone_id(devices: &Devices, place: &str) -> Result<Cloned> {
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let found = Superblock::read(holder.as_ref()).await?;
+    check_parts(devices, &found).await?;
+    let whose = Whose::of(&found, devices, place.to_owned(), false);
+    let path = journal::find(&whose.uuid);
+    // A copy has none.
+    if let Ok(Some(_)) = journal::own(&whose, &path, false)? {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{place} is no copy: the process journal {} belongs to it\n    \
+                 help: name the copy; or start this one once and stop it, so that it has what the journal has",
+                path.display()
+            ),
+        ));
+    }
+    let mut uuid = [0; 16];
+    system::random(&mut uuid);
+    Superblock::change_uuid(
+        devices.data.as_ref(),
+        devices.metadata.as_deref(),
+        uuid,
+        place,
+    )
+    .await
+    .context(|| format!("{place} has no identity of its own yet: run this again"))?;
+    let (inspection, _) = inspect_with_journal(devices, place, None).await?;
+    let dirty = (inspection.volumes.iter())
+        .map(|volume| {
+            let dirty = human_bytes(volume.dirty_bytes);
+            format!("volume {:?}: {dirty} of dirty data", volume.name)
+        })
+        .collect();
+    Ok(Cloned {
+        former: found.uuid,
+        uuid,
+        dirty,
+        was_clean: inspection.clean_shutdown || inspection.records == 0,
+    })
+}
+
+/// Checks that the devices are the parts of one cache; one of them may have its new UUID already.
+async fn check_parts(devices: &Devices, found: &Superblock) -> Result<()> {
+    let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+    let name = devices.data.info().name;
+    match (&devices.metadata, found.role) {
+        (None, Role::Whole) => Ok(()),
+        (None, _) => wrong(format!(
+            "{name} holds a part of a cache\n    help: name both, with --cache and --metadata"
+        )),
+        (Some(_), Role::Metadata) => {
+            let data = Superblock::read(devices.data.as_ref()).await?;
+            match data.role == Role::Data && data.shares_lineage(found) {
+                true => Ok(()),
+                false => wrong(format!(
+                    "{name} is not the data device of this cache\n    help: name both parts of one copy"
+                )),
+            }
+        }
+        (Some(_), _) => wrong(format!(
+            "the devices are given in the wrong roles: {name} and its metadata device\n    \
+             help: exchange them, or leave --metadata out where one device holds all"
+        )),
+    }
+}

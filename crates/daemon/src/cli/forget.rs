@@ -1,0 +1,186 @@
+//! `forebay forget`: a cache lets go of a volume that nobody serves.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_cache::{Cache, RepairOptions, open_alone};
+use forebay_io::{Engine, Reactor, system};
+use forebay_metadata::journal::Journal;
+
+use super::check::{self, Place};
+use super::out;
+use crate::config::Config;
+use crate::config::server::default_control;
+use crate::control::client::{Client, Control, Patience};
+use crate::control::protocol::{Reply, Request, line};
+use crate::stack::{forget, journal, place_of_path};
+use crate::state::{CacheId, StateDirectory};
+
+/// Let a cache forget a volume that nobody serves
+///
+/// The volume's place in the cache is free then, and what is cached of it is gone. Its backing device is not needed. The running
+/// daemon is asked; where none runs, name the configuration or the cache. A volume with data that its backing device does not
+/// have is refused, unless that is given up in so many words. To write such data back, serve the volume and use `forebay
+/// detach`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The volume
+    volume: String,
+    /// The configuration of the cache; if its daemon runs, that is asked
+    #[arg(conflicts_with = "cache")]
+    config: Option<PathBuf>,
+    /// The device or file that holds a cache that no daemon uses
+    #[arg(long, value_name = "PATH")]
+    cache: Option<PathBuf>,
+    /// The device or file that holds the cache's metadata, where that is another one
+    #[arg(long, value_name = "PATH", requires = "cache")]
+    metadata: Option<PathBuf>,
+    /// The process journal, where it is not in its usual place
+    #[arg(long, value_name = "PATH", requires = "cache")]
+    journal: Option<PathBuf>,
+    /// Give up what the backing device does not have: THE DATA IS LOST. It is listed, range by range, and in the state
+    /// directory of the configuration
+    #[arg(long)]
+    discard_dirty: bool,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments, control: Option<&Path>, patience: Patience) -> Result<()> {
+    let done = done(arguments, control, patience)?;
+    match arguments.json {
+        true => out::print(&String::from_utf8_lossy(&line(&Reply::Done(done)))),
+        false => out::print(&format!("{done}\n")),
+    }
+}
+
+/// What was done, in words.
+fn done(arguments: &Arguments, control: Option<&Path>, patience: Patience) -> Result<String> {
+    let ask = |path: PathBuf| ask(arguments, &Control { path, patience });
+    if let Some(path) = &arguments.config {
+        let mut config = Config::load(path)?;
+        if let Some(control) = control {
+            config.server.set_control(control)?;
+        }
+        if check::running(&config.server.control, patience)?.is_some() {
+            return ask(config.server.control);
+        }
+        let Some(place) = check::place(&config) else {
+            let what = "the configuration names no cache that outlives the daemon";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        };
+        let state = Arc::new(StateDirectory::open(&config.server.state)?);
+        return alone(arguments, place, Some(state));
+    }
+    let Some(data) = &arguments.cache else {
+        let control = control.map_or_else(default_control, Path::to_path_buf);
+        return ask(control);
+    };
+    let place = Place {
+        data: data.clone(),
+        metadata: arguments.metadata.clone(),
+        journal: arguments.journal.clone(),
+        config: None,
+    };
+    alone(arguments, place, None)
+}
+
+fn ask(arguments: &Arguments, control: &Control) -> Result<String> {
+    let request = Request::Forget {
+        volume: arguments.volume.clone(),
+        discard_dirty: arguments.discard_dirty,
+    };
+    let mut client = Client::connect(control).map_err(|error| match error.kind() {
+        ErrorKind::TimedOut => error,
+        kind => {
+            let what = format!(
+                "{}\nhelp: where no daemon runs, name the configuration (`forebay forget NAME CONFIG`) or the cache (--cache)",
+                error.report()
+            );
+            Error::new(kind, what)
+        }
+    })?;
+    match client.call(&request, out::note)? {
+        Reply::Done(done) => Ok(done),
+        _ => {
+            let what = "the daemon's answer makes no sense; is it of another version?";
+            Err(Error::new(ErrorKind::Disconnected, what))
+        }
+    }
+}
+
+/// Forgets in a cache that no daemon uses.
+fn alone(
+    arguments: &Arguments,
+    place: Place,
+    state: Option<Arc<StateDirectory>>,
+) -> Result<String> {
+    let (name, discard) = (arguments.volume.clone(), arguments.discard_dirty);
+    Reactor::new(Engine::Auto)?.run(async move {
+        let devices = match &place.config {
+            Some(config) => match check::open_configured(config, true).await? {
+                Ok(devices) => devices,
+                Err(first) => return Err(Error::new(ErrorKind::Busy, first)),
+            },
+            None => check::open_named(&place, true).await?,
+        };
+        let named = place_of_path(place.metadata.as_ref().unwrap_or(&place.data));
+        let look =
+            || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+        let (found, (whose, path)) = look().await?;
+        let uuid = whose.uuid;
+        let options = RepairOptions {
+            // What a copy lacks, the original has.
+            journal: journal::own(&whose, &path, true)??,
+            boot_id: system::boot_id()?,
+            data: false,
+        };
+        let left = (options.journal.as_ref())
+            .and_then(|journal| Journal::recover(journal, &uuid, &options.boot_id));
+        if !found.problems.is_empty() || left.is_some_and(|left| left.poisoned) {
+            let what = "the cache is damaged, or its device failed a flush\n\
+                        help: see `forebay check`, and repair it first (`forebay check --repair`)";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        let opened = open_alone(&devices, &options).await;
+        let (cache, _) = opened.context(|| "the cache cannot be opened")?;
+        let forgotten =
+            forget_in(&cache, &name, discard, state.as_ref(), CacheId::Uuid(uuid)).await;
+        // What it had is as it was, or forgotten: either way this is a clean end.
+        let closed = cache.close().await;
+        if closed.is_ok() {
+            // The opening took another generation.
+            let (_, (whose, path)) = look().await?;
+            journal::remove(&whose, &path);
+        }
+        let done = forgotten?;
+        closed.context(|| "the volume is forgotten, but the cache has no clean end")?;
+        Ok(done)
+    })
+}
+
+async fn forget_in(
+    cache: &Cache,
+    name: &str,
+    discard_dirty: bool,
+    state: Option<&Arc<StateDirectory>>,
+    id: CacheId,
+) -> Result<String> {
+    let dirty: Vec<Range<u64>> = cache.idle_dirty_ranges(name)?;
+    let mut list = None;
+    if let Some(state) = state {
+        if dirty.is_empty() {
+            forget::note_clean(state, name, id).await?;
+        } else if discard_dirty {
+            list = forget::note_discarded(state, name, id, &dirty).await?;
+        }
+    }
+    let lost = cache.forget(name, discard_dirty).await?;
+    if let Some(state) = state {
+        forget::note_forgotten(state, name, id).await?;
+    }
+    Ok(forget::forgotten_in_words(name, &lost, list))
+}

@@ -1,0 +1,88 @@
+//! From text to raw tables. Reading goes on behind an error, so that all errors of a file are told at once.
+
+use serde::Deserialize as _;
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
+
+use super::File;
+use super::problem::{Problems, Span};
+
+/// Problems that are told of one file.
+const MOST: usize = 20;
+
+/// The tables of `text`; none if what is wrong with them leaves too much open. What is wrong is in `problems`.
+pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
+    let (mut tree, errors) = DeTable::parse_recoverable(text);
+    let mut lines = Vec::new();
+    for error in &errors {
+        let line = problems.line(error.span().unwrap_or(0..0).start);
+        // Further errors of a line mostly follow from its first.
+        if lines.len() < MOST && !lines.contains(&line) {
+            problems.add_syntax(error);
+            lines.push(line);
+        }
+    }
+    if !errors.is_empty() {
+        return None;
+    }
+    let mut is_whole = true;
+    for _ in 0..MOST {
+        let error = match File::deserialize(Deserializer::from(tree.clone())) {
+            Ok(file) => return is_whole.then_some(file),
+            Err(error) => error,
+        };
+        problems.add_syntax(&error);
+        // A key that nobody knows says nothing; all else may be missed below.
+        is_whole &= error.message().starts_with("unknown field");
+        let span = error.span()?;
+        if !remove(tree.get_mut(), &span) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Takes the key, value or table at `span` out. Whether it was there.
+fn remove(table: &mut DeTable<'_>, span: &Span) -> bool {
+    let (mut removed, mut emptied) = (false, None);
+    for (key, value) in table.iter_mut() {
+        if !removed && remove_in(value, span) {
+            removed = true;
+            // An array of nothing would be the next error.
+            let is_empty = matches!(value.get_ref(), DeValue::Array(array) if array.is_empty());
+            emptied = is_empty.then(|| key.span());
+        }
+    }
+    if let Some(emptied) = emptied {
+        let all = std::mem::take(table).into_iter();
+        table.extend(all.filter(|(key, _)| key.span() != emptied));
+    }
+    if !removed {
+        let before = table.len();
+        let all = std::mem::take(table).into_iter();
+        table.extend(all.filter(|(key, value)| key.span() != *span && value.span() != *span));
+        removed = table.len() < before;
+    }
+    removed
+}
+
+fn remove_in(value: &mut Spanned<DeValue<'_>>, span: &Span) -> bool {
+    match value.get_mut() {
+        DeValue::Table(table) => remove(table, span),
+        DeValue::Array(array) => {
+            if array.iter_mut().any(|element| remove_in(element, span)) {
+                return true;
+            }
+            let before = array.len();
+            let mut left = DeArray::new();
+            for element in std::mem::replace(array, DeArray::new()) {
+                if element.span() != *span {
+                    left.push(element);
+                }
+            }
+            *array = left;
+            array.len() < before
+        }
+        _ => false,
+    }
+}

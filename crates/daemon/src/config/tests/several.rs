@@ -1,0 +1,123 @@
+//! Several errors of one file, and names that are nearly right.
+
+use super::*;
+
+/// The problems that are told, each from its place on.
+fn told(text: &str) -> Vec<String> {
+    let report = parse(text).expect_err("it is wrong").report();
+    let parts = report.split("/etc/forebay.toml:").skip(1);
+    parts.map(str::to_owned).collect()
+}
+
+/// The example with `from` replaced by `to`, for each of these.
+fn changed(changes: &[(&str, &str)]) -> String {
+    changes.iter().fold(GOOD.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from:?} is in the example");
+        text.replacen(from, to, 1)
+    })
+}
+
+#[test]
+fn the_nearest_name_is_suggested() {
+    for (from, to, nearest) in [
+        ("latency = ", "latecny = ", "`latency`"),
+        ("backing = ", "backng = ", "`backing`"),
+        ("mode = ", "mod = ", "`mode`"),
+        ("durability = ", "durabilty = ", "`durability`"),
+        ("reactors = ", "reactor = ", "`reactors`"),
+        ("kind = \"file\"", "kind = \"flie\"", "`file`"),
+        ("io = \"threads\"", "io = \"thread\"", "`threads`"),
+        ("durability = \"sync\"", "durability = \"synch\"", "`sync`"),
+        ("[server]", "[servr]", "`server`"),
+    ] {
+        let told = told(&changed(&[(from, to)]));
+        let suggested = told
+            .iter()
+            .any(|part| part.contains(&format!("did you mean {nearest}?")));
+        assert!(suggested, "{to}: {told:?}");
+    }
+    // Nothing is near.
+    for (from, to) in [
+        ("reactors = ", "colour = "),
+        ("io = \"threads\"", "io = \"steam engine\""),
+    ] {
+        let told = told(&changed(&[(from, to)]));
+        assert!(!told[0].contains("did you mean"), "{told:?}");
+        assert!(told[0].contains("that are listed"), "{told:?}");
+    }
+}
+
+#[test]
+fn all_errors_of_a_file_are_told_in_its_order() {
+    let unknown_keys = [("latency = ", "latecny = "), ("reactors = ", "reactor = ")];
+    let values = [
+        ("iops = 3000", "iops = \"many\""),
+        ("dirty_limit = \"40%\"", "dirty_limit = \"400%\""),
+        ("burst = \"2s\"", "burst = \"2 moons\""),
+        ("direct = false", "direct = \"no\""),
+    ];
+    // What names lead to, and addresses.
+    let meaning = [
+        ("backing = \"slow\"", "backing = \"fast\""),
+        ("127.0.0.1:10809", "0.0.0.0:10809"),
+        ("reactors = 2", "reactors = 65"),
+    ];
+    let all = [&unknown_keys[..], &values[..]].concat();
+    for (changes, count) in [
+        (&unknown_keys[..], 2),
+        (&values[..], 4),
+        (&all[..], 6),
+        (&meaning[..], 3),
+        (&[unknown_keys[0], meaning[0], meaning[1]][..], 3),
+    ] {
+        let told = told(&changed(changes));
+        assert_eq!(told.len(), count, "{changes:?}: {told:?}");
+        let lines: Vec<usize> = told
+            .iter()
+            .map(|part| {
+                part.split(':')
+                    .next()
+                    .expect("a line")
+                    .parse()
+                    .expect("a number")
+            })
+            .collect();
+        assert!(lines.is_sorted(), "{lines:?}");
+        assert!(
+            told.iter().all(|part| part.contains("\n    help: ")),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn errors_of_the_syntax_are_told_together() {
+    let told = told(&changed(&[
+        ("path = \"db.img\"", "path = db.img"),
+        ("promotion = \"nhit:2\"", "promotion = nhit:2"),
+    ]));
+    assert_eq!(told.len(), 2, "{told:?}");
+}
+
+#[test]
+fn a_missing_key_and_what_follows_are_told_once() {
+    let told = told(&changed(&[
+        ("kind = \"emulate\"\n", ""),
+        ("mode = \"wb\"", "mode = \"xx\""),
+    ]));
+    assert_eq!(
+        told.len(),
+        2,
+        "no error of the device that is missing by that: {told:?}"
+    );
+    assert!(told[0].contains("missing field `kind`"), "{told:?}");
+}
+
+#[test]
+fn a_file_of_errors_is_told_of_as_far_as_anybody_reads() {
+    let keys: String = (0..100)
+        .map(|number| format!("key{number} = 1\n"))
+        .collect();
+    let told = told(&format!("{GOOD}\n{keys}"));
+    assert!((2..=20).contains(&told.len()), "{}", told.len());
+}

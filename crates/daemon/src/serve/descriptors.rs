@@ -1,0 +1,93 @@
+//! Descriptors: some are kept for control and for devices, and connections share the rest.
+
+use forebay_io::limits::{open_descriptors, raise_descriptor_limit};
+
+use super::exports::Running;
+use crate::config::{Config, Protocol};
+use crate::control::{http, server};
+
+/// Descriptors that are kept for devices that connect again, files of the state directory and the like.
+const SPARE: u64 = 16;
+/// Descriptors that a virtual machine sends: its memory, and two events for each of its queues.
+const MACHINE: u64 = 40;
+/// Of the limit, the part that clients of control have, and those of metrics.
+const PART: u64 = 16;
+
+/// How many descriptors who may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptors {
+    limit: u64,
+    /// Clients of the control socket.
+    pub(super) control: usize,
+    /// Clients of metrics and the status page.
+    pub(super) http: usize,
+}
+
+impl Descriptors {
+    /// Raises the limit as far as this process may, and takes the share of control.
+    pub(super) fn raise() -> Self {
+        match raise_descriptor_limit() {
+            Ok(limit) => Self::of(limit),
+            Err(error) => {
+                tracing::warn!("{}", error.report());
+                Self::of(1024)
+            }
+        }
+    }
+
+    fn of(limit: u64) -> Self {
+        let part = usize::try_from(limit / PART).unwrap_or(usize::MAX);
+        Self {
+            limit,
+            control: part.clamp(2, server::CLIENTS),
+            http: part.clamp(2, http::CLIENTS),
+        }
+    }
+
+    /// What is left for connections beside what is `open` and what is kept.
+    fn connections(self, open: u64, machines: u64) -> usize {
+        let kept = self.control as u64 + self.http as u64 + SPARE + machines * MACHINE;
+        let left = self.limit.saturating_sub(open + kept);
+        // One at the least: there is a client that is served.
+        usize::try_from(left).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// Lets connections share what is left when everything is open.
+    pub(super) fn share(self, running: &Running, config: &Config) {
+        let Some(reactors) = running.reactors() else {
+            return;
+        };
+        let is_machine = |protocol: &Protocol| matches!(protocol, Protocol::VhostUserBlk(_));
+        let machines = (config.exports.iter())
+            .filter(|export| is_machine(&export.protocol))
+            .count() as u64;
+        let most = self.connections(open_descriptors(), machines);
+        reactors.limit(most);
+        match most < 64 {
+            true => tracing::warn!(
+                "the limit of {} descriptors leaves {most} for connections: raise it (ulimit -n, LimitNOFILE)",
+                self.limit
+            ),
+            false => tracing::debug!("{most} descriptors are left for connections"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_share_what_control_and_devices_leave() {
+        let small = Descriptors::of(64);
+        assert_eq!((small.control, small.http), (4, 4));
+        assert_eq!(small.connections(30, 0), 64 - 30 - 8 - 16);
+        assert_eq!(small.connections(60, 0), 1);
+        assert_eq!(small.connections(30, 1), 1);
+        let large = Descriptors::of(1 << 20);
+        assert_eq!((large.control, large.http), (64, 64));
+        assert_eq!(large.connections(100, 2), (1 << 20) - 100 - 128 - 16 - 80);
+        let unlimited = Descriptors::of(u64::MAX);
+        assert!(unlimited.connections(100, 0) > 1 << 40);
+    }
+}

@@ -1,0 +1,257 @@
+//! The end of an open stack: drain, flush, close.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
+use forebay_io::rt;
+use forebay_io::sync::Promise;
+use futures_util::future::join_all;
+
+use super::devices::Watched;
+use super::transit::OpenTransit;
+use super::{Served, Stack};
+use crate::config::size::human_duration;
+use crate::state::Record;
+
+/// What requests in flight may take at the end.
+const DRAIN: Duration = Duration::from_secs(10);
+/// What the last flushes may take, all of them together.
+pub(crate) const CLOSE: Duration = Duration::from_secs(120);
+/// What a transit cache may take at least.
+const CLOSE_ONE: Duration = Duration::from_secs(2);
+
+/// Dirty data by volume, bytes.
+type DirtyBytes = Vec<(String, u64)>;
+
+impl Stack {
+    /// Takes no more requests on any volume and waits for those that have begun.
+    pub async fn drain(&self) {
+        let volumes = self.volumes.borrow().clone();
+        for served in volumes {
+            served.volume.drain().await;
+        }
+    }
+
+    /// As [`Stack::drain`], with a bound.
+    ///
+    /// # Errors
+    /// `TimedOut`, with what the devices have not ended then.
+    pub(crate) async fn drain_within(&self, limit: Duration) -> Result<()> {
+        let drained = rt::at_most(limit, self.drain()).await;
+        drained.ok_or_else(|| self.unreaped(limit))
+    }
+
+    /// What devices have not ended, as an error.
+    fn unreaped(&self, limit: Duration) -> Error {
+        let volumes = self.volumes.borrow();
+        let requests = volumes.iter().flat_map(|served| {
+            let on = &served.backing;
+            let unreaped = served.volume.unreaped().into_iter();
+            unreaped.map(move |request| format!("{request} (over device {on:?})"))
+        });
+        let requests: Vec<_> = requests.take(16).collect();
+        Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "not ended within {}: {}. See that the devices answer, and start again: nothing that was acknowledged \
+                 is lost",
+                human_duration(limit),
+                requests.join(", ")
+            ),
+        )
+    }
+
+    /// The device under a volume, or what is left of it, has not ended its last flush.
+    fn unflushed(&self, served: &Served, limit: Duration) -> Error {
+        let devices = self.devices.borrow();
+        let watched = devices
+            .iter()
+            .find(|watched| watched.name == served.backing);
+        let what = watched.map_or("", |watched| watched.what.as_str());
+        let owing: Vec<String> = watched
+            .iter()
+            .flat_map(|watched| &watched.transits)
+            .filter_map(OpenTransit::owing)
+            .collect();
+        let kept =
+            !(watched.iter().flat_map(|watched| &watched.transits)).any(OpenTransit::owes_memory);
+        let lost = match kept {
+            true => ": nothing that was acknowledged is lost by this end",
+            false => "",
+        };
+        let left = match owing.is_empty() {
+            true => {
+                "it has what was acknowledged since its last flush, but a power loss may take that"
+                    .into()
+            }
+            false => owing.join("; "),
+        };
+        Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See that it answers, then \
+                 start again and stop{lost}",
+                served.config.name,
+                served.backing,
+                human_duration(limit),
+            ),
+        )
+    }
+
+    /// Requests that have started and not ended, on all volumes.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        let volumes = self.volumes.borrow();
+        let in_flight = volumes
+            .iter()
+            .map(|served| served.volume.handle().stats().in_flight);
+        in_flight.sum()
+    }
+
+    /// Drains the volumes, makes durable what was acknowledged, and marks the cache as cleanly shut
+    /// down. Dirty data stays in the cache.
+    ///
+    /// # Errors
+    /// The first failure; the rest is closed all the same. Then the next open recovers as after a
+    /// crash. `TimedOut`, with their names, if devices take more than two minutes for their last flushes.
+    pub async fn close(&self) -> Result<()> {
+        self.close_within(CLOSE).await
+    }
+
+    pub(super) async fn close_within(&self, limit: Duration) -> Result<()> {
+        let until = rt::now() + limit;
+        // Transit caches are closed behind the flushes: a device that hangs leaves them the rest.
+        let flush_limit = limit - limit / 4;
+        let flushed_by = rt::now() + flush_limit;
+        let left = || flushed_by.saturating_sub(rt::now());
+        let mut result = Ok(());
+        // What waits for a cache that is being opened is answered when that is over.
+        let behind = self.behind.take();
+        for volume in behind {
+            let attached = rt::at_most(left(), volume.get()).await;
+            result = result.and(attached.unwrap_or_else(|| Err(unclosed(flush_limit))));
+        }
+        result = result.and(self.drain_within(DRAIN.min(limit)).await);
+        let volumes = self.volumes.borrow().clone();
+        // Begun together, the cache's end too: one that hangs takes no other's time.
+        let closing = self.begin_to_close_cache();
+        let flushing: Vec<_> = volumes
+            .iter()
+            .filter(|served| !served.cached)
+            .map(|served| (served, served.device.flush()))
+            .collect();
+        for (served, flushing) in flushing {
+            let flushed = rt::at_most(left(), flushing).await;
+            result = result.and(match flushed {
+                Some(flushed) => flushed.context(|| format!("volume {:?}", served.config.name)),
+                None => Err(self.unflushed(served, flush_limit)),
+            });
+        }
+        if let Some(closing) = closing {
+            let closed = rt::at_most(left(), closing.get()).await;
+            result = result.and(match closed {
+                Some(Ok(dirty)) => self.note_closed(&volumes, &dirty).await,
+                Some(Err(error)) => Err(error),
+                None => Err(unclosed(flush_limit)),
+            });
+        }
+        result = result.and(self.check_there(None));
+        self.volumes.take();
+        let devices = self.devices.take();
+        let closing = (devices.into_iter()).map(|watched| self.close_transits(watched, until));
+        for closed in join_all(closing).await {
+            result = result.and(closed);
+        }
+        result
+    }
+
+    /// Begins to close the cache: with what was dirty in its volumes then, bytes by name.
+    fn begin_to_close_cache(&self) -> Option<Promise<Result<DirtyBytes>>> {
+        let cache = Rc::clone(self.cache.as_ref()?);
+        let promise = Promise::new();
+        let set = promise.clone();
+        rt::spawn(async move {
+            let Ok(opened) = cache.opened().await else {
+                return set.set(Ok(Vec::new()));
+            };
+            let volumes = opened.cache.stats().volumes.into_iter();
+            let dirty = volumes
+                .map(|stats| (stats.name, stats.dirty_bytes))
+                .collect();
+            set.set(cache.close().await.map(|()| dirty));
+        });
+        Some(promise)
+    }
+
+    /// Remembers which volumes have dirty data in the cache, which is closed.
+    async fn note_closed(&self, volumes: &[Rc<Served>], dirty: &DirtyBytes) -> Result<()> {
+        let mut result = Ok(());
+        let opened = self.cache.as_ref().and_then(|cache| cache.now());
+        for served in volumes.iter().filter(|served| served.cached) {
+            let name = &served.config.name;
+            let forgotten = served.leaving.get()
+                && (opened.as_ref()).is_some_and(|opened| !opened.cache.knows(name));
+            let bytes = dirty.iter().find(|(volume, _)| volume == name);
+            let noted = match bytes {
+                // The cache ended what a detach had not waited for.
+                _ if forgotten => self.remember(served, Record::forgotten).await,
+                Some((_, bytes)) => {
+                    let changed = |record| Record {
+                        may_be_dirty: *bytes != 0,
+                        ..record
+                    };
+                    self.remember(served, changed).await
+                }
+                // It was never attached.
+                None => Ok(()),
+            };
+            result = result.and(noted);
+        }
+        result
+    }
+
+    /// Drops what serves a volume, and its backing device.
+    ///
+    /// # Errors
+    /// What a transit cache over the backing device says, and `TimedOut` if that says nothing until then.
+    pub(super) async fn forget(&self, served: &Rc<Served>, until: Duration) -> Result<()> {
+        self.volumes
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, served));
+        let backing = {
+            let mut devices = self.devices.borrow_mut();
+            let at = devices
+                .iter()
+                .position(|watched| watched.name == served.backing);
+            at.map(|at| devices.remove(at))
+        };
+        match backing {
+            Some(watched) => self.close_transits(watched, until).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the transit caches of a device that nobody uses any more, from the top down.
+    async fn close_transits(&self, watched: Watched, until: Duration) -> Result<()> {
+        let mut result = Ok(());
+        for transit in watched.transits.into_iter().rev() {
+            // Others may have taken all the time there is; what has been flushed says so soon.
+            let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
+            result = result.and(transit.close(&self.state, left, &watched.what).await);
+        }
+        result
+    }
+}
+
+/// The cache has not ended what is asked of it at its end.
+fn unclosed(limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!(
+            "the cache has not ended its last flushes within {}: see that its devices answer, and start again: nothing \
+             that was acknowledged is lost",
+            human_duration(limit)
+        ),
+    )
+}

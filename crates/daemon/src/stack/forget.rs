@@ -1,0 +1,151 @@
+//! Volumes that the cache knows and that are not served: they are forgotten on request, and when room is needed.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_cache::{Cache, no_room};
+
+use super::cache::OpenCache;
+use super::{Stack, offload};
+use crate::config::size::human_bytes;
+use crate::state::{CacheId, Record, StateDirectory};
+
+impl Stack {
+    /// Lets the cache forget a volume that is not served, without its backing device. With `discard_dirty`, what only the
+    /// cache has of it IS LOST. Returns what was done, range by range, in words.
+    ///
+    /// # Errors
+    /// `Busy` for a volume that is served, or that has dirty data and `discard_dirty` is not given; `NotFound` for one that
+    /// the cache does not know; `InvalidInput` without a cache; what the state directory or the cache device says.
+    pub async fn forget_volume(&self, name: &str, discard_dirty: bool) -> Result<String> {
+        if self.served(name).is_ok() {
+            let what = format!(
+                "volume {name:?} is being served\nhelp: write it back and detach it with `forebay detach {name}`"
+            );
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        let Some(cache) = &self.cache else {
+            let what = "there is no [cache] in the configuration: it knows no volumes";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        };
+        self.ready().await?;
+        let opened = cache.opened().await?;
+        let dirty = opened.cache.idle_dirty_ranges(name)?;
+        let list = match (dirty.is_empty(), discard_dirty) {
+            (false, true) => note_discarded(&self.state, name, cache.id, &dirty).await?,
+            (false, false) => None,
+            (true, _) => {
+                note_clean(&self.state, name, cache.id).await?;
+                None
+            }
+        };
+        let lost = opened.cache.forget(name, discard_dirty).await?;
+        note_forgotten(&self.state, name, cache.id).await?;
+        Ok(forgotten_in_words(name, &lost, list))
+    }
+}
+
+/// Makes room in a cache for a volume: clean volumes that the configuration does not name are forgotten, the longest known
+/// first.
+///
+/// # Errors
+/// `NoSpace` if there is none; what the state directory or the cache device says.
+pub(super) async fn make_room(
+    state: &Arc<StateDirectory>,
+    opening: &OpenCache,
+    cache: &Cache,
+    name: &str,
+) -> Result<()> {
+    while !cache.knows(name) && cache.free_volumes() == 0 {
+        let idle = cache.idle_volumes();
+        let mut expendable = (idle.iter())
+            .filter(|idle| idle.is_expendable() && !opening.configured.contains(&idle.name));
+        let Some(one) = expendable.next() else {
+            return Err(no_room(&idle));
+        };
+        note_clean(state, &one.name, opening.id).await?;
+        cache.forget(&one.name, false).await?;
+        note_forgotten(state, &one.name, opening.id).await?;
+        tracing::warn!(
+            volume = one.name,
+            "the cache forgets this volume, of which nothing is dirty and which the configuration does not name: \
+             volume {name:?} needs its place"
+        );
+    }
+    Ok(())
+}
+
+/// What was done, in words.
+pub(crate) fn forgotten_in_words(name: &str, lost: &[Range<u64>], list: Option<PathBuf>) -> String {
+    if lost.is_empty() {
+        return format!("volume {name:?} is forgotten; nothing of it was dirty");
+    }
+    let bytes = lost.iter().map(|range| range.end - range.start).sum();
+    let listed = list.map_or_else(String::new, |list| {
+        format!(", listed in {}", list.display())
+    });
+    let mut text = format!(
+        "volume {name:?} is forgotten; {} of dirty data DISCARDED{listed}",
+        human_bytes(bytes)
+    );
+    for range in lost {
+        let (start, len) = (range.start, range.end - range.start);
+        text.push_str(&format!("\n  {len} bytes at {start}"));
+    }
+    text
+}
+
+/// Lists durably what is about to be discarded, and lets the state directory keep nobody from anything for its sake. Returns
+/// where the list is.
+pub(crate) async fn note_discarded(
+    state: &Arc<StateDirectory>,
+    name: &str,
+    cache: CacheId,
+    dirty: &[Range<u64>],
+) -> Result<Option<PathBuf>> {
+    let (directory, owned, dirty) = (Arc::clone(state), name.to_owned(), dirty.to_vec());
+    let list = offload(move || {
+        let epoch = directory.load(&owned)?.map_or(0, |record| record.epoch);
+        let list = directory.note_abandoned(&owned, epoch, &dirty)?;
+        directory.note_disk_gap(&owned, Some("its dirty data was discarded"), true)?;
+        Ok(list)
+    })
+    .await?;
+    note_clean(state, name, cache).await?;
+    Ok(Some(list))
+}
+
+/// The state directory hears, before the cache forgets a volume, that nothing of it is to be kept there.
+pub(crate) async fn note_clean(
+    state: &Arc<StateDirectory>,
+    name: &str,
+    cache: CacheId,
+) -> Result<()> {
+    change(state, name, cache, Record::clean).await
+}
+
+/// The state directory hears that a cache has forgotten a volume.
+pub(crate) async fn note_forgotten(
+    state: &Arc<StateDirectory>,
+    name: &str,
+    cache: CacheId,
+) -> Result<()> {
+    change(state, name, cache, Record::forgotten).await
+}
+
+/// Changes what is remembered of a volume, if that cache was the last that it was attached to.
+async fn change(
+    state: &Arc<StateDirectory>,
+    name: &str,
+    cache: CacheId,
+    change: fn(Record) -> Record,
+) -> Result<()> {
+    let (state, name) = (Arc::clone(state), name.to_owned());
+    offload(move || match state.load(&name)? {
+        Some(record) if record.cache == cache => state.store(&name, &change(record)),
+        _ => Ok(()),
+    })
+    .await
+}

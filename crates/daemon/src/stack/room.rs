@@ -1,0 +1,194 @@
+//! The room that process journals and the slots of transit caches take, before any of them is allocated.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Context as _, DeviceInfo, Error, ErrorKind, Result};
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_io::tree;
+use forebay_metadata::superblock::Superblock;
+
+use super::devices::{connect, open_to_look};
+use super::table::with_table;
+use super::{cache, journal, transit};
+use crate::config::size::human_bytes;
+use crate::config::{Config, Device, DeviceKind};
+
+/// A file that the start makes, or fills.
+struct Need {
+    /// Its use, in words.
+    what: String,
+    /// The place in the configuration.
+    place: String,
+    directory: PathBuf,
+    /// Bytes beyond those that the file has.
+    bytes: u64,
+}
+
+/// Refuses a configuration whose journal and slots need more room than their file systems have, all of them together.
+/// Nothing is changed. `cached` says whether the cache is used.
+///
+/// # Errors
+/// `NoSpace` with the sum, the room and the remedy. What a device of another machine says.
+pub(crate) async fn check(config: &Config, cached: bool) -> Result<()> {
+    let mut needs = Vec::new();
+    if let Some(cache) = config.cache.as_ref().filter(|_| cached) {
+        needs.extend(journal_need(config, cache).await?);
+        for name in [Some(&cache.data), cache.metadata.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            needs.extend(slots_need(config, name).await?);
+        }
+    }
+    for volume in &config.volumes {
+        needs.extend(slots_need(config, &volume.backing).await?);
+    }
+    while let Some(first) = needs.first() {
+        let on = device_of(&first.directory);
+        let (here, others): (Vec<_>, Vec<_>) =
+            (needs.into_iter()).partition(|need| device_of(&need.directory) == on);
+        refuse_without_room(here)?;
+        needs = others;
+    }
+    Ok(())
+}
+
+/// The file system of a directory; none if it cannot be looked at, of which its user tells.
+fn device_of(directory: &Path) -> Option<u64> {
+    Some(std::fs::metadata(directory).ok()?.dev())
+}
+
+/// Compares what is needed on one file system with what it has.
+fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
+    needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
+    let wanted: u64 = needs.iter().map(|need| need.bytes).sum();
+    let Some(largest) = needs.first() else {
+        return Ok(());
+    };
+    let directory = largest.directory.display();
+    let Some(room) = File::open(&largest.directory)
+        .and_then(|directory| tree::room(&directory))
+        .ok()
+    else {
+        return Ok(());
+    };
+    let free = room.free * u64::from(room.block_bytes);
+    // One without a limit has no blocks.
+    if room.blocks == 0 || wanted <= free {
+        return Ok(());
+    }
+    let parts: Vec<_> = needs
+        .iter()
+        .map(|need| format!("{} for {}", human_bytes(need.bytes), need.what))
+        .collect();
+    Err(Error::new(
+        ErrorKind::NoSpace,
+        format!(
+            "{}: {directory} lacks room: the start needs {} there, and {} are free ({}): use a smaller `capacity` or \
+             `journal_size`, or make {directory} larger",
+            largest.place,
+            human_bytes(wanted),
+            human_bytes(free),
+            parts.join(", "),
+        ),
+    ))
+}
+
+/// The process journal of a cache; none of a cache in memory, or if the cache cannot be read, which its opening tells.
+async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Option<Need>> {
+    if config.memory_cache().is_some() {
+        return Ok(None);
+    }
+    let path = match of.journal_path() {
+        Some(path) => path.to_path_buf(),
+        None => {
+            let holder = of.metadata.as_ref().unwrap_or(&of.data);
+            match superblock(config, holder).await {
+                Ok(found) => journal::wanted(None, &found.uuid),
+                Err(_) => return Ok(None),
+            }
+        }
+    };
+    let Some(directory) = path.parent() else {
+        return Ok(None);
+    };
+    Ok(Some(Need {
+        what: "the process journal".into(),
+        place: config.place(of.journal_line()),
+        directory: directory.to_path_buf(),
+        bytes: journal::wanted_bytes(&path, cache::journal_len(of)? as u64),
+    }))
+}
+
+/// Reads the superblock on the device called `name`: beside whoever has it, or through the table on it.
+async fn superblock(config: &Config, name: &str) -> Result<Superblock> {
+    let is_table = |entry: &&Device| matches!(entry.kind, DeviceKind::Btt { .. });
+    let device: Rc<dyn BlockDevice> = match config.file_of(name) {
+        Some(path) if !config.stack(name).iter().any(is_table) => {
+            let options = FileDeviceOptions {
+                read_only: true,
+                direct: false,
+                ..FileDeviceOptions::default()
+            };
+            FileDevice::open(path, options)?
+        }
+        _ => open_to_look(config, name, false).await?,
+    };
+    Superblock::read(device.as_ref()).await
+}
+
+/// The slots of the transit cache in the stack of the device called `name`, if there is one with a file.
+async fn slots_need(config: &Config, name: &str) -> Result<Option<Need>> {
+    let stack = config.stack(name);
+    let mut layers = stack.iter().enumerate();
+    let Some((at, entry)) = layers.find(|(_, entry)| is_transit(entry)) else {
+        return Ok(None);
+    };
+    let DeviceKind::Transit { capacity_bytes, .. } = entry.kind else {
+        return Ok(None);
+    };
+    let place = format!("{}: device {:?}", config.place(entry.line), entry.name);
+    let looked = look(config, &stack[at + 1..])
+        .await
+        .context(|| place.clone())?;
+    Ok(looked.map(|info| Need {
+        what: format!("the slots of {:?}", entry.name),
+        place,
+        directory: transit::DIRECTORY.into(),
+        bytes: transit::wanted_bytes(&info, capacity_bytes),
+    }))
+}
+
+fn is_transit(entry: &Device) -> bool {
+    matches!(entry.kind, DeviceKind::Transit { .. })
+}
+
+/// The part of a device's description that its slots depend on: identity and block size. It is read beside whoever has the
+/// device. None for memory of the process, whose slots have no file, and for a file that cannot be opened.
+async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> {
+    let Some(leaf) = under.last() else {
+        return Ok(None);
+    };
+    let (path, direct) = match &leaf.kind {
+        DeviceKind::File { path, direct } => (path, *direct),
+        DeviceKind::Pmem { path } => (path, false),
+        DeviceKind::NvmeTcp { uri, secrets } => {
+            return Ok(Some(connect(uri, secrets.as_deref()).await?.info()));
+        }
+        _ => return Ok(None),
+    };
+    let options = FileDeviceOptions {
+        read_only: true,
+        direct,
+        ..FileDeviceOptions::default()
+    };
+    let info = match FileDevice::open(path, options) {
+        Ok(device) => device.info(),
+        // A DAX device, which has no identity.
+        Err(_) => DeviceInfo::new(under[0].name.as_str(), 0),
+    };
+    Ok(Some(with_table(config, &under[0].name, info)))
+}

@@ -1,0 +1,152 @@
+//! More volumes than a cache can know, one configuration after the other.
+
+use super::*;
+use crate::state::CacheId;
+
+/// A configuration with these volumes, over files that are made, on the cache of [`FILES`].
+fn with_volumes(scratch: &Scratch, names: &[String], mode: &str) -> Config {
+    let mut text = FILES.split("volume = ").next().expect("text").to_owned();
+    let (mut devices, mut volumes) = (String::new(), String::new());
+    for name in names {
+        let made = std::fs::File::create(scratch.0.join(name)).expect("made");
+        made.set_len(1 << 20).expect("sparse");
+        devices.push_str(&format!(
+            "{{ name = \"on-{name}\", kind = \"file\", path = \"{name}\" }},\n"
+        ));
+        volumes.push_str(&format!(
+            "{{ name = \"{name}\", backing = \"on-{name}\", mode = \"{mode}\" }},\n"
+        ));
+    }
+    text = text.replace(
+        "    { name = \"disk\"",
+        &format!("{devices}    {{ name = \"disk\""),
+    );
+    scratch.config(&format!("{text}volume = [{volumes}]\n"))
+}
+
+fn named(prefix: &str, count: usize) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("{prefix}{number}"))
+        .collect()
+}
+
+/// Runs on a reactor of its own, with which all that holds devices ends.
+fn alone<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    let reactor = Reactor::new(Engine::Threads).expect("threads work everywhere");
+    reactor.run(future)
+}
+
+/// Opens the stack, writes to the volumes that are named, and closes it.
+fn serve(config: &Config, written: &[&'static str]) -> Result<()> {
+    let (config, written) = (config.clone(), written.to_vec());
+    alone(async move {
+        let stack = Stack::open(&config, &Wishes::default()).await?;
+        for name in written {
+            let volume = stack.volume(name)?.open();
+            volume.write(0, Buf::copied(&[5; 4096])).await?;
+            volume.flush().await?;
+        }
+        stack.close().await
+    })
+}
+
+#[test]
+fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() {
+    let scratch = Scratch::new("room");
+    let base = scratch.0.clone();
+    let most = forebay_cache::Cache::MAX_VOLUMES;
+    let first = with_volumes(&scratch, &named("old", most), "wb");
+    let one = with_volumes(&scratch, &named("new", 1), "wt");
+    let many = with_volumes(&scratch, &named("more", most), "wt");
+    let most_but_one = with_volumes(&scratch, &named("more", most - 1), "wt");
+    let too_many = with_volumes(&scratch, &named("too", most + 1), "wt");
+    alone(async move { make_files_of(&base, [10; 16]).await });
+    serve(&first, &["old3"]).expect("as many as there may be");
+    serve(&one, &["new0"]).expect("a clean one makes room");
+    let kept = StateDirectory::open(&one.server.state).expect("free");
+    let record = kept.load("old0").expect("read").expect("there");
+    assert_eq!((record.cache, record.may_be_dirty), (CacheId::None, false));
+    drop(kept);
+    // All but the dirty one go.
+    serve(&most_but_one, &[]).expect("others make room");
+    let refused = serve(&many, &[]).expect_err("one is dirty");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let report = refused.report();
+    assert!(report.contains("old3 ("), "{report}");
+    let refused = serve(&too_many, &[]).expect_err("too many");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    // What was dirty is there still, and is given up only in so many words.
+    let config = one.clone();
+    alone(async move {
+        let stack = Stack::open(&config, &Wishes::default()).await;
+        let stack = stack.expect("opens");
+        let refused = stack.forget_volume("old3", false).await;
+        assert_eq!(refused.expect_err("dirty").kind(), ErrorKind::Busy);
+        let served = stack.forget_volume("new0", false).await;
+        let served = served.expect_err("served").report();
+        assert!(served.contains("forebay detach new0"), "{served}");
+        let done = stack.forget_volume("old3", true).await.expect("forgets");
+        assert!(done.contains("of dirty data DISCARDED"), "{done}");
+        assert!(done.contains("bytes at 0"), "{done}");
+        stack.close().await.expect("closes");
+    });
+    serve(&many, &[]).expect("there is room now");
+    // A volume that was forgotten begins anew.
+    serve(&first, &[]).expect("attaches again");
+}
+
+/// The cache forgets a volume when nobody waits for that any more: what the state directory remembers keeps no later start
+/// from the volume.
+#[test]
+fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
+    for abandoned in [false, true] {
+        for ends_well in [false, true] {
+            let scratch = Scratch::new(&format!("late-{abandoned}-{ends_well}"));
+            let base = scratch.0.clone();
+            let config = scratch.config(FILES);
+            on_reactor(|| async move {
+                make_files_of(&base, [11; 16]).await;
+                let stack = Stack::open(&config, &Wishes::default())
+                    .await
+                    .expect("opens");
+                let db = stack.volume("db").expect("there").open();
+                db.write(0, Buf::copied(&[5; 4096])).await.expect("written");
+                db.flush().await.expect("flushed");
+                let served = stack.served("db").expect("there");
+                let opened = stack
+                    .cache
+                    .as_ref()
+                    .expect("a cache")
+                    .opened()
+                    .await
+                    .expect("open");
+                // As `Stack::detach` and `Stack::abandon` do it, but nobody hears of the end.
+                let noted = async { stack.remember(&served, Record::clean).await };
+                served.leaving.set(true);
+                match abandoned {
+                    false => opened
+                        .cache
+                        .detach_noting("db", noted)
+                        .await
+                        .expect("detached"),
+                    true => {
+                        noted.await.expect("noted");
+                        opened.cache.abandon("db").await.expect("abandoned");
+                    }
+                }
+                drop((db, served, opened));
+                // Else the next process finds what this one left.
+                if ends_well {
+                    stack.close().await.expect("closes");
+                }
+            });
+            let config = scratch.config(FILES);
+            on_reactor(|| async move {
+                let stack = Stack::open(&config, &Wishes::default()).await;
+                let stack = stack.expect("the volume is nobody's");
+                assert_eq!(stack.dirty_bytes(None), 0);
+                stack.close().await.expect("closes");
+            });
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `NAME.dirty`: all that was dirty in a volume's cache when that failed in service and the volume went on without it.
+//!
+//! Text: a line with the volume's name, one line for each range with its offset and length in bytes, and a check value. It counts
+//! where the record in `NAME.epoch` says so, and is durable before that record is.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::ops::Range;
+use std::path::Path;
+
+use forebay_block::{Context as _, Result};
+
+use super::epoch::check;
+use super::sync_directory;
+
+const HEAD: &str = "forebay dirty data 1";
+
+/// Writes the list at `path`, in place of what was there. On return it is durable.
+///
+/// # Errors
+/// What the operating system says; the former list is then still whole.
+pub(super) fn store(path: &Path, volume: &str, dirty: &[Range<u64>]) -> Result<()> {
+    use std::fmt::Write as _;
+    let mut text = format!("{HEAD}\nvolume {volume}\n");
+    for Range { start, end } in dirty {
+        let _ = writeln!(text, "{start} {}", end - start);
+    }
+    let check = check(&text);
+    let _ = writeln!(text, "check {check:016x}");
+    let new = path.with_extension("dirty-new");
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.context(|| format!("cannot write {}", new.display()))?;
+    fs::rename(&new, path).context(|| format!("cannot replace {}", path.display()))?;
+    sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Reads the list at `path`; none if there is none, or it is damaged: then nobody knows what was dirty.
+///
+/// # Errors
+/// What the operating system says.
+pub(super) fn load(path: &Path, volume: &str) -> Result<Option<Vec<Range<u64>>>> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
+    };
+    let dirty = parse(volume, &String::from_utf8_lossy(&bytes));
+    if dirty.is_none() {
+        tracing::error!(
+            "{} is damaged: all dirty data of volume {volume:?} counts as older than what was written without the cache",
+            path.display()
+        );
+    }
+    Ok(dirty)
+}
+
+fn parse(volume: &str, text: &str) -> Option<Vec<Range<u64>>> {
+    let body_len = text.strip_suffix('\n')?.rfind('\n')? + 1;
+    let (body, last) = text.split_at(body_len);
+    let expected = last.strip_suffix('\n')?.strip_prefix("check ")?;
+    if u64::from_str_radix(expected, 16).ok()? != check(body) {
+        return None;
+    }
+    let mut lines = body.lines();
+    if lines.next()? != HEAD || lines.next()?.strip_prefix("volume ")? != volume {
+        return None;
+    }
+    let range = |line: &str| {
+        let (start, len) = line.split_once(' ')?;
+        let start: u64 = start.parse().ok()?;
+        Some(start..start.checked_add(len.parse().ok()?)?)
+    };
+    lines.map(range).collect()
+}

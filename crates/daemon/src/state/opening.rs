@@ -1,0 +1,235 @@
+//! `UUID.cache`: which opening of a cache was the last one, and on which devices.
+//!
+//! The superblock says the same. Where it says less, the cache device holds an earlier state of the
+//! cache, and where it was on other devices, it is a copy.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
+use forebay_metadata::Media;
+
+use super::{hex, sync_directory};
+
+/// What is remembered of a cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opening {
+    /// Number of its last opening: the cache remembers this one or a higher one.
+    pub generation: u64,
+    /// The devices that it was on.
+    pub media: Media,
+    /// Path of its metadata device.
+    pub place: String,
+}
+
+/// A cache whose opening begins.
+#[derive(Clone, Debug)]
+pub struct Found<'a> {
+    /// What its superblock says of its last opening.
+    pub last: Opening,
+    /// The devices that it is on now.
+    pub media: Media,
+    /// Path of its metadata device.
+    pub place: &'a str,
+    /// Whether the user says that these devices take the place of the former ones.
+    pub moved: bool,
+}
+
+const HEAD: &str = "forebay cache state 1";
+
+fn path(directory: &Path, uuid: &[u8; 16]) -> PathBuf {
+    directory.join(format!("{}.cache", hex(uuid)))
+}
+
+fn words(identity: Identity) -> String {
+    format!("{:016x} {}", identity.medium, identity.birth)
+}
+
+fn identity(words: &str) -> Option<Identity> {
+    let (medium, birth) = words.split_once(' ')?;
+    let mut identity = Identity::of(u64::from_str_radix(medium, 16).ok()?);
+    identity.birth = birth.parse().ok()?;
+    Some(identity)
+}
+
+fn render(opening: &Opening) -> String {
+    let body = format!(
+        "{HEAD}\ngeneration {}\nmetadata {}\ndata {}\nplace {}\n",
+        opening.generation,
+        words(opening.media.metadata),
+        words(opening.media.data),
+        opening.place.replace('\n', "?"),
+    );
+    let check = super::epoch::check(&body);
+    format!("{body}check {check:016x}\n")
+}
+
+fn parse(text: &str) -> Option<Opening> {
+    let (body, last) = text.split_at(text.rfind("check ")?);
+    let expected = last.strip_prefix("check ")?.trim_end();
+    if u64::from_str_radix(expected, 16).ok()? != super::epoch::check(body) {
+        return None;
+    }
+    let mut lines = body.strip_prefix(HEAD)?.lines().skip(1);
+    Some(Opening {
+        generation: lines.next()?.strip_prefix("generation ")?.parse().ok()?,
+        media: Media {
+            metadata: identity(lines.next()?.strip_prefix("metadata ")?)?,
+            data: identity(lines.next()?.strip_prefix("data ")?)?,
+        },
+        place: lines.next()?.strip_prefix("place ")?.to_owned(),
+    })
+}
+
+/// Returns what is remembered of a cache. Of a damaged file nothing is.
+pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
+    let path = path(directory, uuid);
+    match fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => {
+            let bytes = read.context(|| path.display().to_string())?;
+            Ok(parse(&String::from_utf8_lossy(&bytes)))
+        }
+    }
+}
+
+/// Remembers it, durably.
+pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
+    let path = path(directory, uuid);
+    let new = path.with_extension("cache.new");
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(render(opening).as_bytes())?;
+        file.sync_all()
+    });
+    let stored = written.and_then(|()| fs::rename(&new, &path));
+    stored.context(|| path.display().to_string())?;
+    sync_directory(directory)
+}
+
+/// Decides whether a cache may be opened on the devices where it is found. `record` is what the state
+/// directory remembers of it. `twin` is the path of another device with this cache, if there is one.
+/// Returns what a person should know.
+///
+/// # Errors
+/// `Busy` for a copy beside its original, `Lost` for an earlier state of the cache.
+pub fn check(
+    found: &Found<'_>,
+    record: Option<&Opening>,
+    twin: Option<&str>,
+) -> Result<Option<String>> {
+    let Found {
+        last, media, place, ..
+    } = found;
+    let refuse = |kind, what: String| Err(Error::new(kind, what));
+    if let Some(twin) = twin.filter(|_| !found.moved) {
+        return refuse(
+            ErrorKind::Busy,
+            format!(
+                "two devices hold this cache: {twin}, where it was served last, and {place}\n    \
+                 help: serve {twin}; or make {place} a cache of its own with `forebay clone-id --cache \
+                 {place}`; or, if {place} takes the place of {twin}, start once with --moved-cache"
+            ),
+        );
+    }
+    let generation = last.generation;
+    if let Some(record) = record.filter(|record| generation != 0 && generation < record.generation)
+    {
+        let where_ = match record.media.differs_from(*media) {
+            true => format!(" on {}", record.place),
+            false => String::new(),
+        };
+        return refuse(
+            ErrorKind::Lost,
+            format!(
+                "{place} holds an earlier state of the cache: opening {generation}, the last one was {}{where_}\n    \
+                 help: put the newest state of the device back. If that is gone, make a new cache with \
+                 `forebay format --force --discard-dirty`, and start once with --adopt VOLUME: what was \
+                 not written back IS LOST THEN",
+                record.generation
+            ),
+        );
+    }
+    let former = [record.unwrap_or(last), last];
+    let former = former.into_iter().find(|it| it.media.differs_from(*media));
+    Ok(former.map(|former| {
+        let from = match &*former.place {
+            "" => "other devices",
+            place => place,
+        };
+        format!(
+            "the cache on {place} was last served on {from}, which is not there any more: {place} takes its \
+             place. If both are in use, stop, and run `forebay clone-id` on the copy"
+        )
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opening(generation: u64, medium: u64) -> Opening {
+        Opening {
+            generation,
+            media: Media {
+                metadata: Identity::of(medium),
+                data: Identity::of(medium),
+            },
+            place: format!("/dev/m{medium}"),
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_survives_a_round_trip_and_damage_is_seen() {
+        let opening = opening(7, 0xabc);
+        let text = render(&opening);
+        assert_eq!(parse(&text), Some(opening));
+        for at in 0..text.len() - 1 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            assert_eq!(parse(&String::from_utf8_lossy(&bytes)), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_copy_beside_its_original_and_an_earlier_state_are_refused() {
+        let found = |generation, on, now, moved| Found {
+            last: opening(generation, on),
+            media: opening(0, now).media,
+            place: "/dev/now",
+            moved,
+        };
+        let kind = |found: &Found<'_>, record: Option<&Opening>, twin| {
+            check(found, record, twin)
+                .map(|note| note.is_some())
+                .map_err(|error| error.kind())
+        };
+        let record = opening(5, 1);
+        let record = Some(&record);
+        // In place; the process may have died before the state directory heard of it.
+        for generation in [5, 6] {
+            assert_eq!(
+                kind(&found(generation, 1, 1, false), record, None),
+                Ok(false)
+            );
+        }
+        // An earlier version, or another state directory.
+        assert_eq!(kind(&found(0, 0, 1, false), record, None), Ok(false));
+        assert_eq!(kind(&found(5, 1, 1, false), None, None), Ok(false));
+        // Rolled back in place, and an older copy on another device, also where it is said to be the one.
+        for (now, moved) in [(1, false), (1, true), (2, false), (2, true)] {
+            assert_eq!(
+                kind(&found(4, 1, now, moved), record, None),
+                Err(ErrorKind::Lost)
+            );
+        }
+        // A copy whose original is there, and one whose original has gone.
+        for record in [record, None] {
+            let copy = found(5, 1, 2, false);
+            assert_eq!(kind(&copy, record, Some("/dev/m1")), Err(ErrorKind::Busy));
+            assert_eq!(kind(&copy, record, None), Ok(true));
+            let moved = found(5, 1, 2, true);
+            assert_eq!(kind(&moved, record, Some("/dev/m1")), Ok(true));
+        }
+    }
+}

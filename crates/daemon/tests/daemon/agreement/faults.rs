@@ -1,0 +1,232 @@
+//! What can be wrong with a configuration, or with the media that it names.
+
+mod cache;
+mod machine;
+mod state;
+mod text;
+
+use std::any::Any;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+
+use super::base::{Base, Life, Place, Shape};
+
+/// Whatever has to live while the commands run.
+type Planted = Option<Box<dyn Any>>;
+
+/// A part of the configuration, or of the media. Two faults of a case are in different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Server,
+    Export,
+    Volume,
+    CacheKeys,
+    Backing,
+    Cache,
+    Journal,
+    State,
+    Slots,
+}
+
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    pub(crate) part: Part,
+    /// The bases that can have it.
+    pub(crate) on: fn(Base) -> bool,
+    plant: fn(&Place) -> Planted,
+    /// Words of the messages that tell of it: one of them is enough.
+    pub(crate) says: &'static [&'static str],
+    /// Why a daemon serves although check calls it damage, in the words of docs/operations.md.
+    pub(crate) served: Option<&'static str>,
+    /// Whether the test of left-out checks tries it.
+    pub(crate) sample: bool,
+}
+
+impl Fault {
+    pub(crate) fn plant(&self, place: &Place) -> Planted {
+        (self.plant)(place)
+    }
+
+    const fn new(
+        name: &'static str,
+        part: Part,
+        on: fn(Base) -> bool,
+        plant: fn(&Place) -> Planted,
+        says: &'static [&'static str],
+    ) -> Self {
+        Self {
+            name,
+            part,
+            on,
+            plant,
+            says,
+            served: None,
+            sample: false,
+        }
+    }
+
+    const fn sample(mut self) -> Self {
+        self.sample = true;
+        self
+    }
+
+    const fn served(mut self, why: &'static str) -> Self {
+        self.served = Some(why);
+        self
+    }
+}
+
+fn any(_: Base) -> bool {
+    true
+}
+
+fn cached(base: Base) -> bool {
+    base.has_cache_file()
+}
+
+fn with_keys(base: Base) -> bool {
+    base.has_cache_file() || base.shape == Shape::Memory
+}
+
+fn superblock(base: Base) -> bool {
+    base.superblock().is_some()
+}
+
+fn on_a_file(base: Base) -> bool {
+    base.shape == Shape::Cached
+}
+
+fn killed(base: Base) -> bool {
+    base.has_cache_file() && base.life == Life::Killed
+}
+
+fn lived(base: Base) -> bool {
+    base.has_cache_file() && base.life != Life::New
+}
+
+fn slots(base: Base) -> bool {
+    base.shape == Shape::Transit && base.life == Life::Killed
+}
+
+fn table(base: Base) -> bool {
+    base.shape == Shape::Table
+}
+
+fn lines(base: Base) -> bool {
+    base.shape == Shape::Lines
+}
+
+fn memory(base: Base) -> bool {
+    base.shape == Shape::Memory
+}
+
+/// Puts a line into a table of the configuration.
+fn add(place: &Place, table: &str, line: &str) -> Planted {
+    place.change(table, &format!("{table}\n{line}"));
+    None
+}
+
+fn change(place: &Place, from: &str, to: &str) -> Planted {
+    place.change(from, to);
+    None
+}
+
+fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    let _ = std::fs::remove_dir_all(path);
+}
+
+fn put_directory(path: &Path) -> Planted {
+    remove(path);
+    std::fs::create_dir(path).expect("made");
+    None
+}
+
+fn put_pipe(path: &Path) -> Planted {
+    remove(path);
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.expect("mkfifo runs").success());
+    None
+}
+
+fn put_file(path: &Path, mode: u32) -> Planted {
+    remove(path);
+    std::fs::write(path, "notes").expect("written");
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+    None
+}
+
+fn put_link(path: &Path, to: &str) -> Planted {
+    remove(path);
+    symlink(to, path).expect("linked");
+    None
+}
+
+fn set_len(path: &Path, bytes: u64) -> Planted {
+    let file = File::options().write(true).open(path).expect("there");
+    file.set_len(bytes).expect("set");
+    None
+}
+
+fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
+    let file = File::options().write(true).open(path).expect("there");
+    file.write_all_at(bytes, at).expect("written");
+}
+
+/// Holds a file as another program would.
+fn hold(path: &Path) -> Planted {
+    let file = File::open(path).expect("there");
+    file.lock().expect("free");
+    Some(Box::new(file))
+}
+
+/// A file of the same length under the same name.
+fn replace(path: &Path) -> Planted {
+    let len = std::fs::metadata(path).expect("there").len();
+    let beside = path.with_extension("new");
+    std::fs::copy(path, &beside).expect("copied");
+    set_len(&beside, len);
+    std::fs::rename(&beside, path).expect("moved");
+    None
+}
+
+fn of_superblock(place: &Place, copies: &[u64]) -> Planted {
+    let path = place.path(place.base.superblock().expect("there is one"));
+    for copy in copies {
+        overwrite(&path, copy * 65536 + 600, b"damage");
+    }
+    None
+}
+
+/// Damages a record of the log: the first written unit behind the superblock.
+fn of_log(place: &Place) -> Planted {
+    let path = place.path(place.base.superblock().expect("there is one"));
+    let bytes = std::fs::read(&path).expect("there");
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+    // Where the log begins (docs/format.md).
+    let log = usize::try_from(word(88)).expect("an offset");
+    let used = (log..bytes.len())
+        .find(|at| bytes[*at] != 0)
+        .expect("a record");
+    overwrite(&path, used as u64, &[0x5a; 48]);
+    None
+}
+
+fn journal(place: &Place) -> std::path::PathBuf {
+    place.path("journal")
+}
+
+fn backing(place: &Place) -> std::path::PathBuf {
+    place.path("db.img")
+}
+
+fn slots_of(place: &Place) -> std::path::PathBuf {
+    place.slots.clone().expect("a daemon was killed")
+}
+
+/// All faults.
+pub(crate) fn all() -> Vec<&'static Fault> {
+    let parts = [text::FAULTS, machine::FAULTS, cache::FAULTS, state::FAULTS];
+    parts.into_iter().flatten().collect()
+}

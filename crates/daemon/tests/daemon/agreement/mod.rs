@@ -1,0 +1,266 @@
+//! `check CONFIG` and `serve CONFIG` agree: what one refuses, the other refuses with the same message.
+//!
+//! A case is a base (a configuration with its media, in a certain state), and one or two faults in it, all chosen by a seed.
+//! `check` looks at it, then `serve` starts on it. The gate takes new cases with every commit; the nightly run takes more than
+//! 500.
+
+mod base;
+mod faults;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forebay_testkit::rotation::Lives;
+
+use base::{Base, Place};
+use faults::Fault;
+
+/// Each fault comes first in one in so many cases, as many as there are; the second is drawn.
+const LIVES: Lives = Lives {
+    pinned: &[],
+    gate: 90,
+    whole: 630,
+    share: 1,
+};
+
+/// Cases run at the same time.
+const WORKERS: usize = 2;
+
+/// The end of one of the two commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing is wrong; `serve` serves.
+    Good,
+    /// Exit status 1, with this message.
+    Refused(String),
+    /// Of `check`, exit status 3: damage, with all that it printed.
+    Damaged(String),
+}
+
+/// A case, as its seed says.
+struct Case {
+    seed: u64,
+    base: Base,
+    faults: Vec<&'static Fault>,
+}
+
+/// A small generator of numbers (splitmix64).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+impl Case {
+    fn of(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let all = faults::all();
+        let first = all[(seed % all.len() as u64) as usize];
+        let bases: Vec<_> = Base::ALL
+            .into_iter()
+            .filter(|base| (first.on)(*base))
+            .collect();
+        let base = bases[draw.below(bases.len())];
+        let mut faults = vec![first];
+        if draw.below(2) == 1 {
+            let others = all
+                .into_iter()
+                .filter(|fault| (fault.on)(base) && fault.part != first.part);
+            let others: Vec<_> = others.collect();
+            faults.push(others[draw.below(others.len())]);
+        }
+        Self { seed, base, faults }
+    }
+
+    fn named(&self) -> String {
+        let names: Vec<_> = self.faults.iter().map(|fault| fault.name).collect();
+        format!("{:?} with {}", self.base, names.join(" and "))
+    }
+}
+
+/// The message of an error: without what names the program, and with paths that do not depend on the place.
+fn message(text: &str, place: &Place) -> String {
+    let begin = text
+        .rfind("forebay: ")
+        .map_or(0, |at| at + "forebay: ".len());
+    let text = text[begin..].trim_end();
+    text.replace(&place.path("").display().to_string(), "/")
+}
+
+/// A message without what names the step that came to it: places in the configuration, the volume, the cache.
+fn core(message: &str) -> &str {
+    let mut rest = message;
+    while let Some((first, behind)) = rest.split_once(": ") {
+        let is_place = first.starts_with("/forebay.toml:");
+        let is_step = first.starts_with("volume \"")
+            || first.starts_with("cannot check the cache on ")
+            || (first.starts_with("the cache ") && first.ends_with(" cannot be opened"));
+        if !is_place && !is_step {
+            break;
+        }
+        rest = behind;
+    }
+    rest
+}
+
+/// Whether the outcomes agree; why not, if they do not.
+fn compare(faults: &[&Fault], check: &Outcome, serve: &Outcome) -> Result<(), String> {
+    let says = |said: &str| {
+        let said_by = |fault: &&Fault| fault.says.iter().any(|part| said.contains(part));
+        faults.iter().any(said_by)
+    };
+    let alone = faults.len() == 1;
+    match (check, serve) {
+        (Outcome::Good, Outcome::Good) => Ok(()),
+        (Outcome::Refused(check), Outcome::Refused(serve)) => match () {
+            () if core(check) == core(serve) => Ok(()),
+            // Of two faults each may meet another one first. Each is told.
+            () if !alone && says(check) && says(serve) => Ok(()),
+            () => Err("they say different things".into()),
+        },
+        // Damage that keeps a daemon from its start is in the report of the check, with the words of the start.
+        (Outcome::Damaged(check), Outcome::Refused(serve)) => match check.contains(serve) {
+            true => Ok(()),
+            false if says(check) && says(serve) => Ok(()),
+            false => Err("the damage is not that which the start tells of".into()),
+        },
+        (Outcome::Damaged(_), Outcome::Good) => {
+            match faults.iter().any(|fault| fault.served.is_some()) {
+                true => Ok(()),
+                false => Err(
+                    "damage that does not keep the daemon from its start is no exception".into(),
+                ),
+            }
+        }
+        (Outcome::Good, Outcome::Refused(_)) => Err("check misses it".into()),
+        (Outcome::Refused(_), Outcome::Good) => Err("serve does not mind".into()),
+        (_, Outcome::Damaged(_)) => Err("serve has no such status".into()),
+    }
+}
+
+/// Runs `work` for each seed on a few threads. One that panics keeps no other from its turn.
+fn for_each(seeds: &[u64], work: impl Fn(u64) + Sync) {
+    let panics = AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let worked = catch_unwind(AssertUnwindSafe(|| work(*seed)));
+                    if worked.is_err() {
+                        eprintln!("FOREBAY_SEED={seed} panicked");
+                        panics.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(panics.into_inner(), 0, "cases panicked");
+}
+
+#[test]
+fn check_and_serve_agree() {
+    let failures = Mutex::new(Vec::new());
+    let (good, refused, damaged) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
+    let seeds = LIVES.seeds();
+    for_each(&seeds, |seed| {
+        let case = Case::of(seed);
+        let place = Place::new(&format!("agree-{seed}"), case.base);
+        let planted: Vec<_> = case
+            .faults
+            .iter()
+            .map(|fault| fault.plant(&place))
+            .collect();
+        let check = place.check();
+        let serve = place.serve();
+        drop(planted);
+        let count = match check {
+            Outcome::Good => &good,
+            Outcome::Refused(_) => &refused,
+            Outcome::Damaged(_) => &damaged,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if let Err(why) = compare(&case.faults, &check, &serve) {
+            let name = case.named();
+            failures.lock().expect("no panics").push(format!(
+                "FOREBAY_SEED={}: {name}: {why}\n  check: {check:?}\n  serve: {serve:?}",
+                case.seed
+            ));
+        }
+    });
+    let failures = failures.into_inner().expect("no panics");
+    let count = |number: AtomicUsize| number.into_inner();
+    let (good, refused, damaged) = (count(good), count(refused), count(damaged));
+    eprintln!(
+        "{} cases: {good} good, {refused} refused, {damaged} damaged",
+        seeds.len()
+    );
+    assert!(
+        failures.is_empty(),
+        "{} of {}:\n{}",
+        failures.len(),
+        seeds.len(),
+        failures.join("\n")
+    );
+    assert!(
+        seeds.len() < faults::all().len() || refused > good + damaged,
+        "hardly anything is refused"
+    );
+}
+
+/// A check that one side leaves out: that side runs before the fault is there.
+#[test]
+fn a_check_that_one_side_leaves_out_is_found() {
+    let seeds: Vec<u64> = (0..faults::all().len() as u64).collect();
+    let found = AtomicUsize::new(0);
+    for_each(&seeds, |index| {
+        let fault = faults::all()[index as usize];
+        // One of each part of the configuration and of the media.
+        if !fault.sample {
+            return;
+        }
+        let base = Base::ALL
+            .into_iter()
+            .find(|base| (fault.on)(*base))
+            .expect("one");
+        let place = Place::new(&format!("agree-left-out-{index}"), base);
+        let check_without = place.check();
+        assert_eq!(check_without, Outcome::Good, "{base:?}");
+        let planted = fault.plant(&place);
+        let (check, serve) = (place.check(), place.serve());
+        drop(planted);
+        assert_eq!(compare(&[fault], &check, &serve), Ok(()), "{}", fault.name);
+        for (check, serve) in [(&check_without, &serve), (&check, &Outcome::Good)] {
+            let different = compare(&[fault], check, serve);
+            assert!(different.is_err(), "{}: {check:?}, {serve:?}", fault.name);
+        }
+        found.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(found.into_inner() >= 8, "few are tried");
+}
+
+/// Cases in which check tells of damage and serve starts all the same: each with its reason.
+#[test]
+fn exceptions_are_documented() {
+    let text = include_str!("../../../../../docs/operations.md");
+    let exceptions = faults::all().into_iter().filter_map(|fault| fault.served);
+    let exceptions: Vec<_> = exceptions.collect();
+    assert!(!exceptions.is_empty());
+    for reason in exceptions {
+        assert!(
+            text.contains(reason),
+            "docs/operations.md does not have: {reason}"
+        );
+    }
+}

@@ -1,0 +1,388 @@
+//! A backing device that is another one than before, another part of it, or somebody else's.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::checked::{LoopDevice, both_refuse};
+use super::support::{Place, text};
+use super::{block, check_blocks, write_blocks};
+
+const MIB: u64 = 1 << 20;
+
+/// Lets the volume's device name another path, with more lines of its table.
+fn let_name(place: &Place, path: &Path, more: &str) {
+    place.configure("wb", "");
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let named = format!("path = \"{}\"{more}", text(path));
+    let config = config.replace("path = \"db.img\"", &named);
+    std::fs::write(place.path("forebay.toml"), config).expect("written");
+}
+
+fn is_zero(path: &Path, bytes: std::ops::Range<u64>) -> bool {
+    let content = std::fs::read(path).expect("there");
+    content[bytes.start as usize..bytes.end as usize]
+        .iter()
+        .all(|&byte| byte == 0)
+}
+
+/// Dirty data in the cache for the device at `path`, and no daemon any more.
+fn leave_dirty(place: &Place, path: &Path, more: &str) {
+    let_name(place, path, more);
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+}
+
+/// Waits until the kernel has let go of an image: a loop device goes with the last process that has it.
+fn wait_until_detached(image: &Path) {
+    let begin = Instant::now();
+    loop {
+        let listed = Command::new("losetup").arg("-j").arg(image).output();
+        if listed.expect("losetup runs").stdout.is_empty() {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "it stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn dirty_data_of_one_part_of_an_image_is_never_written_to_another() {
+    let place = Place::new("parts", "wb");
+    let image = place.path("db.img");
+    let part = |at: &str| LoopDevice::new(&image, &["--offset", at, "--sizelimit", "16M"]);
+    let Some(first) = part("0") else { return };
+    leave_dirty(&place, &first.0, "");
+    // Another offset, by a loop device of the file, and by one over another loop device.
+    let second = part("16M").expect("as the first");
+    let_name(&place, &second.0, "");
+    both_refuse(
+        &place,
+        &[
+            "another part of the same medium",
+            "begins at 16777216 now",
+            "--adopt db",
+        ],
+    );
+    let over = LoopDevice::new(&second.0, &["--offset", "4M"]).expect("as the first");
+    let_name(&place, &over.0, "");
+    both_refuse(&place, &["begins at 20971520 now"]);
+    // A shorter part with the same start does not hold what is dirty.
+    let short = LoopDevice::new(&image, &["--sizelimit", "16K"]).expect("as the first");
+    let_name(&place, &short.0, "");
+    both_refuse(&place, &["shrank"]);
+    assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
+    // A longer part with the same start has grown; the file itself begins there, too.
+    drop((over, short, second));
+    let long = LoopDevice::new(&image, &["--sizelimit", "32M"]).expect("as the first");
+    let_name(&place, &long.0, "");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+    drop((long, first));
+    wait_until_detached(&image);
+    let_name(&place, &image, "");
+    let daemon = place.serve(&[]);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    assert!(!is_zero(&image, 0..4096) && is_zero(&image, 16 * MIB..64 * MIB));
+}
+
+#[test]
+fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
+    let place = Place::new("disjoint", "wb");
+    let image = place.path("db.img");
+    let part = |arguments: &[&str]| LoopDevice::new(&image, arguments);
+    let Some(first) = part(&["--sizelimit", "16M"]) else {
+        return;
+    };
+    let second = part(&["--offset", "16M"]).expect("as the first");
+    let middle = part(&["--offset", "12M", "--sizelimit", "8M"]).expect("as the first");
+    let whole = part(&[]).expect("as the first");
+    let two = |one: &Path, other: &Path| {
+        let_name(&place, one, "");
+        let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+        let more = format!(
+            "[[device]]\nname = \"too\"\nkind = \"file\"\npath = \"{}\"\n[[volume]]\nname = \"logs\"\n\
+             backing = \"too\"\nmode = \"wb\"\n[[export]]\nvolume = \"logs\"\nnbd = \"unix:logs.sock\"\n",
+            text(other)
+        );
+        std::fs::write(place.path("forebay.toml"), config + &more).expect("written");
+    };
+    for (one, other) in [
+        (&first, &middle),
+        (&second, &middle),
+        (&second, &whole),
+        (&whole, &first),
+    ] {
+        two(&one.0, &other.0);
+        both_refuse(
+            &place,
+            &["\"disk\"", "\"too\"", "overlap, as parts of one medium"],
+        );
+    }
+    two(&first.0, &second.0);
+    let config = place.path("forebay.toml");
+    place.ok(&["check", text(&config)]);
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    assert!(!is_zero(&image, 0..4096) && is_zero(&image, 16 * MIB..64 * MIB));
+}
+
+/// Makes partition `number` of a disk in the kernel's eyes, from this sector on, of 16 MiB; its device. None where that
+/// does not work here.
+fn partition(disk: &Path, number: u32, sector: u64) -> Option<PathBuf> {
+    let mut command = Command::new("addpart");
+    let numbers = [number.to_string(), sector.to_string(), "32768".into()];
+    let made = command.arg(disk).args(numbers).status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no partition can be made of {}", disk.display());
+        return None;
+    }
+    Some(format!("{}p{number}", text(disk)).into())
+}
+
+fn remove_partition(disk: &Path, number: u32) {
+    let removed = Command::new("delpart")
+        .arg(disk)
+        .arg(number.to_string())
+        .status();
+    assert!(removed.expect("it is where addpart is").success());
+}
+
+#[test]
+fn a_moved_partition_is_another_device_and_a_renumbered_one_is_not() {
+    let place = Place::new("moved", "wb");
+    let image = place.path("db.img");
+    let Some(disk) = LoopDevice::new(&image, &[]) else {
+        return;
+    };
+    let Some(part) = partition(&disk.0, 1, 2048) else {
+        return;
+    };
+    let_name(&place, &part, "");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    remove_partition(&disk.0, 1);
+    let moved = partition(&disk.0, 1, 40960).expect("as before");
+    let_name(&place, &moved, "");
+    both_refuse(&place, &["begins at 20971520 now"]);
+    let_name(&place, &disk.0, "");
+    both_refuse(&place, &["it began at byte 1048576, and begins at 0 now"]);
+    assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
+    remove_partition(&disk.0, 1);
+    let renumbered = partition(&disk.0, 5, 2048).expect("as before");
+    let_name(&place, &renumbered, "");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    remove_partition(&disk.0, 5);
+    assert!(!is_zero(&image, MIB..MIB + 4096) && is_zero(&image, 0..MIB));
+}
+
+/// A compressed memory disk of the kernel, which has no serial number; removed at the end.
+struct Zram(PathBuf);
+
+impl Zram {
+    fn new() -> Option<Self> {
+        let control = Path::new("/sys/class/zram-control/hot_add");
+        let Ok(number) = std::fs::read_to_string(control) else {
+            eprintln!("SKIPPED: this kernel makes no zram disk");
+            return None;
+        };
+        let disk = Self(format!("/dev/zram{}", number.trim()).into());
+        disk.set("disksize", "64M");
+        Some(disk)
+    }
+
+    fn number(&self) -> &str {
+        text(&self.0).trim_start_matches("/dev/zram")
+    }
+
+    fn set(&self, attribute: &str, value: &str) {
+        let path = format!("/sys/block/zram{}/{attribute}", self.number());
+        std::fs::write(path, value).expect("its owner may");
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let path = format!("/sys/block/zram{}/reset", self.number());
+        let _ = std::fs::write(path, "1");
+        let _ = std::fs::write("/sys/class/zram-control/hot_remove", self.number());
+    }
+}
+
+#[test]
+fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
+    let place = Place::new("unnamed", "wb");
+    let (Some(one), Some(other)) = (Zram::new(), Zram::new()) else {
+        return;
+    };
+    let config = place.path("forebay.toml");
+    let warned = |place: &Place| {
+        let checked = place.run(&["check", text(&config)]);
+        let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(
+            said.contains("warning: ") && said.contains("no serial number"),
+            "{said}"
+        );
+    };
+    leave_dirty(&place, &one.0, "");
+    assert!(place.log().contains("WARN") && place.log().contains("no serial number"));
+    warned(&place);
+    let_name(&place, &other.0, "");
+    both_refuse(
+        &place,
+        &["another backing device", "no serial number", "--adopt db"],
+    );
+    warned(&place);
+    // The path alone is not enough where the user does not say so; where he does, it is.
+    let_name(&place, &one.0, "\nidentity = \"path\"");
+    warned(&place);
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+    let_name(&place, &other.0, "\nidentity = \"path\"");
+    both_refuse(&place, &["another backing device"]);
+    // The disk is taken away, and another one of another size is in its place.
+    one.set("reset", "1");
+    one.set("disksize", "96M");
+    let_name(&place, &one.0, "");
+    both_refuse(&place, &["100663296 bytes in place of 67108864"]);
+    // With clean copies it does not matter what the other one looks like.
+    one.set("reset", "1");
+    one.set("disksize", "64M");
+    let daemon = place.serve(&["--adopt", "db"]);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    one.set("reset", "1");
+    one.set("disksize", "64M");
+    let said = place.refused(&["serve", text(&config)]);
+    assert!(
+        said.contains("differs at byte ") || said.contains("another backing"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_restored_image_is_noticed_by_a_sample_of_clean_content() {
+    let place = Place::new("restored", "wb");
+    let (config, image) = (place.path("forebay.toml"), place.path("db.img"));
+    let older = place.path("older");
+    std::fs::copy(&image, &older).expect("copied");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    place.ok(&["flush"]);
+    write_blocks(&mut place.connect(), 20..24);
+    daemon.kill();
+    let newest = std::fs::read(&image).expect("there");
+    // Restored in place, so that file and inode stay.
+    std::fs::write(&image, std::fs::read(&older).expect("there")).expect("restored");
+    for _ in 0..2 {
+        let said = place.refused(&["serve", text(&config)]);
+        for part in [
+            "volume \"db\"",
+            "disk differs at byte",
+            "--adopt db",
+            "--without-cache db",
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
+    }
+    // Put back, it is served, and nothing is lost.
+    std::fs::write(&image, newest).expect("put back");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    check_blocks(&mut place.connect(), 20..24);
+    daemon.kill();
+    // Adopted, what is dirty is kept, and the older image counts for the rest.
+    std::fs::write(&image, std::fs::read(&older).expect("there")).expect("restored");
+    place.refused(&["serve", text(&config)]);
+    let daemon = place.serve(&["--adopt", "db"]);
+    check_blocks(&mut place.connect(), 20..24);
+    let data = place.connect().read(0, 4096).expect("an answer");
+    assert_eq!(data, Ok(vec![0; 4096]));
+    assert_ne!(data, Ok(block(0)));
+    daemon.terminate();
+}
+
+/// A `qemu-nbd` that has an image; ended when it is dropped.
+struct QemuNbd(Child);
+
+impl QemuNbd {
+    fn new(place: &Place, image: &Path) -> Option<Self> {
+        let socket = place.path("qemu.sock");
+        let mut command = Command::new("qemu-nbd");
+        command.args(["--persistent", "--format", "raw", "--socket", text(&socket)]);
+        let child = command.arg(image).stderr(Stdio::piped()).spawn();
+        let Ok(child) = child else {
+            eprintln!("SKIPPED: qemu-nbd is not installed");
+            return None;
+        };
+        let begin = Instant::now();
+        let mut found = Self(child);
+        while !socket.exists() && found.0.try_wait().expect("a child").is_none() {
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "it does not listen"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(found)
+    }
+
+    /// What it says as it ends at once.
+    fn refusal(mut self) -> String {
+        use std::io::Read as _;
+        let status = self.0.wait().expect("a child");
+        assert!(!status.success(), "it had the image");
+        let mut said = String::new();
+        let read = self
+            .0
+            .stderr
+            .take()
+            .map(|mut pipe| pipe.read_to_string(&mut said));
+        read.expect("piped").expect("text");
+        said
+    }
+}
+
+impl Drop for QemuNbd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_image_that_qemu_has_open_is_refused_and_the_other_way_round() {
+    let place = Place::new("qemu", "wb");
+    let (config, image) = (place.path("forebay.toml"), place.path("db.img"));
+    let cache = place.path("cache");
+    for path in [&image, &cache] {
+        let Some(qemu) = QemuNbd::new(&place, path) else {
+            return;
+        };
+        let said = place.refused(&["serve", text(&config)]);
+        assert!(
+            said.contains("QEMU or qemu-nbd") && said.contains("forebay.toml:"),
+            "{said}"
+        );
+        drop(qemu);
+        let _ = std::fs::remove_file(place.path("qemu.sock"));
+    }
+    let daemon = place.serve(&[]);
+    for path in [&image, &cache] {
+        let qemu = QemuNbd::new(&place, path).expect("as before");
+        let said = qemu.refusal();
+        assert!(said.contains("lock"), "{said}");
+    }
+    daemon.terminate();
+}

@@ -1,0 +1,249 @@
+//! What is limited: descriptors, the time that a command waits, the volumes that a cache knows.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::support::{Place, text};
+use super::{block, write_blocks};
+
+/// Far longer than anything that must be answered takes.
+const ENOUGH: Duration = Duration::from_secs(30);
+
+/// The address behind a word of what a daemon says when it has started.
+fn address(listening: &str, word: &str) -> String {
+    let begin = listening.find(word).expect("it says so") + word.len();
+    let rest = listening[begin..].chars();
+    rest.take_while(|c| c.is_ascii_digit() || ".:".contains(*c))
+        .collect()
+}
+
+/// A hundred clients that connect and ask nothing. Those that are sent away are told so by the end of their connection.
+fn idle<T>(connect: impl Fn() -> std::io::Result<T>) -> Vec<T> {
+    (0..100).filter_map(|_| connect().ok()).collect()
+}
+
+#[test]
+fn control_is_answered_beside_a_hundred_idle_clients_of_any_front_end() {
+    let place = Place::new("idle", "wb");
+    let more = "[[export]]\nvolume = \"db\"\nnbd = \"127.0.0.1:0\"\n\
+                [[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\nnqn = \"nqn.2026-11.io.forebay:db\"\n\
+                [[export]]\nvolume = \"db\"\nvhost-user-blk = \"vm.sock\"\n";
+    place.configure("wb", more);
+    for limit in ["ulimit -n 96", "ulimit -Sn 64"] {
+        let daemon = place.serve_after(limit, &[]);
+        let said = daemon.listening.clone();
+        let (nbd, nvme) = (address(&said, "nbd://"), address(&said, "nvme-tcp://"));
+        let http = address(&said, "http://");
+        for crowded in [false, true] {
+            let unix = |file: &str| UnixStream::connect(place.path(file));
+            let mut held: Vec<Box<dyn std::any::Any>> = Vec::new();
+            if crowded {
+                held.push(Box::new(idle(|| unix("nbd.sock"))));
+                held.push(Box::new(idle(|| TcpStream::connect(&nbd))));
+                held.push(Box::new(idle(|| TcpStream::connect(&nvme))));
+                held.push(Box::new(idle(|| unix("vm.sock"))));
+                held.push(Box::new(idle(|| TcpStream::connect(&http))));
+                held.push(Box::new(idle(|| unix("control.sock"))));
+            }
+            let begin = Instant::now();
+            assert!(place.ok(&["flush"]).contains("wrote"), "{limit}, {crowded}");
+            assert_eq!(place.status()["volumes"][0]["name"], "db");
+            assert!(daemon.get("/healthz").contains("ok"), "{limit}, {crowded}");
+            assert!(begin.elapsed() < ENOUGH, "{limit}, {crowded}");
+        }
+        // A few lines for hundreds of clients.
+        assert!(place.log().lines().count() < 40, "{}", place.log());
+        assert!(
+            !place.log().contains("Too many open files"),
+            "{}",
+            place.log()
+        );
+        daemon.terminate();
+    }
+}
+
+#[test]
+fn every_command_gives_up_on_a_daemon_that_does_not_answer_and_says_what_it_waited_for() {
+    let place = Place::new("stopped", "wb");
+    let daemon = place.serve(&[]);
+    daemon.signal(libc::SIGSTOP);
+    let (config, trace) = (place.path("forebay.toml"), place.path("trace.fbt"));
+    let commands: [(&[&str], &str); 11] = [
+        (&["status"], "the engine to answer"),
+        (&["flush"], "dirty data"),
+        (&["flush", "db"], "dirty data"),
+        (&["mode", "db", "wt"], "the mode"),
+        (&["cleaning", "nop"], "the cleaning policy"),
+        (&["detach", "db"], "to be detached"),
+        (&["forget", "other"], "forget the volume"),
+        (&["grow", "db"], "size"),
+        (&["scrub"], "the scrub"),
+        (&["trace", "record", text(&trace)], "the engine to answer"),
+        (&["check", text(&config)], "the engine to answer"),
+    ];
+    for (command, waited) in commands {
+        let begin = Instant::now();
+        let said = place.refused(&[&["--timeout", "500ms"], command].concat());
+        assert!(said.contains("does not answer"), "{command:?}: {said}");
+        assert!(said.contains(waited), "{command:?}: {said}");
+        assert!(said.contains("help: "), "{command:?}: {said}");
+        assert!(begin.elapsed() < ENOUGH, "{command:?}");
+    }
+    // Where nobody takes connections any more, connecting is limited as well.
+    let held = idle(|| UnixStream::connect(place.path("nbd.sock")));
+    daemon.signal(libc::SIGCONT);
+    drop(held);
+    assert!(place.ok(&["flush"]).contains("wrote"));
+    daemon.terminate();
+}
+
+#[test]
+fn a_flush_that_stands_still_is_given_up_and_goes_on() {
+    let place = Place::new("standstill", "wb");
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let stuck = "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\nwrite_latency = \"20s\"\n\n[cache]";
+    let config = config.replacen("[cache]", stuck, 1).replacen(
+        "backing = \"disk\"",
+        "backing = \"stuck\"",
+        1,
+    );
+    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..1);
+    let said = place.refused(&["--timeout", "3s", "flush"]);
+    assert!(
+        said.contains("no progress for 3s") && said.contains("goes on"),
+        "{said}"
+    );
+    daemon.kill();
+}
+
+#[test]
+fn a_volume_is_forgotten_by_a_daemon_and_without_one() {
+    let place = Place::new("forget", "wb");
+    let config = place.path("forebay.toml");
+    let written = std::fs::read_to_string(&config).expect("there");
+    let serve_as = |name: &str, blocks: u64| {
+        let file = format!("{name}.img");
+        let made = std::fs::File::create(place.path(&file)).expect("made");
+        made.set_len(64 << 20).expect("sparse");
+        let text = written
+            .replace("db.img", &file)
+            .replace("\"db\"", &format!("{name:?}"));
+        std::fs::write(&config, text).expect("written");
+        let daemon = place.serve(&[]);
+        let socket = place.path("nbd.sock");
+        let mut nbd = super::support::nbd::Nbd::connect(&socket, name).expect("answers");
+        write_blocks(&mut nbd, 0..blocks);
+        drop(nbd);
+        daemon
+    };
+    for name in ["a", "b", "c"] {
+        serve_as(name, 4).terminate();
+        std::fs::remove_file(place.path(&format!("{name}.img"))).expect("its disk is gone");
+    }
+    // By a daemon that serves another volume.
+    let daemon = serve_as("d", 0);
+    let refused = place.refused(&["forget", "a"]);
+    assert!(refused.contains("16384 bytes of dirty data"), "{refused}");
+    let done = place.ok(&["forget", "a", "--discard-dirty"]);
+    assert!(
+        done.contains("16 KiB of dirty data DISCARDED") && done.contains("16384 bytes at 0"),
+        "{done}"
+    );
+    let list = std::fs::read_to_string(place.path("state").join("a.abandoned")).expect("a list");
+    assert!(list.ends_with("\n0 16384\n"), "{list}");
+    assert!(place.refused(&["forget", "d"]).contains("is being served"));
+    daemon.kill();
+    // Behind a daemon that was killed, by the configuration, and by the cache alone.
+    let refused = place.refused(&["forget", "b", text(&config)]);
+    assert!(refused.contains("16384 bytes of dirty data"), "{refused}");
+    let done = place.ok(&["forget", "b", text(&config), "--discard-dirty", "--json"]);
+    assert!(done.contains("DISCARDED"), "{done}");
+    let (cache, journal) = (place.path("cache"), place.path("journal"));
+    let alone = [
+        "forget",
+        "c",
+        "--cache",
+        text(&cache),
+        "--journal",
+        text(&journal),
+    ];
+    assert!(place.refused(&alone).contains("16384 bytes"));
+    let done = place.ok(&[&alone[..], &["--discard-dirty"]].concat());
+    assert!(done.contains("16384 bytes at 0"), "{done}");
+    let unknown = place.refused(&["forget", "c", text(&config)]);
+    assert!(
+        unknown.contains("does not know volume") && unknown.contains("it knows d"),
+        "{unknown}"
+    );
+    assert!(
+        place
+            .refused(&["forget", "d"])
+            .contains("name the configuration")
+    );
+    // A volume of a name that was forgotten starts with what its disk has.
+    let daemon = serve_as("a", 1);
+    let socket = place.path("nbd.sock");
+    let mut nbd = super::support::nbd::Nbd::connect(&socket, "a").expect("answers");
+    assert_eq!(nbd.read(0, 4096).expect("an answer"), Ok(block(0)));
+    assert_eq!(nbd.read(4096, 4096).expect("an answer"), Ok(vec![0; 4096]));
+    daemon.terminate();
+    assert!(
+        place
+            .ok(&["forget", "d", text(&config)])
+            .contains("nothing of it was dirty")
+    );
+}
+
+/// What is allocated at the start or grows with use, each alone: refused before it is allocated, and named.
+#[test]
+fn what_no_memory_holds_is_refused_by_check_and_serve() {
+    let place = Place::new("memory", "wb");
+    let file = place.path("forebay.toml");
+    let config = std::fs::read_to_string(&file).expect("there");
+    let said = place.ok(&["check", text(&file)]);
+    assert!(said.contains("memory when all is full: "), "{said}");
+    let device = |more: &str| format!("[[device]]\nname = \"large\"\n{more}\n\n[cache]");
+    let memory = device("kind = \"mem\"\nsize = \"900T\"");
+    let transit = device("kind = \"transit\"\non = \"disk\"\ncapacity = \"1T\"");
+    let cases = [
+        (
+            config.replacen("[cache]", &memory, 1),
+            "memory device \"large\" 900 TiB",
+        ),
+        (
+            config.replacen("[cache]", &transit, 1),
+            "transit cache \"large\" 1 TiB",
+        ),
+        (
+            config
+                .replacen(
+                    "[cache]",
+                    &memory.replace("900T\"", "900T\"\nvolatile = true"),
+                    1,
+                )
+                .replacen("data = \"ssd\"", "data = \"large\"", 1),
+            "memory device \"large\" 900 TiB",
+        ),
+    ];
+    for (config, what) in cases {
+        let config = config.replacen("backing = \"disk\"", &backing(&config), 1);
+        std::fs::write(&file, &config).expect("written");
+        for command in [["check", text(&file)], ["serve", text(&file)]] {
+            let said = place.refused(&command);
+            assert!(
+                said.contains("of memory, and may have"),
+                "{command:?}: {said}"
+            );
+            assert!(said.contains(what), "{command:?}: {said}");
+        }
+    }
+}
+
+/// Each device of a configuration is used by something.
+fn backing(config: &str) -> String {
+    let used = config.contains("data = \"large\"") || !config.contains("name = \"large\"");
+    format!("backing = \"{}\"", if used { "disk" } else { "large" })
+}

@@ -1,0 +1,84 @@
+//! Where a file holds nothing: what was never written to, or was cut off and given back.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `ZFS_SUPER_MAGIC`: what is written as zeroes may become a hole there.
+const ZFS: libc::c_long = 0x2fc1_2fc1;
+
+/// Returns the holes of a file within `range`, bytes. None where its file system does not tell, or calls
+/// written zeroes a hole.
+pub(crate) fn holes(fd: BorrowedFd<'_>, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+    let fd = fd.as_raw_fd();
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the answer is written in place.
+    let known = unsafe { libc::fstatfs(fd, &raw mut answer) };
+    if known < 0 || answer.f_type == ZFS {
+        return None;
+    }
+    let seek = |at: u64, whence: libc::c_int| {
+        let at = libc::off_t::try_from(at).ok()?;
+        // SAFETY: the descriptor is open; no memory is involved. Nobody uses its offset.
+        let found = unsafe { libc::lseek(fd, at, whence) };
+        u64::try_from(found).ok()
+    };
+    let mut holes = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        // The end of a file counts as a hole.
+        let start = seek(at, libc::SEEK_HOLE)?.min(range.end);
+        if start >= range.end {
+            break;
+        }
+        // Behind the last data there is none.
+        let end = seek(start, libc::SEEK_DATA).map_or(range.end, |end| end.min(range.end));
+        holes.push(start..end);
+        at = end;
+    }
+    Some(holes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn what_was_cut_off_a_file_and_given_back_is_a_hole() {
+        let scratch = Scratch::new();
+        let path = scratch.path("file");
+        let file = std::fs::File::create_new(&path).expect("made");
+        let mut options = std::fs::File::options();
+        let file = {
+            drop(file);
+            options.read(true).write(true).open(&path).expect("there")
+        };
+        const MIB: u64 = 1 << 20;
+        file.write_all_at(&vec![1; 3 << 20], 0).expect("written");
+        file.sync_all().expect("synced");
+        let all = 0..3 * MIB;
+        let Some(none) = holes(file.as_fd(), all.clone()) else {
+            eprintln!("SKIPPED: this file system does not tell where a file has holes");
+            return;
+        };
+        assert_eq!(none, []);
+        file.set_len(2 * MIB).expect("cut");
+        assert_eq!(
+            holes(file.as_fd(), all.clone()),
+            Some(vec![2 * MIB..3 * MIB])
+        );
+        file.set_len(3 * MIB).expect("lengthened");
+        let found = holes(file.as_fd(), all.clone());
+        assert_eq!(found, Some(vec![2 * MIB..3 * MIB]));
+        file.write_all_at(&vec![0; 4096], 5 * MIB / 2)
+            .expect("zeroes are data");
+        file.sync_all().expect("synced");
+        let found = holes(file.as_fd(), all).expect("as before");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().all(|hole| !hole.contains(&(5 * MIB / 2))));
+    }
+}

@@ -1,0 +1,125 @@
+//! The last time that a cache was in service, and the identity that a copy of it gets.
+
+use forebay_block::{BlockDevice, Result};
+
+use super::{INCOMPAT_LINEAGE, Role, Superblock};
+use crate::codec::{get_u16, get_u64, put_u16, put_u64};
+use crate::media::Media;
+
+const AT_GENERATION: usize = 144;
+const AT_MEDIA: usize = 152;
+const AT_CUT: usize = 200;
+const AT_SPARSE: usize = 129;
+const AT_CLOSED: usize = 130;
+/// Length of the path, in two bytes, and the path.
+const AT_PLACE: usize = 224;
+/// Longest path that is noted, bytes. Of a longer one nothing is.
+const PLACE_BYTES: usize = 254;
+
+/// What the superblock says of the last time that the cache was in service. All zero where an earlier
+/// version wrote it last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Number of that time: each opening takes a higher one. Zero: unknown.
+    pub generation: u64,
+    /// The devices that the cache was on.
+    pub media: Media,
+    /// Size to which the data device was cut while the cache was in service, bytes: what lay beyond
+    /// is lost. Zero: it was not.
+    pub cut_bytes: u64,
+    /// The data device is a copy that has holes where the original had zeroes: they tell nothing.
+    pub is_sparse: bool,
+    /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
+    pub is_closed: bool,
+}
+
+impl Service {
+    pub(super) fn encode(self, out: &mut [u8]) {
+        put_u64(out, AT_GENERATION, self.generation);
+        self.media.encode(out, AT_MEDIA);
+        put_u64(out, AT_CUT, self.cut_bytes);
+        out[AT_SPARSE] = u8::from(self.is_sparse);
+        out[AT_CLOSED] = u8::from(self.is_closed);
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        Self {
+            generation: get_u64(bytes, AT_GENERATION),
+            media: Media::decode(bytes, AT_MEDIA),
+            cut_bytes: get_u64(bytes, AT_CUT),
+            is_sparse: bytes[AT_SPARSE] != 0,
+            is_closed: bytes[AT_CLOSED] != 0,
+        }
+    }
+}
+
+pub(super) fn encode_place(place: &str, out: &mut [u8]) {
+    let bytes = place.as_bytes();
+    if bytes.len() <= PLACE_BYTES {
+        put_u16(
+            out,
+            AT_PLACE,
+            u16::try_from(bytes.len()).expect("at most PLACE_BYTES"),
+        );
+        out[AT_PLACE + 2..AT_PLACE + 2 + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+pub(super) fn decode_place(bytes: &[u8]) -> String {
+    let len = usize::from(get_u16(bytes, AT_PLACE)).min(PLACE_BYTES);
+    String::from_utf8_lossy(&bytes[AT_PLACE + 2..AT_PLACE + 2 + len]).into_owned()
+}
+
+impl Superblock {
+    /// Returns the identities of the devices on which a cache is found now.
+    #[must_use]
+    pub fn media_of(data: &dyn BlockDevice, metadata: Option<&dyn BlockDevice>) -> Media {
+        let data = data.info().identity;
+        Media {
+            metadata: metadata.map_or(data, |device| device.info().identity),
+            data,
+        }
+    }
+
+    /// Returns whether both are of one cache, or one is of a copy of it that got another UUID.
+    #[must_use]
+    pub fn shares_lineage(&self, other: &Self) -> bool {
+        self.lineage == other.lineage
+    }
+
+    /// Gives the cache on these devices another UUID, durably. Everything else stays: the structures
+    /// on media keep verifying under the UUID that the cache was formatted with. Interrupted, it can
+    /// be run again.
+    ///
+    /// # Errors
+    /// As [`Superblock::read`], or the devices' own.
+    pub async fn change_uuid(
+        data: &dyn BlockDevice,
+        metadata: Option<&dyn BlockDevice>,
+        uuid: [u8; 16],
+        place: &str,
+    ) -> Result<()> {
+        let media = Self::media_of(data, metadata);
+        let apart = metadata.is_some();
+        let holders = [
+            apart.then_some((data, Role::Data)),
+            Some((metadata.unwrap_or(data), {
+                if apart { Role::Metadata } else { Role::Whole }
+            })),
+        ];
+        for (device, role) in holders.into_iter().flatten() {
+            let mut changed = Self::read(device).await?;
+            changed.uuid = uuid;
+            changed.incompat |= INCOMPAT_LINEAGE;
+            changed.service.media = media;
+            changed.service.generation += 1;
+            changed.place = place.to_owned();
+            // One copy after the other, so that an interruption leaves a sound one.
+            for _ in 0..2 {
+                changed.sequence += 1;
+                changed.write(device, role).await?;
+            }
+        }
+        Ok(())
+    }
+}

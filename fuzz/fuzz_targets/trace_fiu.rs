@@ -1,0 +1,9 @@
+//! Any bytes, read as a trace in the format `fiu`.
+#![no_main]
+
+#[path = "../../trace/tests/readers/check.rs"]
+mod check;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    check::any_input(Some(forebay_trace::Format::Fiu), data);
+});

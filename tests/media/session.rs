@@ -1,0 +1,237 @@
+//! One run of Forebay on a machine's media: it is refused, or it serves.
+
+use std::rc::Rc;
+
+use forebay::{Config, Engine, Reactor, Stack, Wishes};
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf};
+use forebay_io::sim::Rng;
+use forebay_testkit::stamp::{self, Content, SECTOR_BYTES};
+
+use crate::world::{BLOCK, BLOCKS, VOLUMES};
+
+/// The value of a block: which volume it was written to, and the number of the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Zero,
+    Write { volume: usize, number: u64 },
+}
+
+/// The values of all blocks of all volumes.
+pub(crate) type Contents = [[Value; BLOCKS as usize]; VOLUMES];
+
+pub(crate) const ZEROES: Contents = [[Value::Zero; BLOCKS as usize]; VOLUMES];
+
+/// The result of reading a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Value(Value),
+    /// Bytes that no write made.
+    Garbage(String),
+    /// The read failed.
+    Failed(String),
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Without a word.
+    Death,
+    /// By a clean stop.
+    Stop,
+}
+
+/// What to do in one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Decides the writes.
+    pub(crate) seed: u64,
+    /// Number of operations.
+    pub(crate) operations: u64,
+    pub(crate) end: End,
+}
+
+/// A run that served.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    /// The blocks, as they read before the first write.
+    pub(crate) found: Vec<Vec<Found>>,
+    /// Whether the start reported damage or loss.
+    pub(crate) reported: bool,
+    /// Dirty bytes of each volume at the end.
+    pub(crate) dirty_bytes: [u64; VOLUMES],
+    /// Clean bytes of each volume in the cache at the end.
+    pub(crate) clean_bytes: [u64; VOLUMES],
+    /// A failed operation, or a failed stop.
+    pub(crate) failure: Option<String>,
+}
+
+/// The values that the model knows, and the number of the last write.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) now: Contents,
+    number: u64,
+    /// Every value that a block had, the newest last.
+    pub(crate) past: Vec<Contents>,
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        Self {
+            now: ZEROES,
+            number: 0,
+            past: Vec::new(),
+        }
+    }
+
+    /// Whether a block had this value at the end of an earlier run, or has it.
+    pub(crate) fn had(&self, volume: usize, block: usize, value: Value) -> bool {
+        let past = self.past.iter().map(|contents| contents[volume][block]);
+        past.chain([self.now[volume][block]])
+            .any(|had| had == value)
+    }
+}
+
+/// Starts Forebay, reads everything, writes, and ends the run.
+///
+/// # Errors
+/// The report of a start that was refused.
+pub(crate) fn run(config: &Config, plan: Plan, model: &mut Model) -> Result<Served, String> {
+    let reactor = Reactor::new(Engine::Threads).expect("a reactor");
+    let config = config.clone();
+    let before = model.now;
+    model.past.push(before);
+    let (result, after) = reactor.run({
+        let mut model = model.clone();
+        async move {
+            let result = serve(&config, plan, &mut model).await;
+            (result, model)
+        }
+    });
+    *model = after;
+    result
+}
+
+async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served, String> {
+    let stack = Stack::open(config, &Wishes::default()).await;
+    let stack = match stack {
+        Ok(stack) => stack,
+        Err(error) => return Err(error.report()),
+    };
+    if let Err(error) = stack.ready().await {
+        let report = error.report();
+        let _ = stack.close().await;
+        return Err(report);
+    }
+    let devices: Vec<_> = (0..VOLUMES)
+        .map(|volume| stack.volume(&format!("v{volume}")).expect("there").open())
+        .collect();
+    let status = stack.status();
+    let cache = status.cache.expect("a cache");
+    let reported = cache.damaged_records > 0 || cache.recovery.contains("lost");
+    let mut found = Vec::new();
+    for device in &devices {
+        let mut blocks = Vec::new();
+        for block in 0..BLOCKS {
+            blocks.push(read(device, block).await);
+        }
+        found.push(blocks);
+    }
+    let mut failure = None;
+    let rng = Rng::labelled(plan.seed, 31);
+    for _ in 0..plan.operations {
+        if let Err(error) = act(&stack, &devices, &rng, model).await {
+            failure = Some(error);
+            break;
+        }
+    }
+    let (mut dirty_bytes, mut clean_bytes) = ([0; VOLUMES], [0; VOLUMES]);
+    for (index, volume) in stack.status().volumes.into_iter().enumerate() {
+        dirty_bytes[index] = volume.dirty_bytes;
+        clean_bytes[index] = volume.cached_bytes.saturating_sub(volume.dirty_bytes);
+    }
+    if plan.end == End::Stop {
+        drop(devices);
+        if let Err(error) = stack.close().await {
+            failure.get_or_insert(format!("stop: {}", error.report()));
+        }
+    }
+    // A stack that is dropped is a process that dies.
+    Ok(Served {
+        found,
+        reported,
+        dirty_bytes,
+        clean_bytes,
+        failure,
+    })
+}
+
+/// One operation of a client.
+async fn act(
+    stack: &Stack,
+    devices: &[Rc<dyn BlockDevice>],
+    rng: &Rng,
+    model: &mut Model,
+) -> Result<(), String> {
+    let volume = rng.index(VOLUMES);
+    let device = &devices[volume];
+    let first = rng.below(BLOCKS);
+    let count = (1 + rng.below(4)).min(BLOCKS - first);
+    let done = match rng.below(16) {
+        0..=8 => {
+            model.number += 1;
+            let number = model.number;
+            let buf = Buf::zeroed((count * BLOCK) as usize);
+            let sector = first * BLOCK / SECTOR_BYTES as u64;
+            stamp::fill(&buf, volume, sector, number);
+            for block in first..first + count {
+                model.now[volume][block as usize] = Value::Write { volume, number };
+            }
+            device.write(first * BLOCK, buf).await
+        }
+        9..=12 => {
+            let buf = Buf::scratch((count * BLOCK) as usize);
+            device.read(first * BLOCK, buf).await
+        }
+        13 | 14 => device.flush().await,
+        _ => stack.write_back(None).await.map(|_| ()),
+    };
+    done.map_err(|error| error.report())
+}
+
+async fn read(device: &Rc<dyn BlockDevice>, block: u64) -> Found {
+    let buf = Buf::scratch(BLOCK as usize);
+    if let Err(error) = device.read(block * BLOCK, buf.clone()).await {
+        return Found::Failed(error.report());
+    }
+    identify(&buf.to_vec(), block)
+}
+
+/// Returns the value that the bytes of a block are.
+pub(crate) fn identify(bytes: &[u8], block: u64) -> Found {
+    let first = block * BLOCK / SECTOR_BYTES as u64;
+    let mut value = None;
+    for (index, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+        let sector: &[u8; SECTOR_BYTES] = sector.try_into().expect("a sector");
+        let at = first + index as u64;
+        let of = |volume: usize| match stamp::identify(sector, volume, at)? {
+            Content::Zero => Ok(Value::Zero),
+            Content::Write(number) => Ok(Value::Write { volume, number }),
+        };
+        let found = match of(0).or_else(|_: String| of(1)) {
+            Ok(found) => found,
+            Err(garbage) => return Found::Garbage(garbage),
+        };
+        if *value.get_or_insert(found) != found {
+            return Found::Garbage(format!("sectors of two writes in block {block}"));
+        }
+    }
+    Found::Value(value.expect("a block has sectors"))
+}
+
+/// Returns the values that the bytes of a backing device are.
+pub(crate) fn values(bytes: &[u8]) -> Vec<Found> {
+    let blocks = bytes.chunks_exact(BLOCK as usize).enumerate();
+    blocks
+        .map(|(block, bytes)| identify(bytes, block as u64))
+        .collect()
+}

@@ -1,0 +1,77 @@
+//! Commands on the media of a machine.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use forebay::{Engine, Reactor};
+use forebay_cache::{Devices, FormatOptions};
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_io::sim::Rng;
+
+use crate::event::Event;
+use crate::world::{CACHE, Machine};
+
+/// Formats the cache device.
+pub(crate) fn format(machine: &Machine) {
+    let path = machine.path(CACHE);
+    let options = FormatOptions {
+        checksums: machine.setup.checksums,
+        ..FormatOptions::new(machine.setup.block_bytes as u32, machine.uuid)
+    };
+    let reactor = Reactor::new(Engine::Threads).expect("a reactor");
+    reactor.run(async move {
+        let file = FileDeviceOptions {
+            exclusive: true,
+            ..FileDeviceOptions::default()
+        };
+        let data = FileDevice::open(&path, file).expect("the cache file opens");
+        let devices = Devices {
+            data,
+            metadata: None,
+        };
+        let formatted = forebay_cache::format(&devices, &options).await;
+        formatted.expect("formatted");
+    });
+}
+
+/// Runs a command that people run on a copy of a cache device. The original must not suffer.
+///
+/// # Errors
+/// A change of the original's media.
+pub(crate) fn try_on_copies(machine: &Machine, event: Event, rng: &Rng) -> Result<(), String> {
+    let Some(program) = std::env::var_os("FOREBAY_BIN") else {
+        return Ok(());
+    };
+    if event == Event::CacheCopied {
+        return Ok(());
+    }
+    let copy = machine.folder().join("copy");
+    fs::copy(machine.path(CACHE), &copy).expect("a copy");
+    let before = machine.snapshot();
+    let words: &[&str] = [
+        &["check", "--cache"][..],
+        &["check", "--repair", "--cache"],
+        &["check", "--data", "--cache"],
+        &["format", "--force", "--discard-dirty", "--cache"],
+    ][rng.index(4)];
+    let mut command = Command::new(program);
+    command.args(words).arg(&copy).current_dir(machine.folder());
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    let after = machine.snapshot();
+    remove(&copy);
+    for medium in crate::world::MEDIA {
+        if !before.is_same(&after, medium) {
+            return Err(format!(
+                "forebay {words:?} of a copy changed {medium}: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) {
+    fs::remove_file(path).expect("our own file");
+}
