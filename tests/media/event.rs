@@ -172,10 +172,6 @@ impl Event {
             }
             Self::CacheCut => resize(CACHE, cut(rng)),
             Self::CacheCutAndExtended => {
-                // Without checksums nothing tells zeroes from data.
-                if !machine.setup.checksums {
-                    return None;
-                }
                 resize(CACHE, cut(rng));
                 resize(CACHE, CACHE_BYTES);
             }
@@ -279,10 +275,8 @@ impl Event {
             Self::BackingsSwapped => {
                 verdict.must_refuse = (0..VOLUMES).any(is_dirty);
                 verdict.may_refuse = died;
-                for volume in 0..VOLUMES {
-                    let other = VOLUMES - 1 - volume;
-                    verdict.right[volume] = Right::Just(values(disks[other]));
-                }
+                let swapped = disks.iter().rev();
+                verdict.right = swapped.map(|disk| Right::Just(values(disk))).collect();
             }
             Self::BackingCut(volume) => {
                 verdict.may_refuse = true;
@@ -317,14 +311,15 @@ impl Event {
             | Self::JournalAndStateRolledBack => verdict.must_refuse = before.ran,
             Self::BackingsForward | Self::CacheAndStateRolledBack => {
                 verdict.may_refuse = before.ran;
-                for volume in 0..VOLUMES {
-                    let earlier = before.earlier_contents[volume];
-                    let earlier = earlier.map(Found::Value).to_vec();
-                    verdict.right[volume] = match before.ran {
-                        true => Right::NewestOr([earlier, values(disks[volume])].concat()),
-                        false => Right::Newest,
-                    };
-                }
+                let media = before.earlier_contents.iter().zip(disks);
+                let right = media.map(|(earlier, disk)| match before.ran {
+                    true => {
+                        let earlier = earlier.map(Found::Value).to_vec();
+                        Right::NewestOr([earlier, values(disk)].concat())
+                    }
+                    false => Right::Newest,
+                });
+                verdict.right = right.collect();
             }
             Self::AllRolledBack => {
                 for volume in 0..VOLUMES {

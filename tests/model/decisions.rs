@@ -20,6 +20,8 @@ use forebay_trace::{Op, Request};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
+/// Counts of the stretches of regions that have blocks, of a small cache.
+const STRETCHES: u64 = 1 << 10;
 
 /// What both decided, request by request; how many blocks were placed and went; and the memory that metadata takes in the end, bytes.
 #[derive(Debug, Default)]
@@ -122,8 +124,9 @@ fn compare(
             }
         }
         same.simulated_bytes = simulated.memory_bytes();
-        // The counters of tracts are as large for every cache, and the simulator, which is never opened again, has none.
-        same.engine_bytes = cache.stats().memory_bytes - TRACT_BITS as u64 * 4;
+        // The counters of tracts, and of stretches, are as large for every cache of this size. The simulator has none.
+        let counters = TRACT_BITS as u64 * 4 + STRETCHES * 4;
+        same.engine_bytes = cache.stats().memory_bytes - counters;
         cache.close().await.expect("closes");
         Ok(same)
     })

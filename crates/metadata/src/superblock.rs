@@ -6,6 +6,7 @@
 //! so that a part of a cache is always recognised as such.
 
 mod checksums;
+mod features;
 mod lines;
 mod mend;
 mod service;
@@ -25,6 +26,10 @@ use crate::journal::Recovered;
 use crate::log::LogGeometry;
 use crate::record::RECORD_BYTES;
 
+pub use features::{
+    INCOMPAT_CHECKSUMS, INCOMPAT_LINEAGE, INCOMPAT_LINES, INCOMPAT_SIZES, INCOMPAT_TRACKING,
+    KNOWN_INCOMPAT, KNOWN_RO_COMPAT,
+};
 pub use lines::{LINE_BYTES, SECTOR_BYTES};
 pub use service::Service;
 pub use tracking::DirtyTracking;
@@ -49,23 +54,6 @@ const HEADER_BYTES: usize = 512;
 const AT_LINEAGE: usize = 208;
 const VOLUME_BYTES: usize = 128;
 const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
-
-/// Incompatible feature: blocks of several sizes. Records have a class, and a block takes several slots.
-pub const INCOMPAT_SIZES: u64 = 1;
-/// Incompatible feature: what was overwritten in place is not told by marks in the log.
-pub const INCOMPAT_TRACKING: u64 = 2;
-/// Incompatible feature: cached data has checksums, which who does not know them would not keep.
-pub const INCOMPAT_CHECKSUMS: u64 = 4;
-/// Incompatible feature: the log's unit is a line of byte-addressable media, less than a disk writes whole.
-pub const INCOMPAT_LINES: u64 = 8;
-/// Incompatible feature: the checksums on media are those of another UUID, with which the cache was
-/// formatted.
-pub const INCOMPAT_LINEAGE: u64 = 16;
-/// Features that a reader must know to open the cache at all.
-pub const KNOWN_INCOMPAT: u64 =
-    INCOMPAT_SIZES | INCOMPAT_TRACKING | INCOMPAT_CHECKSUMS | INCOMPAT_LINES | INCOMPAT_LINEAGE;
-/// Features that a writer must know. None are defined yet.
-pub const KNOWN_RO_COMPAT: u64 = 0;
 
 /// What a device is to its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Cache, RepairOptions, open_alone};
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::journal::Journal;
+use forebay_metadata::superblock::Superblock;
 
 use super::check::{self, Place};
 use super::out;
@@ -15,7 +16,8 @@ use crate::config::Config;
 use crate::config::server::default_control;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request, line};
-use crate::stack::{forget, journal, place_of_path};
+use crate::stack::journal::{self, Whose};
+use crate::stack::{forget, place_of_path};
 use crate::state::{CacheId, StateDirectory};
 
 /// Let a cache forget a volume that nobody serves
@@ -128,9 +130,8 @@ fn alone(
             None => check::open_named(&place, true).await?,
         };
         let named = place_of_path(place.metadata.as_ref().unwrap_or(&place.data));
-        let look =
-            || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
-        let (found, (whose, path)) = look().await?;
+        let look = super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+        let (found, (whose, path)) = look.await?;
         let uuid = whose.uuid;
         let options = RepairOptions {
             // What a copy lacks, the original has.
@@ -152,9 +153,10 @@ fn alone(
         // What it had is as it was, or forgotten: either way this is a clean end.
         let closed = cache.close().await;
         if closed.is_ok() {
-            // The opening took another generation.
-            let (_, (whose, path)) = look().await?;
-            journal::remove(&whose, &path);
+            // The opening took another generation, and a clean end needs no process journal.
+            let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+            let found = Superblock::read(holder.as_ref()).await?;
+            journal::remove(&Whose::of(&found, &devices, named.clone(), false), &path);
         }
         let done = forgotten?;
         closed.context(|| "the volume is forgotten, but the cache has no clean end")?;

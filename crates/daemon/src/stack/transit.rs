@@ -5,8 +5,10 @@
 //! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
 //! that is known.
 
-use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+mod cut;
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,12 +18,12 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
     Result,
 };
-use forebay_io::shm::{check_shared, holes, look_shared, open_shared_until};
+use forebay_io::shm::{check_shared, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::{Stop, rt};
 use forebay_transit::{
-    AT_CUT, HEADER_BYTES, Policy, Transit, TransitOptions, Workers, blocks_left, cut_at,
-    generations_left, is_earlier, memory_bytes, size_left, was_used,
+    AT_CUT, Policy, Transit, TransitOptions, Workers, blocks_left, generations_left, is_earlier,
+    memory_bytes, was_used,
 };
 
 use super::devices::Opened;
@@ -29,6 +31,7 @@ use crate::config::size::human_bytes;
 use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
+use cut::{look_for_cut, note_cut};
 
 /// Where slots lie.
 pub(super) const DIRECTORY: &str = "/dev/shm";
@@ -224,75 +227,6 @@ fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
         }
         false => Ok(()),
     }
-}
-
-/// A file of slots that was cut.
-struct Cut {
-    file: File,
-    /// First byte that is gone, if it lies before the one that the file names, and the file names another.
-    from: Option<u64>,
-    /// Length that the file has, bytes.
-    there: u64,
-    /// Length that it had, bytes.
-    whole: u64,
-}
-
-/// Looks whether a file of slots was cut: it is shorter than it was, or has holes where there was memory.
-fn look_for_cut(file: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> {
-    let mut page = [0; 4096];
-    let Ok(opened) = File::options().read(true).write(true).open(file) else {
-        return Ok(None);
-    };
-    if opened.read_exact_at(&mut page, 0).is_err() {
-        return Ok(None);
-    }
-    let Some((slots, block_bytes)) = size_left(&page, boot_id) else {
-        return Ok(None);
-    };
-    let context = || file.display().to_string();
-    let (whole, there) = (
-        memory_bytes(slots, block_bytes) as u64,
-        opened.metadata().context(context)?.len(),
-    );
-    let mut gone = holes(file)?;
-    gone.extend((there < whole).then_some(there..whole));
-    if gone.is_empty() {
-        return Ok(None);
-    }
-    // Of headers that are not there nothing is read.
-    let mut headers = vec![0; slots * HEADER_BYTES];
-    let mut read = 0;
-    while let Ok(more @ 1..) = opened.read_at(&mut headers[read..], 4096 + read as u64) {
-        read += more;
-    }
-    let noted = u64::from_le_bytes(page[AT_CUT..AT_CUT + 8].try_into().expect("8 bytes"));
-    Ok(Some(Cut {
-        file: opened,
-        from: cut_at(&page, &headers, &gone).filter(|cut| noted == 0 || *cut < noted),
-        there,
-        whole,
-    }))
-}
-
-/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what was cut off with
-/// zeroes. With `lengthen`, it gets its length back.
-fn note_cut(file: &Path, boot_id: &[u8; 16], lengthen: bool) -> Result<()> {
-    let Some(cut) = look_for_cut(file, boot_id)? else {
-        return Ok(());
-    };
-    if let Some(from) = cut.from {
-        let written = cut.file.write_all_at(&from.to_le_bytes(), AT_CUT as u64);
-        written.context(|| file.display().to_string())?;
-    }
-    if lengthen && cut.there < cut.whole {
-        cut.file.set_len(cut.whole).context(|| {
-            format!(
-                "cannot give {}, which was cut, its length back: make room in {DIRECTORY}",
-                file.display()
-            )
-        })?;
-    }
-    Ok(())
 }
 
 /// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.

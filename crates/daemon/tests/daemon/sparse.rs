@@ -135,14 +135,14 @@ fn check_allocates_no_slots() {
     let before = seen(&files);
     assert!(before[0].0 * 512 < 1 << 20, "it is sparse: {before:?}");
     let config = place.path("forebay.toml");
+    // Memory that was in use has no holes, so these count as cut off.
+    for configure in [&with as &dyn Fn(), &without] {
+        configure();
+        place.refused(&["check", text(&config)]);
+        assert_eq!(seen(&files), before);
+    }
     with();
-    place.ok(&["check", text(&config)]);
-    assert_eq!(seen(&files), before);
-    without();
-    place.refused(&["check", text(&config)]);
-    assert_eq!(seen(&files), before);
-    with();
-    place.serve(&[]).terminate();
+    place.serve(&["--accept-journal-loss"]).terminate();
 }
 
 #[test]

@@ -292,7 +292,9 @@ fn a_second_opener_is_told_who_is_busy() {
 fn an_opener_waits_for_a_holder_that_is_on_its_way_out() {
     on_both(async |scratch| {
         let path = scratch.path("held.img");
-        let holder = std::fs::File::create(&path).expect("new");
+        let mut options_of_holder = std::fs::File::options();
+        let holder = options_of_holder.read(true).write(true).create_new(true);
+        let holder = holder.open(&path).expect("new");
         lock(&holder, false).expect("locked");
         let opener = Thread::current();
         let sleeps = opener.sleeps();

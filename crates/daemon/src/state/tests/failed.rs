@@ -91,7 +91,7 @@ fn an_older_version_takes_everything_for_written_behind_a_failed_cache() {
 
 #[test]
 fn a_list_is_believed_behind_a_start_without_the_cache_only_if_it_is_empty() {
-    for dirty in [vec![], vec![4096..8192]] {
+    for dirty in [Vec::new(), std::iter::once(4096..8192).collect()] {
         let scratch = Scratch::new(&format!("behind-{}", dirty.len()));
         let (state, record) = without_failed(&scratch, &dirty);
         let plan = without_cache("db", Some(record), (UNKNOWN, 0));
