@@ -395,10 +395,10 @@ fn is_older(found: &Found, volume: usize, block: usize, served: &Served, model: 
     }
 }
 
-/// Where a cache device is cut: somewhere in its data.
+/// Where a cache device is cut: somewhere in what is used of it.
 fn cut(rng: &Rng) -> u64 {
-    let half = CACHE_BYTES / 2;
-    half + rng.below(half / BLOCK) * BLOCK
+    let first = CACHE_BYTES / 8;
+    first + rng.below((CACHE_BYTES / 2 - first) / BLOCK) * BLOCK
 }
 
 /// Contents of a backing device that no volume ever had.
