@@ -358,8 +358,8 @@ impl Verdict {
                 let excused = self.reports_excuse && is_older(found, volume, block, served, model);
                 if !self.allows(volume, block, found, model) && !excused {
                     return Err(format!(
-                        "volume {volume} block {block}: {found:?} was read; the newest value is {:?}",
-                        model.now[volume][block]
+                        "volume {volume} block {block}: {found:?} was read; the newest value is {:?}; recovery: {}",
+                        model.now[volume][block], served.recovery
                     ));
                 }
             }

@@ -57,6 +57,8 @@ pub(crate) struct Served {
     pub(crate) found: Vec<Vec<Found>>,
     /// Whether the start reported damage or loss.
     pub(crate) reported: bool,
+    /// The report of the recovery.
+    pub(crate) recovery: String,
     /// Dirty bytes of each volume at the end.
     pub(crate) dirty_bytes: [u64; VOLUMES],
     /// Clean bytes of each volume in the cache at the end.
@@ -70,8 +72,8 @@ pub(crate) struct Served {
 pub(crate) struct Model {
     pub(crate) now: Contents,
     number: u64,
-    /// Every value that a block had, the newest last.
-    pub(crate) past: Vec<Contents>,
+    /// Every value that a block had: its volume, its number, the value.
+    past: Vec<(usize, usize, Value)>,
 }
 
 impl Model {
@@ -83,11 +85,9 @@ impl Model {
         }
     }
 
-    /// Whether a block had this value at the end of an earlier run, or has it.
+    /// Whether a block ever had this value.
     pub(crate) fn had(&self, volume: usize, block: usize, value: Value) -> bool {
-        let past = self.past.iter().map(|contents| contents[volume][block]);
-        past.chain([self.now[volume][block]])
-            .any(|had| had == value)
+        value == Value::Zero || self.past.contains(&(volume, block, value))
     }
 }
 
@@ -98,8 +98,6 @@ impl Model {
 pub(crate) fn run(config: &Config, plan: Plan, model: &mut Model) -> Result<Served, String> {
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     let config = config.clone();
-    let before = model.now;
-    model.past.push(before);
     let (result, after) = reactor.run({
         let mut model = model.clone();
         async move {
@@ -127,7 +125,7 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
         .collect();
     let status = stack.status();
     let cache = status.cache.expect("a cache");
-    let reported = cache.damaged_records > 0 || cache.recovery.contains("lost");
+    let reported = cache.damaged_records > 0 || cache.recovery.to_lowercase().contains("lost");
     let mut found = Vec::new();
     for device in &devices {
         let mut blocks = Vec::new();
@@ -159,6 +157,7 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
     Ok(Served {
         found,
         reported,
+        recovery: cache.recovery,
         dirty_bytes,
         clean_bytes,
         failure,
@@ -184,7 +183,9 @@ async fn act(
             let sector = first * BLOCK / SECTOR_BYTES as u64;
             stamp::fill(&buf, volume, sector, number);
             for block in first..first + count {
-                model.now[volume][block as usize] = Value::Write { volume, number };
+                let value = Value::Write { volume, number };
+                model.now[volume][block as usize] = value;
+                model.past.push((volume, block as usize, value));
             }
             device.write(first * BLOCK, buf).await
         }

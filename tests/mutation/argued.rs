@@ -5,7 +5,7 @@
 pub(crate) const SELDOM: [&str; 1] = ["metadata/tree/sector.rs choose Step"];
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 13] = [
+pub(crate) const ARGUED: [(&str, &str); 14] = [
     (
         "cache/commit.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -55,6 +55,10 @@ pub(crate) const ARGUED: [(&str, &str); 13] = [
         "cache/recover.rs recover Wait: if let Err(error) = order::flush(metadata.as_ref())",
         "matters only where power tears a batch and is lost again while the next process makes that whole, which few of these \
          lives have; torn.rs goes there, leaves it out and finds it",
+    ),
+    (
+        "cache/recover.rs recover Step: if let Err(error) = order::flush(metadata.as_ref())",
+        "the superblock that an opening writes behind it is flushed on the same device, before anything is served",
     ),
     (
         "cache/sample.rs compare_granule Lock",
