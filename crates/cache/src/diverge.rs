@@ -2,7 +2,7 @@
 //! that was agreed to beforehand.
 //!
 //! Rules 5 and 6: before the first write bypasses the failed cache, the volume's epoch is raised beside the cache, durably. The
-//! cache itself cannot be told anything any more. Two records say which of its copies are stale:
+//! failed cache takes no note of that. Two records say which of its copies are stale:
 //!
 //! - The list of all that is dirty. No write touches that, and nothing else in the cache counts at the next attach.
 //! - Where writes may take the place of dirty data: the log of ranges, in which each range stands before it is written.

@@ -82,8 +82,6 @@ pub enum Fault {
     TrustBacking,
     /// Rule 6: the records of the state directory are not compared with the cache.
     TrustState,
-    /// Identity: a process journal with the cache's UUID is believed, whatever devices and opening it is of.
-    BelieveAnyJournal,
     /// Identity: the superblock says the next generation before the process journal announces it.
     RaiseUnannounced,
     /// A cache device that was cut is not noticed, neither in service nor at a start.

@@ -280,7 +280,8 @@ fn dirty_data_of_an_earlier_mode_is_neither_written_over_nor_lost() {
             assert!(told.contains(&named), "{told}");
             volume.discard(at(4), BLOCK).await.expect("may leave it");
             volume.flush().await.expect("what is dirty was flushed");
-            assert_eq!(*state.listed.borrow(), Some(vec![at(4)..at(8)]));
+            let dirty = std::iter::once(at(4)..at(8)).collect();
+            assert_eq!(*state.listed.borrow(), Some(dirty));
             let (cache, volume) =
                 (reattached(&disks, Failure::Device, &state).await).expect("attaches");
             let expected = [(0, 3), (1, 1), (4, 2), (5, 2), (6, 2), (7, 2), (200, 3)];
