@@ -6,6 +6,7 @@
 
 mod event;
 mod log;
+mod refused;
 mod session;
 mod tools;
 mod world;
@@ -172,6 +173,13 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
                 return Err(context(format!("refused: {report}")));
             }
             // The start must not have changed the media of anyone.
+            let after = machine.snapshot();
+            if let Some(disk) = DISKS
+                .into_iter()
+                .find(|disk| !after.is_same(&changed, disk))
+            {
+                return Err(context(format!("a refused start changed {disk}: {report}")));
+            }
             event.undo(&machine, &before);
             if event != Event::StateSwapped || machine.path(STATE).exists() {
                 let again = run_whole(&machine, draw_plan(&rng), &mut model, "with the media back");

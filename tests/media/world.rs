@@ -28,7 +28,8 @@ pub(crate) struct Setup {
     pub(crate) modes: [&'static str; VOLUMES],
     /// `flush` or `sync`.
     pub(crate) durability: &'static str,
-    /// `nop` keeps what is dirty.
+    /// Cleaning policy. `nop` keeps dirty data dirty. The others write back by the clock, so that a life that is replayed
+    /// can differ in which data is dirty.
     pub(crate) cleaning: &'static str,
     /// Size of cache blocks, bytes.
     pub(crate) block_bytes: u64,
@@ -38,14 +39,24 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// Returns a configuration with a process journal in the machine's own directory.
+    pub(crate) const fn named_journal() -> Self {
+        Self {
+            modes: ["wb", "wb"],
+            durability: "flush",
+            cleaning: "nop",
+            block_bytes: 4 << 10,
+            checksums: false,
+            names_journal: true,
+        }
+    }
+
     pub(crate) fn draw(rng: &Rng) -> Self {
         let mode = || ["wb", "wb", "wb", "wo", "wt", "wa"][rng.index(6)];
         Self {
             modes: [mode(), mode()],
             durability: ["flush", "flush", "sync"][rng.index(3)],
-            // A life with a cleaner would differ from run to run. A cleaner also finds a known fault: it writes back one
-            // volume before the sample of the next one refuses the start.
-            cleaning: "nop",
+            cleaning: ["nop", "nop", "alru", "acp"][rng.index(4)],
             block_bytes: [4 << 10, 16 << 10][rng.index(2)],
             checksums: rng.chance(1, 3),
             names_journal: rng.chance(1, 2),

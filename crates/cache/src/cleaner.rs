@@ -21,6 +21,7 @@ use crate::engine::{Attached, Engine};
 use crate::integrity::Sums;
 use crate::map::{LIVE, Map, REWRITTEN, Slot};
 use crate::options::Admission;
+use crate::plant::{Fault, planted};
 
 /// How long nothing happens before policies are asked again.
 const TICK: Duration = Duration::from_millis(500);
@@ -140,9 +141,9 @@ impl Engine {
     pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<Attached>) {
         while self.is_serving(&volume) && self.commit.failure().is_none() {
             let (began, cleaner) = (rt::now(), &volume.cleaner);
-            let turn = match cleaner.suspended.get() {
-                0 => self.next_turn(&volume),
-                _ => None,
+            let turn = match self.must_wait(cleaner) {
+                false => self.next_turn(&volume),
+                true => None,
             };
             let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
             let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
@@ -175,6 +176,12 @@ impl Engine {
                 self.rest(&volume, rest).await;
             }
         }
+    }
+
+    /// Returns whether a cleaner may not begin a turn.
+    fn must_wait(&self, cleaner: &Cleaner) -> bool {
+        let is_held = self.holds_write_back.get() && !planted(Fault::CleanBeforeAllAttached);
+        cleaner.suspended.get() > 0 || is_held
     }
 
     /// Whether a volume's task has something to live for.

@@ -79,6 +79,8 @@ pub(crate) struct Engine {
     pub(crate) reclaim: crate::reclaim::Reclaimer,
     pub(crate) cleaners: crate::cleaner::Cleaners,
     pub(crate) cleaning: Cell<Cleaning>,
+    /// Whether cleaners wait for [`Cache::allow_write_back`](crate::Cache::allow_write_back).
+    pub(crate) holds_write_back: Cell<bool>,
 }
 
 impl std::fmt::Debug for Engine {

@@ -112,6 +112,7 @@ impl Cache {
             reclaim,
             cleaners: Cleaners::default(),
             cleaning: Cell::new(options.cleaning),
+            holds_write_back: Cell::new(options.hold_write_back),
             superblock: RefCell::new(superblock),
             options,
         });
@@ -191,6 +192,12 @@ impl Cache {
                 "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: restart when the cache's device is well"
             ),
         ))
+    }
+
+    /// Lets the cleaners of all volumes begin, where [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
+    pub fn allow_write_back(&self) {
+        self.engine.holds_write_back.set(false);
+        self.engine.cleaners.kick();
     }
 
     /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.

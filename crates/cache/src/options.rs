@@ -196,6 +196,9 @@ pub struct CacheOptions {
     pub dirty_low_percent: u8,
     /// When dirty blocks are written back.
     pub cleaning: Cleaning,
+    /// Whether no volume is written back until [`Cache::allow_write_back`](crate::Cache::allow_write_back). The last
+    /// volume of a start may refuse it; the backing devices of the others then stay as they were.
+    pub hold_write_back: bool,
     /// What becomes of writes for which there is no room.
     pub admission: Admission,
     /// How often the map is made durable without anybody asking.
@@ -230,6 +233,7 @@ impl CacheOptions {
             dirty_limit_percent: 75,
             dirty_low_percent: 20,
             cleaning: Cleaning::Auto,
+            hold_write_back: false,
             admission: Admission::Always,
             commit_interval: Duration::from_secs(1),
             patience: Duration::from_secs(60),

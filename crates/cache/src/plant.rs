@@ -78,6 +78,8 @@ pub enum Fault {
     FlushDiverged,
     /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
     OweDirtyAlone,
+    /// Identity: a volume is written back before those that are attached after it have been compared.
+    CleanBeforeAllAttached,
     /// Rule 6: the backing device that a volume had last is not compared with the present one.
     TrustBacking,
     /// Rule 6: the records of the state directory are not compared with the cache.

@@ -187,13 +187,14 @@ impl Stack {
                 None => Ok(()),
             };
         };
-        let over = Promise::new();
-        self.behind.borrow_mut().push(over.clone());
+        let (own, all) = (Promise::new(), self.attached.clone());
+        self.behind.borrow_mut().push(own.clone());
         rt::spawn(async move {
             let met = meeting.meet_behind(&served, fallback).await;
             let met = met.context(|| place);
-            over.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
-            early.hand_over(met);
+            own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
+            let all = all.get().await;
+            early.hand_over(met.and_then(|device| all.map(|()| device)));
         });
         Ok(())
     }
@@ -203,14 +204,7 @@ impl Stack {
     /// # Errors
     /// Why it has not.
     pub async fn ready(&self) -> Result<()> {
-        if let Some(cache) = &self.cache {
-            cache.opened().await?;
-        }
-        let behind = self.behind.borrow().clone();
-        for volume in behind {
-            volume.get().await?;
-        }
-        Ok(())
+        self.attached.get().await
     }
 
     /// Refuses a device that shows bytes which another device of the stack shows, however both are reached. Files and

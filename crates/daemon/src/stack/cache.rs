@@ -151,6 +151,7 @@ pub(super) async fn open(
         dirty_limit_percent: cache.dirty_limit_percent,
         dirty_low_percent: cache.dirty_low_percent,
         cleaning: cache.cleaning,
+        hold_write_back: true,
         admission: cache.admission,
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,

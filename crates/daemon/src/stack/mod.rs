@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
-use forebay_io::Stop;
 use forebay_io::sync::{Promise, Semaphore};
+use forebay_io::{Stop, rt};
 use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
@@ -125,8 +125,11 @@ fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
 pub struct Stack {
     state: Arc<StateDirectory>,
     cache: Option<Rc<cache::OpenCache>>,
-    /// Volumes that are served while their cache is being opened: when it has them.
+    /// Attaches of volumes that are served while their cache is being opened.
     behind: RefCell<Vec<Promise<Result<()>>>>,
+    /// The end of all attaches. No volume is written back, or served from the cache, before: the last one may
+    /// refuse the start.
+    attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<devices::Watched>>,
     /// Volumes of which the state directory has heard what the opening lost.
@@ -199,11 +202,13 @@ impl Stack {
             state,
             cache: None,
             behind: RefCell::default(),
+            attached: Promise::new(),
             volumes: RefCell::new(Vec::new()),
             devices: RefCell::default(),
             noted: RefCell::default(),
         };
         if let Err(error) = stack.fill(config, wishes, stop).await {
+            stack.attached.set(Err(error.clone()));
             if let Err(error) = stack.close().await {
                 tracing::warn!("after a failed start: {}", error.report());
             }
@@ -231,11 +236,14 @@ impl Stack {
         for volume in &config.volumes {
             self.attach(config, volume, wishes, &around).await?;
         }
-        let all_are_there = self.behind.borrow().is_empty();
-        match all_are_there {
-            true => self.ready().await,
-            false => Ok(()),
+        let ending = end_of_attaches(self.behind.borrow().clone(), self.cache.clone());
+        if self.behind.borrow().is_empty() {
+            self.attached.set(ending.await);
+            return self.ready().await;
         }
+        let attached = self.attached.clone();
+        rt::spawn(async move { attached.set(ending.await) });
+        Ok(())
     }
 
     /// Waits until a volume has all that its cache has, and tells why some of what it acknowledged to the users of its block
@@ -353,6 +361,23 @@ impl Stack {
         served.record.set(record);
         Ok(())
     }
+}
+
+/// Waits until each of these volumes is attached, and allows the cache to write back.
+///
+/// # Errors
+/// The first attach that failed, or the opening of the cache.
+async fn end_of_attaches(
+    behind: Vec<Promise<Result<()>>>,
+    cache: Option<Rc<cache::OpenCache>>,
+) -> Result<()> {
+    for attach in behind {
+        attach.get().await?;
+    }
+    if let Some(cache) = cache {
+        cache.opened().await?.cache.allow_write_back();
+    }
+    Ok(())
 }
 
 /// Why the users of a volume's block device must not go on with what is served from now on, and whether virtual machines must

@@ -346,11 +346,11 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         check_shared(&file)
             .map_err(|error| unusable(error, &file, name))
             .context(in_place)?;
-        refuse_if_earlier(&config.server.state, &file).context(in_place)?;
-        let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
         let memory = look(&file)
             .map_err(|error| unusable(error, &file, name))
             .context(in_place)?;
+        refuse_if_earlier(&config.server.state, &file).context(in_place)?;
+        let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
         if in_use
             && !memory
                 .as_ref()

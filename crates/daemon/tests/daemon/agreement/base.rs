@@ -1,13 +1,13 @@
 //! The configurations and media that faults are planted in.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Outcome, message};
 use crate::support::nbd::Nbd;
-use crate::support::text;
+use crate::support::{slots_noted_in, text};
 use crate::write_blocks;
 
 /// Longest wait for the end of a command.
@@ -130,7 +130,7 @@ impl Place {
             Shape::Plain | Shape::Transit | Shape::Memory => {}
         }
         place.live();
-        place.slots = place.find_slots();
+        place.slots = slots_noted_in(&place.path("state")).pop();
         place
     }
 
@@ -299,23 +299,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(slots) = self.slots.clone().or_else(|| self.find_slots()) {
-            let _ = std::fs::remove_file(&slots);
-            let _ = std::fs::remove_dir(&slots);
+        let noted = slots_noted_in(&self.path("state"));
+        for slots in self.slots.iter().chain(&noted) {
+            let _ = std::fs::remove_file(slots);
+            let _ = std::fs::remove_dir(slots);
         }
         let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
-impl Place {
-    /// The file of the slots, by the note in the state directory that a daemon has it.
-    fn find_slots(&self) -> Option<PathBuf> {
-        let entries = std::fs::read_dir(self.path("state")).ok()?;
-        entries.flatten().find_map(|entry| {
-            let name = entry.file_name();
-            let is = name.to_str()?.starts_with("forebay-") && name.to_str()?.ends_with(".transit");
-            is.then(|| Path::new("/dev/shm").join(name))
-        })
     }
 }
 

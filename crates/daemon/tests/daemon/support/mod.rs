@@ -176,8 +176,25 @@ state = "state"
 
 impl Drop for Place {
     fn drop(&mut self) {
+        // A test that failed leaves slots, which a later file with the same inode number would meet.
+        for slots in slots_noted_in(&self.path("state")) {
+            let _ = std::fs::remove_file(slots);
+        }
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Returns the files of slots that a state directory notes as in use.
+pub(crate) fn slots_noted_in(state: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(state) else {
+        return Vec::new();
+    };
+    let slots = |name: &str| name.starts_with("forebay-") && name.ends_with(".transit");
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_str().is_some_and(slots))
+        .map(|name| Path::new("/dev/shm").join(name))
+        .collect()
 }
 
 /// Waits until a process has a handler for a signal, which would end it otherwise.
