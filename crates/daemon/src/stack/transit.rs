@@ -210,17 +210,14 @@ fn earlier(file: &Path) -> String {
     )
 }
 
-/// Refuses a medium over which there are slots of an earlier time than the state directory remembers.
+/// Refuses slots, of which `memory` is a copy, of an earlier time than the state directory remembers.
 ///
 /// # Errors
-/// `InvalidInput` if there are; what the system says.
-fn refuse_if_earlier(state: &Path, file: &Path) -> Result<()> {
+/// `InvalidInput` for such slots; an error of the system.
+fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Result<()> {
     let boot_id = boot_id()?;
-    let Some(memory) = look(file)? else {
-        return Ok(());
-    };
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
-    match generations_left(&memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
+    match generations_left(memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
         true => {
             let what = "what its slots hold is older than what the device was sent since";
             Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
@@ -349,7 +346,9 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         let memory = look(&file)
             .map_err(|error| unusable(error, &file, name))
             .context(in_place)?;
-        refuse_if_earlier(&config.server.state, &file).context(in_place)?;
+        if let Some(memory) = &memory {
+            refuse_if_earlier(&config.server.state, &file, memory).context(in_place)?;
+        }
         let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
         if in_use
             && !memory
@@ -457,7 +456,10 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
 /// # Errors
 /// As [`refuse_if_left`], and `InvalidInput` for those.
 pub(crate) fn refuse_if_left_in(state: &Path, info: &DeviceInfo) -> Result<()> {
-    refuse_if_earlier(state, &place(info))?;
+    let file = place(info);
+    if let Some(memory) = look(&file)? {
+        refuse_if_earlier(state, &file, &memory)?;
+    }
     refuse_if_left(info)
 }
 
