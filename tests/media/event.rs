@@ -138,6 +138,33 @@ impl Event {
         }
     }
 
+    /// Draws an event that can happen beside this one: of another medium, and neither takes back anything of the other.
+    pub(crate) fn draw_second(self, rng: &Rng) -> Option<Self> {
+        let (Self::BackingReplaced(volume)
+        | Self::BackingCopied(volume)
+        | Self::BackingRolledBack(volume)
+        | Self::BackingOverwritten(volume)
+        | Self::BackingCut(volume)
+        | Self::BackingExtended(volume)
+        | Self::BackingCutAndExtended(volume)) = self
+        else {
+            return None;
+        };
+        let other = 1 - volume;
+        Some(match rng.below(10) {
+            0 => Self::BackingReplaced(other),
+            1 => Self::BackingRolledBack(other),
+            2 => Self::BackingOverwritten(other),
+            3 => Self::BackingCut(other),
+            4 => Self::CacheCut,
+            5 => Self::CacheCutAndExtended,
+            6 => Self::JournalRemoved,
+            7 => Self::JournalSwapped,
+            8 => Self::StateRemoved,
+            _ => Self::LogEndDamaged,
+        })
+    }
+
     /// Changes the media. Returns the backing file of each volume from then on, or nothing if there
     /// is nothing to change.
     pub(crate) fn apply(
@@ -212,7 +239,7 @@ impl Event {
     }
 
     /// Returns the media that the event changes in place.
-    fn media(self) -> Vec<&'static str> {
+    pub(crate) fn media(self) -> Vec<&'static str> {
         match self {
             Self::Nothing
             | Self::BackingsSwapped
@@ -346,6 +373,20 @@ impl Verdict {
             reports_excuse: false,
             right: vec![Right::Newest; VOLUMES],
         }
+    }
+
+    /// Returns the verdict on media that another event changed as well.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.reports_excuse |= other.reports_excuse;
+        // Damage may take along the knowledge that something was dirty, which a start reports.
+        self.must_refuse = (self.must_refuse || other.must_refuse) && !self.reports_excuse;
+        self.may_refuse |= other.may_refuse;
+        for (right, other) in self.right.iter_mut().zip(other.right) {
+            if !matches!(other, Right::Newest) {
+                *right = other;
+            }
+        }
+        self
     }
 
     /// Checks the blocks that a start serves.

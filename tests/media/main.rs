@@ -20,7 +20,7 @@ use forebay_testkit::rotation::{Lives, Rotation, assert_found_by_each_rotation, 
 
 use event::{Before, Event};
 use session::{End, Model, Plan, run};
-use world::{DISKS, Machine, STATE, Setup};
+use world::{CACHE, DISKS, JOURNAL, Machine, STATE, Setup};
 
 const LIVES: Lives = Lives {
     pinned: &[],
@@ -29,7 +29,12 @@ const LIVES: Lives = Lives {
     share: 2,
 };
 /// Comparisons that lives must find missing.
-const FAULTS: [Fault; 3] = [Fault::TrustBacking, Fault::TrustState, Fault::OverlookCut];
+const FAULTS: [Fault; 4] = [
+    Fault::TrustBacking,
+    Fault::TrustState,
+    Fault::TrustJournal,
+    Fault::OverlookCut,
+];
 
 /// The outcome of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,8 @@ enum Outcome {
 #[derive(Clone, Copy, Debug)]
 struct Lived {
     event: Event,
+    /// A second change of the media, if there was one.
+    second: Option<Event>,
     outcome: Outcome,
     /// Whether a sample of clean data tells the present backing device from the former one.
     sampled: bool,
@@ -96,6 +103,7 @@ fn prepare(rng: &Rng) -> Result<(Machine, Model), String> {
 fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
     let rng = Rng::labelled(seed, 41);
     let drawn = Event::draw(&rng);
+    let is_drawn = event.is_none();
     let event = event.unwrap_or(drawn);
     let (other, mut other_model) = prepare(&rng)?;
     let plan = Plan {
@@ -129,12 +137,20 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
         let (outcome, sampled) = (Outcome::Skipped, false);
         return Ok(Lived {
             event,
+            second: None,
             outcome,
             sampled,
         });
     };
+    let second = match is_drawn && rng.chance(1, 2) {
+        true => event.draw_second(&rng),
+        false => None,
+    };
+    // One that has nothing to change changes nothing.
+    let second = second.filter(|second| second.apply(&machine, &before, &rng).is_some());
     let lived = |outcome| Lived {
         event,
+        second,
         outcome,
         sampled: match event {
             // After a crash, or without checksums that are known, clean data may say nothing.
@@ -146,10 +162,13 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
     };
     let changed = machine.snapshot();
     let contents = DISKS.map(|disk| changed.of(disk).expect("a backing device"));
-    let verdict = event.verdict(&before, contents);
+    let verdict = match second {
+        None => event.verdict(&before, contents),
+        Some(second) => (event.verdict(&before, contents)).and(second.verdict(&before, contents)),
+    };
     let context = |wrong: String| {
         format!(
-            "{event:?} after {:?}, {:?}: {wrong}",
+            "{event:?} and {second:?} after {:?}, {:?}: {wrong}",
             last.end, machine.setup
         )
     };
@@ -180,6 +199,15 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
             {
                 return Err(context(format!("a refused start changed {disk}: {report}")));
             }
+            if let Some(second) = second {
+                second.undo(&machine, &before);
+                // The cache was opened before a volume was refused. The journal and the state directory are of a newer
+                // opening than the cache device that is put back.
+                if second.media().contains(&CACHE) {
+                    machine.restore(&now, JOURNAL);
+                    machine.restore(&now, STATE);
+                }
+            }
             event.undo(&machine, &before);
             if event != Event::StateSwapped || machine.path(STATE).exists() {
                 let again = run_whole(&machine, draw_plan(&rng), &mut model, "with the media back");
@@ -197,6 +225,8 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
 struct Survey {
     /// Lives without a change, refused and served, by event.
     counts: BTreeMap<Event, [u64; 3]>,
+    /// Lives with two events.
+    doubles: u64,
     /// What was wrong in a life, and the command that replays it.
     wrong: Vec<String>,
 }
@@ -225,6 +255,7 @@ impl Survey {
             Ok(lived) => {
                 let counts = self.counts.entry(lived.event).or_default();
                 counts[lived.outcome as usize] += 1;
+                self.doubles += u64::from(lived.second.is_some());
             }
             Err(wrong) => self.wrong.push(wrong),
         }
@@ -249,6 +280,7 @@ fn changed_media_are_refused_or_served_right() {
     for (event, [skipped, refused, served]) in &survey.counts {
         eprintln!("{event:?}: {refused} refused, {served} served, {skipped} without a change");
     }
+    eprintln!("{} with a second event", survey.doubles);
     let shown = survey.wrong.iter().take(60).cloned().collect::<Vec<_>>();
     let count = survey.wrong.len();
     assert!(

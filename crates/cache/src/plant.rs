@@ -82,6 +82,8 @@ pub enum Fault {
     CleanBeforeAllAttached,
     /// Rule 6: the backing device that a volume had last is not compared with the present one.
     TrustBacking,
+    /// Identity: the process journal is not compared with the cache's devices and their last opening.
+    TrustJournal,
     /// Rule 6: the records of the state directory are not compared with the cache.
     TrustState,
     /// Identity: the superblock says the next generation before the process journal announces it.
@@ -112,6 +114,15 @@ mod planted {
         PLANTED.set(fault);
     }
 
+    /// Returns `work`, for another thread, with the fault of this one.
+    pub fn carried<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+        let fault = PLANTED.get();
+        move || {
+            PLANTED.set(fault);
+            work()
+        }
+    }
+
     /// Returns whether a fault is planted.
     #[must_use]
     pub fn planted(fault: Fault) -> bool {
@@ -120,13 +131,19 @@ mod planted {
 }
 
 #[cfg(any(test, feature = "plant"))]
-pub use planted::{plant, planted};
+pub use planted::{carried, plant, planted};
 
 /// Returns whether a fault is planted: never, without the feature.
 #[cfg(not(any(test, feature = "plant")))]
 #[must_use]
 pub const fn planted(_: Fault) -> bool {
     false
+}
+
+/// Returns `work`, as there is no fault to carry.
+#[cfg(not(any(test, feature = "plant")))]
+pub const fn carried<T, F: FnOnce() -> T>(work: F) -> F {
+    work
 }
 
 #[cfg(feature = "plant")]

@@ -1,6 +1,7 @@
 //! Work that may wait for a file system, off the reactor.
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_cache::plant::carried;
 use tokio::sync::oneshot;
 
 /// Runs `work` on a thread of its own; the reactor goes on meanwhile.
@@ -11,6 +12,7 @@ pub(crate) async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let (tell, told) = oneshot::channel();
+    let work = carried(work);
     std::thread::Builder::new()
         .name("offload".into())
         .spawn(move || {
