@@ -282,7 +282,11 @@ impl Event {
     /// Returns the outcomes that are right. `disks` are the contents of the backing devices.
     pub(crate) fn verdict(self, before: &Before<'_>, disks: [&[u8]; VOLUMES]) -> Verdict {
         let died = before.end == End::Death;
-        let is_dirty = |volume: usize| before.dirty_bytes[volume] > 0;
+        // A cleaner may have written back what was dirty before the stop.
+        let is_dirty = |volume: usize| {
+            let backing = before.now.of(DISKS[volume]).expect("there");
+            before.dirty_bytes[volume] > 0 && before.model.differs_from(volume, &values(backing))
+        };
         let same = |medium: &str| before.earlier.is_same(before.now, medium);
         let mut verdict = Verdict::whole();
         match self {
@@ -290,7 +294,7 @@ impl Event {
             Self::BackingReplaced(volume) | Self::BackingCopied(volume) => {
                 verdict.must_refuse = is_dirty(volume);
                 // After a crash, clean blocks may count as dirty.
-                verdict.may_refuse = died;
+                verdict.may_refuse = died || before.dirty_bytes[volume] > 0;
                 verdict.right[volume] = Right::Just(values(disks[volume]));
             }
             Self::BackingRolledBack(volume)
@@ -301,7 +305,7 @@ impl Event {
             }
             Self::BackingsSwapped => {
                 verdict.must_refuse = (0..VOLUMES).any(is_dirty);
-                verdict.may_refuse = died;
+                verdict.may_refuse = died || before.dirty_bytes != [0; VOLUMES];
                 let swapped = disks.iter().rev();
                 verdict.right = swapped.map(|disk| Right::Just(values(disk))).collect();
             }

@@ -85,6 +85,14 @@ impl Model {
         }
     }
 
+    /// Whether a backing device with these values lacks a newest value.
+    pub(crate) fn differs_from(&self, volume: usize, found: &[Found]) -> bool {
+        let newest = self.now[volume].iter();
+        newest
+            .zip(found)
+            .any(|(now, found)| *found != Found::Value(*now))
+    }
+
     /// Whether a block ever had this value.
     pub(crate) fn had(&self, volume: usize, block: usize, value: Value) -> bool {
         value == Value::Zero || self.past.contains(&(volume, block, value))

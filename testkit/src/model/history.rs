@@ -316,6 +316,7 @@ impl History {
         if ambiguous && found.ended >= submitted {
             return Ok(());
         }
+        let later = self.known_after(&found);
         self.versions.retain_mut(|version| {
             if version.number == found.number {
                 version.read_at = version.read_at.min(now);
@@ -324,7 +325,7 @@ impl History {
             if version.ended >= submitted {
                 return true;
             }
-            if found.known_before(version) {
+            if later.contains(&version.number) {
                 // It had ended and did not show, so it never took effect (it was not certain to,
                 // or what was found would be dead). A stack whose memory hides it is an exception.
                 version.hidden = hiding || version.surfaces;
@@ -336,6 +337,24 @@ impl History {
             true
         });
         Ok(())
+    }
+
+    /// Returns the numbers of the versions that `first` is known before, if only by others in between.
+    ///
+    /// Power loss may take one in between that reads had shown. The order that they showed remains: without it, two
+    /// versions could each count as later than the other.
+    fn known_after(&self, first: &Version) -> Vec<u64> {
+        let mut known = vec![first];
+        let mut next = 0;
+        while let Some(before) = known.get(next).copied() {
+            let is_new = |version: &&Version| {
+                before.known_before(version) && known.iter().all(|it| it.number != version.number)
+            };
+            let found: Vec<_> = self.versions.iter().filter(is_new).collect();
+            known.extend(found);
+            next += 1;
+        }
+        known[1..].iter().map(|version| version.number).collect()
     }
 
     /// The process is gone: what was in flight or had failed took effect, or never will.

@@ -323,6 +323,27 @@ fn an_order_that_a_read_has_shown_outlives_power_loss_once_promised() {
 }
 
 #[test]
+fn an_order_that_a_read_has_shown_never_becomes_a_circle() {
+    for hiding in [true, false] {
+        let mut bench = Bench::new(Promise::Flush);
+        bench.model.set_hiding(hiding);
+        let one = bench.begin(FUA);
+        let two = bench.run(WRITE);
+        let three = bench.begin(WRITE);
+        bench.ok(&one);
+        // It is later than `one`, so `three` is, too.
+        assert!(bench.reads(two));
+        bench.model.crash(Loss::Power);
+        let all = [one.number, two, three.number];
+        assert_eq!(bench.may(&all), [true, true, true]);
+        assert!(bench.reads(one.number));
+        assert_eq!(bench.may(&all), [true, false, false]);
+        bench.model.crash(Loss::Power);
+        assert!(bench.may_read(one.number));
+    }
+}
+
+#[test]
 fn zeroes_of_several_sources_are_not_mistaken() {
     let zeroes = Op::WriteZeroes {
         fua: false,
