@@ -1,5 +1,6 @@
 //! Files for programs: read, write, append, map and fsync through the cache.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -10,6 +11,7 @@ use forebay_pagecache::message::PageId;
 use crate::PAGE_BYTES;
 use crate::link::Way;
 use crate::node::Inner;
+use crate::room::Room;
 use crate::tree::Tree;
 
 /// Longest file, bytes: as much as the system can say.
@@ -31,6 +33,8 @@ pub struct File {
     size_bytes: AtomicU64,
     /// What it was told of losses.
     heard: Heard,
+    /// Blocks of the source that writes through this file allocated.
+    room: Room,
 }
 
 impl File {
@@ -50,6 +54,7 @@ impl File {
             inode,
             size_bytes: AtomicU64::new(size_bytes),
             heard,
+            room: Room::default(),
         })
     }
 
@@ -97,13 +102,14 @@ impl File {
     /// read.
     ///
     /// # Errors
-    /// `OutOfRange` for a file that would be too long; what the store says, or `Disconnected`; some of the pages may
-    /// be written then.
+    /// `OutOfRange` for a file that would be too long; `NoSpace` if the store is full, and then nothing is written;
+    /// what the store says, or `Disconnected`; some of the pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let end = end_of(offset, bytes)?;
+        self.allocate(offset..end)?;
         if end > self.size_bytes.load(Ordering::Relaxed) {
             self.sized(|tree| tree.grow(self.inode, end))?;
             self.size_bytes.fetch_max(end, Ordering::Relaxed);
@@ -128,7 +134,9 @@ impl File {
         loop {
             let offset = self.sized(|tree| {
                 let offset = tree.size_bytes(self.inode)?;
-                tree.grow(self.inode, end_of(offset, bytes)?)?;
+                let end = end_of(offset, bytes)?;
+                self.allocate(offset..end)?;
+                tree.grow(self.inode, end)?;
                 Ok(offset)
             })?;
             self.store(offset, bytes)?;
@@ -155,6 +163,7 @@ impl File {
             self.end_cut(tree, size_bytes, before)
         })?;
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
+        self.room.clear();
         Ok(())
     }
 
@@ -242,6 +251,12 @@ impl File {
             }
             body(tree)
         })
+    }
+
+    /// Allocates blocks of the source for what is about to be written.
+    fn allocate(&self, bytes: Range<u64>) -> Result<()> {
+        let tree = self.node.client().store();
+        self.room.allocate(tree, self.inode, bytes)
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {

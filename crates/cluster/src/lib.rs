@@ -21,6 +21,7 @@ mod mapped;
 pub mod names;
 pub mod node;
 pub mod pool;
+mod room;
 pub mod server;
 pub mod status;
 pub mod tree;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileTimes, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::system::allocate_range;
 use forebay_pagecache::message::PageId;
 use forebay_pagecache::store::Store;
 
@@ -226,6 +228,13 @@ impl Tree {
             _ => Ok(()),
         });
         grown.context(|| self.named(inode))
+    }
+
+    /// Allocates the blocks of a range of the file. Does nothing where the source cannot.
+    pub(crate) fn allocate(&self, inode: u64, bytes: Range<u64>) -> Result<()> {
+        let file = self.file(inode)?;
+        let allocated = self.change(&file, || allocate_range(&file, bytes));
+        allocated.map(drop).context(|| self.named(inode))
     }
 
     /// Makes the file this long.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
 use crate::file::RELEASE_TIME;
+use crate::system::allocate_range;
 use crate::{Stop, snapshot};
 
 /// Bytes that are allocated, and mapped, between two looks at a [`Stop`]: tens of milliseconds.
@@ -363,20 +364,10 @@ fn map(file: File, size_bytes: usize, stop: &Stop) -> Result<Buf> {
 pub(crate) fn allocate(file: &File, size_bytes: usize, stop: &Stop) -> Result<()> {
     for at in (0..size_bytes).step_by(STEP_BYTES) {
         stop.check()?;
-        let offset = libc::off_t::try_from(at).map_err(io::Error::other)?;
         let len = STEP_BYTES.min(size_bytes - at);
-        let len = libc::off_t::try_from(len).map_err(io::Error::other)?;
-        // SAFETY: the descriptor is open.
-        let done =
-            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset, len) };
-        if done == 0 {
-            continue;
+        if !allocate_range(file, at as u64..(at + len) as u64)? {
+            break;
         }
-        let error = io::Error::last_os_error();
-        return match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => Ok(()),
-            _ => Err(error.into()),
-        };
     }
     Ok(())
 }

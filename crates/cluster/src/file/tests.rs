@@ -44,8 +44,20 @@ impl Bed {
     }
 }
 
+/// Mounts a file system of this size at a path; false if that is not possible here.
+fn mount_small(at: &Path, size: &str) -> bool {
+    std::fs::create_dir_all(at).expect("made");
+    let size = format!("size={size}");
+    let mut mount = std::process::Command::new("mount");
+    let mount = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at);
+    mount.status().is_ok_and(|status| status.success())
+}
+
 impl Drop for Bed {
     fn drop(&mut self) {
+        // Only a source that is a file system of its own is mounted.
+        let mut unmount = std::process::Command::new("umount");
+        let _ = unmount.arg("-lq").arg(&self.source).status();
         let _ = std::fs::remove_dir_all(&self.source);
         let _ = std::fs::remove_dir_all(&self.pool);
     }
@@ -206,4 +218,52 @@ fn a_file_that_is_still_used_as_a_mapped_one_is_not_cached_when_nothing_is_mappe
     );
     drop(held);
     node.open("file").expect("nobody has it mapped");
+}
+
+#[test]
+fn a_full_source_refuses_writes_and_nothing_else() {
+    let source = std::env::temp_dir().join(format!("forebay-file-full-{}", std::process::id()));
+    if !mount_small(&source, "2M") {
+        println!("SKIPPED: no file system can be mounted here");
+        return;
+    }
+    let bed = Bed::with("full", &[]);
+    let (one, two) = (bed.node(1), bed.node(2));
+    let open = |node: &Node, name: &str| node.create(Path::new(name)).expect("it opens");
+    let (other, full) = (open(&one, "other"), open(&one, "full"));
+    let piece = |number: u64| vec![number as u8; 16 * PAGE_BYTES];
+    other.write_at(0, &piece(77)).expect("there is room");
+    let mut written = 0;
+    // More than the frames of all nodes, and more than the source.
+    let refused = loop {
+        let offset = written * piece(0).len() as u64;
+        match full.write_at(offset, &piece(written)) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 64, "the source has room for 32");
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{}", refused.report());
+    assert!(written > 20, "{written}");
+    let append = full.append(&piece(1)).expect_err("the source is full");
+    assert_eq!(append.kind(), ErrorKind::NoSpace);
+    full.fsync().expect("what was written has room");
+    // What is written over has its room, and files are read from all nodes.
+    full.write_at(0, &piece(200)).expect("its room is there");
+    full.fsync().expect("durable");
+    let mut bytes = piece(0);
+    let (other, seen) = (open(&two, "other"), open(&two, "full"));
+    other.read_at(0, &mut bytes).expect("read");
+    assert!(bytes == piece(77));
+    for number in 0..written {
+        seen.read_at(number * bytes.len() as u64, &mut bytes)
+            .expect("read");
+        let expected = if number == 0 { 200 } else { number };
+        assert!(bytes == piece(expected), "piece {number}");
+    }
+    // Room that is made is used.
+    full.truncate(0).expect("shorter");
+    let whole = open(&two, "third");
+    whole.write_at(0, &piece(9)).expect("there is room");
+    whole.fsync().expect("durable");
 }
