@@ -74,9 +74,26 @@ impl SumsPlace {
     }
 }
 
-/// Ties a block's checksums, those of its valid granules in order, to its record.
+/// Returns what ties a block's checksums, those of its valid granules in order, to its record.
+///
+/// The place comes last. A record has the place, 8 bytes, and the digest, under a checksum of the same polynomial: were
+/// the place first, two checksums would stand like those 8 bytes, and the record's checksum would not tell this place
+/// with its digest from another place with the other's. A torn line would then count as a record.
 #[must_use]
 pub fn digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
+    let mut bytes = Vec::with_capacity(64);
+    sums.for_each(|sum| bytes.extend(sum.to_le_bytes()));
+    bytes.extend(place.to_le_bytes());
+    seed.checksum(&bytes)
+}
+
+/// Returns whether these checksums have the digest that a record has. Earlier versions put the place first.
+#[must_use]
+pub fn fits(seed: Seed, place: u32, sums: impl Iterator<Item = u32> + Clone, wanted: u32) -> bool {
+    digest(seed, place, sums.clone()) == wanted || earlier_digest(seed, place, sums) == wanted
+}
+
+fn earlier_digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
     let mut bytes = Vec::with_capacity(64);
     bytes.extend(place.to_le_bytes());
     sums.for_each(|sum| bytes.extend(sum.to_le_bytes()));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf};
 use forebay_metadata::Seed;
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, UNKNOWN, digest};
+use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, UNKNOWN, fits};
 use forebay_metadata::superblock::Superblock;
 
 use crate::geometry::Geometry;
@@ -57,7 +57,7 @@ impl Table {
         let valid = (sums.iter().enumerate())
             .filter(|(cell, _)| record.valid >> (cell / each) & 1 == 1)
             .map(|(_, sum)| *sum);
-        if digest(self.seed, record.slot, valid) != record.sums {
+        if !fits(self.seed, record.slot, valid, record.sums) {
             sums.fill(UNKNOWN);
         }
         Some(sums)

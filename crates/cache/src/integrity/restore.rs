@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use forebay_block::{BlockDevice, Result};
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::sums::{self, BAD, DataHash, UNKNOWN, digest};
+use forebay_metadata::sums::{self, BAD, DataHash, UNKNOWN, fits};
 use forebay_metadata::superblock::Superblock;
 
 use super::{Sums, SumsStats};
@@ -61,7 +61,7 @@ impl LoadedSums {
         let sums = &self.sums;
         let cells: Vec<usize> = sums.cells_of(place, class, record.valid).collect();
         let found = cells.iter().map(|&cell| self.found[cell]);
-        if digest(sums.seed, place, found) == record.sums {
+        if fits(sums.seed, place, found, record.sums) {
             for &cell in &cells {
                 sums.set(cell, self.found[cell]);
                 if self.found[cell] == BAD {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 
 use super::*;
+use crate::sums::{UNKNOWN, digest};
 
 /// Records of a ring.
 const RING: u64 = 300;
@@ -18,11 +19,23 @@ fn torn(old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES], mask: u32) -> [u8; R
     mixed
 }
 
+/// The digest of a block at this place whose cells have no checksums that are known, or whatever `drawn` says.
+fn sums(slot: u32, valid: u64, drawn: Option<u32>) -> u32 {
+    let unknown = std::iter::repeat_n(UNKNOWN, valid.count_ones() as usize);
+    drawn.unwrap_or_else(|| digest(Seed::new(&[1; 16]), slot, unknown))
+}
+
 fn body() -> impl Strategy<Value = Body> {
-    let block = (0..3_u16, 0..40_u64, 0..20_u32, any::<(u8, u8, u32)>());
+    let block = (
+        0..3_u16,
+        0..40_u64,
+        0..20_u32,
+        any::<(u8, u8, Option<u32>)>(),
+    );
     prop_oneof![
-        4 => block.prop_map(|(volume, block, slot, (valid, dirty, sums))| {
+        4 => block.prop_map(|(volume, block, slot, (valid, dirty, drawn))| {
             let valid = u64::from(valid);
+            let sums = sums(slot, valid, drawn);
             Body::Block(BlockRecord {
                 volume,
                 class: 0,
@@ -78,6 +91,44 @@ proptest! {
             let mixed = torn(&old, &new, mask);
             if mixed != old && mixed != new {
                 prop_assert_eq!(decode(&mixed, seed), None, "pieces {:#b}", mask);
+            }
+        }
+    }
+}
+
+/// Two blocks with as many cells that have the same checksums, at places of their own.
+#[test]
+fn a_torn_record_with_a_digest_is_none() {
+    let seed = Seed::new(&[1; 16]);
+    for valid in [1, 3, 7, 15, u64::MAX] {
+        for (old_slot, new_slot) in [(1, 18), (0, 1), (7, 1 << 20)] {
+            let record = |lsn, block, slot| {
+                let position = Position {
+                    lsn,
+                    tail: lsn - 5,
+                    units_back: 0,
+                };
+                let body = Body::Block(BlockRecord {
+                    volume: 1,
+                    class: 0,
+                    block,
+                    slot,
+                    valid,
+                    dirty: valid,
+                    bad: 0,
+                    sums: sums(slot, valid, None),
+                });
+                let mut bytes = [0; RECORD_BYTES];
+                encode(&mut bytes, seed, position, &body);
+                bytes
+            };
+            let (old, new) = (record(100, 0, old_slot), record(100 + RING, 10, new_slot));
+            for mask in 0..256 {
+                let mixed = torn(&old, &new, mask);
+                if mixed != old && mixed != new {
+                    let found = decode(&mixed, seed);
+                    assert_eq!(found, None, "{valid:#x}, {old_slot}, {new_slot}, {mask:#b}");
+                }
             }
         }
     }
