@@ -38,6 +38,8 @@ use record::Recordings;
 
 /// What a start may take to end after a signal: a device may have to answer first.
 const STOP: Duration = Duration::from_secs(30);
+/// Time for the last look at the devices.
+const LAST_LOOK: Duration = Duration::from_secs(3);
 
 /// Serves what `config` describes until a signal asks for the end.
 ///
@@ -140,7 +142,8 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
             }
             Err(error) => Err(error),
         };
-        watch.look(&engine).await;
+        // A device that does not answer keeps no daemon from its end.
+        let _ = tokio::time::timeout(LAST_LOOK, watch.look(&engine)).await;
         let ended = shutdown::run(&engine, running, &recordings, &mut signals).await;
         if ended.is_ok() {
             // It ended its last task; what is left is the thread's own end.

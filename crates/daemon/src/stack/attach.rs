@@ -188,11 +188,15 @@ impl Stack {
             };
         };
         let (own, all) = (Promise::new(), self.attached.clone());
-        self.behind.borrow_mut().push(own.clone());
+        (self.behind.borrow_mut()).push((volume.name.clone(), own.clone()));
         rt::spawn(async move {
             let met = meeting.meet_behind(&served, fallback).await;
             let met = met.context(|| place);
             own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
+            if let (Err(error), true) = (&met, all.is_set()) {
+                // The start did not wait for it, and goes on.
+                tracing::error!("{}", error.report());
+            }
             let all = all.get().await;
             early.hand_over(met.and_then(|device| all.map(|()| device)));
         });
@@ -204,7 +208,12 @@ impl Stack {
     /// # Errors
     /// Why it has not.
     pub async fn ready(&self) -> Result<()> {
-        self.attached.get().await
+        self.attached.get().await?;
+        let behind = self.behind.borrow().clone();
+        for (_, attach) in behind {
+            attach.get().await?;
+        }
+        Ok(())
     }
 
     /// Refuses a device that shows bytes which another device of the stack shows, however both are reached. Files and

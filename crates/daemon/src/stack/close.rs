@@ -128,8 +128,8 @@ impl Stack {
         let mut result = Ok(());
         // What waits for a cache that is being opened is answered when that is over.
         let behind = self.behind.take();
-        for volume in behind {
-            let attached = rt::at_most(left(), volume.get()).await;
+        for (_, attach) in behind {
+            let attached = rt::at_most(left(), attach.get()).await;
             result = result.and(attached.unwrap_or_else(|| Err(unclosed(flush_limit))));
         }
         result = result.and(self.drain_within(DRAIN.min(limit)).await);

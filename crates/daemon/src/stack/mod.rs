@@ -25,12 +25,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
 use forebay_volume::{Volume, VolumeHandle};
+use futures_util::future::try_join_all;
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
@@ -125,16 +127,19 @@ fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
 pub struct Stack {
     state: Arc<StateDirectory>,
     cache: Option<Rc<cache::OpenCache>>,
-    /// Attaches of volumes that are served while their cache is being opened.
-    behind: RefCell<Vec<Promise<Result<()>>>>,
-    /// The end of all attaches. No volume is written back, or served from the cache, before: the last one may
-    /// refuse the start.
+    /// Attaches of volumes that are served while their cache is being opened, by name.
+    behind: RefCell<Vec<(String, Promise<Result<()>>)>>,
+    /// The end of all attaches, or of the time that they may take together. No volume is written back, or served from
+    /// the cache, before: the last one may refuse the start.
     attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<devices::Watched>>,
     /// Volumes of which the state directory has heard what the opening lost.
     noted: RefCell<BTreeSet<String>>,
 }
+
+/// Time that the attaches of all volumes may take together before those that are attached are served.
+const ATTACH: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
 
 /// A volume of a stack.
 struct Served {
@@ -236,10 +241,15 @@ impl Stack {
         for volume in &config.volumes {
             self.attach(config, volume, wishes, &around).await?;
         }
-        let ending = end_of_attaches(self.behind.borrow().clone(), self.cache.clone());
-        if self.behind.borrow().is_empty() {
-            self.attached.set(ending.await);
-            return self.ready().await;
+        let behind = self.behind.borrow().clone();
+        let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();
+        let all_are_behind = behind.len() == cached && cached > 0;
+        let ending = end_of_attaches(behind, self.cache.clone());
+        // A volume that is attached already would be served before the others are.
+        if !all_are_behind {
+            let ended = ending.await;
+            self.attached.set(ended.clone());
+            return ended;
         }
         let attached = self.attached.clone();
         rt::spawn(async move { attached.set(ending.await) });
@@ -363,21 +373,41 @@ impl Stack {
     }
 }
 
-/// Waits until each of these volumes is attached, and allows the cache to write back.
+/// Waits for the attaches of volumes, and allows the cache to write back.
 ///
 /// # Errors
-/// The first attach that failed, or the opening of the cache.
+/// The first attach that fails, or the opening of the cache.
 async fn end_of_attaches(
-    behind: Vec<Promise<Result<()>>>,
+    behind: Vec<(String, Promise<Result<()>>)>,
     cache: Option<Rc<cache::OpenCache>>,
 ) -> Result<()> {
-    for attach in behind {
-        attach.get().await?;
+    let Some(cache) = cache else {
+        return Ok(());
+    };
+    let opened = cache.opened().await?;
+    let late = await_attaches(&behind).await?;
+    if !late.is_empty() {
+        tracing::error!(
+            "volumes wait for backing devices that do not answer: {}; the others are served",
+            late.join(", ")
+        );
     }
-    if let Some(cache) = cache {
-        cache.opened().await?.cache.allow_write_back();
-    }
+    opened.cache.allow_write_back();
     Ok(())
+}
+
+/// Waits until each of these volumes is attached, for at most [`ATTACH`]: a backing device that does not answer
+/// stops no other volume. Returns the volumes that are not attached by then.
+///
+/// # Errors
+/// The first attach that fails.
+async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<&str>> {
+    let attaches = behind.iter().map(|(_, attach)| attach.get());
+    if let Some(ended) = rt::at_most(ATTACH, try_join_all(attaches)).await {
+        return ended.map(|_| Vec::new());
+    }
+    let late = behind.iter().filter(|(_, attach)| !attach.is_set());
+    Ok(late.map(|(name, _)| name.as_str()).collect())
 }
 
 /// Why the users of a volume's block device must not go on with what is served from now on, and whether virtual machines must

@@ -116,3 +116,19 @@ fn a_cache_that_does_not_open_is_an_error_of_all_that_waits() {
         stack.close().await.expect_err("it tells again");
     });
 }
+
+#[test]
+fn an_attach_that_hangs_holds_up_no_other_and_hides_no_refusal() {
+    on_reactor(|| async {
+        let [hangs, attached, refused] = [Promise::new(), Promise::new(), Promise::new()];
+        attached.set(Ok(()));
+        let named = |name: &str, attach: &Promise<Result<()>>| (name.to_owned(), attach.clone());
+        let two = [named("db", &hangs), named("logs", &attached)];
+        assert_eq!(await_attaches(&two).await.expect("in time"), ["db"]);
+        refused.set(Err(Error::new(ErrorKind::InvalidInput, "it differs")));
+        let two = [named("db", &hangs), named("logs", &refused)];
+        let error = rt::at_most(Duration::from_secs(1), await_attaches(&two)).await;
+        let error = error.expect("at once").expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    });
+}
