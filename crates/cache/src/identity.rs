@@ -24,6 +24,9 @@ fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirt
         _ if !was.differs_from(now) => {
             format!(" (it has no serial number, and {bytes} bytes in place of {was_bytes})")
         }
+        _ if now.basis == Basis::Path => {
+            " (it is known by its path, which is another one)".to_owned()
+        }
         _ => " (it has no serial number: its place, driver or instance is another one)".to_owned(),
     };
     Error::new(

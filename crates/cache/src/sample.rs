@@ -82,6 +82,10 @@ impl Engine {
         adopt: bool,
     ) -> Result<()> {
         let name = &known.name;
+        if adopt && let Some(at) = known.differs_at {
+            // A sample that is drawn now may miss it.
+            return self.drop_clean_of(known, at, backing).await;
+        }
         let tally = Rc::new(Tally::default());
         // Where it differed last time no chance decides.
         if let Some(granule) = known
@@ -126,17 +130,10 @@ impl Engine {
             );
             return Ok(());
         };
-        let device = backing.info().name;
         if adopt {
-            tracing::warn!(
-                volume = name,
-                offset = at,
-                "{device} differs from a clean copy in the cache: all clean copies are dropped, and dirty data is kept for it"
-            );
-            return self
-                .drop_clean(known.id, |slot| self.map.borrow().slot(slot).dirty)
-                .await;
+            return self.drop_clean_of(known, at, backing).await;
         }
+        let device = backing.info().name;
         self.change_superblock(|superblock| {
             let mut volumes = superblock.volumes.iter_mut();
             if let Some(entry) = volumes.find(|entry| entry.id == known.id) {
@@ -154,6 +151,23 @@ impl Engine {
                  --without-cache {name} to look at the device first; nothing in the cache is given up by that"
             ),
         ))
+    }
+
+    /// Drops all clean copies of a volume, since the backing device differs from one of them at byte `at`.
+    async fn drop_clean_of(
+        &self,
+        known: &VolumeEntry,
+        at: u64,
+        backing: &Rc<dyn BlockDevice>,
+    ) -> Result<()> {
+        tracing::warn!(
+            volume = known.name,
+            offset = at,
+            "{} differs from a clean copy in the cache: all clean copies are dropped, and dirty data is kept for it",
+            backing.info().name
+        );
+        self.drop_clean(known.id, |slot| self.map.borrow().slot(slot).dirty)
+            .await
     }
 
     /// Returns clean granules of a volume, drawn by the cache's identity and the state of its superblock: other ones at

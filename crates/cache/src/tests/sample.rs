@@ -155,6 +155,25 @@ fn who_adopts_keeps_dirty_data_and_drops_clean_copies() {
     }
 }
 
+/// A sample that is drawn for the adoption may miss what the refused start had found.
+#[test]
+fn who_adopts_after_a_refusal_relies_on_no_new_sample() {
+    run(&world(18, 2 << 20, 512), async move |disks| {
+        prepare(&disks).await;
+        change(&disks[1], 7 * GRANULE, GRANULE as usize).await;
+        refusal(&disks).await;
+        plant(Some(Fault::ForgetDifference));
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let volume = attach_disk(&cache, &disks, true).await.expect("adopted");
+        plant(None);
+        check(&volume, 7, &[0xfe; GRANULE as usize]).await;
+        for block in DIRTY {
+            check(&volume, block, &bytes(block)).await;
+        }
+        cache.close().await.expect("closed");
+    });
+}
+
 #[test]
 fn what_makes_no_claim_is_not_compared() {
     // Dirty data differs; so does what grew at the end, and what is not cached.
