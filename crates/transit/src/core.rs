@@ -12,6 +12,7 @@ use forebay_io::sync::{Semaphore, WaitList};
 use crate::bars::Bars;
 use crate::evictor::Evictions;
 use crate::fault::Faults;
+use crate::hold::Hold;
 use crate::lines::{Lines, Outcome};
 use crate::memory::Memory;
 use crate::parts::{Lap, Part, Parts as Times};
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     pub(crate) policy: RefCell<Box<dyn Decide>>,
     pub(crate) uses_idle_time: bool,
     pub(crate) bars: Bars,
+    pub(crate) hold: Hold,
     pub(crate) lines: Lines,
     pub(crate) evictions: Evictions,
     evicted: [WaitList; EVICTED],
@@ -107,6 +109,7 @@ impl Core {
             uses_idle_time: parts.policy.uses_idle_time(),
             policy: RefCell::new(parts.policy),
             bars: Bars::default(),
+            hold: Hold::default(),
             lines: Lines::default(),
             evictions: parts.evictions,
             evicted: [const { WaitList::new() }; EVICTED],
@@ -293,6 +296,9 @@ impl Core {
     pub(crate) fn next_to_evict(&self) -> Option<u32> {
         let slots = self.slots.borrow();
         slots.next_to_flush().or_else(|| {
+            if self.evictions_wait() {
+                return None;
+            }
             self.policy.borrow_mut().next(View {
                 slots: &slots,
                 waiting: self.lines.waiting(),

@@ -10,6 +10,7 @@
 //!
 //! - [`Transit`]: the cache, a block device over a block device.
 //! - [`Policy`]: what it does with its slots; the comparison is between these.
+//! - [`TransitOptions::hold_evictions`]: a start that may yet refuse the device leaves it as it is.
 //! - [`Workers`]: threads that evict to a device whose work is the processor's.
 //!
 //! # One reactor, and threads only for stores
@@ -32,6 +33,7 @@ mod core;
 mod device;
 mod evictor;
 mod fault;
+mod hold;
 mod lines;
 mod links;
 mod lookout;

@@ -71,6 +71,11 @@ pub(super) async fn open(
     watched: &RefCell<Vec<Watched>>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
+    // The cache is written to while it is being opened.
+    let around = &Around {
+        hold_evictions: false,
+        ..*around
+    };
     let open = async |name: &str, role| -> Result<Rc<dyn BlockDevice>> {
         let opened = devices::open(config, name, role, around).await?;
         let device = Rc::clone(&opened.device);

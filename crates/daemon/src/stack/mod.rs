@@ -226,6 +226,7 @@ impl Stack {
             state: &self.state,
             accept_loss: wishes.accept_journal_loss,
             stop,
+            hold_evictions: true,
         };
         if let Some(cache) = &config.cache
             && !wishes.all_without_cache(config)

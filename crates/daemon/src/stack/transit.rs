@@ -43,12 +43,15 @@ const SMALLEST_BYTES: u64 = 8192;
 const EVICTIONS_PER_THREAD: usize = 128;
 
 /// What is around the devices of a stack.
+#[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
     pub(super) state: &'a Arc<StateDirectory>,
     /// Whether to open caches although what they had acknowledged is gone.
     pub(super) accept_loss: bool,
     /// Ends what takes long.
     pub(super) stop: &'a Stop,
+    /// Whether what an earlier process left stays in its slots until [`OpenTransit::allow_evictions`].
+    pub(super) hold_evictions: bool,
 }
 
 /// What the configuration says of a cache.
@@ -125,6 +128,7 @@ pub(super) fn open(
         accept_damage: around.accept_loss,
         generation: counts,
         next,
+        hold_evictions: around.hold_evictions,
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -162,7 +166,7 @@ pub(super) fn open(
         tracing::info!(
             device = settings.name,
             blocks = found.blocks,
-            "acknowledged blocks of a daemon that ended early are on their way to the device"
+            "acknowledged blocks of a daemon that ended early go to the device when the start is over"
         );
     }
     for damaged in &found.damaged {
@@ -508,6 +512,21 @@ impl OpenTransit {
         }
     }
 
+    /// Lets what an earlier process left go to the device.
+    pub(super) fn allow_evictions(&self) {
+        self.cache.allow_evictions();
+    }
+
+    /// Returns the cache.
+    pub(super) fn cache(&self) -> Rc<Transit> {
+        Rc::clone(&self.cache)
+    }
+
+    /// Returns whether its slots have something that is not to go to the device yet.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.cache.holds_evictions() && self.cache.stats().owed > 0
+    }
+
     /// Whether it has what the device under it does not, in memory that goes with the process.
     pub(super) fn owes_memory(&self) -> bool {
         self.file.is_none() && self.cache.stats().owed > 0
@@ -534,6 +553,9 @@ impl OpenTransit {
 
     /// Drains the slots. They hold nothing then that the device has not, and go. `what` it is over, in words.
     ///
+    /// Slots of a start that was refused stay as they are, and the state directory remembers them: the
+    /// device may be another one, or an older state of it.
+    ///
     /// # Errors
     /// What the device says, or `TimedOut` if it does not within `limit`; the slots stay then.
     pub(super) async fn close(
@@ -542,6 +564,13 @@ impl OpenTransit {
         limit: Duration,
         what: &str,
     ) -> Result<()> {
+        if self.is_withheld() {
+            tracing::info!(
+                device = self.name,
+                "the slots stay as they are: what they hold goes to the device when a start succeeds"
+            );
+            return Ok(());
+        }
         let late = || {
             let left = self.owing();
             let left =
