@@ -28,8 +28,10 @@ use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
+use forebay_cache::plant::{Fault, planted};
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
+use forebay_transit::Transit;
 use forebay_volume::{Volume, VolumeHandle};
 
 use crate::config::{self, Config, Mode};
@@ -226,7 +228,7 @@ impl Stack {
             state: &self.state,
             accept_loss: wishes.accept_journal_loss,
             stop,
-            hold_evictions: true,
+            hold_evictions: !planted(Fault::EvictBeforeAllAttached),
         };
         if let Some(cache) = &config.cache
             && !wishes.all_without_cache(config)
@@ -237,11 +239,13 @@ impl Stack {
         for volume in &config.volumes {
             self.attach(config, volume, wishes, &around).await?;
         }
-        let ending = end_of_attaches(self.behind.borrow().clone(), self.cache.clone());
+        let transits = devices::transit_caches(&self.devices.borrow());
+        let ending = end_of_attaches(self.behind.borrow().clone(), self.cache.clone(), transits);
         if self.behind.borrow().is_empty() {
             self.attached.set(ending.await);
             return self.ready().await;
         }
+        self.allow_evictions_of_served();
         let attached = self.attached.clone();
         rt::spawn(async move { attached.set(ending.await) });
         Ok(())
@@ -364,19 +368,26 @@ impl Stack {
     }
 }
 
-/// Waits until each of these volumes is attached, and allows the cache to write back.
+/// Waits until each of these volumes is attached, and allows the cache to write back, and the transit caches to evict.
 ///
 /// # Errors
 /// The first attach that failed, or the opening of the cache.
 async fn end_of_attaches(
     behind: Vec<Promise<Result<()>>>,
     cache: Option<Rc<cache::OpenCache>>,
+    transits: Vec<Rc<Transit>>,
 ) -> Result<()> {
     for attach in behind {
         attach.get().await?;
     }
-    if let Some(cache) = cache {
-        cache.opened().await?.cache.allow_write_back();
+    let opened = match &cache {
+        Some(cache) => Some(cache.opened().await?),
+        None => None,
+    };
+    transits.iter().for_each(|cache| cache.allow_evictions());
+    if let Some(opened) = opened {
+        opened.cache.flush_attached().await?;
+        opened.cache.allow_write_back();
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
     Result,
 };
+use forebay_cache::plant::{Fault, planted};
 use forebay_io::shm::{check_shared, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::{Stop, rt};
@@ -524,7 +525,8 @@ impl OpenTransit {
 
     /// Returns whether its slots have something that is not to go to the device yet.
     pub(super) fn is_withheld(&self) -> bool {
-        self.cache.holds_evictions() && self.cache.stats().owed > 0
+        let owes = self.cache.stats().owed > 0;
+        self.cache.holds_evictions() && owes && !planted(Fault::DrainRefused)
     }
 
     /// Whether it has what the device under it does not, in memory that goes with the process.

@@ -130,7 +130,9 @@ fn what_was_left_stays_in_its_slots_until_evictions_are_allowed() {
         for left_held in [None, Some(0), Some(3)] {
             let scene = Scene::new(policy, left_held, Faults::default());
             (0..LEFT).for_each(|at| scene.read_left(at));
-            scene.executor.spawn(forebay_io::rt::sleep(crate::core::IDLE * 4));
+            scene
+                .executor
+                .spawn(forebay_io::rt::sleep(crate::core::IDLE * 4));
             scene.run();
             assert!(scene.gate.waiting().is_empty(), "{policy} {left_held:?}");
             assert!(scene.cache.holds_evictions());
@@ -184,7 +186,9 @@ fn requests_that_would_wait_for_ever_end_the_hold() {
     type Start = fn(&Transit) -> IoFuture;
     let requests: [(&str, Start); 4] = [
         ("flush", |cache| cache.flush()),
-        ("a write over what was held", |cache| cache.write(512, block(99))),
+        ("a write over what was held", |cache| {
+            cache.write(512, block(99))
+        }),
         ("a durable one", |cache| cache.write_fua(512, block(99))),
         ("a discard", |cache| cache.discard(0, 4096)),
     ];
