@@ -1,5 +1,6 @@
 //! The cache as a block device.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{
@@ -10,7 +11,8 @@ use forebay_io::rt;
 use crate::core::{Core, Parts, Placed, Read};
 use crate::evictor::Evictions;
 use crate::fault::{Fault, Faults};
-use crate::memory::{Expected, HEADER_BYTES, Memory, Owner};
+use crate::memory::{Expected, HEADER_BYTES, Memory};
+use crate::owner::Owner;
 use crate::parts::{Lap, Part};
 use crate::policy::Policy;
 use crate::slots::{SLOT_BYTES, Slots};
@@ -69,6 +71,7 @@ impl TransitOptions {
                     true => device.identity,
                     false => Identity::of(hash(&self.name)),
                 },
+                device_bytes: device.size_bytes,
                 boot_id: self.boot_id,
                 block_bytes: device.logical_block_bytes,
             },
@@ -253,6 +256,15 @@ impl BlockDevice for Transit {
             size_bytes: self.core.device.info().size_bytes,
             ..self.core.info.clone()
         }
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        let holes = self.core.device.holes(range)?;
+        Some(self.core.without_slots(holes))
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.core.device.allocated_bytes()
     }
 
     fn submit(&self, request: Request, done: Completion) {

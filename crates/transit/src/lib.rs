@@ -38,6 +38,7 @@ mod lines;
 mod links;
 mod lookout;
 mod memory;
+mod owner;
 mod parts;
 mod policy;
 mod pool;
@@ -49,9 +50,10 @@ mod workers;
 
 pub use device::{Recovery, Transit, TransitOptions, look};
 pub use memory::{
-    AT_CUT, HEADER_BYTES, blocks_left, cut_at, generations_left, is_earlier, memory_bytes,
-    size_left, was_used,
+    AT_CUT, HEADER_BYTES, cut_at, generations_left, is_earlier, memory_bytes, size_left,
+    slots_left, was_used,
 };
+pub use owner::SlotsLeft;
 pub use policy::Policy;
 pub use stats::TransitStats;
 pub use workers::{Run, Workers};
