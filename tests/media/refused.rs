@@ -31,9 +31,42 @@ fn file(path: &Path, bytes: u64) -> Rc<dyn BlockDevice> {
     FileDevice::open(path, options).expect("the file opens")
 }
 
+/// What a start has for its configuration.
+#[derive(Clone, Copy)]
+struct Start {
+    cleaning: &'static str,
+    durability: &'static str,
+    /// Latency of reads of the metadata.
+    map_latency: &'static str,
+    /// Backing device of the first volume: `a`, the file, or the policy of a transit cache over it.
+    backing: &'static str,
+    mode: &'static str,
+}
+
+const PLAIN: Start = Start {
+    cleaning: "nop",
+    durability: "flush",
+    map_latency: "0ms",
+    backing: "a",
+    mode: "wb",
+};
+
 /// Returns a configuration of two volumes. Reads of the second one's backing device take 20 ms, which leaves a cleaner of the
-/// first one its time, and reads of the metadata take `map_latency`.
-fn config(machine: &Machine, cleaning: &str, map_latency: &str) -> Config {
+/// first one its time.
+fn config(machine: &Machine, start: Start) -> Config {
+    let Start {
+        cleaning,
+        durability,
+        map_latency,
+        backing,
+        mode,
+    } = start;
+    let transit = match backing {
+        "a" => String::new(),
+        policy => format!(
+            r#"{{ name = "{policy}", kind = "transit", on = "a", capacity = "1M", policy = "{policy}" }},"#
+        ),
+    };
     let text = format!(
         r#"
         server = {{ state = "state", control = "ctl", metrics = "127.0.0.1:0" }}
@@ -42,12 +75,13 @@ fn config(machine: &Machine, cleaning: &str, map_latency: &str) -> Config {
             {{ name = "raw", kind = "file", path = "{MAP}" }},
             {{ name = "map", kind = "emulate", on = "raw", read_latency = "{map_latency}" }},
             {{ name = "a", kind = "file", path = "{}" }},
+            {transit}
             {{ name = "disk", kind = "file", path = "{}" }},
             {{ name = "b", kind = "emulate", on = "disk", read_latency = "20ms" }},
         ]
-        cache = {{ data = "fast", metadata = "map", journal = "journal", journal_size = "1M", cleaning = "{cleaning}" }}
+        cache = {{ data = "fast", metadata = "map", journal = "journal", journal_size = "1M", cleaning = "{cleaning}", durability = "{durability}" }}
         volume = [
-            {{ name = "v0", backing = "a", mode = "wb" }},
+            {{ name = "v0", backing = "{backing}", mode = "{mode}" }},
             {{ name = "v1", backing = "b", mode = "wt" }},
         ]
         "#,
@@ -70,7 +104,7 @@ fn prepare(seed: u64) -> Machine {
     let machine = Machine::new(&Rng::labelled(seed, 43), Setup::named_journal());
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     let folder = machine.folder().to_path_buf();
-    let (uuid, config) = (machine.uuid, config(&machine, "nop", "0ms"));
+    let (uuid, config) = (machine.uuid, config(&machine, PLAIN));
     reactor.run(async move {
         let devices = Devices {
             data: file(&folder.join(CACHE), CACHE_BYTES),
@@ -123,7 +157,14 @@ fn a_start_that_the_last_volume_refuses_writes_nothing_back() {
             let machine = prepare(seed);
             let before = machine.snapshot();
             plant(fault);
-            let (refused, written) = start(config(&machine, "acp", map_latency));
+            let (refused, written) = start(config(
+                &machine,
+                Start {
+                    cleaning: "acp",
+                    map_latency,
+                    ..PLAIN
+                },
+            ));
             plant(None);
             assert!(refused.contains("differs at byte"), "{refused}");
             let changed = !machine.snapshot().is_same(&before, DISKS[0]);
@@ -132,6 +173,93 @@ fn a_start_that_the_last_volume_refuses_writes_nothing_back() {
             assert_eq!(written.is_some(), map_latency != "0ms", "{written:?}");
             let failed = written.is_none_or(|written| written.contains("differs at byte"));
             assert!(failed, "the write must fail with the start");
+        }
+    }
+}
+
+/// Writes to v0 and ends without a word, as a process that is killed.
+fn write_and_die(config: Config, byte: u8) {
+    let reactor = Reactor::new(Engine::Threads).expect("a reactor");
+    reactor.run(async move {
+        let stack = Stack::open(&config, &Wishes::default()).await;
+        let stack = stack.expect("it starts");
+        stack.ready().await.expect("all is attached");
+        let device = stack.volume("v0").expect("there").open();
+        for block in 0..BLOCKS {
+            let data = Buf::copied(&[byte; BLOCK as usize]);
+            (device.write(block * BLOCK, data).await).expect("written");
+        }
+    });
+}
+
+/// Returns what v0 holds, after an orderly end.
+fn read_and_stop(config: Config) -> Vec<u8> {
+    let reactor = Reactor::new(Engine::Threads).expect("a reactor");
+    reactor.run(async move {
+        let stack = Stack::open(&config, &Wishes::default()).await;
+        let stack = stack.expect("it starts");
+        stack.ready().await.expect("all is attached");
+        let device = stack.volume("v0").expect("there").open();
+        let mut held = Vec::new();
+        for block in 0..BLOCKS {
+            let buf = Buf::zeroed(BLOCK as usize);
+            device.read(block * BLOCK, buf.clone()).await.expect("read");
+            held.extend(buf.to_vec());
+        }
+        stack.close().await.expect("it stops");
+        held
+    })
+}
+
+/// Slots that a killed process left over the first volume's backing device stay as they are, whatever the policy, the mode,
+/// the durability and the time at which the second volume is found to differ.
+#[test]
+fn a_start_that_the_last_volume_refuses_sends_no_slots_on() {
+    let mut seed = 10;
+    for (backing, mode, durability, map_latency) in [
+        ("lru", "wt", "flush", "0ms"),
+        ("caiti", "wt", "flush", "0ms"),
+        ("caiti", "wb", "sync", "0ms"),
+        ("caiti", "wt", "flush", "300ms"),
+        ("lru", "pt", "sync", "300ms"),
+    ] {
+        for fault in [
+            None,
+            Some(Fault::EvictBeforeAllAttached),
+            Some(Fault::DrainRefused),
+        ] {
+            seed += 1;
+            let machine = prepare(seed);
+            let sound = vec![2; (BLOCKS * BLOCK) as usize];
+            machine.overwrite(DISKS[1], &sound);
+            let killed = Start {
+                backing: "lru",
+                mode: "pt",
+                ..PLAIN
+            };
+            write_and_die(config(&machine, killed), 3);
+            machine.overwrite(DISKS[1], &[7; (BLOCKS * BLOCK) as usize]);
+            let before = machine.snapshot();
+            let later = Start {
+                backing,
+                mode,
+                durability,
+                map_latency,
+                ..PLAIN
+            };
+            let what = format!("{backing} {mode} {durability} {map_latency} {fault:?}");
+            plant(fault);
+            let (refused, _) = start(config(&machine, later));
+            plant(None);
+            assert!(refused.contains("differs at byte"), "{what}: {refused}");
+            let changed = !machine.snapshot().is_same(&before, DISKS[0]);
+            assert_eq!(changed, fault.is_some(), "{what}");
+            machine.overwrite(DISKS[1], &sound);
+            let held = read_and_stop(config(&machine, later));
+            assert!(held.iter().all(|byte| *byte == 3), "{what}");
+            let sent = machine.snapshot();
+            let sent = sent.of(DISKS[0]).expect("it is there");
+            assert!(sent.iter().all(|byte| *byte == 3) || mode == "wb", "{what}");
         }
     }
 }

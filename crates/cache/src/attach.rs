@@ -108,7 +108,8 @@ impl Cache {
             return Err(no_number());
         }
         // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
-        let needed = engine.sync_durability();
+        // A start that may yet be refused changes no device: `flush_attached` does it then.
+        let needed = engine.sync_durability() && !engine.holds_write_back.get();
         engine
             .flush_what_was_left(name, id, &backing, needed)
             .await?;

@@ -104,6 +104,19 @@ impl Cache {
     /// A failed flush of any device, or `TimedOut`, with what a device has not ended within a minute; then there is no clean
     /// mark, and the next open recovers as after a crash.
     pub async fn close(&self) -> Result<()> {
+        self.close_with(true).await
+    }
+
+    /// Shuts down the cache of a start that was refused, and sends no backing device anything, not even a flush: it may be the
+    /// wrong one. There is no clean mark, so that the next open recovers as after a crash.
+    ///
+    /// # Errors
+    /// As [`Cache::close`].
+    pub async fn close_unflushed(&self) -> Result<()> {
+        self.close_with(false).await
+    }
+
+    async fn close_with(&self, flush: bool) -> Result<()> {
         let engine = &self.engine;
         let volumes: Vec<_> = engine.volumes.borrow().values().cloned().collect();
         for volume in &volumes {
@@ -132,7 +145,12 @@ impl Cache {
         let cleaned = rt::at_most(until.saturating_sub(rt::now()), cleaned).await;
         result = result.and(cleaned.ok_or_else(|| late("a write-back")));
         let (ending, is_quiet) = (Rc::clone(engine), result.is_ok());
-        let ended = async move { ending.end_service(volumes, until, is_quiet).await };
+        let ended = async move {
+            match flush {
+                true => ending.end_service(volumes, until, is_quiet).await,
+                false => ending.end_uncleanly().await,
+            }
+        };
         // The cache device, too, has its time.
         let rest = until.saturating_sub(rt::now()) + patience;
         result = result.and(in_time("what the cache holds", rest, ended).await);

@@ -194,6 +194,30 @@ impl Cache {
         ))
     }
 
+    /// Flushes what an earlier process left in the caches of the backing devices, where the durability asks for it and
+    /// [`CacheOptions::hold_write_back`](crate::CacheOptions) kept the attaches from it. Called before anybody is served.
+    ///
+    /// # Errors
+    /// The first device's that fails. That is remembered.
+    pub async fn flush_attached(&self) -> Result<()> {
+        if !self.engine.sync_durability() {
+            return Ok(());
+        }
+        let volumes: Vec<_> = self.engine.volumes.borrow().values().cloned().collect();
+        let mut result = Ok(());
+        for volume in volumes {
+            if volume.backing.has_flushed() {
+                continue;
+            }
+            let flushed = self.engine.flush_backing(&volume).await;
+            result = result.and(flushed.map_err(|error| {
+                let what = "what was written before may be lost";
+                error.context(format!("volume {:?}: {what}", volume.name))
+            }));
+        }
+        result
+    }
+
     /// Lets the cleaners of all volumes begin, where [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
     pub fn allow_write_back(&self) {
         self.engine.holds_write_back.set(false);

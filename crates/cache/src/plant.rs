@@ -80,6 +80,10 @@ pub enum Fault {
     OweDirtyAlone,
     /// Identity: a volume is written back before those that are attached after it have been compared.
     CleanBeforeAllAttached,
+    /// Identity: and what transit caches have for it is sent on,
+    EvictBeforeAllAttached,
+    /// or at the end of the start that was refused.
+    DrainRefused,
     /// Rule 6: the backing device that a volume had last is not compared with the present one.
     TrustBacking,
     /// Identity: the process journal is not compared with the cache's devices and their last opening.

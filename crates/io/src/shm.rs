@@ -96,6 +96,23 @@ pub fn look_shared(path: &Path) -> Result<Option<Buf>> {
     look().context(|| format!("shared memory {}", path.display()))
 }
 
+/// Opens the file at `path` and holds it alone, as [`open_shared`] does, without mapping it; none if there is no file. Nothing
+/// of it is changed.
+///
+/// # Errors
+/// As [`open_shared`].
+pub fn hold_shared(path: &Path) -> Result<Option<File>> {
+    let open = || -> Result<Option<File>> {
+        let file = match open_private(path, OpenOptions::new().read(true).write(true)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        hold(&file)?;
+        Ok(Some(file))
+    };
+    open().context(|| format!("shared memory {}", path.display()))
+}
+
 /// Refuses anything at `path` but a file that [`open_shared`] takes; there may be nothing, too.
 ///
 /// # Errors

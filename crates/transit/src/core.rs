@@ -12,6 +12,7 @@ use forebay_io::sync::{Semaphore, WaitList};
 use crate::bars::Bars;
 use crate::evictor::Evictions;
 use crate::fault::Faults;
+use crate::hold::Hold;
 use crate::lines::{Lines, Outcome};
 use crate::memory::Memory;
 use crate::parts::{Lap, Part, Parts as Times};
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     pub(crate) policy: RefCell<Box<dyn Decide>>,
     pub(crate) uses_idle_time: bool,
     pub(crate) bars: Bars,
+    pub(crate) hold: Hold,
     pub(crate) lines: Lines,
     pub(crate) evictions: Evictions,
     evicted: [WaitList; EVICTED],
@@ -107,6 +109,7 @@ impl Core {
             uses_idle_time: parts.policy.uses_idle_time(),
             policy: RefCell::new(parts.policy),
             bars: Bars::default(),
+            hold: Hold::default(),
             lines: Lines::default(),
             evictions: parts.evictions,
             evicted: [const { WaitList::new() }; EVICTED],
@@ -130,6 +133,7 @@ impl Core {
             return checked;
         }
         self.size_bytes.set(self.device.info().size_bytes);
+        self.memory.note_size(self.size_bytes.get());
         request.check(self.size_bytes.get(), block_bytes)
     }
 
@@ -154,6 +158,27 @@ impl Core {
         let buf = request.buf.as_ref().expect("checked: it has a buffer");
         // Within the buffer, whose length fits.
         buf.slice((bytes.start - request.offset) as usize..(bytes.end - request.offset) as usize)
+    }
+
+    /// Takes the blocks that slots hold out of the holes of the device: they were written, and are not there yet.
+    pub(crate) fn without_slots(&self, holes: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let slots = self.slots.borrow();
+        let mut left = Vec::with_capacity(holes.len());
+        for hole in holes {
+            let first = hole.start / self.block_bytes();
+            let blocks = first..hole.end.div_ceil(self.block_bytes());
+            let mut held = Vec::new();
+            slots.each_in(&blocks, |slot, _| held.push(slots.block(slot)));
+            held.sort_unstable();
+            let mut from = hole.start;
+            for block in held {
+                let bytes = self.bytes(&(block..block + 1));
+                left.extend((from < bytes.start).then_some(from..bytes.start));
+                from = bytes.end;
+            }
+            left.extend((from < hole.end).then_some(from..hole.end));
+        }
+        left
     }
 
     /// Those who wait for the end of this block's eviction.
@@ -293,6 +318,9 @@ impl Core {
     pub(crate) fn next_to_evict(&self) -> Option<u32> {
         let slots = self.slots.borrow();
         slots.next_to_flush().or_else(|| {
+            if self.evictions_wait() {
+                return None;
+            }
             self.policy.borrow_mut().next(View {
                 slots: &slots,
                 waiting: self.lines.waiting(),

@@ -1,5 +1,6 @@
 //! The cache as a block device.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{
@@ -9,8 +10,9 @@ use forebay_io::rt;
 
 use crate::core::{Core, Parts, Placed, Read};
 use crate::evictor::Evictions;
-use crate::fault::Faults;
-use crate::memory::{Expected, HEADER_BYTES, Memory, Owner};
+use crate::fault::{Fault, Faults};
+use crate::memory::{Expected, HEADER_BYTES, Memory};
+use crate::owner::Owner;
 use crate::parts::{Lap, Part};
 use crate::policy::Policy;
 use crate::slots::{SLOT_BYTES, Slots};
@@ -37,6 +39,9 @@ pub struct TransitOptions {
     pub generation: u64,
     /// The generation that this opening takes by [`Transit::take_generation`].
     pub next: u64,
+    /// Whether what an earlier process left stays in its slots until [`Transit::allow_evictions`]. The
+    /// start may still refuse the device.
+    pub hold_evictions: bool,
 }
 
 impl TransitOptions {
@@ -52,6 +57,7 @@ impl TransitOptions {
             accept_damage: false,
             generation: 0,
             next: 0,
+            hold_evictions: false,
         }
     }
 }
@@ -65,6 +71,7 @@ impl TransitOptions {
                     true => device.identity,
                     false => Identity::of(hash(&self.name)),
                 },
+                device_bytes: device.size_bytes,
                 boot_id: self.boot_id,
                 block_bytes: device.logical_block_bytes,
             },
@@ -118,7 +125,8 @@ impl std::fmt::Debug for Transit {
 impl Transit {
     /// Opens a cache over `device`, with as many slots as `memory` has room for. Evictions go to `evictor`:
     /// the same device again, or, where its work is the processor's, [`Workers`](crate::Workers) over it.
-    /// What an earlier process left in the memory is on its way to the device when this returns.
+    /// What an earlier process left in the memory is on its way to the device when this returns, unless
+    /// [`TransitOptions::hold_evictions`] is set.
     ///
     /// Whether an acknowledged write outlives this process is up to `memory`.
     ///
@@ -184,7 +192,10 @@ impl Transit {
         });
         core.counters
             .add(|stats| stats.slot_bytes = slot_bytes as u64);
-        core.put_back_all(held);
+        match options.hold_evictions && !core.faults.has(Fault::EvictBeforeAllowed) {
+            true => core.hold_evictions(held),
+            false => core.put_back_all(held),
+        }
         core.kick_all();
         let policy = options.policy;
         Ok((Rc::new(Self { core, policy }), recovery))
@@ -193,6 +204,17 @@ impl Transit {
     /// Takes the next generation, when that is noted beside the memory: before the first write.
     pub fn take_generation(&self) {
         self.core.memory.take_generation();
+    }
+
+    /// Lets evictions begin, where [`TransitOptions::hold_evictions`] made them wait.
+    pub fn allow_evictions(&self) {
+        self.core.allow_evictions();
+    }
+
+    /// Returns whether evictions wait for [`Transit::allow_evictions`].
+    #[must_use]
+    pub fn holds_evictions(&self) -> bool {
+        self.core.hold.is_on()
     }
 
     /// Its policy.
@@ -234,6 +256,15 @@ impl BlockDevice for Transit {
             size_bytes: self.core.device.info().size_bytes,
             ..self.core.info.clone()
         }
+    }
+
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        let holes = self.core.device.holes(range)?;
+        Some(self.core.without_slots(holes))
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.core.device.allocated_bytes()
     }
 
     fn submit(&self, request: Request, done: Completion) {

@@ -11,6 +11,8 @@ pub(crate) enum Fault {
     HeldIsForgotten,
     /// FUA is acknowledged when the data is in a slot.
     FuaFromMemory,
+    /// Evictions do not wait until they are allowed.
+    EvictBeforeAllowed,
 }
 
 /// The fault of this cache, if it has one.

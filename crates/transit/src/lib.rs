@@ -10,6 +10,7 @@
 //!
 //! - [`Transit`]: the cache, a block device over a block device.
 //! - [`Policy`]: what it does with its slots; the comparison is between these.
+//! - [`TransitOptions::hold_evictions`]: a start that may yet refuse the device leaves it as it is.
 //! - [`Workers`]: threads that evict to a device whose work is the processor's.
 //!
 //! # One reactor, and threads only for stores
@@ -32,10 +33,12 @@ mod core;
 mod device;
 mod evictor;
 mod fault;
+mod hold;
 mod lines;
 mod links;
 mod lookout;
 mod memory;
+mod owner;
 mod parts;
 mod policy;
 mod pool;
@@ -47,9 +50,10 @@ mod workers;
 
 pub use device::{Recovery, Transit, TransitOptions, look};
 pub use memory::{
-    AT_CUT, HEADER_BYTES, blocks_left, cut_at, generations_left, is_earlier, memory_bytes,
-    size_left, was_used,
+    AT_CUT, HEADER_BYTES, cut_at, generations_left, is_earlier, memory_bytes, size_left,
+    slots_left, was_used,
 };
+pub use owner::SlotsLeft;
 pub use policy::Policy;
 pub use stats::TransitStats;
 pub use workers::{Run, Workers};

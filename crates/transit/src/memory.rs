@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_block::{Buf, Error, ErrorKind, Identity, Result};
 
+use crate::owner::{Owner, SlotsLeft, is_replaced};
+
 const MAGIC: u64 = u64::from_le_bytes(*b"FBTRNS01");
 const AT_MAGIC: usize = 0;
 const AT_DEVICE: usize = 8;
@@ -25,20 +27,11 @@ const AT_NEXT: usize = 72;
 /// Byte of the memory that says where its file was cut, bytes; zero: it was not.
 pub const AT_CUT: usize = 80;
 const AT_START: usize = 88;
+const AT_INSTANCE: usize = 96;
+const AT_SIZE: usize = 104;
 const PAGE_BYTES: usize = 4096;
 /// Length of a slot's header, bytes.
 pub const HEADER_BYTES: usize = 16;
-
-/// Whose memory it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
-    /// Tells the device from others.
-    pub(crate) device: Identity,
-    /// The boot of the machine.
-    pub(crate) boot_id: [u8; 16],
-    /// Size of a block, bytes.
-    pub(crate) block_bytes: u32,
-}
 
 /// What memory has to be.
 #[derive(Clone, Debug)]
@@ -114,11 +107,17 @@ const fn data_at(slots: usize) -> usize {
     (PAGE_BYTES + slots * HEADER_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// How many acknowledged blocks a process of this boot left in a memory, and of which device; none if it is no such memory.
+/// Returns what a process of this boot left in a memory, or in the memory that begins with this page, with no blocks then. None
+/// if it is no such memory.
 #[must_use]
-pub fn blocks_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<(Identity, u64)> {
+pub fn slots_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<SlotsLeft> {
     let memory = whose(buf, boot_id)?;
-    Some((memory.owner()?.device, memory.live()))
+    let owner = memory.owner()?;
+    Some(SlotsLeft {
+        device: owner.device,
+        device_bytes: owner.device_bytes,
+        blocks: memory.live(),
+    })
 }
 
 /// Whether a process of this boot used a memory, whatever the device.
@@ -274,6 +273,12 @@ impl Memory {
         let found = memory.owner();
         let same_device = found.is_some_and(|found| {
             found.device.agrees_with(owner.device)
+                && !is_replaced(
+                    found.device,
+                    found.device_bytes,
+                    owner.device,
+                    owner.device_bytes,
+                )
                 && (found.boot_id, found.block_bytes) == (owner.boot_id, owner.block_bytes)
         });
         let ours = same_device && had == slots as u64;
@@ -324,6 +329,9 @@ impl Memory {
             }
             false => memory.retire_others(&left.slots),
         }
+        // It may have grown, or an earlier version did not record them.
+        set(&memory.buf, AT_INSTANCE, owner.device.instance);
+        set(&memory.buf, AT_SIZE, owner.device_bytes);
         // What was cut off counts no more.
         set(&memory.buf, AT_CUT, 0);
         set(&memory.buf, AT_NEXT, expected.next);
@@ -365,8 +373,10 @@ impl Memory {
                 birth: get(&self.buf, AT_BIRTH),
                 // One more than the first byte; zero in the memory of an earlier version.
                 start: get(&self.buf, AT_START).checked_sub(1),
+                instance: get(&self.buf, AT_INSTANCE),
                 ..Identity::default()
             },
+            device_bytes: get(&self.buf, AT_SIZE),
             boot_id,
             block_bytes: u32::try_from(get(&self.buf, AT_BLOCK_BYTES)).ok()?,
         })
@@ -474,6 +484,8 @@ impl Memory {
         let start = owner.device.start;
         let start = start.map_or(0, |start| start.saturating_add(1));
         set(&self.buf, AT_START, start);
+        set(&self.buf, AT_INSTANCE, owner.device.instance);
+        set(&self.buf, AT_SIZE, owner.device_bytes);
         self.buf.copy_from(AT_BOOT, &owner.boot_id);
         set(&self.buf, AT_BLOCK_BYTES, owner.block_bytes.into());
         set(&self.buf, AT_SLOTS, self.slots as u64);
@@ -487,6 +499,11 @@ impl Memory {
     /// The generation, and the next one that an opening was about to take; zero if none was.
     fn generations(&self) -> [u64; 2] {
         [AT_GENERATION, AT_NEXT].map(|at| get(&self.buf, at))
+    }
+
+    /// Notes the size of the device, which has grown.
+    pub(crate) fn note_size(&self, device_bytes: u64) {
+        set(&self.buf, AT_SIZE, device_bytes);
     }
 
     /// Takes the next generation, which is noted elsewhere by now.

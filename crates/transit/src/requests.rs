@@ -82,7 +82,11 @@ impl Core {
                     blocks.start += 1;
                     self.kick();
                 }
-                Placed::Barred => self.changed.wait().await,
+                Placed::Barred => {
+                    let changed = self.changed.wait();
+                    self.allow_for(&(block..block + 1));
+                    changed.await;
+                }
                 Placed::Evicting => {
                     self.counters.add(|stats| stats.collided += 1);
                     let lap = Lap::begin();
@@ -147,6 +151,7 @@ impl Core {
     pub(crate) async fn alone(self: &Rc<Self>, request: Request) -> Result<()> {
         let blocks = self.blocks(&request);
         let supersedes = request.op != Op::Discard;
+        self.allow_for(&blocks);
         let bar = self.bars.add(blocks.clone());
         self.changed.until(|| self.bars.is_next(bar)).await;
         let mut held = Vec::new();
@@ -220,23 +225,33 @@ impl Core {
 
     /// Puts what an earlier process left held on media, before anybody can have to do with it.
     pub(crate) fn put_back_all(self: &Rc<Self>, slots: Vec<u32>) {
-        let bars: Vec<(u32, u64)> = slots
-            .into_iter()
-            .map(|slot| {
-                let block = self.slots.borrow().block(slot);
-                self.policy.borrow_mut().began(slot);
-                self.slots.borrow_mut().hold(slot);
-                let bar = self.bars.add(block..block + 1);
-                self.bars.run(bar);
-                (slot, bar)
-            })
-            .collect();
-        if bars.is_empty() {
+        let barred = self.take_left_held(slots);
+        for (_, bar) in &barred {
+            self.bars.run(*bar);
+        }
+        self.put_back_barred(barred);
+    }
+
+    /// Takes what an earlier process left held away from evictors and policy. Returns each slot with the bar
+    /// of its block.
+    pub(crate) fn take_left_held(&self, slots: Vec<u32>) -> Vec<(u32, u64)> {
+        let barred = slots.into_iter().map(|slot| {
+            let block = self.slots.borrow().block(slot);
+            self.policy.borrow_mut().began(slot);
+            self.slots.borrow_mut().hold(slot);
+            (slot, self.bars.add(block..block + 1))
+        });
+        barred.collect()
+    }
+
+    /// Puts held slots on media, whose bars run.
+    pub(crate) fn put_back_barred(self: &Rc<Self>, barred: Vec<(u32, u64)>) {
+        if barred.is_empty() {
             return;
         }
         let core = Rc::clone(self);
         forebay_io::rt::spawn(async move {
-            for (slot, bar) in bars {
+            for (slot, bar) in barred {
                 core.put_back(slot).await;
                 core.lift(bar);
             }
@@ -296,6 +311,8 @@ impl Core {
 
     /// Makes durable what was acknowledged before this.
     pub(crate) async fn flush(self: &Rc<Self>) -> Result<()> {
+        // It covers all that was left.
+        self.allow_evictions();
         let flush = self.slots.borrow_mut().begin_flush();
         let owed = self.slots.borrow().owed() as u64;
         self.counters.add(|stats| {

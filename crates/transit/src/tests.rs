@@ -2,6 +2,7 @@
 
 mod atomic;
 mod gate;
+mod hold;
 mod interleave;
 mod memory;
 mod model;

@@ -179,7 +179,8 @@ impl Engine {
     pub(crate) async fn mark_timer(self: Rc<Self>) {
         while !self.stopping.get() {
             rt::sleep(QUIET).await;
-            if self.commit.failure().is_some() {
+            // A start that may yet be refused changes no backing device.
+            if self.commit.failure().is_some() || self.holds_write_back.get() {
                 continue;
             }
             // A failed flush is told to the clients of the volume; marks and records simply wait.

@@ -71,6 +71,11 @@ pub(super) async fn open(
     watched: &RefCell<Vec<Watched>>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
+    // The cache is written to while it is being opened.
+    let around = &Around {
+        hold_evictions: false,
+        ..*around
+    };
     let open = async |name: &str, role| -> Result<Rc<dyn BlockDevice>> {
         let opened = devices::open(config, name, role, around).await?;
         let device = Rc::clone(&opened.device);
@@ -456,10 +461,14 @@ impl OpenCache {
     }
 
     /// Closes the cache, if it could be opened. The process journal has then nothing that the cache has not, and goes.
-    pub(super) async fn close(&self) -> Result<()> {
+    /// With `unflushed`, the backing devices are left as they are, and the next opening recovers as after a crash.
+    pub(super) async fn close(&self, unflushed: bool) -> Result<()> {
         let Ok(opened) = self.opened().await else {
             return Ok(());
         };
+        if unflushed {
+            return opened.cache.close_unflushed().await;
+        }
         opened.cache.close().await?;
         if let Some(path) = &self.journal {
             journal::remove(&self.whose.opened(opened.cache.service()), path);

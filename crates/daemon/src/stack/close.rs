@@ -8,7 +8,7 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use futures_util::future::join_all;
 
-use super::devices::Watched;
+use super::devices::{Watched, transit_caches};
 use super::transit::OpenTransit;
 use super::{Served, Stack};
 use crate::config::size::human_duration;
@@ -132,13 +132,19 @@ impl Stack {
             let attached = rt::at_most(left(), attach.get()).await;
             result = result.and(attached.unwrap_or_else(|| Err(unclosed(flush_limit))));
         }
+        if result.is_ok() && !matches!(self.attached.now(), Some(Err(_))) {
+            let caches = transit_caches(&self.devices.borrow());
+            caches.iter().for_each(|cache| cache.allow_evictions());
+        }
+        // A start that was refused sends nothing to what it refused.
+        let withheld = self.withheld();
         result = result.and(self.drain_within(DRAIN.min(limit)).await);
         let volumes = self.volumes.borrow().clone();
         // Begun together, the cache's end too: one that hangs takes no other's time.
-        let closing = self.begin_to_close_cache();
+        let closing = self.begin_to_close_cache(!withheld.is_empty());
         let flushing: Vec<_> = volumes
             .iter()
-            .filter(|served| !served.cached)
+            .filter(|served| !served.cached && !withheld.contains(&served.backing))
             .map(|served| (served, served.device.flush()))
             .collect();
         for (served, flushing) in flushing {
@@ -166,8 +172,31 @@ impl Stack {
         result
     }
 
-    /// Begins to close the cache: with what was dirty in its volumes then, bytes by name.
-    fn begin_to_close_cache(&self) -> Option<Promise<Result<DirtyBytes>>> {
+    /// Returns the names of the devices with slots that are not to go to them yet.
+    fn withheld(&self) -> Vec<String> {
+        let devices = self.devices.borrow();
+        let withheld = devices.iter().filter(|watched| watched.is_withheld());
+        withheld.map(|watched| watched.name.clone()).collect()
+    }
+
+    /// Lets slots go to the devices of volumes that are served before all are attached: their clients change them anyway.
+    pub(super) fn allow_evictions_of_served(&self) {
+        let volumes = self.volumes.borrow();
+        let devices = self.devices.borrow();
+        for served in volumes.iter().filter(|served| !served.cached) {
+            let own = devices.iter();
+            for watched in own.filter(|watched| watched.name == served.backing) {
+                watched
+                    .transits
+                    .iter()
+                    .for_each(OpenTransit::allow_evictions);
+            }
+        }
+    }
+
+    /// Begins to close the cache: with what was dirty in its volumes then, bytes by name; none with `unflushed`, for then that
+    /// is not known to be all.
+    fn begin_to_close_cache(&self, unflushed: bool) -> Option<Promise<Result<DirtyBytes>>> {
         let cache = Rc::clone(self.cache.as_ref()?);
         let promise = Promise::new();
         let set = promise.clone();
@@ -177,9 +206,10 @@ impl Stack {
             };
             let volumes = opened.cache.stats().volumes.into_iter();
             let dirty = volumes
+                .filter(|_| !unflushed)
                 .map(|stats| (stats.name, stats.dirty_bytes))
                 .collect();
-            set.set(cache.close().await.map(|()| dirty));
+            set.set(cache.close(unflushed).await.map(|()| dirty));
         });
         Some(promise)
     }

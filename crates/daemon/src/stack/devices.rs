@@ -21,7 +21,7 @@ use forebay_io::file::Faults;
 use forebay_io::pmem::{Pmem, PmemMapping};
 use forebay_io::rt::meter::{self, Account};
 
-use forebay_transit::Run;
+use forebay_transit::{Run, Transit};
 
 use super::table::{has_table, no_table};
 use super::transit::{self, Around, OpenTransit, Settings};
@@ -43,6 +43,11 @@ pub(super) struct Watched {
 }
 
 impl Watched {
+    /// Returns whether a transit cache of it has something that is not to go to the device yet.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.transits.iter().any(OpenTransit::is_withheld)
+    }
+
     /// Refuses to call anything safe that is on a file which somebody removed.
     pub(super) fn check_there(&self) -> Result<()> {
         // The look notes it.
@@ -80,6 +85,12 @@ impl Watched {
             }),
         }
     }
+}
+
+/// Returns the transit caches of devices.
+pub(super) fn transit_caches(devices: &[Watched]) -> Vec<Rc<Transit>> {
+    let caches = devices.iter().flat_map(|watched| &watched.transits);
+    caches.map(OpenTransit::cache).collect()
 }
 
 /// Opens the device called `name`, with all that lies under it, and counts what it is asked.

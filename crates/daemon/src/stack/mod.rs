@@ -29,8 +29,10 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
+use forebay_cache::plant::{Fault, planted};
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
+use forebay_transit::Transit;
 use forebay_volume::{Volume, VolumeHandle};
 use futures_util::future::try_join_all;
 
@@ -231,6 +233,7 @@ impl Stack {
             state: &self.state,
             accept_loss: wishes.accept_journal_loss,
             stop,
+            hold_evictions: !planted(Fault::EvictBeforeAllAttached),
         };
         if let Some(cache) = &config.cache
             && !wishes.all_without_cache(config)
@@ -241,16 +244,18 @@ impl Stack {
         for volume in &config.volumes {
             self.attach(config, volume, wishes, &around).await?;
         }
+        let transits = devices::transit_caches(&self.devices.borrow());
         let behind = self.behind.borrow().clone();
         let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();
         let all_are_behind = behind.len() == cached && cached > 0;
-        let ending = end_of_attaches(behind, self.cache.clone());
+        let ending = end_of_attaches(behind, self.cache.clone(), transits);
         // A volume that is attached already would be served before the others are.
         if !all_are_behind {
             let ended = ending.await;
             self.attached.set(ended.clone());
             return ended;
         }
+        self.allow_evictions_of_served();
         let attached = self.attached.clone();
         rt::spawn(async move { attached.set(ending.await) });
         Ok(())
@@ -373,18 +378,19 @@ impl Stack {
     }
 }
 
-/// Waits for the attaches of volumes, and allows the cache to write back.
+/// Waits for the attaches of volumes, and allows the cache to write back, and the transit caches to evict.
 ///
 /// # Errors
 /// The first attach that fails, or the opening of the cache.
 async fn end_of_attaches(
     behind: Vec<(String, Promise<Result<()>>)>,
     cache: Option<Rc<cache::OpenCache>>,
+    transits: Vec<Rc<Transit>>,
 ) -> Result<()> {
-    let Some(cache) = cache else {
-        return Ok(());
+    let opened = match &cache {
+        Some(cache) => Some(cache.opened().await?),
+        None => None,
     };
-    let opened = cache.opened().await?;
     let late = await_attaches(&behind).await?;
     if !late.is_empty() {
         tracing::error!(
@@ -392,7 +398,11 @@ async fn end_of_attaches(
             late.join(", ")
         );
     }
-    opened.cache.allow_write_back();
+    transits.iter().for_each(|cache| cache.allow_evictions());
+    if let Some(opened) = opened {
+        opened.cache.flush_attached().await?;
+        opened.cache.allow_write_back();
+    }
     Ok(())
 }
 

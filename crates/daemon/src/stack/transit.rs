@@ -6,6 +6,8 @@
 //! that is known.
 
 mod cut;
+mod left;
+mod others;
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,12 +20,12 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
     Result,
 };
+use forebay_cache::plant::{Fault, planted};
 use forebay_io::shm::{check_shared, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::{Stop, rt};
 use forebay_transit::{
-    AT_CUT, Policy, Transit, TransitOptions, Workers, blocks_left, generations_left, is_earlier,
-    memory_bytes, was_used,
+    AT_CUT, Policy, Transit, TransitOptions, Workers, generations_left, memory_bytes, was_used,
 };
 
 use super::devices::Opened;
@@ -32,6 +34,9 @@ use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
 use cut::{look_for_cut, note_cut};
+pub(super) use left::give_up_or_refuse;
+use left::{earlier, refuse_if_earlier, removed, tell_of_loss};
+pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 
 /// Where slots lie.
 pub(super) const DIRECTORY: &str = "/dev/shm";
@@ -43,12 +48,15 @@ const SMALLEST_BYTES: u64 = 8192;
 const EVICTIONS_PER_THREAD: usize = 128;
 
 /// What is around the devices of a stack.
+#[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
     pub(super) state: &'a Arc<StateDirectory>,
     /// Whether to open caches although what they had acknowledged is gone.
     pub(super) accept_loss: bool,
     /// Ends what takes long.
     pub(super) stop: &'a Stop,
+    /// Whether what an earlier process left stays in its slots until [`OpenTransit::allow_evictions`].
+    pub(super) hold_evictions: bool,
 }
 
 /// What the configuration says of a cache.
@@ -98,7 +106,8 @@ pub(super) fn open(
     around: &Around<'_>,
 ) -> Result<OpenTransit> {
     let info = under.device.info();
-    let block_bytes = u64::from(info.logical_block_bytes);
+    let (block_bytes, size_bytes) = (u64::from(info.logical_block_bytes), info.size_bytes);
+    let starts_somewhere = info.identity.start.is_some();
     let slots = usize::try_from(settings.capacity_bytes / block_bytes).unwrap_or(usize::MAX);
     let len = memory_bytes(slots, info.logical_block_bytes);
     let boot_id = boot_id()?;
@@ -106,7 +115,9 @@ pub(super) fn open(
         true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
-            note_cut(&file, &boot_id, around.accept_loss)?;
+            left::refuse_others(around, &info)?;
+            note_cut(&file, &boot_id, around.accept_loss)
+                .map_err(|error| unusable(error, &file, settings.name))?;
             (map(&file, len, settings.name, around.stop)?, Some(file))
         }
     };
@@ -125,6 +136,7 @@ pub(super) fn open(
         accept_damage: around.accept_loss,
         generation: counts,
         next,
+        hold_evictions: around.hold_evictions,
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match &under.run {
@@ -154,6 +166,9 @@ pub(super) fn open(
         for note in notes(settings.name, file) {
             around.state.note_transit(&note, Some(&boot_id))?;
         }
+        if starts_somewhere {
+            (around.state).note_slots_size(&note_of(file), &boot_id, size_bytes)?;
+        }
         if gone {
             tell_of_loss(file);
         }
@@ -162,7 +177,7 @@ pub(super) fn open(
         tracing::info!(
             device = settings.name,
             blocks = found.blocks,
-            "acknowledged blocks of a daemon that ended early are on their way to the device"
+            "acknowledged blocks of a daemon that ended early go to the device when the start is over"
         );
     }
     for damaged in &found.damaged {
@@ -200,30 +215,6 @@ fn generations(
     let last = left.into_iter().fold(counts, u64::max);
     let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
     Ok((counts, now.max(last + 1)))
-}
-
-/// What to do about slots of an earlier time.
-fn earlier(file: &Path) -> String {
-    format!(
-        "{}: it was put back after newer writes. Put the newest one back, if it is not that; else remove it, and start again",
-        file.display()
-    )
-}
-
-/// Refuses slots, of which `memory` is a copy, of an earlier time than the state directory remembers.
-///
-/// # Errors
-/// `InvalidInput` for such slots; an error of the system.
-fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Result<()> {
-    let boot_id = boot_id()?;
-    let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
-    match generations_left(memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
-        true => {
-            let what = "what its slots hold is older than what the device was sent since";
-            Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
-        }
-        false => Ok(()),
-    }
 }
 
 /// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
@@ -277,55 +268,6 @@ fn look(file: &Path) -> Result<Option<Buf>> {
     Ok(memory)
 }
 
-fn tell_of_loss(file: &Path) {
-    tracing::error!(
-        "LOST, as --accept-journal-loss says: what was in {}, if no other daemon has sent it on: check what the clients \
-         stored last",
-        file.display()
-    );
-}
-
-/// Refuses a medium without the slots that a daemon of this boot had over it and did not close, now that the configuration
-/// has none there.
-///
-/// # Errors
-/// `Lost` if they are not there; what the system says.
-pub(crate) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
-    let (file, boot_id) = (place(info), boot_id()?);
-    let noted = StateDirectory::transit_boot_in(state, &note_of(&file))? == Some(boot_id);
-    match noted && !is_used(&file, &boot_id)? {
-        true => Err(Error::new(ErrorKind::Lost, removed(&file))),
-        false => Ok(()),
-    }
-}
-
-/// As [`refuse_if_gone`], unless what they had is given up.
-pub(super) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
-    match refuse_if_gone(around.state.path(), info) {
-        Err(error) if error.kind() == ErrorKind::Lost && around.accept_loss => {
-            let file = place(info);
-            tell_of_loss(&file);
-            let boot_id = boot_id()?;
-            // Were they put back later, they would be older than what is written from now on.
-            let (_, next) = generations(around.state.path(), &file, None, &boot_id)?;
-            (around.state).note_slots_generation(&note_of(&file), &boot_id, next)?;
-            around.state.note_transit(&note_of(&file), None)
-        }
-        refused => refused,
-    }
-}
-
-fn removed(file: &Path) -> String {
-    format!(
-        "{} was removed, or overwritten where it says whose it is, since a daemon was killed that may have had acknowledged \
-         writes in it. They are lost, unless another daemon, with another state directory, sent them on and was stopped \
-         (then nothing is). Where the medium was copied or replaced since, that is another one: what was not sent on lies in \
-         {DIRECTORY} under the number of the old one. Put it back (the medium, then), or start with --accept-journal-loss and, if there was no such daemon, check what \
-         the clients stored last",
-        file.display()
-    )
-}
-
 /// Says what [`open`] will of the caches over the medium of the device called `name`, but for want of room; changes nothing.
 ///
 /// # Errors
@@ -349,6 +291,9 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         if let Some(memory) = &memory {
             refuse_if_earlier(&config.server.state, &file, memory).context(in_place)?;
         }
+        others::refuse_if_left(Some(&config.server.state), info)
+            .and_then(|()| others::refuse_if_gone(&config.server.state, info))
+            .context(in_place)?;
         let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
         if in_use
             && !memory
@@ -426,61 +371,6 @@ fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, boo
     open_shared_until(file, len, stop).map_err(in_place)
 }
 
-/// What slots hold of a medium that it does not have: their file, and how many blocks; none if it has everything.
-///
-/// # Errors
-/// `Busy` where a daemon has them, or what the system says.
-pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
-    let file = place(info);
-    let Some(memory) = look(&file)? else {
-        return Ok(None);
-    };
-    match blocks_left(&memory, &boot_id()?) {
-        None | Some((_, 0)) => Ok(None),
-        // Made anew, with the number that the other had.
-        Some((device, blocks)) if device.differs_from(info.identity) => {
-            tracing::warn!(
-                "{blocks} acknowledged blocks are in {}, of a device that had the number of {} before that was made: if it \
-                 is gone for good, remove the file",
-                file.display(),
-                info.name
-            );
-            Ok(None)
-        }
-        Some((_, blocks)) => Ok(Some((file, blocks))),
-    }
-}
-
-/// As [`refuse_if_left`], with what a state directory remembers: slots of an earlier time are not to be sent on.
-///
-/// # Errors
-/// As [`refuse_if_left`], and `InvalidInput` for those.
-pub(crate) fn refuse_if_left_in(state: &Path, info: &DeviceInfo) -> Result<()> {
-    let file = place(info);
-    if let Some(memory) = look(&file)? {
-        refuse_if_earlier(state, &file, &memory)?;
-    }
-    refuse_if_left(info)
-}
-
-/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
-///
-/// # Errors
-/// `Busy` if some do, and as [`left`].
-pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
-    let Some((file, blocks)) = left(info)? else {
-        return Ok(());
-    };
-    Err(Error::new(
-        ErrorKind::Busy,
-        format!(
-            "{blocks} acknowledged blocks of it are in {} still: start the daemon once with the transit cache that it had, \
-             and stop it, so that they reach the device, or remove the file to give them up",
-            file.display()
-        ),
-    ))
-}
-
 impl OpenTransit {
     pub(super) fn device(&self) -> Rc<dyn BlockDevice> {
         Rc::clone(&self.cache) as Rc<dyn BlockDevice>
@@ -506,6 +396,22 @@ impl OpenTransit {
             flushes: stats.flushes,
             flushed: stats.flushed,
         }
+    }
+
+    /// Lets what an earlier process left go to the device.
+    pub(super) fn allow_evictions(&self) {
+        self.cache.allow_evictions();
+    }
+
+    /// Returns the cache.
+    pub(super) fn cache(&self) -> Rc<Transit> {
+        Rc::clone(&self.cache)
+    }
+
+    /// Returns whether its slots have something that is not to go to the device yet.
+    pub(super) fn is_withheld(&self) -> bool {
+        let owes = self.cache.stats().owed > 0;
+        self.cache.holds_evictions() && owes && !planted(Fault::DrainRefused)
     }
 
     /// Whether it has what the device under it does not, in memory that goes with the process.
@@ -534,6 +440,9 @@ impl OpenTransit {
 
     /// Drains the slots. They hold nothing then that the device has not, and go. `what` it is over, in words.
     ///
+    /// Slots of a start that was refused stay as they are, and the state directory remembers them: the
+    /// device may be another one, or an older state of it.
+    ///
     /// # Errors
     /// What the device says, or `TimedOut` if it does not within `limit`; the slots stay then.
     pub(super) async fn close(
@@ -542,6 +451,13 @@ impl OpenTransit {
         limit: Duration,
         what: &str,
     ) -> Result<()> {
+        if self.is_withheld() {
+            tracing::info!(
+                device = self.name,
+                "the slots stay as they are: what they hold goes to the device when a start succeeds"
+            );
+            return Ok(());
+        }
         let late = || {
             let left = self.owing();
             let left =

@@ -321,14 +321,15 @@ impl StateDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn slots_generation_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
-        let path = state.join(format!("{slots}.generation"));
-        let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-            read => read.context(|| path.display().to_string())?,
-        };
-        let known = text.trim_end().split_once(' ');
-        let own = known.filter(|(boot, _)| *boot == hex(boot_id));
-        Ok(own.map_or(0, |(_, generation)| generation.parse().unwrap_or(0)))
+        number_in(&state.join(format!("{slots}.generation")), boot_id)
+    }
+
+    /// The size of the device under slots, bytes, as it was in this boot of the machine; zero if nothing is remembered of it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn slots_size_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
+        number_in(&state.join(format!("{slots}.size")), boot_id)
     }
 
     /// Remembers durably the generation that slots over a medium must have to count from now on.
@@ -341,13 +342,33 @@ impl StateDirectory {
         boot_id: &[u8; 16],
         generation: u64,
     ) -> Result<()> {
-        let path = self.path.join(format!("{slots}.generation"));
-        let new = path.with_extension("generation.new");
+        self.note_number(
+            &self.path.join(format!("{slots}.generation")),
+            boot_id,
+            generation,
+        )
+    }
+
+    /// Remembers durably the size of the device under slots, bytes.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn note_slots_size(&self, slots: &str, boot_id: &[u8; 16], size_bytes: u64) -> Result<()> {
+        self.note_number(
+            &self.path.join(format!("{slots}.size")),
+            boot_id,
+            size_bytes,
+        )
+    }
+
+    /// Stores a number of this boot, durably.
+    fn note_number(&self, path: &Path, boot_id: &[u8; 16], number: u64) -> Result<()> {
+        let new = path.with_added_extension("new");
         let written = File::create(&new).and_then(|mut file| {
-            writeln!(file, "{} {generation}", hex(boot_id))?;
+            writeln!(file, "{} {number}", hex(boot_id))?;
             file.sync_all()
         });
-        let stored = written.and_then(|()| std::fs::rename(&new, &path));
+        let stored = written.and_then(|()| std::fs::rename(&new, path));
         stored.context(|| path.display().to_string())?;
         sync_directory(&self.path)
     }
@@ -443,6 +464,17 @@ fn remove(path: &Path) -> Result<()> {
 fn sync_directory(path: &Path) -> Result<()> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.context(|| format!("state directory {}", path.display()))
+}
+
+/// A number of this boot that a file has; zero if it has none.
+fn number_in(path: &Path, boot_id: &[u8; 16]) -> Result<u64> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        read => read.context(|| path.display().to_string())?,
+    };
+    let known = text.trim_end().split_once(' ');
+    let own = known.filter(|(boot, _)| *boot == hex(boot_id));
+    Ok(own.map_or(0, |(_, number)| number.parse().unwrap_or(0)))
 }
 
 fn transit_path(state: &Path, device: &str) -> PathBuf {

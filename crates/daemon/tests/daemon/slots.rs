@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::checked::LoopDevice;
 use crate::support::{Place, text};
 use crate::{block, check_blocks, write_blocks};
 
@@ -281,4 +282,83 @@ fn slots_that_a_daemon_with_another_state_sent_on_may_not_be_lost() {
     let daemon = place.serve(&["--accept-journal-loss"]);
     check_blocks(&mut place.connect(), 10..20);
     daemon.terminate();
+}
+
+/// Says a configuration of the volume over a loop device, with a transit cache or without one.
+fn over_loop(place: &Place, device: &LoopDevice, with: bool) {
+    let under = format!(
+        "{{ name = \"under\", kind = \"file\", path = \"{}\" }}",
+        text(&device.0)
+    );
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    match with {
+        true => configure(place, &format!("{under}, {over}"), "fast"),
+        false => configure(place, &under, "under"),
+    }
+}
+
+/// Slots over a whole, or a part of it, keep everybody off what overlaps it, and nobody off what does not.
+#[test]
+fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() {
+    let place = Place::new("slots-parts", "wt");
+    let (image, config) = (place.path("db.img"), place.path("forebay.toml"));
+    let part = |at: &str| LoopDevice::new(&image, &["--offset", at, "--sizelimit", "16M"]);
+    let Some(whole) = LoopDevice::new(&image, &[]) else {
+        return;
+    };
+    let first = part("16M").expect("as the first");
+    let (next, across) = (part("32M"), part("24M"));
+    let (next, across) = (next.expect("as the first"), across.expect("as the first"));
+    for (slots, others) in [(&first, [&whole, &across]), (&whole, [&first, &next])] {
+        over_loop(&place, slots, true);
+        leave_something(&place);
+        let file = slots_file(
+            &place,
+            || over_loop(&place, slots, true),
+            || over_loop(&place, slots, false),
+        );
+        for other in others {
+            for with in [false, true] {
+                over_loop(&place, other, with);
+                for command in ["serve", "check"] {
+                    let said = place.refused(&[command, text(&config)]);
+                    for part in [" acknowledged blocks of it are in", text(&file)] {
+                        assert!(said.contains(part), "{command}: {said}");
+                    }
+                }
+            }
+            let said = place.refused(&["format", "--force", "--cache", text(&other.0)]);
+            assert!(said.contains(text(&file)), "{said}");
+        }
+        // A neighbour has nothing to do with it.
+        if slots.0 == first.0 {
+            over_loop(&place, &next, true);
+            let daemon = place.serve(&[]);
+            write_blocks(&mut place.connect(), 0..3);
+            daemon.terminate();
+        }
+        // Removed slots are missed over what overlaps, and given up there, so that they never come back.
+        let copy = std::fs::read(&file).expect("there");
+        std::fs::remove_file(&file).expect("there");
+        over_loop(&place, others[0], false);
+        for (command, status) in [("check", 3), ("serve", 1)] {
+            let output = place.run(&[command, text(&config)]);
+            let said = String::from_utf8(output.stderr).expect("text");
+            assert_eq!(output.status.code(), Some(status), "{command}: {said}");
+            assert!(said.contains(text(&file)), "{command}: {said}");
+        }
+        place.serve(&["--accept-journal-loss"]).terminate();
+        place.ok(&["check", text(&config)]);
+        std::fs::write(&file, copy).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).expect("its mode");
+        over_loop(&place, slots, true);
+        let said = place.refused(&["serve", text(&config)]);
+        assert!(
+            said.contains("it was put back after newer writes"),
+            "{said}"
+        );
+        std::fs::remove_file(&file).expect("there");
+        place.serve(&[]).terminate();
+    }
 }

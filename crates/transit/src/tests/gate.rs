@@ -1,6 +1,7 @@
 //! A device that answers when it is told to.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request};
@@ -119,6 +120,16 @@ impl Gate {
 impl BlockDevice for Gate {
     fn info(&self) -> DeviceInfo {
         self.0.info.clone()
+    }
+
+    /// The first half of the device.
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        let end = range.end.min(self.0.info.size_bytes / 2);
+        Some(std::iter::once(range.start..end).collect())
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        Some(self.0.info.size_bytes / 2)
     }
 
     fn submit(&self, request: Request, done: Completion) {

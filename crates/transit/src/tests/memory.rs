@@ -2,14 +2,16 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Buf, ErrorKind, Identity, Result};
+use forebay_block::{Basis, BlockDeviceExt, Buf, ErrorKind, Identity, Result};
 use forebay_io::rt::{Executor, block_on_simulated};
 
 use super::block;
 use super::gate::Gate;
-use crate::memory::{Expected, Found, Left, Memory, Owner};
+use crate::memory::{Expected, Found, Left, Memory};
+use crate::owner::Owner;
 use crate::{
-    AT_CUT, Policy, Transit, TransitOptions, blocks_left, cut_at, generations_left, memory_bytes,
+    AT_CUT, Policy, SlotsLeft, Transit, TransitOptions, cut_at, generations_left, memory_bytes,
+    slots_left,
 };
 
 const OWNER: Owner = Owner {
@@ -17,6 +19,7 @@ const OWNER: Owner = Owner {
         birth: 3,
         ..Identity::of(7)
     },
+    device_bytes: 100 * 512,
     boot_id: [1; 16],
     block_bytes: 512,
 };
@@ -86,8 +89,13 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
         block_bytes: 1024,
         ..OWNER
     };
-    assert_eq!(blocks_left(&bytes, &[1; 16]), Some((OWNER.device, 1)));
-    assert_eq!(blocks_left(&bytes, &[2; 16]), None);
+    let left = SlotsLeft {
+        device: OWNER.device,
+        device_bytes: OWNER.device_bytes,
+        blocks: 1,
+    };
+    assert_eq!(slots_left(&bytes, &[1; 16]), Some(left));
+    assert_eq!(slots_left(&bytes, &[2; 16]), None);
     // The file was made anew, and got the old one's number.
     for owner in [other, larger, with(7, 4)] {
         let error = open(bytes.clone(), owner, false).expect_err("not theirs");
@@ -240,8 +248,8 @@ fn slots_that_no_process_leaves_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.report().contains(words), "{words}: {error:?}");
         assert!(bytes.to_vec() == before, "{words}: it was changed");
-        let left = blocks_left(&bytes, &[1; 16]);
-        assert!(left.is_some_and(|(_, blocks)| blocks > 2), "{words}");
+        let left = slots_left(&bytes, &[1; 16]);
+        assert!(left.is_some_and(|left| left.blocks > 2), "{words}");
         let expected = Expected {
             owner: OWNER,
             blocks: 100,
@@ -353,5 +361,61 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
             );
         }
         assert_eq!(left.slots.len(), 3 - gone.len());
+    }
+}
+
+/// A device in the place of another, without a name of its own, is another one. Where less is known, that speaks against nothing.
+#[test]
+fn slots_of_a_device_that_was_exchanged_are_not_the_new_ones() {
+    let owner = |instance, device_bytes, basis| Owner {
+        device: Identity {
+            instance,
+            basis,
+            ..Identity::of(7)
+        },
+        device_bytes,
+        ..OWNER
+    };
+    let boot = |count: u64| 9 << 32 | count;
+    let place = |instance, blocks: u64| owner(instance, blocks * 512, Basis::Place);
+    for (former, now, is_same) in [
+        (place(boot(1), 100), place(boot(1), 100), true),
+        (place(boot(1), 100), place(boot(2), 100), false),
+        // It has grown in its place.
+        (place(boot(1), 100), place(boot(1), 200), true),
+        (place(0, 100), place(0, 100), true),
+        (place(0, 100), place(0, 200), false),
+        (place(0, 100), place(boot(1), 200), false),
+        // An earlier version recorded neither.
+        (place(0, 0), place(boot(1), 200), true),
+        // One with a name is the same, however large.
+        (
+            owner(0, 51200, Basis::Name),
+            owner(0, 102_400, Basis::Name),
+            true,
+        ),
+    ] {
+        let what = format!("{former:?} {now:?}");
+        let bytes = Buf::zeroed(memory_bytes(6, 512));
+        let (memory, _) = open(bytes.clone(), former, false).expect("large enough");
+        memory.publish(1, 41, 6);
+        let left = slots_left(&bytes, &[1; 16]).expect("left");
+        let replaced = left.is_replaced_by(now.device, now.device_bytes);
+        assert_eq!(replaced, !is_same, "{what}");
+        let opened = open(bytes.clone(), now, false).map(|(_, left)| left.slots.len());
+        match is_same {
+            true => {
+                assert_eq!(opened.expect("its own"), 1, "{what}");
+                let left = slots_left(&bytes, &[1; 16]).expect("left");
+                let noted = (left.device.instance, left.device_bytes);
+                assert_eq!(noted, (now.device.instance, now.device_bytes), "{what}");
+            }
+            false => {
+                let error = opened.expect_err("another's");
+                assert_eq!(error.kind(), ErrorKind::Busy, "{what}");
+                memory.retire(1);
+                open(bytes, now, false).expect("nothing in it counts");
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDeviceExt, Error, ErrorKind, IoFuture, Op, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Error, ErrorKind, IoFuture, Op, Result};
 use forebay_io::rt::Executor;
 
 use super::gate::Gate;
@@ -307,4 +307,25 @@ fn nobody_waits_for_slots_that_never_come_free() {
             assert_eq!(it.read(0), Some(1), "{policy}");
         });
     }
+}
+
+/// Files that were cut are known by what is left of them, through the cache, too. Blocks in slots are no holes.
+#[test]
+fn holes_of_the_device_show_but_for_what_slots_hold() {
+    scene(16, Policy::Lru, |it| {
+        let all = 0..64 * 512;
+        let half = std::iter::once(0..32 * 512).collect::<Vec<_>>();
+        assert_eq!(it.cache.holes(all.clone()), Some(half.clone()));
+        assert_eq!(it.cache.allocated_bytes(), Some(32 * 512));
+        for at in [5, 4, 31, 40] {
+            it.write(at, 1);
+        }
+        let rest = [0..4 * 512, 6 * 512..31 * 512];
+        assert_eq!(it.cache.holes(all.clone()), Some(rest.to_vec()));
+        let flush = it.flush();
+        while !it.is_done(flush) {
+            it.pass(0);
+        }
+        assert_eq!(it.cache.holes(all), Some(half), "the device has them");
+    });
 }

@@ -3,6 +3,7 @@
 use forebay_btt::{FormatOptions, format};
 use forebay_device::file::FileDeviceOptions;
 use forebay_io::pmem::PmemMapping;
+use forebay_io::shm::hold_shared;
 use forebay_io::{Engine, Reactor};
 
 use super::*;
@@ -328,4 +329,86 @@ fn a_cached_volume_that_hangs_at_the_end_leaves_transit_caches_their_time() {
     });
     assert!(!report.contains("\"quick\""), "{report}");
     assert_eq!(left, 7);
+}
+
+/// Slots over a device are those of every device that overlaps it, wherever that begins, and of no other.
+#[test]
+fn slots_count_for_every_device_that_overlaps_theirs() {
+    let (scratch, config) = scratch("parts", false, "lru");
+    let state = scratch.0.join("state");
+    write_and_die(&config, 5);
+    let whole = medium(&scratch);
+    let at = |start: u64, size_bytes: u64| {
+        let mut part = whole.clone();
+        part.identity.start = Some(start);
+        part.size_bytes = size_bytes;
+        part
+    };
+    let mut unknown = at(0, 4096);
+    unknown.identity.start = None;
+    let parts = [at(1 << 20, 1 << 20), at(31 << 20, 8 << 20), unknown];
+    let mut former = at(1 << 20, 1 << 20);
+    former.identity.birth += 1;
+    let mut another = at(1 << 20, 1 << 20);
+    another.identity.medium += 1;
+    let strangers = [at(32 << 20, 1 << 20), at(1 << 40, 1 << 20), former, another];
+    let file = slots(&scratch);
+    for part in &parts {
+        let error = refuse_if_left_in(&state, part).expect_err("blocks are left");
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let report = error.report();
+        assert!(report.contains(&file.display().to_string()), "{report}");
+    }
+    for stranger in &strangers {
+        refuse_if_left_in(&state, stranger).expect("it has nothing to do with them");
+        refuse_if_gone(&state, stranger).expect("nor are any gone");
+    }
+    let copy = std::fs::read(&file).expect("there");
+    std::fs::remove_file(&file).expect("there");
+    for part in &parts {
+        let error = refuse_if_gone(&state, part).expect_err("they are gone");
+        assert_eq!(error.kind(), ErrorKind::Lost);
+    }
+    for stranger in &strangers[..2] {
+        refuse_if_gone(&state, stranger).expect("it has nothing to do with them");
+    }
+    std::fs::write(&file, copy).expect("put back");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).expect("its mode");
+    assert_eq!(read_and_close(&config), 5);
+}
+
+/// A file of slots that another process holds is not written to, and a damaged header has no memory allocated that the file
+/// has not.
+#[test]
+fn a_file_of_slots_is_looked_at_under_its_lock_and_as_far_as_it_goes() {
+    let (scratch, config) = scratch("locked", false, "lru");
+    write_and_die(&config, 5);
+    let file = slots(&scratch);
+    let sound = std::fs::read(&file).expect("there");
+    let cut = || {
+        let opened = std::fs::File::options().write(true).open(&file);
+        let len = sound.len() as u64 - 4096;
+        opened.expect("there").set_len(len).expect("cut");
+    };
+    let boot = boot_id().expect("known");
+    cut();
+    let held = hold_shared(&file).expect("nobody has it");
+    let error = note_cut(&file, &boot, true).expect_err("it is held");
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(std::fs::read(&file).expect("there") == sound[..sound.len() - 4096]);
+    drop(held);
+    note_cut(&file, &boot, true).expect("noted");
+    let noted = std::fs::read(&file).expect("there");
+    assert_eq!(noted.len(), sound.len());
+    assert_ne!(noted[AT_CUT..AT_CUT + 8], [0; 8]);
+    // 66 TB of headers.
+    let mut damaged = sound.clone();
+    damaged[32..40].copy_from_slice(&1_u64.to_le_bytes());
+    damaged[40..48].copy_from_slice(&(1_u64 << 41).to_le_bytes());
+    std::fs::write(&file, damaged).expect("written");
+    let found = look_for_cut(&file, &boot).expect("it can be read");
+    assert!(found.is_some(), "it is too short for them");
+    std::fs::write(&file, sound).expect("written");
+    assert_eq!(read_and_close(&config), 5);
 }

@@ -1,0 +1,67 @@
+//! Evictions that wait until the start is over.
+//!
+//! A start judges each device before it serves anything: another device, or an older state of this one, is
+//! refused. Until then blocks of an earlier process stay in their slots, and reads find them there. The hold
+//! ends early where it would keep a request waiting for ever: at a flush, and at a request that needs a block
+//! which the earlier process left held. A write that waits for room has one slot after the other evicted.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::core::Core;
+
+/// Whether evictions wait.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    on: Cell<bool>,
+    /// Slots that an earlier process left held, and the bars of their blocks.
+    left_held: RefCell<Vec<(u32, u64)>>,
+}
+
+impl Hold {
+    pub(crate) const fn is_on(&self) -> bool {
+        self.on.get()
+    }
+}
+
+impl Core {
+    /// Has evictions wait. `left_held` are the slots that an earlier process left held.
+    pub(crate) fn hold_evictions(&self, left_held: Vec<u32>) {
+        self.hold.on.set(true);
+        // Nobody may supersede these before they are on media. Reads need not wait: the bars do not run yet.
+        *self.hold.left_held.borrow_mut() = self.take_left_held(left_held);
+    }
+
+    /// Lets evictions begin.
+    pub(crate) fn allow_evictions(self: &Rc<Self>) {
+        if !self.hold.on.replace(false) {
+            return;
+        }
+        let left_held = self.hold.left_held.take();
+        for (_, bar) in &left_held {
+            self.bars.run(*bar);
+        }
+        self.put_back_barred(left_held);
+        self.kick_all();
+    }
+
+    /// Ends the hold if a request for `blocks` would wait for slots that were left held.
+    pub(crate) fn allow_for(self: &Rc<Self>, blocks: &std::ops::Range<u64>) {
+        if !self.hold.is_on() {
+            return;
+        }
+        let waits = {
+            let (slots, left_held) = (self.slots.borrow(), self.hold.left_held.borrow());
+            let mut left_held = left_held.iter();
+            left_held.any(|(slot, _)| blocks.contains(&slots.block(*slot)))
+        };
+        if waits {
+            self.allow_evictions();
+        }
+    }
+
+    /// Whether nothing is to be evicted now but what a flush waits for.
+    pub(crate) const fn evictions_wait(&self) -> bool {
+        self.hold.is_on() && self.lines.waiting() == 0
+    }
+}
