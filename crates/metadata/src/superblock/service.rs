@@ -2,7 +2,7 @@
 
 use forebay_block::{BlockDevice, Result};
 
-use super::{INCOMPAT_LINEAGE, Role, Superblock};
+use super::{COPY_BYTES, COPY_STRIDE_BYTES, INCOMPAT_LINEAGE, Role, Superblock};
 use crate::codec::{get_u16, get_u64, put_u16, put_u64};
 use crate::media::Media;
 
@@ -79,6 +79,16 @@ impl Superblock {
             metadata: metadata.map_or(data, |device| device.info().identity),
             data,
         }
+    }
+
+    /// Returns the UUID in the newer of a superblock's copies that verify, from the first
+    /// [`RESERVED_BYTES`](super::RESERVED_BYTES) of a device. None where there is none.
+    #[must_use]
+    pub fn uuid_in(reserved: &[u8]) -> Option<[u8; 16]> {
+        let stride = usize::try_from(COPY_STRIDE_BYTES).ok()?;
+        let copies = [0, stride].map(|at| Self::decode(reserved.get(at..at + COPY_BYTES)?));
+        let newer = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        newer.map(|copy| copy.uuid)
     }
 
     /// Returns whether both are of one cache, or one is of a copy of it that got another UUID.
