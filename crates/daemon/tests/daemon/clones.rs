@@ -37,7 +37,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.at).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
 

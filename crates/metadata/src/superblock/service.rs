@@ -11,6 +11,7 @@ const AT_MEDIA: usize = 152;
 const AT_CUT: usize = 200;
 const AT_SPARSE: usize = 129;
 const AT_CLOSED: usize = 130;
+const AT_WAS_CUT: usize = 131;
 /// Length of the path, in two bytes, and the path.
 const AT_PLACE: usize = 224;
 /// Longest path that is noted, bytes. Of a longer one nothing is.
@@ -27,6 +28,9 @@ pub struct Service {
     /// Size to which the data device was cut while the cache was in service, bytes: what lay beyond
     /// is lost. Zero: it was not.
     pub cut_bytes: u64,
+    /// The data device was cut while the cache was in service, and may have data behind what was cut off:
+    /// each hole in what is cached tells of lost data.
+    pub was_cut: bool,
     /// The data device is a copy that has holes where the original had zeroes: they tell nothing.
     pub is_sparse: bool,
     /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
@@ -40,6 +44,7 @@ impl Service {
         put_u64(out, AT_CUT, self.cut_bytes);
         out[AT_SPARSE] = u8::from(self.is_sparse);
         out[AT_CLOSED] = u8::from(self.is_closed);
+        out[AT_WAS_CUT] = u8::from(self.was_cut);
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Self {
@@ -49,6 +54,7 @@ impl Service {
             cut_bytes: get_u64(bytes, AT_CUT),
             is_sparse: bytes[AT_SPARSE] != 0,
             is_closed: bytes[AT_CLOSED] != 0,
+            was_cut: bytes[AT_WAS_CUT] != 0,
         }
     }
 }
