@@ -261,10 +261,10 @@ impl Engine {
         let name = self.data.info().name;
         if !is_file(self.data.as_ref()) {
             let what = format!(
-                "{name} was shorter while it was in use: {size} bytes at least once; what lay beyond is not \
-                 written back, and is there again when the device has its length"
+                "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST unless the device \
+                 has its length again: it was not written back"
             );
-            return Some(Error::new(ErrorKind::Io, what));
+            return Some(Error::new(ErrorKind::Lost, what));
         }
         Some(Error::new(
             ErrorKind::Lost,

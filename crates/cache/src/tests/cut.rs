@@ -294,7 +294,7 @@ fn a_block_device_that_is_shorter_in_service_has_lost_nothing_when_it_is_back() 
             match fault {
                 None => {
                     assert!(failed.contains("shorter"), "{failed}");
-                    assert_eq!(closed.expect_err("no clean end").kind(), ErrorKind::Io);
+                    assert_eq!(closed.expect_err("no clean end").kind(), ErrorKind::Lost);
                     assert_eq!((noted.service.cut_bytes, cut_bytes(&report)), (0, 0));
                     let (cache, _) = open_on(&devices, &journal).await.expect("opens");
                     assert_eq!(values(&cache, &backing).await, [7; 8]);
