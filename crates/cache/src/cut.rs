@@ -2,14 +2,16 @@
 //!
 //! What lay beyond the cut is gone, and reads as zeroes once the file has its length again. Three things
 //! tell of it: the size, if it is looked at in between; the space that the file takes, which never
-//! shrinks otherwise; and its holes, since every valid granule was written to. What is lost is named, is
-//! not written back, and is an error until the next start, which forgets it. docs/durability.md argues it.
+//! shrinks otherwise; and its holes, since every valid granule was written to. At a start only a hole that
+//! runs to the end of the data counts: a tool may have dug holes where the file had zeroes. What is lost is
+//! named, is not written back, and is an error until the next start, which forgets it. A block device that
+//! is shorter loses nothing: nothing is noted of it. docs/durability.md argues it.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Role, Superblock};
 use forebay_policy::BlockId;
 
 use crate::engine::Engine;
@@ -36,8 +38,10 @@ pub(crate) struct Cut {
 pub(crate) struct Gone {
     /// Stretches of the data device, bytes, in order.
     stretches: Vec<Range<u64>>,
-    /// Holes of a device that is another one than before: a copy may have them where the original has
-    /// zeroes, so that they do not tell.
+    /// Hole that runs to the end of the data: a cut, unless zeroes were left out of the file elsewhere.
+    last: Option<Range<u64>>,
+    /// Holes of a copy, and those with data behind them: a tool may have left zeroes out, so that they do
+    /// not tell.
     doubtful: Vec<Range<u64>>,
 }
 
@@ -48,26 +52,48 @@ impl Gone {
         let media = media_of(devices);
         let is_copy = !service.media.data.is_same_as(media.data) || service.is_sparse;
         let holes = devices.data.holes(superblock.data_offset..end);
-        let (mut stretches, doubtful) = match is_copy {
-            true => (Vec::new(), holes.unwrap_or_default()),
-            false => (holes.unwrap_or_default(), Vec::new()),
-        };
+        let mut doubtful = merged(holes.unwrap_or_default());
+        let (mut stretches, mut last) = (Vec::new(), None);
+        match (is_copy, service.was_cut) {
+            (true, _) => {}
+            (false, true) => stretches.append(&mut doubtful),
+            _ if planted(Fault::TrustHoles) => stretches.append(&mut doubtful),
+            // Behind a cut there is no data.
+            (false, false) => last = doubtful.pop_if(|hole| hole.end >= end),
+        }
         if service.cut_bytes != 0 {
             stretches.push(service.cut_bytes.min(end)..end);
         }
         Self {
             stretches: merged(stretches),
+            last,
             doubtful,
         }
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.stretches.is_empty() && self.doubtful.is_empty()
+    /// Decides about the hole at the end: where something `is_doubtful`, a tool left zeroes out of the file, and
+    /// that hole does not tell either.
+    pub(crate) fn settle(&mut self, is_doubtful: bool) {
+        let holes = match is_doubtful {
+            true => &mut self.doubtful,
+            false => &mut self.stretches,
+        };
+        holes.extend(self.last.take());
+        *holes = merged(std::mem::take(holes));
     }
 
-    /// Whether a part of these bytes of the device is gone.
+    /// Whether there are holes that do not tell.
+    pub(crate) const fn has_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.stretches.is_empty() && self.doubtful.is_empty() && self.last.is_none()
+    }
+
+    /// Whether a part of these bytes of the device is gone, or may be.
     pub(crate) fn touches(&self, bytes: &Range<u64>) -> bool {
-        touches(&self.stretches, bytes)
+        touches(&self.stretches, bytes) || touches(self.last.as_slice(), bytes)
     }
 
     /// Which of a block's granules are gone in part, of a volume of `size_bytes`.
@@ -137,12 +163,36 @@ fn gone_of(
         .fold(0, |gone, (nth, _)| gone | 1 << nth)
 }
 
-/// Notes in the superblock, durably, that the data device is shorter than the cache: whatever its size is at
-/// the next start, what lay beyond its end is gone.
+/// Returns whether a device is a file: what a file is cut by is lost. A block device that is shorter for a time has
+/// lost nothing when it has its length again.
+fn is_file(device: &dyn BlockDevice) -> bool {
+    device.allocated_bytes().is_some()
+}
+
+/// Returns whether this is the device that the cache's data was on, and not another one that was named by mistake.
+async fn is_own_data(devices: &Devices, superblock: &Superblock) -> bool {
+    let is_part = match &devices.metadata {
+        None => superblock.role == Role::Whole,
+        Some(_) => {
+            let found = Superblock::read(devices.data.as_ref()).await;
+            superblock.role == Role::Metadata
+                && found.is_ok_and(|it| it.uuid == superblock.uuid && it.role == Role::Data)
+        }
+    };
+    let now = media_of(devices).data;
+    is_part && superblock.service.media.data.is_same_as(now)
+}
+
+/// Notes in the superblock, durably, that the cache's data file is shorter than the cache: whatever its size is at
+/// the next start, what lay beyond its end is gone. Of any other device nothing is noted.
 pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> Result<()> {
     let size = devices.data.info().size_bytes.max(1);
     let noted = superblock.service.cut_bytes;
     if size >= superblock.data_end() || noted != 0 && noted <= size {
+        return Ok(());
+    }
+    let is_cut = is_file(devices.data.as_ref()) && is_own_data(devices, superblock).await;
+    if !is_cut && !planted(Fault::NoteAnyShort) {
         return Ok(());
     }
     let holder: &dyn BlockDevice = devices.metadata.as_ref().unwrap_or(&devices.data).as_ref();
@@ -190,7 +240,7 @@ impl Engine {
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
         let holes = self.data.holes(at..at + len);
-        if holes.is_none_or(|holes| holes.is_empty()) {
+        if holes.is_none_or(|holes| holes.is_empty()) || self.are_zeroes(slot, start, len) {
             return Ok(());
         }
         self.mind_cut(self.geometry_end()).await;
@@ -209,6 +259,13 @@ impl Engine {
         }
         let size = self.cut.seen_bytes.get()?;
         let name = self.data.info().name;
+        if !is_file(self.data.as_ref()) {
+            let what = format!(
+                "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST unless the device \
+                 has its length again: it was not written back"
+            );
+            return Some(Error::new(ErrorKind::Lost, what));
+        }
         Some(Error::new(
             ErrorKind::Lost,
             format!(
@@ -226,6 +283,7 @@ impl Engine {
     /// error from now on.
     async fn mind_cut(&self, size: u64) {
         let (end, offset) = (self.geometry_end(), self.superblock.borrow().data_offset);
+        let is_file = is_file(self.data.as_ref());
         let mut stretches = match self.cut.tells.get() {
             true => self.data.holes(offset..end).unwrap_or_default(),
             false => Vec::new(),
@@ -243,6 +301,15 @@ impl Engine {
         if seen == Some(smallest) {
             return;
         }
+        let name = self.data.info().name;
+        if !is_file && !planted(Fault::NoteAnyShort) {
+            let what = format!(
+                "{name} became shorter while it is in use: {size} of {end} bytes are left; nothing is lost if it \
+                 has its length again at the next start"
+            );
+            return self.fail(Error::new(ErrorKind::Io, what));
+        }
+        let in_holes = lost.is_some() && size >= end;
         for range in lost.unwrap_or_default() {
             tracing::error!(
                 volume = range.volume,
@@ -251,12 +318,16 @@ impl Engine {
                 "LOST: it lay where the cache device was cut, and was not written back"
             );
         }
-        let name = self.data.info().name;
         let what = format!("{name} was cut while it is in use: {size} of {end} bytes were left");
         self.fail(Error::new(ErrorKind::Lost, what));
-        if smallest < end {
+        if smallest < end || in_holes {
             let noted = self
-                .change_superblock(|superblock| superblock.service.cut_bytes = smallest.max(1))
+                .change_superblock(|superblock| {
+                    superblock.service.was_cut |= in_holes;
+                    if smallest < end {
+                        superblock.service.cut_bytes = smallest.max(1);
+                    }
+                })
                 .await;
             if let Err(error) = noted {
                 tracing::error!("that it was cut is not noted: {}", error.report());
@@ -292,6 +363,9 @@ impl Engine {
                 place,
                 known.size_bytes,
             );
+            let sums = self.sums.as_ref();
+            let zeroes = sums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
+            let gone = gone & !zeroes;
             if gone == 0 || entry.has(UNKNOWN) {
                 continue;
             }

@@ -15,6 +15,7 @@ use forebay_policy::BlockSizes;
 
 use crate::cut::{Gone, ranges};
 use crate::geometry::{Block, Geometry};
+use crate::integrity::LoadedSums;
 use crate::medium::{check_relation, media_of};
 use crate::options::{Devices, FormatOptions};
 use crate::recover::{LostRange, journal_trouble};
@@ -211,8 +212,18 @@ pub async fn inspect(
         (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
         (None, tracking) => tracking == DirtyTracking::None,
     };
-    let gone = Gone::find(devices, &superblock);
-    let mut inspection = describe(&superblock, &replayed, &blocks, &gone, overwritten);
+    let mut gone = Gone::find(devices, &superblock);
+    gone.settle(gone.has_doubts() && lie_in_doubt(&gone, &superblock, &blocks));
+    let sums = match gone.is_empty() {
+        true => None,
+        false => LoadedSums::open(metadata.as_ref(), &superblock).await?,
+    };
+    let sums = sums.map(|mut sums| {
+        blocks.iter().for_each(|found| sums.restore(&found.block));
+        sums
+    });
+    let gone = (&gone, sums.as_ref());
+    let mut inspection = describe(&superblock, &replayed, &blocks, gone, overwritten);
     let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id, &superblock);
     inspection.journal_problem = match relation {
         Ok(()) => trouble,
@@ -253,12 +264,26 @@ pub(crate) fn shrunk(superblock: &Superblock, data: &dyn BlockDevice) -> Option<
     })
 }
 
+/// Whether a cached block lies in a hole of the data device that tells of no cut.
+fn lie_in_doubt(gone: &Gone, superblock: &Superblock, blocks: &[FoundBlock]) -> bool {
+    let geometry = Geometry::of(superblock);
+    blocks.iter().any(|FoundBlock { block, .. }| {
+        let volume = (superblock.volumes.iter()).find(|known| known.id == block.volume);
+        let held = Block {
+            unit: block.block,
+            class: block.class,
+        };
+        let size = volume.map_or(0, |known| known.size_bytes);
+        gone.is_doubtful(&geometry, (held, block.valid), block.slot, size)
+    })
+}
+
 /// `overwritten`: whether a block counts as dirty whatever its record says, as something else than a mark says.
 fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
     blocks: &[FoundBlock],
-    gone: &Gone,
+    (gone, sums): (&Gone, Option<&LoadedSums>),
     overwritten: impl Fn(&BlockRecord) -> bool,
 ) -> Inspection {
     let geometry = Geometry::of(superblock);
@@ -327,6 +352,9 @@ fn describe(
             };
             let at = (block.slot, volume.size_bytes);
             let lost = gone.granules(&geometry, (held, dirty), at.0, at.1);
+            let is_exact = !maybe_dirty(block) && replayed.damaged_records == 0;
+            let sums = sums.filter(|_| is_exact);
+            let lost = lost & !sums.map_or(0, |it| it.zero_granules(at.0, block.class, lost));
             cut.extend(ranges(&geometry, &volume.name, held, lost));
         }
     }

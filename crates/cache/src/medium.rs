@@ -85,6 +85,15 @@ impl Engine {
         }
     }
 
+    /// Returns the path of the metadata device, or the one noted before where nobody says it: a copy whose
+    /// original is forgotten would pass for it.
+    pub(crate) fn place(&self) -> String {
+        match &*self.options.place {
+            "" => self.superblock.borrow().place.clone(),
+            place => place.to_owned(),
+        }
+    }
+
     /// Returns by how much more the generation rises on another medium: the original's openings and those
     /// of its copies must not meet in one number.
     fn leap(&self, media: Media) -> u64 {
@@ -115,12 +124,13 @@ impl Engine {
         {
             Journal::announce(buf, &self.superblock.borrow().uuid, generation);
         }
+        let place = self.place();
         self.change_superblock(|superblock| {
             superblock.service.generation = generation;
             superblock.service.media = media;
             superblock.service.is_sparse = is_sparse;
             superblock.service.is_closed = false;
-            superblock.place.clone_from(&self.options.place);
+            superblock.place = place;
         })
         .await
     }

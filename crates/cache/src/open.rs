@@ -363,8 +363,8 @@ impl Engine {
         let uuid = self.superblock.borrow().uuid;
         let boot_id = &self.options.boot_id;
         let begin = |buf: &Buf| -> Result<Option<Journal>> {
-            let (tie, place) = (self.tie(), &self.options.place);
-            let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, place)?;
+            let (tie, place) = (self.tie(), self.place());
+            let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, &place)?;
             journal.reached(self.commit.log.borrow().batch());
             Ok(Some(journal))
         };
@@ -378,10 +378,14 @@ impl Engine {
             _ => None,
         };
         self.commit().await?;
-        if self.superblock.borrow().service.cut_bytes != 0 {
-            // What lay beyond is forgotten, durably.
-            self.change_superblock(|superblock| superblock.service.cut_bytes = 0)
-                .await?;
+        let service = self.superblock.borrow().service;
+        if service.cut_bytes != 0 || service.was_cut {
+            // What lay there is forgotten, durably.
+            self.change_superblock(|superblock| {
+                superblock.service.cut_bytes = 0;
+                superblock.service.was_cut = false;
+            })
+            .await?;
         }
         self.begin_cut_watch(!is_sparse);
         self.settle_tracts().await?;

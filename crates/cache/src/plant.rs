@@ -94,6 +94,10 @@ pub enum Fault {
     RaiseUnannounced,
     /// A cache device that was cut is not noticed, neither in service nor at a start.
     OverlookCut,
+    /// A data device that is shorter than the cache is noted as cut, whichever device it is.
+    NoteAnyShort,
+    /// Each hole at a start is taken for a cut, whatever lies behind it and whatever a checksum says.
+    TrustHoles,
     /// Rule 6: a failed cache is written past while the epoch is being raised.
     DivergeUnawaited,
     /// Rule 6: a write past a failed cache takes the place of dirty data that the next process keeps.

@@ -218,7 +218,9 @@ impl Rebuild {
         // Blocks that are kept, and will be written back, though a record that let them go may have been damaged; or that
         // are let go, though one that kept them may have been.
         let mut doubted = Vec::new();
-        let (mut cut, mut is_sparse) = (Vec::new(), false);
+        let mut is_sparse = self.lies_in_doubt(superblock);
+        self.gone.settle(is_sparse);
+        let mut cut = Vec::new();
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
             let is_whole = self.gone.is_empty();
@@ -256,9 +258,14 @@ impl Rebuild {
                 let (name, size) = volume.map_or(("", 0), |it| (&it.name, it.size_bytes));
                 let held = (was.block(), was.valid);
                 let gone = self.gone.granules(&self.geometry, held, place, size);
+                // Of what was overwritten since its record, the table may be too old.
+                let is_exact = state == MarkState::None && note & (JOURNALED | FORGOTTEN) == 0;
+                let sums = self.sums.as_ref().filter(|_| is_exact && !is_damaged);
+                let zeroes = sums.map_or(0, |sums| sums.zero_granules(place, was.class, gone));
+                is_sparse |= zeroes != 0;
+                let gone = gone & !zeroes;
                 cut.extend(ranges(&self.geometry, name, was.block(), gone & dirty));
                 (valid, dirty) = (valid & !gone, dirty & !gone);
-                is_sparse |= (self.gone).is_doubtful(&self.geometry, held, place, size);
             }
             report.distrusted_blocks += u64::from(valid != was.valid);
             if valid == 0 {
@@ -318,6 +325,20 @@ impl Rebuild {
             is_sparse,
             report,
         }
+    }
+
+    /// Whether something that is cached lies in a hole of the data device that tells of no cut.
+    fn lies_in_doubt(&self, superblock: &Superblock) -> bool {
+        let lies_there = |slot: BlockId| {
+            let entry = self.map.slot(slot);
+            let volumes = &superblock.volumes;
+            let volume = (volumes.iter()).find(|known| known.id == entry.key.volume());
+            let size = volume.map_or(0, |known| known.size_bytes);
+            let held = (entry.block(), entry.valid);
+            (self.gone).is_doubtful(&self.geometry, held, self.map.place(slot), size)
+        };
+        self.gone.has_doubts()
+            && (0..self.map.numbers()).any(|slot| self.map.has(slot, LIVE) && lies_there(slot))
     }
 
     /// The marks, which are noted at the slots beneath them.

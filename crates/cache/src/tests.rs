@@ -14,6 +14,7 @@ mod aftermath;
 mod along;
 mod bypass;
 mod compare;
+mod cut;
 mod damage;
 mod discard;
 mod diverge;

@@ -170,6 +170,26 @@ impl Sums {
         bad.fold(0, |bad, granule| bad | 1 << granule)
     }
 
+    /// Granules of a block at `place`, of these, whose checksums are known and are those of zeroes.
+    pub(crate) fn zero_granules(&self, place: u32, class: u8, among: u64) -> u64 {
+        if among == 0 {
+            return 0;
+        }
+        let is_zero = |granule: &u32| self.are_zeroes(self.cells_of(place, class, 1 << granule));
+        (0..u64::BITS)
+            .filter(|granule| among >> granule & 1 != 0)
+            .filter(is_zero)
+            .fold(0, |found, granule| found | 1 << granule)
+    }
+
+    /// Whether the checksums of cells are known, and are those of zeroes.
+    fn are_zeroes(&self, cells: impl IntoIterator<Item = usize>) -> bool {
+        let zeroes = self.hash.of(&[0; CELL_BYTES]);
+        let values = self.values.borrow();
+        let is_zero = |cell: usize| values[cell] == zeroes && !self.is_bad(cell);
+        cells.into_iter().all(is_zero)
+    }
+
     fn digest(&self, place: u32, class: u8, valid: u64) -> u32 {
         let values = self.values.borrow();
         let sums = self.cells_of(place, class, valid).map(|cell| values[cell]);

@@ -77,6 +77,11 @@ impl LoadedSums {
         self.unknown += unknown.count() as u64;
     }
 
+    /// As [`Sums::zero_granules`].
+    pub(crate) fn zero_granules(&self, place: u32, class: u8, among: u64) -> u64 {
+        self.sums.zero_granules(place, class, among)
+    }
+
     /// A block may have been overwritten since its record, which must be logged anew before anything else says that it
     /// may not. What is bad stays so.
     pub(crate) fn doubt(&mut self, place: u32, class: u8, valid: u64) {

@@ -11,24 +11,26 @@ use forebay_metadata::superblock::Superblock;
 use super::*;
 use crate::plant::{Fault, plant};
 
-const PAGE: u64 = 4096;
-const BOOT: [u8; 16] = [9; 16];
-const UUID: [u8; 16] = [5; 16];
+pub(super) const PAGE: u64 = 4096;
+pub(super) const BOOT: [u8; 16] = [9; 16];
+pub(super) const UUID: [u8; 16] = [5; 16];
 
 /// A file: it can be copied, put back, cut and lengthened.
 #[derive(Clone)]
-struct TestFile(Rc<Contents>);
+pub(super) struct TestFile(pub(super) Rc<Contents>);
 
-struct Contents {
+pub(super) struct Contents {
     identity: Identity,
-    bytes: RefCell<Vec<u8>>,
+    pub(super) bytes: RefCell<Vec<u8>>,
     /// Pages that were written to since they came to be.
-    written: RefCell<BTreeSet<u64>>,
-    tells_holes: Cell<bool>,
+    pub(super) written: RefCell<BTreeSet<u64>>,
+    pub(super) tells_holes: Cell<bool>,
+    /// Whether it is no block device.
+    pub(super) is_file: Cell<bool>,
 }
 
 impl TestFile {
-    fn new(medium: u64, len: usize) -> Self {
+    pub(super) fn new(medium: u64, len: usize) -> Self {
         Self::with(medium, vec![0; len], BTreeSet::new())
     }
 
@@ -38,11 +40,12 @@ impl TestFile {
             bytes: RefCell::new(bytes),
             written: RefCell::new(written),
             tells_holes: Cell::new(true),
+            is_file: Cell::new(true),
         }))
     }
 
     /// A copy on another medium, or, with the same number, what could be put back later.
-    fn copy(&self, medium: u64) -> Self {
+    pub(super) fn copy(&self, medium: u64) -> Self {
         let (bytes, written) = (
             self.0.bytes.borrow().clone(),
             self.0.written.borrow().clone(),
@@ -50,21 +53,21 @@ impl TestFile {
         Self::with(medium, bytes, written)
     }
 
-    fn put_back(&self, earlier: &Self) {
+    pub(super) fn put_back(&self, earlier: &Self) {
         self.0.bytes.replace(earlier.0.bytes.borrow().clone());
         self.0.written.replace(earlier.0.written.borrow().clone());
     }
 
-    fn cut(&self, len: u64) {
+    pub(super) fn cut(&self, len: u64) {
         self.0.bytes.borrow_mut().truncate(len as usize);
         self.0.written.borrow_mut().retain(|page| page * PAGE < len);
     }
 
-    fn lengthen(&self, len: usize) {
+    pub(super) fn lengthen(&self, len: usize) {
         self.0.bytes.borrow_mut().resize(len, 0);
     }
 
-    fn device(&self) -> Rc<dyn BlockDevice> {
+    pub(super) fn device(&self) -> Rc<dyn BlockDevice> {
         Rc::new(self.clone())
     }
 }
@@ -109,7 +112,10 @@ impl BlockDevice for TestFile {
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
-        (self.0.tells_holes.get()).then(|| self.0.written.borrow().len() as u64 * PAGE)
+        self.0
+            .is_file
+            .get()
+            .then(|| self.0.written.borrow().len() as u64 * PAGE)
     }
 }
 
@@ -120,7 +126,7 @@ fn devices(file: &TestFile) -> Devices {
     }
 }
 
-async fn formatted(medium: u64, len: usize) -> TestFile {
+pub(super) async fn formatted(medium: u64, len: usize) -> TestFile {
     let file = TestFile::new(medium, len);
     let options = FormatOptions::sizes(&[4096], UUID);
     format(&devices(&file), &options).await.expect("formats");
@@ -157,7 +163,7 @@ async fn live(file: &TestFile, journal: &Buf, backing: &TestFile, value: u8) -> 
 }
 
 /// The values of the blocks that [`live`] writes.
-async fn values(cache: &Cache, backing: &TestFile) -> Vec<u8> {
+pub(super) async fn values(cache: &Cache, backing: &TestFile) -> Vec<u8> {
     let options = VolumeOptions::new(Mode::WriteBack);
     let volume = cache.attach("v", backing.device(), options).await;
     let volume = volume.expect("attaches");
@@ -171,7 +177,7 @@ async fn values(cache: &Cache, backing: &TestFile) -> Vec<u8> {
 }
 
 /// A process that ended here: what it left, which nobody changes any more.
-fn dead(file: &TestFile, journal: &Buf) -> (TestFile, Buf) {
+pub(super) fn dead(file: &TestFile, journal: &Buf) -> (TestFile, Buf) {
     (
         file.copy(file.0.identity.medium),
         Buf::copied(&journal.to_vec()),

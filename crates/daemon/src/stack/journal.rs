@@ -18,6 +18,7 @@ use forebay_metadata::Media;
 use forebay_metadata::journal::{self, HEAD_BYTES, Head, Relation};
 use forebay_metadata::superblock::{Service, Superblock};
 
+use super::copies::has_twin_at;
 use crate::state::hex;
 
 /// Where journals lie that the configuration does not place.
@@ -39,6 +40,8 @@ pub(crate) struct Whose {
     pub(crate) generation: u64,
     /// Path or name of its device, for messages.
     pub(crate) place: String,
+    /// Path that its superblock notes, if another file or disk there has the cache as well.
+    pub(crate) twin: Option<String>,
     /// Whether it was copied to its devices, which take the place of the former ones.
     pub(crate) moved: bool,
 }
@@ -50,8 +53,19 @@ impl Whose {
             uuid: found.uuid,
             media: Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref()),
             generation: found.service.generation,
+            twin: has_twin_at(&found.place, &found.uuid, &place).then(|| found.place.clone()),
             place,
             moved,
+        }
+    }
+
+    /// Returns the path of another file or disk that has the cache, where the superblock or the journal
+    /// with this head names one.
+    fn twin_by(&self, head: &Head) -> Option<String> {
+        let named = || has_twin_at(&head.place, &self.uuid, &self.place);
+        match self.moved {
+            true => None,
+            false => (self.twin.clone()).or_else(|| named().then(|| head.place.clone())),
         }
     }
 
@@ -84,6 +98,18 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
     // No process of this boot needs it.
     if head.boot_id != boot_id()? {
         return Ok(());
+    }
+    if let Some(twin) = whose.twin_by(&head) {
+        let (path, here) = (path.display(), &whose.place);
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{here} is a copy of the cache on {twin}, to which the process journal belongs\n    \
+                 help: serve {twin}, which alone has what was acknowledged last (journal {path}); or make \
+                 the copy a cache of its own with `forebay clone-id --cache {here}`; or, if {here} takes \
+                 the place of {twin}, start once with --moved-cache"
+            ),
+        ));
     }
     let refused = check_relation(head.tie, whose.media, whose.generation, whose.moved);
     let Err(error) = refused else {
@@ -492,6 +518,7 @@ mod tests {
             media: Media::default(),
             generation: 0,
             place: String::new(),
+            twin: None,
             moved: false,
         };
         let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");

@@ -3,6 +3,7 @@
 mod agreement;
 mod bypass;
 mod checked;
+mod clones;
 mod copies;
 mod earlier;
 mod early;

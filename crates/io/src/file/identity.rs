@@ -19,7 +19,8 @@ use crate::system::boot_id;
 /// its inode and its birth.
 ///
 /// A disk that has no name is known by its place in sysfs and its driver ([`Basis::Place`]), or by `path` if the user
-/// vouches for that ([`Basis::Path`]). Nothing is known where there is neither.
+/// vouches for that ([`Basis::Path`]). A virtual disk is in no place: the kernel numbers those as they come. It is known
+/// by the name that it was given, if any. Nothing is known where there is none of these.
 pub(crate) fn identity(
     fd: BorrowedFd<'_>,
     metadata: &Metadata,
@@ -127,13 +128,33 @@ fn disk(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
 }
 
 fn unnamed_disk(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
-    let name = place(sysfs, folder)?;
+    let (name, instance) = match is_virtual(sysfs, folder)? {
+        true => given_name(folder)?,
+        false => (place(sysfs, folder)?, instance(folder)),
+    };
     Some(Identity {
         start: Some(0),
-        instance: instance(folder),
+        instance,
         basis: Basis::Place,
         ..Identity::of(hash(&name))
     })
+}
+
+/// Returns whether a disk is on no bus, so that a number of the kernel is all that its place says. After a restart of
+/// the machine, or of a client, the number may be another disk's.
+fn is_virtual(sysfs: &Sysfs, folder: &Path) -> Option<bool> {
+    Some((sysfs.location(folder)?).starts_with("devices/virtual/"))
+}
+
+/// Returns the name that a virtual disk was given when it was made, and which disk of that name it is. The medium does
+/// not carry the name: another one may get it.
+fn given_name(folder: &Path) -> Option<(String, u64)> {
+    let named = |attribute: &str| text(&folder.join(attribute));
+    if let Some(name) = named("dm/name") {
+        return Some((format!("dm/name {name}"), instance(folder)));
+    }
+    // The client names the server and the export. Connected anew, it is the same export.
+    named("backend").map(|backend| (format!("nbd backend {backend}"), 0))
 }
 
 /// Returns the name of an image of a Ceph cluster that the kernel has mapped.

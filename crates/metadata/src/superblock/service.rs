@@ -2,7 +2,7 @@
 
 use forebay_block::{BlockDevice, Result};
 
-use super::{INCOMPAT_LINEAGE, Role, Superblock};
+use super::{COPY_BYTES, COPY_STRIDE_BYTES, INCOMPAT_LINEAGE, Role, Superblock};
 use crate::codec::{get_u16, get_u64, put_u16, put_u64};
 use crate::media::Media;
 
@@ -11,6 +11,7 @@ const AT_MEDIA: usize = 152;
 const AT_CUT: usize = 200;
 const AT_SPARSE: usize = 129;
 const AT_CLOSED: usize = 130;
+const AT_WAS_CUT: usize = 131;
 /// Length of the path, in two bytes, and the path.
 const AT_PLACE: usize = 224;
 /// Longest path that is noted, bytes. Of a longer one nothing is.
@@ -27,6 +28,9 @@ pub struct Service {
     /// Size to which the data device was cut while the cache was in service, bytes: what lay beyond
     /// is lost. Zero: it was not.
     pub cut_bytes: u64,
+    /// The data device was cut while the cache was in service, and may have data behind what was cut off:
+    /// each hole in what is cached tells of lost data.
+    pub was_cut: bool,
     /// The data device is a copy that has holes where the original had zeroes: they tell nothing.
     pub is_sparse: bool,
     /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
@@ -40,6 +44,7 @@ impl Service {
         put_u64(out, AT_CUT, self.cut_bytes);
         out[AT_SPARSE] = u8::from(self.is_sparse);
         out[AT_CLOSED] = u8::from(self.is_closed);
+        out[AT_WAS_CUT] = u8::from(self.was_cut);
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Self {
@@ -49,6 +54,7 @@ impl Service {
             cut_bytes: get_u64(bytes, AT_CUT),
             is_sparse: bytes[AT_SPARSE] != 0,
             is_closed: bytes[AT_CLOSED] != 0,
+            was_cut: bytes[AT_WAS_CUT] != 0,
         }
     }
 }
@@ -79,6 +85,16 @@ impl Superblock {
             metadata: metadata.map_or(data, |device| device.info().identity),
             data,
         }
+    }
+
+    /// Returns the UUID in the newer of a superblock's copies that verify, from the first
+    /// [`RESERVED_BYTES`](super::RESERVED_BYTES) of a device. None where there is none.
+    #[must_use]
+    pub fn uuid_in(reserved: &[u8]) -> Option<[u8; 16]> {
+        let stride = usize::try_from(COPY_STRIDE_BYTES).ok()?;
+        let copies = [0, stride].map(|at| Self::decode(reserved.get(at..at + COPY_BYTES)?));
+        let newer = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        newer.map(|copy| copy.uuid)
     }
 
     /// Returns whether both are of one cache, or one is of a copy of it that got another UUID.

@@ -95,14 +95,14 @@ fn a_disk_without_a_name_is_known_by_its_place() {
     let scratch = Scratch::new();
     let root = scratch.path("sys");
     let (one, other) = (
-        in_sysfs(&root, "virtual/block/zram0", &[("diskseq", "8")]),
-        in_sysfs(&root, "virtual/block/zram1", &[("diskseq", "9")]),
+        in_sysfs(&root, "pci0/virtio2/block/vdc", &[("diskseq", "8")]),
+        in_sysfs(&root, "pci0/virtio3/block/vdd", &[("diskseq", "9")]),
     );
     assert_eq!(one.basis, Basis::Place);
     assert!(one.differs_from(other), "another place");
-    let same = in_sysfs(&root, "virtual/block/zram0", &[("diskseq", "8")]);
+    let same = in_sysfs(&root, "pci0/virtio2/block/vdc", &[("diskseq", "8")]);
     assert!(one.is_same_as(same));
-    let attached_since = in_sysfs(&root, "virtual/block/zram0", &[("diskseq", "11")]);
+    let attached_since = in_sysfs(&root, "pci0/virtio2/block/vdc", &[("diskseq", "11")]);
     assert!(
         one.differs_from(attached_since),
         "another disk of this boot"
@@ -122,6 +122,72 @@ fn a_disk_without_a_name_is_known_by_its_place() {
     );
     assert_eq!((part.basis, part.start), (Basis::Place, Some(4096)));
     assert!(part.differs_from(second));
+}
+
+#[test]
+fn a_number_of_the_kernel_is_no_place() {
+    let scratch = Scratch::new();
+    let root = scratch.path("sys");
+    let found = |name: &str, files: &[(&str, &str)]| {
+        let folder = folder(&root, name, files);
+        block_device(&Sysfs::at(&root), &folder)
+    };
+    for name in [
+        "virtual/block/nbd0",
+        "virtual/block/zram0",
+        "virtual/block/md0",
+        "virtual/block/dm-7",
+        "virtual/block/loop3",
+        "virtual/ublk-char/ublkc0/block/ublkb0",
+    ] {
+        let numbered = found(name, &[("diskseq", "8"), ("size", "64"), ("pid", "12")]);
+        assert_eq!(numbered, None, "{name}");
+        let part = found(&format!("{name}/p1"), &[("partition", "1"), ("start", "8")]);
+        assert_eq!(part, None, "a part of {name}");
+        // The user may vouch for the path.
+        let vouched = known_by_path(numbered, Path::new("/dev/x"), true);
+        assert!(vouched.is_known() && vouched.basis == Basis::Path);
+        assert!(!known_by_path(numbered, Path::new("/dev/x"), false).is_known());
+    }
+    // What has a UUID is known by that, whatever its number is.
+    for (one, other, uuid) in [
+        ("virtual/block/dm-0", "virtual/block/dm-1", "dm/uuid"),
+        ("virtual/block/md1", "virtual/block/md127", "md/uuid"),
+    ] {
+        let first = found(one, &[(uuid, "a-b"), ("dm/name", "x")]).expect("named");
+        let moved = found(other, &[(uuid, "a-b"), ("dm/name", "y")]).expect("named");
+        let another = found(one, &[(uuid, "c-d"), ("dm/name", "x")]).expect("named");
+        assert!(first.is_same_as(moved) && first.basis == Basis::Name);
+        assert!(first.differs_from(another));
+    }
+}
+
+#[test]
+fn virtual_disks_that_swap_their_numbers_are_known_by_their_names() {
+    let scratch = Scratch::new();
+    let roots = [scratch.path("before"), scratch.path("after")];
+    let found = |boot: usize, name: &str, files: &[(&str, &str)]| {
+        in_sysfs(&roots[boot], &format!("virtual/block/{name}"), files)
+    };
+    // An empty UUID is none.
+    let dm = |boot, number, name| found(boot, number, &[("dm/uuid", ""), ("dm/name", name)]);
+    let (fast, slow) = (dm(0, "dm-0", "fast"), dm(0, "dm-1", "slow"));
+    let (now_fast, now_slow) = (dm(1, "dm-1", "fast"), dm(1, "dm-0", "slow"));
+    assert!(fast.is_same_as(now_fast) && slow.is_same_as(now_slow));
+    assert!(fast.differs_from(now_slow) && slow.differs_from(now_fast));
+    // Another medium may get the name, so that its size counts, and which one of this boot it is.
+    assert_eq!(fast.basis, Basis::Place);
+    assert!(Identity::of(fast.medium).is_replaced_by(512, now_fast, 1024));
+    let made = |count| found(1, "dm-3", &[("dm/name", "x"), ("diskseq", count)]);
+    assert!(made("8").is_same_as(made("8")) && made("8").differs_from(made("9")));
+    let nbd = |boot, number, export, pid| found(boot, number, &[("backend", export), ("pid", pid)]);
+    let one = nbd(0, "nbd0", "server/one", "7");
+    assert!(
+        one.is_same_as(nbd(1, "nbd1", "server/one", "9")),
+        "connected anew"
+    );
+    assert!(one.differs_from(nbd(1, "nbd0", "server/two", "7")));
+    assert_eq!(one.basis, Basis::Place);
 }
 
 #[test]
