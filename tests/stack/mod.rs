@@ -103,6 +103,7 @@ impl CacheStack {
             journal: self.details.journal.then(|| process.journal.clone()),
             boot_id: process.boot_id,
             data: true,
+            ..RepairOptions::default()
         }
     }
 

@@ -129,6 +129,17 @@ impl Committer {
         }
     }
 
+    /// Whose turn it is to flush the data device: what a flush that fails was told of must be known
+    /// before the next one succeeds.
+    pub(crate) const fn data_turn(&self) -> &Semaphore {
+        &self.flushing
+    }
+
+    /// A flush of the data device failed.
+    pub(crate) fn data_flush_failed(&self) {
+        self.flush_failed.set(true);
+    }
+
     /// What the next round must log.
     fn waited_for(&self) -> usize {
         self.pending.borrow().len() + self.entries.borrow().len()

@@ -43,6 +43,8 @@ pub(crate) struct Engine {
     pub(crate) geometry: Geometry,
     pub(crate) options: CacheOptions,
     pub(crate) superblock: RefCell<Superblock>,
+    /// The superblock on a data device whose metadata lies elsewhere.
+    pub(crate) data_superblock: RefCell<Option<Superblock>>,
     /// One change of the superblock at a time.
     pub(crate) superblock_lock: Semaphore,
     /// One volume is attached at a time.

@@ -16,11 +16,13 @@ use forebay_policy::BlockSizes;
 use crate::cut::{Gone, ranges};
 use crate::geometry::{Block, Geometry};
 use crate::integrity::LoadedSums;
-use crate::medium::{check_relation, media_of};
+use crate::medium::{check_relation, check_same_state, media_of};
 use crate::options::{Devices, FormatOptions};
 use crate::recover::{LostRange, journal_trouble};
 use crate::tracking::places;
 
+/// Generation of a cache that was never opened.
+const FORMATTED: u64 = 1;
 /// Bytes zeroed at a time while formatting.
 const WIPE_BYTES: u64 = 1 << 20;
 
@@ -93,6 +95,11 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         tracts: Some(Tracts::new(options.tract_shift.max(largest))),
         ..superblock
     };
+    // An empty cache that is put back later is an earlier state, too.
+    first.service.generation = FORMATTED;
+    if devices.metadata.is_some() {
+        first.service.data_generation = FORMATTED;
+    }
     for _ in 0..2 {
         first.sequence += 1;
         if devices.metadata.is_some() {
@@ -451,19 +458,11 @@ pub async fn spare_damage(devices: &Devices) -> Vec<String> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let mut damage = Vec::new();
     let apart = devices.metadata.is_some().then_some(&devices.data);
-    for (device, mended) in [
-        (
-            Some(metadata),
-            "the start of `forebay serve` that attaches a volume writes both anew",
-        ),
-        // Written by `format` alone, since nothing in it changes.
-        (apart, "only formatting the cache anew writes both again"),
-    ] {
-        let Some(device) = device else { continue };
+    for device in [Some(metadata), apart].into_iter().flatten() {
         if Superblock::sound_copies(device.as_ref()).await == 1 {
             damage.push(format!(
                 "one of the two copies of the superblock on {} is damaged; the other one is sound and is \
-                 used: nothing is lost, and {mended}",
+                 used: nothing is lost, and the next start of `forebay serve` writes both anew",
                 device.info().name
             ));
         }
@@ -518,10 +517,21 @@ fn no_data_device(error: Error, name: &str) -> Error {
 
 /// Checks that the devices belong together and that the data fits.
 pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> Result<()> {
+    check_parts(devices, superblock).await?;
+    check_fit(devices, superblock)
+}
+
+/// Checks that the devices belong together, and hold the same state of the cache. Returns the superblock
+/// of a separate data device.
+///
+/// # Errors
+/// `InvalidInput` for devices of other caches or in other roles, `Lost` where one of them holds an earlier
+/// state, or the data device's own.
+pub async fn check_parts(devices: &Devices, superblock: &Superblock) -> Result<Option<Superblock>> {
     let data_name = devices.data.info().name;
     let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
     match (&devices.metadata, superblock.role) {
-        (None, Role::Whole) => {}
+        (None, Role::Whole) => Ok(None),
         (Some(_), Role::Metadata) => {
             let other = Superblock::read(devices.data.as_ref()).await;
             let other = other.map_err(|error| no_data_device(error, &data_name))?;
@@ -530,24 +540,27 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
                     "{data_name} is not the data device of this cache: check which devices are named, and put the right one back"
                 ));
             }
+            check_same_state(devices, superblock, &other)?;
+            Ok(Some(other))
         }
-        (None, Role::Data) => {
-            return wrong(format!(
-                "{data_name} holds data only: name the cache's metadata device too (`metadata` in [cache], or --metadata)"
-            ));
-        }
-        _ => {
-            return wrong(format!(
-                "the devices are given in the wrong roles: {data_name} and its metadata device do not match what is on them; exchange them, or leave out the metadata device where one device holds all"
-            ));
-        }
+        (None, Role::Data) => wrong(format!(
+            "{data_name} holds data only: name the cache's metadata device too (`metadata` in [cache], or --metadata)"
+        )),
+        _ => wrong(format!(
+            "the devices are given in the wrong roles: {data_name} and its metadata device do not match what is on them; exchange them, or leave out the metadata device where one device holds all"
+        )),
     }
+}
+
+/// Checks that the data fits on its device, and the log's unit its device.
+pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()> {
     check_block(devices.data.as_ref())?;
     if let Some(shrunk) = shrunk(superblock, devices.data.as_ref()) {
-        return wrong(format!(
+        let what = format!(
             "{shrunk}. What lay beyond its end is LOST, dirty data with it, unless the device that has it is put back. To go on \
              without it, make this one as large as it was (a file: `truncate -s SIZE FILE`), and start: what is lost is named then"
-        ));
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let info = metadata.info();

@@ -335,11 +335,11 @@ impl Engine {
         self.clear_all_marks().await?;
         self.commit_all().await?;
         self.close_tracking().await?;
+        let generation = self.announce_end().await?;
         self.queue_entry(Entry::Close);
         self.commit().await?;
-        // Says from outside how far the log went.
-        self.change_superblock(|superblock| superblock.service.is_closed = true)
-            .await
+        // Says from outside how far the log went, too.
+        self.end_generation(generation).await
     }
 
     /// Nothing is exact then, but what was acknowledged is to be durable all the same.

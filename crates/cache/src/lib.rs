@@ -61,7 +61,7 @@ pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;
 pub use forebay_policy::{BlockSizes, Promotion};
 pub use forget::{IdleVolume, no_room};
-pub use format::{InspectedVolume, Inspection, format, inspect, spare_damage};
+pub use format::{InspectedVolume, Inspection, check_parts, format, inspect, spare_damage};
 pub use integrity::{DataReport, ScrubProgress};
 pub use medium::check_relation;
 pub use memory::memory_needed;

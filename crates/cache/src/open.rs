@@ -18,7 +18,7 @@ use crate::cleaner::Cleaners;
 use crate::commit::Committer;
 use crate::cut::{Cut, note_shrunk};
 use crate::engine::Engine;
-use crate::format::check_roles;
+use crate::format::{check_fit, check_parts};
 use crate::geometry::Geometry;
 use crate::integrity::Scrubber;
 use crate::lock::LockTable;
@@ -49,7 +49,8 @@ impl Cache {
     pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
         let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
         let mut superblock = Superblock::read(metadata.as_ref()).await?;
-        if let Err(error) = check_roles(&devices, &superblock).await {
+        let data_superblock = check_parts(&devices, &superblock).await?;
+        if let Err(error) = check_fit(&devices, &superblock) {
             note_shrunk(&devices, &superblock).await?;
             return Err(error);
         }
@@ -114,6 +115,7 @@ impl Cache {
             cleaning: Cell::new(options.cleaning),
             holds_write_back: Cell::new(options.hold_write_back),
             superblock: RefCell::new(superblock),
+            data_superblock: RefCell::new(data_superblock),
             options,
         });
         engine.restore_tracking(&unrecorded);
@@ -363,7 +365,7 @@ impl Engine {
         let uuid = self.superblock.borrow().uuid;
         let boot_id = &self.options.boot_id;
         let begin = |buf: &Buf| -> Result<Option<Journal>> {
-            let (tie, place) = (self.tie(), self.place());
+            let (tie, place) = (self.tie(media), self.place());
             let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, &place)?;
             journal.reached(self.commit.log.borrow().batch());
             Ok(Some(journal))
@@ -372,7 +374,12 @@ impl Engine {
         // this process logs before it dies would look like a life whose journal is gone.
         let old = (self.options.journal.as_ref())
             .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
-        self.raise_generation(media, is_sparse, old).await?;
+        // A process died between two that agree. Another announcement would end the agreement.
+        let is_announced = old.is_some_and(|(_, tie)| self.has_announced(tie));
+        if !is_announced {
+            self.raise_generation(media, is_sparse, old.map(|(buf, _)| buf))
+                .await?;
+        }
         let mut journal = match (&self.options.journal, old) {
             (Some(buf), None) => begin(buf)?,
             _ => None,
@@ -394,6 +401,11 @@ impl Engine {
         }
         if let Some((buf, _)) = old {
             journal = begin(buf)?;
+            if is_announced {
+                // Somebody may have a copy of the devices with that generation.
+                self.raise_generation(media, is_sparse, Some(buf)).await?;
+                journal = begin(buf)?;
+            }
         }
         *self.commit.journal.borrow_mut() = journal;
         self.queue_entry(Entry::Open);
@@ -417,6 +429,7 @@ impl Engine {
         self.superblock_lock.acquire(1).await;
         let mut next = self.superblock.borrow().clone();
         next.reached = self.commit.log.borrow().batch();
+        next.service.data_generation = self.data_generation();
         change(&mut next);
         let device: &Rc<dyn BlockDevice> = &self.metadata;
         let mut result = Ok(());

@@ -211,8 +211,10 @@ pub struct CacheOptions {
     pub accept_journal_loss: bool,
     /// The highest generation that is known of the cache beside it; this opening takes a higher one.
     pub generation: u64,
-    /// Path of the cache's device, for messages; empty if unknown.
+    /// Path of the cache's device, for messages; empty if unknown. Of two devices that of the metadata.
     pub place: String,
+    /// Path of the data device where the metadata lies elsewhere; empty if unknown.
+    pub data_place: String,
     /// The cache was copied to its devices, which take the place of the former ones: the process
     /// journal that was left on those counts here.
     pub moved: bool,
@@ -240,6 +242,7 @@ impl CacheOptions {
             accept_journal_loss: false,
             generation: 0,
             place: String::new(),
+            data_place: String::new(),
             moved: false,
             progress: None,
             early: None,

@@ -92,6 +92,16 @@ pub enum Fault {
     TrustState,
     /// Identity: the superblock says the next generation before the process journal announces it.
     RaiseUnannounced,
+    /// Identity: a separate data device keeps the generation that it was formatted with.
+    LeaveDataDevice,
+    /// Identity: the metadata device asks for a generation that the data device does not have yet.
+    ExpectUnwritten,
+    /// Identity: on other devices an announced generation is taken, and kept.
+    KeepAnnounced,
+    /// Identity: the states of data and metadata device are not compared.
+    MixStates,
+    /// Identity: a clean end does not raise the generation.
+    EndUnraised,
     /// A cache device that was cut is not noticed, neither in service nor at a start.
     OverlookCut,
     /// A data device that is shorter than the cache is noted as cut, whichever device it is.

@@ -14,7 +14,7 @@ mod overlay;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Result};
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::cleaning::Cleaning;
 
 use crate::engine::Engine;
@@ -28,7 +28,7 @@ use crate::recover::RecoveryReport;
 use overlay::Overlay;
 
 /// What is to be done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
     /// The process journal, if there is one.
     pub journal: Option<Buf>,
@@ -36,6 +36,12 @@ pub struct RepairOptions {
     pub boot_id: [u8; 16],
     /// Whether to read all that is cached.
     pub data: bool,
+    /// As in [`CacheOptions`].
+    pub generation: u64,
+    /// As in [`CacheOptions`].
+    pub place: String,
+    /// As in [`CacheOptions`].
+    pub data_place: String,
 }
 
 /// What was found, and done about it.
@@ -47,6 +53,8 @@ pub struct RepairReport {
     pub recovery: RecoveryReport,
     /// What reading all that is cached found, if that was asked for.
     pub data: Option<DataReport>,
+    /// The last opening of the cache, which the repair was, and its clean end.
+    pub service: Service,
 }
 
 impl RepairReport {
@@ -137,6 +145,9 @@ fn opening(options: &RepairOptions, accept_journal_loss: bool) -> CacheOptions {
         journal: options.journal.clone(),
         cleaning: Cleaning::Nop,
         accept_journal_loss,
+        generation: options.generation,
+        place: options.place.clone(),
+        data_place: options.data_place.clone(),
         ..CacheOptions::new(options.boot_id)
     }
 }
@@ -160,6 +171,7 @@ async fn mend(
     Ok(RepairReport {
         recovery,
         data,
+        service: cache.service(),
         ..RepairReport::default()
     })
 }

@@ -165,9 +165,8 @@ fn a_repair_does_not_forget_where_the_cache_was_served() {
         let (cache, _) = Cache::open(on(&file, None), options).await.expect("opens");
         cache.close().await.expect("closes");
         let alone = RepairOptions {
-            journal: None,
             boot_id: BOOT,
-            data: false,
+            ..RepairOptions::default()
         };
         repair(&on(&file, None), &alone).await.expect("repaired");
         let found = Superblock::read(&file).await.expect("sound");

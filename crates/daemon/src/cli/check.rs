@@ -417,7 +417,8 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
             }
             let state = (place.config.as_ref()).map(|config| &*config.server.state);
             let losses = Losses::of(state, &inspection).context(failed)?;
-            let work = mend::repair(&devices, of, data, losses).await;
+            let data_place = place.data_place();
+            let work = mend::repair(&devices, of, data, data_place, losses).await;
             let work = work.context(failed)?;
             // The repair was an opening, and a clean end needs no process journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
@@ -449,6 +450,14 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
 }
 
 impl Place {
+    /// Path of the data device, where the metadata lies elsewhere; else empty.
+    pub(super) fn data_place(&self) -> String {
+        match self.metadata {
+            Some(_) => place_of_path(&self.data),
+            None => String::new(),
+        }
+    }
+
     /// The place in a configuration that names it.
     fn named_at(&self) -> Option<String> {
         let config = self.config.as_ref()?;

@@ -137,6 +137,12 @@ async fn check_parts(devices: &Devices, found: &Superblock) -> Result<()> {
         )),
         (Some(_), Role::Metadata) => {
             let data = Superblock::read(devices.data.as_ref()).await?;
+            if data.role == Role::Data && data.shares_lineage(found) && !found.agrees_with(&data) {
+                return wrong(format!(
+                    "{name} holds another state of the cache than its metadata device\n    \
+                     help: name both parts of one copy, made while the cache was stopped"
+                ));
+            }
             match data.role == Role::Data && data.shares_lineage(found) {
                 true => Ok(()),
                 false => wrong(format!(

@@ -18,7 +18,7 @@ use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request, line};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{forget, place_of_path};
-use crate::state::{CacheId, StateDirectory};
+use crate::state::{CacheId, Opening, StateDirectory};
 
 /// Let a cache forget a volume that nobody serves
 ///
@@ -133,7 +133,14 @@ fn alone(
         let look = super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
         let (found, (whose, path)) = look.await?;
         let uuid = whose.uuid;
+        let last = match &state {
+            Some(state) => StateDirectory::opening_in(state.path(), &uuid)?,
+            None => None,
+        };
         let options = RepairOptions {
+            generation: last.map_or(0, |last| last.generation),
+            place: named.clone(),
+            data_place: place.data_place(),
             // What a copy lacks, the original has.
             journal: journal::own(&whose, &path, true)??,
             boot_id: system::boot_id()?,
@@ -153,6 +160,16 @@ fn alone(
         // What it had is as it was, or forgotten: either way this is a clean end.
         let closed = cache.close().await;
         if closed.is_ok() {
+            if let Some(state) = &state {
+                let service = cache.service();
+                let opening = Opening {
+                    generation: service.generation,
+                    media: service.media,
+                    place: named.clone(),
+                    data_place: place.data_place(),
+                };
+                state.store_opening(&uuid, &opening)?;
+            }
             // The opening took another generation, and a clean end needs no process journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await?;

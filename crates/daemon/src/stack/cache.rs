@@ -14,8 +14,9 @@ use forebay_cache::{
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::system::{boot_id, random};
-use forebay_metadata::superblock::{Service, Superblock};
+use forebay_metadata::superblock::Superblock;
 
+use super::copies::{Places, note_opening};
 use super::devices::{self, Watched};
 use super::journal::{self, Whose};
 use super::memory::{CacheNeeds, Needs};
@@ -24,7 +25,7 @@ use super::transit::Around;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::size::{human_bytes, human_count};
 use crate::config::{self, Config, DeviceKind, Durability};
-use crate::state::{CacheId, Opening, StateDirectory, hex};
+use crate::state::{CacheId, StateDirectory, hex};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
@@ -53,6 +54,8 @@ pub(super) struct OpenCache {
     pub(super) early: EarlyMap,
     opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
+    /// The state directory that remembers its openings, and where it lies; none for one in memory.
+    noting: Option<(Arc<StateDirectory>, Places)>,
 }
 
 /// When it is open.
@@ -119,12 +122,13 @@ pub(super) async fn open(
     check_memory(config, &known)?;
     let boot_id = boot_id()?;
     let len = journal_len(cache)?;
-    let place = place_of(config, cache);
+    let places = place_of(config, cache);
+    let place = places.metadata.clone();
     let whose = Whose::of(&known, &devices, place.clone(), wishes.moved_cache);
     let mut generation = 0;
     if memory.is_none() {
         let state = around.state.path();
-        let note = refuse_copy(state, &devices, &known, &place, wishes.moved_cache).await;
+        let note = refuse_copy(state, &devices, &known, &places, wishes.moved_cache).await;
         if let Some(note) = note.context(|| config.place(cache.line))? {
             tracing::warn!("{note}");
         }
@@ -161,7 +165,8 @@ pub(super) async fn open(
         commit_interval: cache.commit_interval,
         accept_journal_loss: wishes.accept_journal_loss,
         generation,
-        place: place.clone(),
+        place,
+        data_place: places.data.clone(),
         moved: wishes.moved_cache,
         progress: Some(progress.clone()),
         early: Some(early.clone()),
@@ -170,7 +175,8 @@ pub(super) async fn open(
     let (opened, on) = (Promise::new(), devices.clone());
     let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
     let (accepted, line) = (wishes.accept_journal_loss, config.place(cache.line));
-    let (state, in_memory) = (Arc::clone(around.state), memory.is_some());
+    let noting = (memory.is_none()).then(|| (Arc::clone(around.state), places));
+    let noted = noting.clone();
     rt::spawn(async move {
         let opened = Cache::open(on, options).await;
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
@@ -184,21 +190,8 @@ pub(super) async fn open(
             journal::point(&uuid, path);
             journal::sweep();
         }
-        if let Ok((cache, _)) = &opened
-            && !in_memory
-        {
-            let Service {
-                generation, media, ..
-            } = cache.service();
-            let opening = Opening {
-                generation,
-                media,
-                place,
-            };
-            let noted = offload(move || state.store_opening(&uuid, &opening)).await;
-            if let Err(error) = noted {
-                tracing::error!("the opening of the cache is not noted: {}", error.report());
-            }
+        if let (Ok((cache, _)), Some((state, places))) = (&opened, noted) {
+            note_opening(&state, uuid, cache.service(), places).await;
         }
         set.set(opened.map(|(cache, recovery)| {
             report(&recovery, accepted);
@@ -230,6 +223,7 @@ pub(super) async fn open(
         early,
         opened,
         journal: path,
+        noting,
     })
 }
 
@@ -470,6 +464,10 @@ impl OpenCache {
             return opened.cache.close_unflushed().await;
         }
         opened.cache.close().await?;
+        // The superblock says so already: in between, it is ahead of what is remembered, never behind.
+        if let Some((state, places)) = &self.noting {
+            note_opening(state, self.uuid, opened.cache.service(), places.clone()).await;
+        }
         if let Some(path) = &self.journal {
             journal::remove(&self.whose.opened(opened.cache.service()), path);
         }

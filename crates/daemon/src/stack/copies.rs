@@ -3,24 +3,65 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
-use forebay_block::Result;
-use forebay_cache::Devices;
+use forebay_block::{Identity, Result};
+use forebay_cache::{Devices, check_parts};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::file::Place;
-use forebay_metadata::Media;
-use forebay_metadata::superblock::{RESERVED_BYTES, Superblock};
+use forebay_metadata::superblock::{RESERVED_BYTES, Service, Superblock};
 
+use super::offload;
 use crate::config::{self, Config};
 use crate::state::StateDirectory;
-use crate::state::opening::{Found, Opening, check};
+use crate::state::opening::{Found, Opening, Twin, check};
 
-/// Returns the path of the device that holds a cache's metadata, or its name where it has no path.
-pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> String {
-    let name = cache.metadata.as_ref().unwrap_or(&cache.data);
-    config
-        .file_of(name)
-        .map_or_else(|| name.clone(), place_of_path)
+/// Where a cache lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// Path of the device that holds the metadata, or its name where it has no path.
+    pub(crate) metadata: String,
+    /// The same of the data device, where that is another one; else empty.
+    pub(crate) data: String,
+}
+
+/// Returns where a cache lies.
+pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
+    let place = |name: &String| {
+        let path = config.file_of(name);
+        path.map_or_else(|| name.clone(), place_of_path)
+    };
+    match &cache.metadata {
+        Some(metadata) => Places {
+            metadata: place(metadata),
+            data: place(&cache.data),
+        },
+        None => Places {
+            metadata: place(&cache.data),
+            data: String::new(),
+        },
+    }
+}
+
+/// Remembers durably which opening of a cache was the last one, in the words of its superblock. A failure
+/// is told, and no more: what is remembered is then of an earlier one, which holds nobody up.
+pub(super) async fn note_opening(
+    state: &Arc<StateDirectory>,
+    uuid: [u8; 16],
+    service: Service,
+    places: Places,
+) {
+    let opening = Opening {
+        generation: service.generation,
+        media: service.media,
+        place: places.metadata,
+        data_place: places.data,
+    };
+    let state = Arc::clone(state);
+    let noted = offload(move || state.store_opening(&uuid, &opening)).await;
+    if let Err(error) = noted {
+        tracing::error!("the opening of the cache is not noted: {}", error.report());
+    }
 }
 
 /// Returns a path as it is noted: absolute.
@@ -30,53 +71,74 @@ pub(crate) fn place_of_path(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-/// Refuses to open a cache on these devices if they hold a copy beside the original, or an earlier state
-/// of the cache than was opened last. Returns what a person should know.
+/// Refuses to open a cache on these devices if they hold a copy beside the original, an earlier state
+/// of the cache than was opened last, or two states of it. Returns what a person should know.
 ///
 /// # Errors
-/// As [`check`], or what the system says.
+/// As [`check`] and [`check_parts`], or what the system says.
 pub(crate) async fn refuse_copy(
     state: &Path,
     devices: &Devices,
     found: &Superblock,
-    place: &str,
+    places: &Places,
     moved: bool,
 ) -> Result<Option<String>> {
     let media = Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref());
+    let data = check_parts(devices, found).await?;
     let record = StateDirectory::opening_in(state, &found.uuid)?;
     let last = Opening {
         generation: found.service.generation,
         media: found.service.media,
         place: found.place.clone(),
+        data_place: data
+            .as_ref()
+            .map_or_else(String::new, |data| data.place.clone()),
     };
     let mut twin = None;
     for former in record.iter().chain([&last]) {
-        let differs = former.media.differs_from(media) && is_on(former, &found.uuid, media).await;
-        if differs || has_twin_at(&former.place, &found.uuid, place) {
-            twin = Some(former.place.clone());
+        let metadata = (former.media.metadata, media.metadata);
+        let apart = (former.media.data, media.data);
+        let is_twin = async |place: &str, identities, here: &str| {
+            is_on(place, identities, &found.uuid).await || has_twin_at(place, &found.uuid, here)
+        };
+        if is_twin(&former.place, metadata, &places.metadata).await {
+            twin = Some((former.place.clone(), false));
+        } else if data.is_some() && is_twin(&former.data_place, apart, &places.data).await {
+            twin = Some((former.data_place.clone(), true));
+        }
+        if twin.is_some() {
             break;
         }
     }
     let now = Found {
         last,
         media,
-        place,
+        place: &places.metadata,
+        data_place: &places.data,
         moved,
     };
-    check(&now, record.as_ref(), twin.as_deref())
+    let twin = twin.as_ref().map(|(place, is_data)| Twin {
+        place,
+        is_data: *is_data,
+    });
+    check(&now, record.as_ref(), twin)
 }
 
-/// Whether the device that a cache was on is there still, and still has it.
-async fn is_on(former: &Opening, uuid: &[u8; 16], now: Media) -> bool {
+/// Whether the device at `place` that a cache was on is there still, is another one than now, and has
+/// the cache still.
+async fn is_on(place: &str, (former, now): (Identity, Identity), uuid: &[u8; 16]) -> bool {
+    if place.is_empty() || !former.differs_from(now) {
+        return false;
+    }
     let options = FileDeviceOptions {
         read_only: true,
         ..FileDeviceOptions::default()
     };
-    let Ok(device) = FileDevice::open(&former.place, options) else {
+    let Ok(device) = FileDevice::open(place, options) else {
         return false;
     };
     let identity = device.info().identity;
-    let is_there = identity.is_same_as(former.media.metadata) && !identity.is_same_as(now.metadata);
+    let is_there = identity.is_same_as(former) && !identity.is_same_as(now);
     is_there
         && Superblock::read(device.as_ref())
             .await

@@ -21,6 +21,8 @@ pub struct Opening {
     pub media: Media,
     /// Path of its metadata device.
     pub place: String,
+    /// Path of its data device, where that is another one; empty if unknown.
+    pub data_place: String,
 }
 
 /// A cache whose opening begins.
@@ -32,8 +34,19 @@ pub struct Found<'a> {
     pub media: Media,
     /// Path of its metadata device.
     pub place: &'a str,
+    /// Path of its data device, where that is another one; else empty.
+    pub data_place: &'a str,
     /// Whether the user says that these devices take the place of the former ones.
     pub moved: bool,
+}
+
+/// A device that the cache was on, and that has it still, beside another one that is to be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Twin<'a> {
+    /// Its path.
+    pub place: &'a str,
+    /// Whether it is the separate data device. Else it has the metadata.
+    pub is_data: bool,
 }
 
 const HEAD: &str = "forebay cache state 1";
@@ -55,11 +68,12 @@ fn identity(words: &str) -> Option<Identity> {
 
 fn render(opening: &Opening) -> String {
     let body = format!(
-        "{HEAD}\ngeneration {}\nmetadata {}\ndata {}\nplace {}\n",
+        "{HEAD}\ngeneration {}\nmetadata {}\ndata {}\nplace {}\ndata-place {}\n",
         opening.generation,
         words(opening.media.metadata),
         words(opening.media.data),
         opening.place.replace('\n', "?"),
+        opening.data_place.replace('\n', "?"),
     );
     let check = super::epoch::check(&body);
     format!("{body}check {check:016x}\n")
@@ -79,6 +93,12 @@ fn parse(text: &str) -> Option<Opening> {
             data: identity(lines.next()?.strip_prefix("data ")?)?,
         },
         place: lines.next()?.strip_prefix("place ")?.to_owned(),
+        // Earlier versions ignore it, and write none.
+        data_place: (lines
+            .next()
+            .and_then(|line| line.strip_prefix("data-place ")))
+        .unwrap_or_default()
+        .to_owned(),
     })
 }
 
@@ -108,7 +128,7 @@ pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Res
 }
 
 /// Decides whether a cache may be opened on the devices where it is found. `record` is what the state
-/// directory remembers of it. `twin` is the path of another device with this cache, if there is one.
+/// directory remembers of it. `twin` is another device with this cache, if there is one.
 /// Returns what a person should know.
 ///
 /// # Errors
@@ -116,13 +136,31 @@ pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Res
 pub fn check(
     found: &Found<'_>,
     record: Option<&Opening>,
-    twin: Option<&str>,
+    twin: Option<Twin<'_>>,
 ) -> Result<Option<String>> {
     let Found {
-        last, media, place, ..
+        last,
+        media,
+        place,
+        data_place,
+        ..
     } = found;
     let refuse = |kind, what: String| Err(Error::new(kind, what));
     if let Some(twin) = twin.filter(|_| !found.moved) {
+        let Twin {
+            place: twin,
+            is_data,
+        } = twin;
+        if is_data {
+            return refuse(
+                ErrorKind::Busy,
+                format!(
+                    "two devices hold the data of this cache: {twin}, where it was served last, and {data_place}\n    \
+                     help: serve it with {twin}; or, if {data_place} takes the place of {twin}, start once with \
+                     --moved-cache"
+                ),
+            );
+        }
         return refuse(
             ErrorKind::Busy,
             format!(
@@ -153,12 +191,17 @@ pub fn check(
     let former = [record.unwrap_or(last), last];
     let former = former.into_iter().find(|it| it.media.differs_from(*media));
     Ok(former.map(|former| {
-        let from = match &*former.place {
+        let is_data = !former.media.metadata.differs_from(media.metadata);
+        let (what, place, from) = match is_data {
+            true => ("the data of the cache", data_place, &former.data_place),
+            false => ("the cache", place, &former.place),
+        };
+        let from = match &**from {
             "" => "other devices",
             place => place,
         };
         format!(
-            "the cache on {place} was last served on {from}, which is not there any more: {place} takes its \
+            "{what} on {place} was last served on {from}, which is not there any more: {place} takes its \
              place. If both are in use, stop, and run `forebay clone-id` on the copy"
         )
     }))
@@ -176,6 +219,7 @@ mod tests {
                 data: Identity::of(medium),
             },
             place: format!("/dev/m{medium}"),
+            data_place: format!("/dev/d{medium}"),
         }
     }
 
@@ -192,14 +236,61 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_version_remembered_is_understood() {
+        let mut opening = opening(7, 0xabc);
+        opening.data_place.clear();
+        let text = render(&opening).replace("data-place \n", "");
+        let body = &text[..text.rfind("check ").expect("there")];
+        let text = format!("{body}check {:016x}\n", super::super::epoch::check(body));
+        assert_eq!(parse(&text), Some(opening));
+    }
+
+    #[test]
+    fn a_copy_of_the_data_device_is_named_as_that() {
+        let mut last = opening(5, 1);
+        last.media.data = Identity::of(2);
+        let mut media = last.media;
+        media.data = Identity::of(3);
+        let found = |moved| Found {
+            last: last.clone(),
+            media,
+            place: "/dev/m1",
+            data_place: "/dev/copy",
+            moved,
+        };
+        let twin = Twin {
+            place: "/dev/d1",
+            is_data: true,
+        };
+        let refused = check(&found(false), None, Some(twin)).expect_err("a twin");
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        for (found, twin) in [(found(false), None), (found(true), Some(twin))] {
+            let note = check(&found, None, twin).expect("served");
+            let note = note.expect("it is told");
+            for said in [note, refused.report()] {
+                assert!(
+                    said.contains("/dev/d1") && said.contains("/dev/copy"),
+                    "{said}"
+                );
+                assert!(!said.contains("/dev/m1"), "{said}");
+            }
+        }
+    }
+
+    #[test]
     fn a_copy_beside_its_original_and_an_earlier_state_are_refused() {
         let found = |generation, on, now, moved| Found {
             last: opening(generation, on),
             media: opening(0, now).media,
             place: "/dev/now",
+            data_place: "",
             moved,
         };
         let kind = |found: &Found<'_>, record: Option<&Opening>, twin| {
+            let twin = (twin as Option<&str>).map(|place| Twin {
+                place,
+                is_data: false,
+            });
             check(found, record, twin)
                 .map(|note| note.is_some())
                 .map_err(|error| error.kind())

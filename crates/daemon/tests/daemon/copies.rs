@@ -18,12 +18,12 @@ fn configure(place: &Place, cache: &str, usual_journal: bool) {
     std::fs::write(&config, written).expect("written");
 }
 
-fn copy(place: &Place, from: &str, to: &str) {
+pub(crate) fn copy(place: &Place, from: &str, to: &str) {
     std::fs::copy(place.path(from), place.path(to)).expect("copied");
 }
 
 /// Puts the contents of a file back without making another file of it.
-fn put_back(place: &Place, from: &str, to: &str) {
+pub(crate) fn put_back(place: &Place, from: &str, to: &str) {
     let bytes = std::fs::read(place.path(from)).expect("there");
     let file = std::fs::OpenOptions::new().write(true).open(place.path(to));
     let file = file.expect("there");

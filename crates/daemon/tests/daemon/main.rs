@@ -13,6 +13,7 @@ mod limits;
 mod nvme;
 mod operator;
 mod outputs;
+mod parts;
 mod repairs;
 mod replays;
 mod room;

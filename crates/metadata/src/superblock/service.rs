@@ -12,6 +12,8 @@ const AT_CUT: usize = 200;
 const AT_SPARSE: usize = 129;
 const AT_CLOSED: usize = 130;
 const AT_WAS_CUT: usize = 131;
+const AT_DATA_GENERATION: usize = 480;
+const AT_NEXT: usize = 488;
 /// Length of the path, in two bytes, and the path.
 const AT_PLACE: usize = 224;
 /// Longest path that is noted, bytes. Of a longer one nothing is.
@@ -35,6 +37,11 @@ pub struct Service {
     pub is_sparse: bool,
     /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
     pub is_closed: bool,
+    /// Generation that the superblock of a separate data device has, or announces. Zero: unknown, or
+    /// there is none.
+    pub data_generation: u64,
+    /// On a separate data device: the generation that a clean end was about to take. Zero: none was.
+    pub next: u64,
 }
 
 impl Service {
@@ -45,6 +52,8 @@ impl Service {
         out[AT_SPARSE] = u8::from(self.is_sparse);
         out[AT_CLOSED] = u8::from(self.is_closed);
         out[AT_WAS_CUT] = u8::from(self.was_cut);
+        put_u64(out, AT_DATA_GENERATION, self.data_generation);
+        put_u64(out, AT_NEXT, self.next);
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Self {
@@ -55,6 +64,8 @@ impl Service {
             is_sparse: bytes[AT_SPARSE] != 0,
             is_closed: bytes[AT_CLOSED] != 0,
             was_cut: bytes[AT_WAS_CUT] != 0,
+            data_generation: get_u64(bytes, AT_DATA_GENERATION),
+            next: get_u64(bytes, AT_NEXT),
         }
     }
 }
@@ -93,8 +104,22 @@ impl Superblock {
     pub fn uuid_in(reserved: &[u8]) -> Option<[u8; 16]> {
         let stride = usize::try_from(COPY_STRIDE_BYTES).ok()?;
         let copies = [0, stride].map(|at| Self::decode(reserved.get(at..at + COPY_BYTES)?));
-        let newer = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        let newer = copies
+            .into_iter()
+            .flatten()
+            .max_by_key(|copy| copy.sequence);
         newer.map(|copy| copy.uuid)
+    }
+
+    /// Returns whether `data`, the superblock of the separate data device, is of the same state of the
+    /// cache as this one of the metadata device. Where an earlier version wrote this one last, that is
+    /// not known, and speaks against nothing.
+    #[must_use]
+    pub fn agrees_with(&self, data: &Self) -> bool {
+        let (wanted, found) = (self.service.data_generation, data.service);
+        wanted == 0
+            || found.generation == self.service.generation
+            || [found.generation, found.next].contains(&wanted)
     }
 
     /// Returns whether both are of one cache, or one is of a copy of it that got another UUID.
@@ -128,8 +153,14 @@ impl Superblock {
             changed.uuid = uuid;
             changed.incompat |= INCOMPAT_LINEAGE;
             changed.service.media = media;
-            changed.service.generation += 1;
-            changed.place = place.to_owned();
+            match role {
+                // The metadata device names the generation that it has.
+                Role::Data => changed.place.clear(),
+                Role::Whole | Role::Metadata => {
+                    changed.service.generation += 1;
+                    changed.place = place.to_owned();
+                }
+            }
             // One copy after the other, so that an interruption leaves a sound one.
             for _ in 0..2 {
                 changed.sequence += 1;

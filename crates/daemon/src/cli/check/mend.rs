@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::config::size::{human_bytes, human_count};
 use crate::stack::journal::{self, Whose};
-use crate::state::StateDirectory;
+use crate::state::{Opening, StateDirectory};
 
 /// What was done beside looking at the metadata.
 #[derive(Debug, Default)]
@@ -72,6 +72,34 @@ impl Losses {
         })
     }
 
+    /// Returns the last generation of the cache that is remembered; zero if none is.
+    fn generation(&self, uuid: &[u8; 16]) -> Result<u64> {
+        let State::Held(state) = &self.state else {
+            return Ok(0);
+        };
+        let last = StateDirectory::opening_in(state.path(), uuid)?;
+        Ok(last.map_or(0, |last| last.generation))
+    }
+
+    /// Remembers durably that the repair was an opening.
+    fn note_opening(
+        &self,
+        uuid: &[u8; 16],
+        report: &RepairReport,
+        options: RepairOptions,
+    ) -> Result<()> {
+        let State::Held(state) = &self.state else {
+            return Ok(());
+        };
+        let opening = Opening {
+            generation: report.service.generation,
+            media: report.service.media,
+            place: options.place,
+            data_place: options.data_place,
+        };
+        state.store_opening(uuid, &opening)
+    }
+
     /// Remembers durably that these volumes may lack something; where.
     fn note<'a>(&self, volumes: impl Iterator<Item = &'a String>) -> Result<Noted> {
         let volumes: Vec<String> = volumes.cloned().collect();
@@ -101,6 +129,8 @@ fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOpt
         },
         boot_id: system::boot_id()?,
         data,
+        place: whose.place.clone(),
+        ..RepairOptions::default()
     })
 }
 
@@ -130,13 +160,20 @@ pub(super) async fn repair(
     devices: &Devices,
     place: Place<'_>,
     data: bool,
+    data_place: String,
     losses: Losses,
 ) -> Result<Work> {
     // Of which dirty data only damaged records told nobody knows: it may be any volume's.
     if losses.log_is_damaged {
         losses.note(losses.volumes.iter())?;
     }
-    let report = forebay_cache::repair(devices, &options(place, data, true)?)
+    let (whose, _) = place;
+    let options = RepairOptions {
+        generation: losses.generation(&whose.uuid)?,
+        data_place,
+        ..options(place, data, true)?
+    };
+    let report = forebay_cache::repair(devices, &options)
         .await
         .map_err(|error| {
             let what = match error.kind() {
@@ -146,6 +183,7 @@ pub(super) async fn repair(
             };
             error.context(what)
         })?;
+    losses.note_opening(&whose.uuid, &report, options)?;
     let has_lost = |volume: &&String| losses.log_is_damaged || has_lost(&report, volume);
     let noted = losses.note(losses.volumes.iter().filter(has_lost))?;
     Ok(Work {

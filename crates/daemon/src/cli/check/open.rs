@@ -170,12 +170,12 @@ pub(in crate::cli) async fn open_configured(
     let found = read_superblock(config, cache, &devices).await?;
     // To look at it takes memory, too.
     check_memory(config, &found)?;
-    let place = place_of(config, cache);
-    let copy = refuse_copy(&config.server.state, &devices, &found, &place, false).await;
+    let places = place_of(config, cache);
+    let copy = refuse_copy(&config.server.state, &devices, &found, &places, false).await;
     if let Some(note) = copy.context(|| config.place(cache.line))? {
         out::note(&format!("warning: {note}"));
     }
-    let whose = Whose::of(&found, &devices, place, false);
+    let whose = Whose::of(&found, &devices, places.metadata, false);
     journal::foresee(cache.journal_path(), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
