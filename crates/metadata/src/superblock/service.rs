@@ -93,7 +93,10 @@ impl Superblock {
     pub fn uuid_in(reserved: &[u8]) -> Option<[u8; 16]> {
         let stride = usize::try_from(COPY_STRIDE_BYTES).ok()?;
         let copies = [0, stride].map(|at| Self::decode(reserved.get(at..at + COPY_BYTES)?));
-        let newer = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        let newer = copies
+            .into_iter()
+            .flatten()
+            .max_by_key(|copy| copy.sequence);
         newer.map(|copy| copy.uuid)
     }
 

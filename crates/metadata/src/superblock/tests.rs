@@ -198,6 +198,7 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         cut_bytes: 11,
         is_sparse: true,
         is_closed: true,
+        was_cut: true,
     };
     superblock.lineage = [4; 16];
     superblock.incompat |= INCOMPAT_LINEAGE;
