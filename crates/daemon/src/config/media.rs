@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{ErrorKind, Result};
-use forebay_io::file::{Place, may_write_device};
+use forebay_io::file::{Place, are_clones, may_write_device};
 use forebay_io::shm::check_shared;
 use forebay_io::system::may_write;
 
@@ -106,7 +106,25 @@ impl Config {
                     ),
                     "give each device a file or block device of its own, or a part of one that no other has",
                 ),
-                None => seen.push((place, leaf, path)),
+                None => {
+                    let clone = seen.iter().find(|(.., other)| are_clones(other, path));
+                    if let Some((_, other, other_path)) = clone {
+                        problems.add_at(
+                            leaf.line,
+                            format!(
+                                "devices {:?} and {:?} have one identity, for one lies in a clone of the other's file \
+                                 system: {} and {}",
+                                other.name,
+                                leaf.name,
+                                other_path.display(),
+                                path.display()
+                            ),
+                            "unmount the clone and give its file system a UUID of its own (ext4: `tune2fs -U random`, \
+                             XFS: `xfs_admin -U generate`), or copy the file within the clone and name the copy",
+                        );
+                    }
+                    seen.push((place, leaf, path));
+                }
             }
         }
         let cache = self.cache.as_ref().filter(|_| cached);

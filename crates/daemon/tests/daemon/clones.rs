@@ -202,3 +202,48 @@ fn one_file_at_two_paths_is_no_clone_and_a_clone_may_take_the_place_of_the_origi
     let refused = place.refused(&["serve", text(&place.path("forebay.toml"))]);
     assert!(refused.contains(text(&clone.at.join("third"))), "{refused}");
 }
+
+#[test]
+fn an_original_and_its_clone_are_no_two_devices_until_the_clone_has_a_uuid() {
+    let place = Place::new("clone-backing", "wb");
+    let Some(original) = made(&place, "a") else {
+        return;
+    };
+    let image = std::fs::File::create(original.at.join("disk")).expect("made");
+    image.set_len(8 << 20).expect("sparse");
+    image.sync_all().expect("synced");
+    let clone = cloned(&place, &original, "b");
+    let device = |name: &str, path: &str| {
+        format!("[[device]]\nname = \"{name}\"\nkind = \"file\"\npath = \"{path}\"\n")
+    };
+    let volume = |name: &str, on: &str| {
+        format!("[[volume]]\nname = \"{name}\"\nbacking = \"{on}\"\nmode = \"wb\"\n")
+    };
+    let more = [
+        device("one", "a/disk"),
+        device("two", "b/disk"),
+        volume("v1", "one"),
+        volume("v2", "two"),
+    ];
+    place.configure("wb", &more.concat());
+    let config = place.path("forebay.toml");
+    for command in ["serve", "check"] {
+        let said = place.refused(&[command, text(&config)]);
+        for part in [
+            "\"one\" and \"two\"",
+            "clone",
+            text(&original.at.join("disk")),
+            text(&clone.at.join("disk")),
+            "tune2fs -U random",
+        ] {
+            assert!(said.contains(part), "{command}: {part}: {said}");
+        }
+    }
+    drop(clone);
+    let copy = place.path("b.ext4");
+    let _ = Command::new("e2fsck").args(["-fy", text(&copy)]).output();
+    assert!(went_well("tune2fs", &["-U", "random", text(&copy)]));
+    let _clone = Mounted::new(&copy, place.path("b")).expect("mounted");
+    place.ok(&["check", text(&config)]);
+    place.serve(&[]).terminate();
+}

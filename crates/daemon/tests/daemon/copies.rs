@@ -306,7 +306,7 @@ fn set_len(path: &Path, bytes: u64) {
 }
 
 /// Whether the file system of the place tells where files have holes.
-fn tells_holes(place: &Place) -> bool {
+pub(super) fn tells_holes(place: &Place) -> bool {
     use std::os::fd::AsRawFd as _;
     let file = std::fs::File::open(place.path("db.img")).expect("there");
     // SAFETY: the descriptor is open; no memory is involved.

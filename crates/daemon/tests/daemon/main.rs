@@ -5,6 +5,7 @@ mod bypass;
 mod checked;
 mod clones;
 mod copies;
+mod cuts;
 mod earlier;
 mod early;
 mod foreseen;

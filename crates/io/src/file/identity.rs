@@ -233,6 +233,22 @@ fn regular_file(fd: libc::c_int, metadata: &Metadata) -> Option<(String, u64)> {
     (file_system != 0).then(|| (format!("file {inode} of {file_system:x}"), birth))
 }
 
+/// Returns whether two regular files have one identity and are two all the same: the file system of one is a clone of
+/// the other's, with its UUID and inodes.
+#[must_use]
+pub fn are_clones(one: &Path, other: &Path) -> bool {
+    let look = |path: &Path| {
+        let metadata = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+        let file = std::fs::File::open(path).ok()?;
+        let identity = regular_file(file.as_raw_fd(), &metadata)?;
+        Some((identity, metadata.dev()))
+    };
+    match (look(one), look(other)) {
+        (Some((first, on)), Some((second, other_on))) => first == second && on != other_on,
+        _ => false,
+    }
+}
+
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 const fn fnv(hash: u64, byte: &u8) -> u64 {

@@ -23,6 +23,7 @@ use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Reque
 use crate::reactor::{Driver, Target, current};
 pub use faults::Faults;
 pub use geometry::Geometry;
+pub use identity::are_clones;
 pub(crate) use lock::lock;
 pub(crate) use operation::FileOp;
 pub use place::{Medium, Place};

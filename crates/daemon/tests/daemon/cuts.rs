@@ -1,0 +1,113 @@
+//! What looks like a cache file that was cut, and is none.
+
+use std::process::Command;
+
+use super::copies::tells_holes;
+use super::starts::{DISK, configure};
+use super::support::{Place, text};
+use super::{check_blocks, write_blocks};
+
+#[test]
+fn holes_that_a_tool_digs_into_a_cache_file_lose_nothing() {
+    for (name, dig) in [
+        ("dug", "fallocate --dig-holes \"$0\""),
+        (
+            "copied",
+            "cp --sparse=never \"$0\" \"$0.new\" && cp --sparse=always \"$0.new\" \"$0\"",
+        ),
+    ] {
+        let place = Place::new(&format!("holes-{name}"), "wb");
+        if !tells_holes(&place) {
+            return;
+        }
+        // Of another content than what is cached.
+        std::fs::write(place.path("db.img"), vec![1; 64 << 20]).expect("written");
+        let daemon = place.serve(&[]);
+        let mut nbd = place.connect();
+        write_blocks(&mut nbd, 0..16);
+        for number in 16..40 {
+            let written = nbd.write(number * 4096, &[0; 4096]).expect("an answer");
+            assert_eq!(written, 0);
+        }
+        write_blocks(&mut nbd, 40..64);
+        drop(nbd);
+        daemon.terminate();
+        let cache = place.path("cache");
+        let dug = Command::new("sh").args(["-c", dig, text(&cache)]).status();
+        assert!(dug.expect("a shell").success());
+        let is_right = || {
+            let mut nbd = place.connect();
+            check_blocks(&mut nbd, 0..16);
+            check_blocks(&mut nbd, 40..64);
+            for number in 16..40 {
+                let data = nbd.read(number * 4096, 4096).expect("an answer");
+                assert!(data.expect("read") == [0; 4096], "{name}: block {number}");
+            }
+        };
+        place.ok(&["check", "--cache", text(&cache)]);
+        let daemon = place.serve(&[]);
+        is_right();
+        place.ok(&["flush"]);
+        is_right();
+        daemon.terminate();
+        assert!(!place.log().contains("LOST"), "{name}: {}", place.log());
+        let daemon = place.serve(&[]);
+        is_right();
+        daemon.terminate();
+    }
+}
+
+#[test]
+fn a_wrong_device_for_the_data_costs_nothing() {
+    let place = Place::new("wrong-data", "wb");
+    let (data, map) = (place.path("data"), place.path("map"));
+    for (path, bytes) in [(&data, 64 << 20), (&map, 32 << 20)] {
+        let file = std::fs::File::create(path).expect("made");
+        file.set_len(bytes).expect("sparse");
+    }
+    let parts = ["--cache", text(&data), "--metadata", text(&map)];
+    place.ok(&[&["format"][..], &parts].concat());
+    let wrong = std::fs::File::create(place.path("wrong")).expect("made");
+    wrong.set_len(16 << 20).expect("sparse");
+    let other = place.path("other");
+    place.ok(&["format", "--create", "16M", "--cache", text(&other)]);
+    let with = |data: &str, metadata: Option<&str>| {
+        let mut devices =
+            format!("{DISK}, {{ name = \"ssd\", kind = \"file\", path = \"{data}\" }}");
+        let mut cache = "data = \"ssd\", journal = \"journal\", cleaning = \"nop\"".to_owned();
+        if let Some(path) = metadata {
+            devices += &format!(", {{ name = \"map\", kind = \"file\", path = \"{path}\" }}");
+            cache += ", metadata = \"map\"";
+        }
+        let lines = format!(
+            "cache = {{ {cache} }}\nvolume = [{{ name = \"db\", backing = \"disk\", mode = \"wb\" }}]"
+        );
+        configure(&place, &devices, &lines);
+    };
+    with("data", Some("map"));
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..100);
+    daemon.terminate();
+    let before = std::fs::read(&map).expect("there");
+    let config = place.path("forebay.toml");
+    for (data, metadata) in [
+        ("wrong", Some("map")),
+        ("other", Some("map")),
+        ("map", None),
+        ("map", Some("data")),
+    ] {
+        with(data, metadata);
+        place.refused(&["serve", text(&config)]);
+        place.refused(&["check", text(&config)]);
+        let now = std::fs::read(&map).expect("there");
+        assert!(
+            now == before,
+            "{data}, {metadata:?}: the metadata was changed"
+        );
+    }
+    with("data", Some("map"));
+    let daemon = place.serve(&[]);
+    assert!(!place.log().contains("LOST"), "{}", place.log());
+    check_blocks(&mut place.connect(), 0..100);
+    daemon.terminate();
+}
