@@ -116,7 +116,8 @@ pub(super) fn open(
         false => {
             let file = place(&info);
             left::refuse_others(around, &info)?;
-            note_cut(&file, &boot_id, around.accept_loss)
+            check_shared(&file)
+                .and_then(|()| note_cut(&file, &boot_id, around.accept_loss))
                 .map_err(|error| unusable(error, &file, settings.name))?;
             (map(&file, len, settings.name, around.stop)?, Some(file))
         }
@@ -282,6 +283,9 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         }
         let name = &entry.name;
         let in_place = || format!("{}: device {name:?}", config.place(entry.line));
+        others::refuse_if_left(Some(&config.server.state), info)
+            .and_then(|()| others::refuse_if_gone(&config.server.state, info))
+            .context(in_place)?;
         check_shared(&file)
             .map_err(|error| unusable(error, &file, name))
             .context(in_place)?;
@@ -291,9 +295,6 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         if let Some(memory) = &memory {
             refuse_if_earlier(&config.server.state, &file, memory).context(in_place)?;
         }
-        others::refuse_if_left(Some(&config.server.state), info)
-            .and_then(|()| others::refuse_if_gone(&config.server.state, info))
-            .context(in_place)?;
         let in_use = was_noted(&config.server.state, name, &file, &boot_id)?;
         if in_use
             && !memory

@@ -332,7 +332,7 @@ fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() 
         }
         // A neighbour has nothing to do with it.
         if slots.0 == first.0 {
-            over_loop(&place, &next, true);
+            over_loop(&place, &next, false);
             let daemon = place.serve(&[]);
             write_blocks(&mut place.connect(), 0..3);
             daemon.terminate();
@@ -359,6 +359,7 @@ fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() 
             "{said}"
         );
         std::fs::remove_file(&file).expect("there");
-        place.serve(&[]).terminate();
+        // The name of the cache is noted, too.
+        place.serve(&["--accept-journal-loss"]).terminate();
     }
 }
