@@ -97,10 +97,15 @@ impl Engine {
         if tally.differs_at.get().is_none() {
             let sample = self.draw_sample(known);
             if sample.is_empty() && tally.compared.get() == 0 {
-                tracing::info!(
-                    volume = name,
-                    "nothing clean is cached that could be compared with the backing device"
-                );
+                let dirty_bytes = self.map.borrow().share(known.id).dirty_bytes;
+                match dirty_bytes {
+                    0 => tracing::info!(volume = name, "nothing is cached that could be compared"),
+                    _ => tracing::warn!(
+                        volume = name,
+                        dirty_bytes,
+                        "nothing clean is cached: no sample tells whether the backing device is as it was"
+                    ),
+                }
                 return Ok(());
             }
             let volumes = self.superblock.borrow().volumes.len();

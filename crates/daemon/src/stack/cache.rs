@@ -1,6 +1,6 @@
 //! Opens the cache: identity, process journal, recovery.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,6 +56,8 @@ pub(super) struct OpenCache {
     journal: Option<PathBuf>,
     /// The state directory that remembers its openings, and where it lies; none for one in memory.
     noting: Option<(Arc<StateDirectory>, Places)>,
+    /// Whether the state directory remembers this opening.
+    is_noted: Cell<bool>,
 }
 
 /// When it is open.
@@ -176,7 +178,6 @@ pub(super) async fn open(
     let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
     let (accepted, line) = (wishes.accept_journal_loss, config.place(cache.line));
     let noting = (memory.is_none()).then(|| (Arc::clone(around.state), places));
-    let noted = noting.clone();
     rt::spawn(async move {
         let opened = Cache::open(on, options).await;
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
@@ -189,9 +190,6 @@ pub(super) async fn open(
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
             journal::point(&uuid, path);
             journal::sweep();
-        }
-        if let (Ok((cache, _)), Some((state, places))) = (&opened, noted) {
-            note_opening(&state, uuid, cache.service(), places).await;
         }
         set.set(opened.map(|(cache, recovery)| {
             report(&recovery, accepted);
@@ -224,6 +222,7 @@ pub(super) async fn open(
         opened,
         journal: path,
         noting,
+        is_noted: Cell::new(false),
     })
 }
 
@@ -454,6 +453,19 @@ impl OpenCache {
         Ok(())
     }
 
+    /// Has the state directory remember this opening, now that no volume can refuse it any more. A start that is refused
+    /// leaves the state directory as it was: the newest state of the cache, put back, must not count as an earlier one.
+    pub(super) async fn note_in_service(&self, opened: &Opened) {
+        self.is_noted.set(true);
+        self.note_opening(opened).await;
+    }
+
+    async fn note_opening(&self, opened: &Opened) {
+        if let Some((state, places)) = &self.noting {
+            note_opening(state, self.uuid, opened.cache.service(), places.clone()).await;
+        }
+    }
+
     /// Closes the cache, if it could be opened. The process journal has then nothing that the cache has not, and goes.
     /// With `unflushed`, the backing devices are left as they are, and the next opening recovers as after a crash.
     pub(super) async fn close(&self, unflushed: bool) -> Result<()> {
@@ -465,8 +477,8 @@ impl OpenCache {
         }
         opened.cache.close().await?;
         // The superblock says so already: in between, it is ahead of what is remembered, never behind.
-        if let Some((state, places)) = &self.noting {
-            note_opening(state, self.uuid, opened.cache.service(), places.clone()).await;
+        if self.is_noted.get() {
+            self.note_opening(&opened).await;
         }
         if let Some(path) = &self.journal {
             journal::remove(&self.whose.opened(opened.cache.service()), path);

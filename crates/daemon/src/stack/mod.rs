@@ -399,8 +399,9 @@ async fn end_of_attaches(
         );
     }
     transits.iter().for_each(|cache| cache.allow_evictions());
-    if let Some(opened) = opened {
+    if let (Some(cache), Some(opened)) = (cache, opened) {
         opened.cache.flush_attached().await?;
+        cache.note_in_service(&opened).await;
         opened.cache.allow_write_back();
     }
     Ok(())

@@ -255,6 +255,30 @@ fn an_earlier_state_that_is_put_back_onto_the_cache_device_is_refused() {
     daemon.terminate();
 }
 
+/// A repair gives a copy a high generation. A start with it that a volume refuses must not be remembered: the newest
+/// state would count as an earlier one from then on.
+#[test]
+fn a_start_that_a_volume_refuses_is_not_remembered() {
+    let place = Place::new("refused-start", "wb");
+    let config = place.path("forebay.toml");
+    place.serve(&[]).terminate();
+    copy(&place, "cache", "older");
+    let older = place.path("older");
+    place.ok(&["check", "--repair", "--cache", text(&older)]);
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..20);
+    daemon.terminate();
+    copy(&place, "cache", "newest");
+    put_back(&place, "older", "cache");
+    for more in [&[][..], &["--moved-cache"]] {
+        place.refused(&[&["serve", text(&config)][..], more].concat());
+    }
+    put_back(&place, "newest", "cache");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..20);
+    daemon.terminate();
+}
+
 #[test]
 fn an_earlier_journal_that_is_put_back_is_refused() {
     let place = Place::new("old-journal", "wb");
