@@ -116,10 +116,8 @@ impl BlockDevice for TestFile {
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
-        self.0
-            .is_file
-            .get()
-            .then(|| self.0.written.borrow().len() as u64 * PAGE)
+        let bytes = self.0.written.borrow().len() as u64 * PAGE;
+        self.0.is_file.get().then_some(bytes)
     }
 }
 
@@ -518,11 +516,8 @@ async fn cut_life(
         .expect("read");
     let (cache, report) = try_open(&left, &journal, false, true).await.expect("opens");
     let is_named = report.cut.iter().map(|range| range.len).sum::<u64>() == 3 * 4096;
-    let is_told = found
-        .problems
-        .iter()
-        .any(|problem| problem.contains("ARE LOST"));
-    let is_told = is_told || found.problems.iter().any(|it| it.contains("are LOST"));
+    let is_told = |problem: &String| problem.to_uppercase().contains("ARE LOST");
+    let is_told = found.problems.iter().any(is_told);
     cache.set_cleaning(Cleaning::Auto);
     let values = values(&cache, &backing).await;
     plant(None);
