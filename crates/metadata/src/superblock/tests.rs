@@ -198,6 +198,8 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         cut_bytes: 11,
         is_sparse: true,
         is_closed: true,
+        data_generation: 12,
+        next: 13,
     };
     superblock.lineage = [4; 16];
     superblock.incompat |= INCOMPAT_LINEAGE;
