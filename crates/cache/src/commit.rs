@@ -481,7 +481,7 @@ impl Engine {
     }
 
     /// Rule 1: the data that the batch's records point to is durable before they are written.
-    async fn flush_data(&self) -> Result<()> {
+    pub(crate) async fn flush_data(&self) -> Result<()> {
         self.commit.flushing.acquire(1).await;
         let written = self.commit.data_written.get();
         if self.data_volatile && written != self.commit.data_flushed.get() {

@@ -170,6 +170,11 @@ impl Engine {
         is_sparse: bool,
         old: Option<&Buf>,
     ) -> Result<()> {
+        if self.data_superblock.borrow().is_some() {
+            // A process that died may have left the generation that the data device shows in the device's
+            // cache, where a power loss takes it. The metadata is about to ask for it.
+            self.flush_data().await?;
+        }
         let generation = match planted(Fault::KeepAnnounced) {
             true => self.superblock.borrow().service.generation,
             false => self.next_generation() + self.leap(media),

@@ -1,5 +1,6 @@
 //! Copies of a cache device, earlier states put back, and devices that were cut.
 
+mod moved;
 mod parts;
 
 use std::cell::{Cell, RefCell};
@@ -16,8 +17,6 @@ use crate::plant::{Fault, plant};
 pub(super) const PAGE: u64 = 4096;
 pub(super) const BOOT: [u8; 16] = [9; 16];
 pub(super) const UUID: [u8; 16] = [5; 16];
-/// A medium with a name as long as they are.
-const MOVED: u64 = 0x1234_5678_9abc;
 
 /// A file: it can be copied, put back, cut and lengthened.
 #[derive(Clone)]
@@ -347,75 +346,6 @@ fn an_opening_that_is_cut_off_anywhere_leaves_two_that_agree() {
         !agree(Some(Fault::RaiseUnannounced)),
         "a planted fault was missed"
     );
-}
-
-/// A process died between the announcement and the new journal. The copy that takes the place of its
-/// devices takes another generation than the original would, and the journal is the copy's wherever a
-/// process dies.
-#[test]
-fn a_moved_copy_and_its_original_never_have_one_generation() {
-    let differ = |fault: Option<Fault>| {
-        run(&World::new(1), async move |_| {
-            let backing = TestFile::new(100, 1 << 20);
-            let file = formatted(1, 2 << 20).await;
-            let journal = Buf::zeroed(1 << 16);
-            live(&file, &journal, &backing, 7).await;
-            let (file, journal) = dead(&file, &journal);
-            let before = Superblock::read(&file).await.expect("sound").service;
-            let mut is_announced = 0;
-            let mut differ = true;
-            for nth in 0.. {
-                let (left, kept) = dead(&file, &journal);
-                let opened = die_opening(&left, &kept, nth, None).await;
-                let left_at = Superblock::read(&left).await.expect("sound").service;
-                for second in 0..16 {
-                    let (copy, kept) = (left.copy(MOVED), Buf::copied(&kept.to_vec()));
-                    die_moving(&copy, &kept, second, fault).await;
-                    let (copy, kept) = (copy.copy(MOVED), Buf::copied(&kept.to_vec()));
-                    plant(fault);
-                    let moved = try_open(&copy, &kept, true, false).await;
-                    plant(None);
-                    let (moved, _) = moved.expect("the journal is its own");
-                    assert_eq!(values(&moved, &backing).await, [7; 8], "{nth}, {second}");
-                    // The original would go on by one.
-                    let originals = left_at.generation..left_at.generation + 100;
-                    differ &= !originals.contains(&moved.service().generation);
-                }
-                is_announced += u32::from(left_at.generation != before.generation);
-                if opened {
-                    break;
-                }
-            }
-            assert!(
-                is_announced > 1,
-                "one superblock says it, and the journal does not"
-            );
-            differ
-        })
-    };
-    assert!(differ(None));
-    assert!(
-        !differ(Some(Fault::KeepAnnounced)),
-        "a planted fault was missed"
-    );
-}
-
-/// As [`die_opening`], on devices to which the cache was copied.
-async fn die_moving(file: &TestFile, journal: &Buf, nth: u64, fault: Option<Fault>) {
-    let options = CacheOptions {
-        journal: Some(journal.clone()),
-        cleaning: Cleaning::Nop,
-        moved: true,
-        ..CacheOptions::new(BOOT)
-    };
-    let limited = Devices {
-        data: Rc::new(Limited(file.clone(), Cell::new(nth), RefCell::default())),
-        metadata: None,
-    };
-    plant(fault);
-    let opening = Cache::open(limited, options);
-    rt::at_most(std::time::Duration::from_millis(100), opening).await;
-    plant(None);
 }
 
 /// Opens a cache in a process that dies at its n-th write. Returns whether it came to the end.
