@@ -1,13 +1,18 @@
 //! One run of Forebay on a machine's media: it is refused, or it serves.
 
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use forebay::{Config, Engine, Reactor, Stack, Wishes};
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf};
+use forebay_io::rt;
 use forebay_io::sim::Rng;
 use forebay_testkit::stamp::{self, Content, SECTOR_BYTES};
 
 use crate::world::{BLOCK, BLOCKS, VOLUMES};
+
+/// Longest wait for threads of a process that died.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The value of a block: which volume it was written to, and the number of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,10 +123,21 @@ pub(crate) fn run(config: &Config, plan: Plan, model: &mut Model) -> Result<Serv
 }
 
 async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served, String> {
-    let stack = Stack::open(config, &Wishes::default()).await;
-    let stack = match stack {
-        Ok(stack) => stack,
-        Err(error) => return Err(error.report()),
+    let begin = Instant::now();
+    let stack = loop {
+        match Stack::open(config, &Wishes::default()).await {
+            Ok(stack) => break stack,
+            Err(error) => {
+                let report = error.report();
+                // A thread of the process that died may hold it still. That thread ends by itself.
+                if !report.contains("another daemon holds the state directory")
+                    || begin.elapsed() > PATIENCE
+                {
+                    return Err(report);
+                }
+                rt::sleep(Duration::from_millis(10)).await;
+            }
+        }
     };
     if let Err(error) = stack.ready().await {
         let report = error.report();

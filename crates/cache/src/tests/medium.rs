@@ -446,8 +446,7 @@ async fn cut_life(
         .expect("read");
     let (cache, report) = try_open(&left, &journal, false, true).await.expect("opens");
     let is_named = report.cut.iter().map(|range| range.len).sum::<u64>() == 3 * 4096;
-    let is_told = |problem: &String| problem.to_uppercase().contains("ARE LOST");
-    let is_told = found.problems.iter().any(is_told);
+    let is_told = (found.problems.iter()).any(|it| it.to_uppercase().contains("ARE LOST"));
     cache.set_cleaning(Cleaning::Auto);
     let values = values(&cache, &backing).await;
     plant(None);
@@ -569,10 +568,9 @@ fn a_damaged_end_behind_a_clean_end_is_not_called_a_missing_journal() {
             let file = formatted(1, 1 << 20).await;
             let journal = Buf::zeroed(1 << 16);
             let cache = live(&file, &journal, &backing, 7).await;
-            if is_clean {
-                cache.close().await.expect("closes");
-            } else {
-                cache.engine.commit_all().await.expect("commits");
+            match is_clean {
+                true => cache.close().await.expect("closes"),
+                false => cache.engine.commit_all().await.expect("commits"),
             }
             let (file, left) = dead(&file, &journal);
             let superblock = Superblock::read(&file).await.expect("sound");
