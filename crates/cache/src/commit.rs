@@ -129,8 +129,8 @@ impl Committer {
         }
     }
 
-    /// Whose turn it is to flush the data device: what a flush that fails was told of must be known
-    /// before the next one succeeds.
+    /// Returns the semaphore of flushes of the data device. One flush runs at a time, so that a failure is
+    /// noted before a later flush succeeds.
     pub(crate) const fn data_turn(&self) -> &Semaphore {
         &self.flushing
     }

@@ -120,8 +120,8 @@ impl Engine {
         }
     }
 
-    /// Returns the path of the metadata device, or the one noted before where nobody says it: a copy whose
-    /// original is forgotten would pass for it.
+    /// Returns the path of the metadata device. Without one in the options, the path in the superblock stays:
+    /// a copy could not be told from its original otherwise.
     pub(crate) fn place(&self) -> String {
         match &*self.options.place {
             "" => self.superblock.borrow().place.clone(),
@@ -251,7 +251,7 @@ impl Engine {
         }
         match &result {
             Ok(()) => *self.data_superblock.borrow_mut() = Some(next),
-            // Its flush may have been the one that was told of lost data.
+            // The device may have reported lost data to this flush alone.
             Err(error) => {
                 self.commit.data_flush_failed();
                 self.fail(error.clone());

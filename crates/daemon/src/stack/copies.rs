@@ -43,8 +43,8 @@ pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
     }
 }
 
-/// Remembers durably which opening of a cache was the last one, in the words of its superblock. A failure
-/// is told, and no more: what is remembered is then of an earlier one, which holds nobody up.
+/// Remembers durably which opening of a cache was the last one, as its superblock has it. A failure is only
+/// logged: the state directory then remembers an earlier opening, which refuses no start.
 pub(super) async fn note_opening(
     state: &Arc<StateDirectory>,
     uuid: [u8; 16],
