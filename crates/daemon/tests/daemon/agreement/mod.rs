@@ -101,7 +101,7 @@ fn core(message: &str) -> &str {
         let is_place = first.starts_with("/forebay.toml:");
         let is_step = first.starts_with("volume \"")
             || first.starts_with("cannot check the cache on ")
-            || (first.starts_with("the cache ") && first.ends_with(" cannot be opened"));
+            || (first.starts_with("the cache ") && first.contains(" cannot be opened"));
         if !is_place && !is_step {
             break;
         }
