@@ -1,6 +1,6 @@
 //! The pages of the book are short lines, short sentences, short table cells and standard words.
 //!
-//! The rule reads `README.md` and the Markdown pages under `docs/start`, `docs/concepts`,
+//! The rule reads `README.md`, `docs/README.md` and the Markdown pages under `docs/start`, `docs/concepts`,
 //! `docs/operate`, `docs/reference` and `docs/internals`, and checks:
 //!
 //! - *Columns*: at most [`COLUMNS`] characters a line. Three kinds of line are excepted, because
@@ -88,7 +88,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
 
 fn is_page(path: &str) -> bool {
     let in_book = FOLDERS.iter().any(|folder| path.starts_with(folder));
-    path == "README.md" || in_book && path.ends_with(".md")
+    matches!(path, "README.md" | "docs/README.md") || in_book && path.ends_with(".md")
 }
 
 fn check_page(page: &Source) -> Vec<Finding> {
@@ -210,7 +210,12 @@ mod tests {
     #[test]
     fn only_pages_of_the_book_are_read() {
         let text = "It went.\n";
-        for page in ["README.md", "docs/operate/a.md", "docs/internals/a/b.md"] {
+        for page in [
+            "README.md",
+            "docs/README.md",
+            "docs/operate/a.md",
+            "docs/internals/a/b.md",
+        ] {
             assert_eq!(messages(page, text).len(), 1, "{page}");
         }
         for other in ["CHANGELOG.md", "docs/results/a.md", "docs/start/a.rs"] {
