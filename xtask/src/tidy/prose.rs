@@ -1,14 +1,13 @@
 //! The pages of the book are short lines, short sentences, short table cells and standard words.
 //!
-//! The rule reads `README.md`, `docs/README.md` and the Markdown pages under `docs/start`, `docs/concepts`,
-//! `docs/operate`, `docs/reference` and `docs/internals`, and checks:
+//! The rule reads `README.md`, `docs/README.md` and the Markdown pages under `docs/start`,
+//! `docs/concepts`, `docs/operate`, `docs/reference` and `docs/internals`, and checks:
 //!
 //! - *Columns*: at most [`COLUMNS`] characters a line. Three kinds of line are excepted, because
 //!   Markdown gives no place to break them: lines of a fenced code block, rows of a table, and
 //!   lines that hold one link and nothing else but a list marker and punctuation.
 //! - *Sentences*: at most [`SENTENCE_WORDS`] words, in paragraphs, list items and table cells. A
-//!   code span and a link's text count as written, a link's target does not count. A code span
-//!   is one word.
+//!   code span is one word. The text of a link counts, its target does not.
 //! - *Cells*: at most [`CELL_CHARACTERS`] characters, without the targets of links.
 //! - *Words*: none of [`BANNED`], and no statement that begins with "What" or "Who". Code does
 //!   not count.
