@@ -12,7 +12,7 @@ use forebay_policy::cleaning::Cleaning;
 
 use crate::{DirtyTracking, EarlyMap, OpeningProgress};
 
-/// What is done with reads and writes that hit or miss. docs/operations.md has the table.
+/// What is done with reads and writes that hit or miss. docs/concepts/modes.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// `wb`: writes go to the cache and later to the backing device.
@@ -98,7 +98,7 @@ pub enum Durability {
 }
 
 /// What a write does for which there is no room, since what could go is dirty, and where clean hits are read.
-/// docs/operations.md has the table.
+/// docs/concepts/admission.md has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// `always`: it waits until something is written back, which the cache sees to ahead of need.

@@ -37,7 +37,7 @@ pub(crate) struct Fault {
     plant: fn(&Place) -> Planted,
     /// Words of the messages that tell of it: one of them is enough.
     pub(crate) says: &'static [&'static str],
-    /// Why a daemon serves although check calls it damage, in the words of docs/operations.md.
+    /// Why a daemon serves although check calls it damage, in the words of docs/operate/starting.md.
     pub(crate) served: Option<&'static str>,
     /// Whether the test of left-out checks tries it.
     pub(crate) sample: bool,

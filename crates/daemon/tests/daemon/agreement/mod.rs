@@ -253,14 +253,14 @@ fn a_check_that_one_side_leaves_out_is_found() {
 /// Cases in which check tells of damage and serve starts all the same: each with its reason.
 #[test]
 fn exceptions_are_documented() {
-    let text = include_str!("../../../../../docs/operations.md");
+    let text = include_str!("../../../../../docs/operate/starting.md");
     let exceptions = faults::all().into_iter().filter_map(|fault| fault.served);
     let exceptions: Vec<_> = exceptions.collect();
     assert!(!exceptions.is_empty());
     for reason in exceptions {
         assert!(
             text.contains(reason),
-            "docs/operations.md does not have: {reason}"
+            "docs/operate/starting.md does not have: {reason}"
         );
     }
 }
