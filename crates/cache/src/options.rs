@@ -146,14 +146,14 @@ pub struct FormatOptions {
     /// The cache block sizes: powers of two from 4 KiB to 1 MiB, the largest at most 64 times the smallest.
     /// With several, each missed range is given the largest that fit.
     pub block_sizes_bytes: Vec<u64>,
-    /// Blocks that share a mark (docs/format.md), as a power of two, up to 16.
+    /// Blocks that share a mark (docs/internals/dirty-tracking.md), as a power of two, up to 16.
     pub region_shift: u8,
-    /// How the cache is to know after a crash what was overwritten in place (docs/format.md).
+    /// How the cache is to know after a crash what was overwritten in place (docs/internals/dirty-tracking.md).
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums, one for each 4 KiB.
     pub checksums: bool,
     /// Bytes of a volume of which it is known together, before the map is, whether some may be dirty, as a power of two;
-    /// at least the largest block (docs/format.md).
+    /// at least the largest block (docs/internals/online-open.md).
     pub tract_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],
