@@ -17,20 +17,20 @@ use forebay_policy::{
     BlockId, BlockKey, Footprint, Measured, PromotionFilter, SequentialDetector, Span, Split,
 };
 
-use crate::backing::Backing;
-use crate::cleaner::Cleaner;
+use crate::checksum::{Scrubber, Sums};
+use crate::clean::cleaner::Cleaner;
 use crate::commit::Committer;
-use crate::cut::Cut;
-use crate::diverge::Divergence;
-use crate::geometry::{Block, Geometry, Piece, Stretch};
-use crate::integrity::{Scrubber, Sums};
+use crate::degraded::Divergence;
+use crate::geometry::{Block, Extent, Geometry, Piece};
+use crate::intent::dirty_tracking::Tracking;
+use crate::intent::regions::Regions;
+use crate::intent::zones::TractBits;
 use crate::lock::LockTable;
 use crate::map::{LIVE, Map, Slot, UNRECORDED};
+use crate::media::truncation::Cut;
 use crate::options::{CacheOptions, Durability, Mode};
-use crate::region::Regions;
 use crate::stats::{Stats, VolumeCounters};
-use crate::tracking::Tracking;
-use crate::tracts::TractBits;
+use crate::volume::backing::Backing;
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
@@ -75,11 +75,11 @@ pub(crate) struct Engine {
     pub(crate) cut: Cut,
     /// Slots whose clean granules wait for a backing flush.
     pub(crate) deferred: RefCell<Vec<BlockId>>,
-    pub(crate) volumes: RefCell<BTreeMap<u16, Rc<Attached>>>,
+    pub(crate) volumes: RefCell<BTreeMap<u16, Rc<AttachedVolume>>>,
     pub(crate) stats: Stats,
     pub(crate) stopping: Cell<bool>,
-    pub(crate) reclaim: crate::reclaim::Reclaimer,
-    pub(crate) cleaners: crate::cleaner::Cleaners,
+    pub(crate) reclaim: crate::evict::Reclaimer,
+    pub(crate) cleaners: crate::clean::cleaner::Cleaners,
     pub(crate) cleaning: Cell<Cleaning>,
     /// Whether cleaners wait for [`Cache::allow_write_back`](crate::Cache::allow_write_back).
     pub(crate) holds_write_back: Cell<bool>,
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Engine {
 
 /// A volume that is being served.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct AttachedVolume {
     pub(crate) id: u16,
     pub(crate) name: String,
     pub(crate) epoch: u64,
@@ -119,7 +119,7 @@ pub(crate) struct Attached {
     pub(crate) idle: WaitList,
 }
 
-impl Attached {
+impl AttachedVolume {
     pub(crate) const fn key(&self, block: Block) -> BlockKey {
         block.key(self.id)
     }
@@ -165,12 +165,12 @@ pub(crate) struct Job<P> {
     pub(crate) around: bool,
 }
 
-impl Job<Stretch> {
+impl Job<Extent> {
     /// What of it lies in these bytes of its region.
     pub(crate) fn cut(&self, run: Range<u32>) -> Self {
         let at = (run.start - self.part.start) as usize;
         Self {
-            part: Stretch {
+            part: Extent {
                 start: run.start,
                 end: run.end,
                 ..self.part
@@ -194,11 +194,11 @@ impl Job<Stretch> {
 }
 
 impl Engine {
-    pub(crate) fn volume_by_id(&self, id: u16) -> Option<Rc<Attached>> {
+    pub(crate) fn volume_by_id(&self, id: u16) -> Option<Rc<AttachedVolume>> {
         self.volumes.borrow().get(&id).cloned()
     }
 
-    pub(crate) fn volume_by_name(&self, name: &str) -> Result<Rc<Attached>> {
+    pub(crate) fn volume_by_name(&self, name: &str) -> Result<Rc<AttachedVolume>> {
         self.volumes
             .borrow()
             .values()
@@ -248,7 +248,7 @@ impl Engine {
     #[track_caller]
     pub(crate) fn write_slot<'a>(
         &'a self,
-        volume: &'a Attached,
+        volume: &'a AttachedVolume,
         slot: BlockId,
         start: u32,
         buf: Buf,
@@ -303,7 +303,7 @@ impl Engine {
     #[track_caller]
     pub(crate) fn flush_backing<'a>(
         &'a self,
-        volume: &'a Attached,
+        volume: &'a AttachedVolume,
     ) -> impl Future<Output = Result<()>> + 'a {
         let site = Site::here();
         async move {

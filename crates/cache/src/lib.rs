@@ -10,62 +10,49 @@
 //! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
 
-mod admit;
 mod attach;
-mod backing;
-mod batch;
-mod bring;
+mod backing_failures;
+mod bypass;
+mod cache;
+mod checksum;
 mod clean;
-mod cleaner;
 mod commit;
-mod compare;
-mod cut;
-mod diverge;
-mod early;
+mod degraded;
 mod engine;
-mod fast;
-mod forget;
+mod evict;
+pub mod failpoints;
 mod format;
 mod geometry;
-mod granules;
-mod identity;
-mod integrity;
-mod leave;
+mod intent;
 mod lock;
-mod lost;
 mod map;
-mod medium;
+mod media;
 mod memory;
 mod mode;
-mod open;
+mod online_open;
 mod options;
-pub mod plant;
-mod queue;
-mod rebuild;
-mod reclaim;
+mod read;
 mod recover;
-mod region;
 mod repair;
-mod sample;
-mod serve;
+mod request;
 mod size;
 mod stats;
-mod tail;
-mod tracking;
-mod tracts;
+mod volume;
+mod write;
 
-pub use diverge::{Fallback, Remains};
-pub use early::{EarlyMap, EarlyVolume};
+pub use attach::idle::{IdleVolume, no_room};
+pub use cache::Cache;
+pub use checksum::{DataReport, ScrubProgress};
+pub use degraded::{Fallback, Remains};
 pub use forebay_metadata::replay::Progress as OpeningProgress;
 pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;
 pub use forebay_policy::{BlockSizes, Promotion};
-pub use forget::{IdleVolume, no_room};
 pub use format::{InspectedVolume, Inspection, check_parts, format, inspect, spare_damage};
-pub use integrity::{DataReport, ScrubProgress};
-pub use medium::check_relation;
+pub use intent::dirty_tracking::TreeStats;
+pub use media::check_relation;
 pub use memory::memory_needed;
-pub use open::Cache;
+pub use online_open::{EarlyMap, EarlyVolume};
 pub use options::{
     Admission, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions,
 };
@@ -73,7 +60,6 @@ pub use recover::{LostRange, RecoveryReport};
 pub use repair::{RepairOptions, RepairReport, count_unverified, open_alone, repair, verify};
 pub use size::check_volume_size;
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, VolumeStats};
-pub use tracking::TreeStats;
 
 #[cfg(test)]
 mod tests;

@@ -3,34 +3,29 @@
 //! Each mode says what a piece of a read or a write does on a hit and on a miss; the steps they are
 //! made of are in `cached` (the cache's copy) and `around` (the backing device beside it).
 
-mod around;
-mod cached;
-mod fetch;
 mod pass_through;
-mod take_in;
 mod write_around;
 mod write_back;
 mod write_invalidate;
 mod write_only;
 mod write_through;
-mod zero;
 
 use std::rc::Rc;
 
 use forebay_block::Result;
 
-use crate::engine::{Attached, Engine, Job};
-use crate::geometry::Stretch;
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::Extent;
 use crate::options::Mode;
 
+pub(crate) use crate::write::zero::zero;
 pub(crate) use write_back::write_again;
-pub(crate) use zero::zero;
 
 /// Dispatches a piece of a write.
 pub(crate) async fn write(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
     match volume.mode.get() {
         Mode::WriteBack => write_back::write(engine, volume, job).await,
@@ -46,9 +41,9 @@ pub(crate) async fn write(
 /// nothing.
 pub(crate) async fn read(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
-    wide: Stretch,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    wide: Extent,
 ) -> Result<()> {
     if job.part.len() == 0 && !volume.mode.get().promotes_reads() {
         // The mode has changed since.
@@ -67,7 +62,7 @@ pub(crate) async fn read(
 /// Makes everything durable that was acknowledged, in every mode: the backing device, for what went
 /// round the cache (what was written back is dirty still, and durable so), and the cache's data and map. The mode may have changed since, so both are asked;
 /// each does nothing where nothing was written.
-pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<Attached>) -> Result<()> {
+pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
     if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;

@@ -5,22 +5,22 @@ use std::rc::Rc;
 
 use forebay_block::Result;
 
-use super::{around, fetch};
-use crate::engine::{Attached, Engine, Job};
-use crate::geometry::Stretch;
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::Extent;
+use crate::{bypass, read};
 
 pub(super) async fn write(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
-    around::write_beside(engine, volume, job, around::Copy::Drop).await
+    bypass::write_beside(engine, volume, job, bypass::Copy::Drop).await
 }
 
 pub(super) async fn read(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
-    fetch::without_promotion(engine, volume, job, fetch::Use::DirtyOnly).await
+    read::without_promotion(engine, volume, job, read::Use::DirtyOnly).await
 }

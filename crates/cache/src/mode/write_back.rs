@@ -8,16 +8,16 @@ use forebay_block::Result;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
-use super::cached::{self, Use};
-use super::{around, fetch};
-use crate::bring::Spread;
-use crate::engine::{Attached, Engine, Job};
-use crate::geometry::{Piece, Stretch};
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::{Extent, Piece};
+use crate::read::read_ahead::Spread;
+use crate::write::slot_write::{self, Use};
+use crate::{bypass, read};
 
 pub(super) async fn write(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
     let cuts = cuts(engine, volume, &job.part);
     if cuts.is_empty() {
@@ -37,7 +37,7 @@ pub(super) async fn write(
 /// each held all that it writes while it waits for its own, each would wait for all before it.
 ///
 /// If it is cut, the use of the blocks, which are hits, is noted here, once for all that is written.
-fn cuts(engine: &Engine, volume: &Attached, part: &Stretch) -> Vec<u32> {
+fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
     let geometry = engine.geometry;
     #[expect(
         clippy::cast_possible_truncation,
@@ -76,8 +76,8 @@ fn cuts(engine: &Engine, volume: &Attached, part: &Stretch) -> Vec<u32> {
 
 async fn write_part(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
     using: Use,
 ) -> Result<()> {
     let write = async |job| write_pieces(engine, volume, job, using).await;
@@ -87,8 +87,8 @@ async fn write_part(
 /// What went the short way and failed, again, under the lock that it has: nobody comes in between.
 pub(crate) async fn write_again(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
     let write = async |job| write_pieces(engine, volume, job, Use::Noted).await;
     engine.write_alone(volume, job, write).await
@@ -96,8 +96,8 @@ pub(crate) async fn write_again(
 
 async fn write_pieces(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
     using: Use,
 ) -> Result<()> {
     if job.around || engine.above_dirty_limit() {
@@ -105,7 +105,7 @@ async fn write_pieces(
             write_present(&engine, &volume, slot, &job, using).await
         };
         return engine
-            .each_block(volume, job, present, around::write_missed)
+            .each_block(volume, job, present, bypass::write_missed)
             .await;
     }
     engine
@@ -120,7 +120,7 @@ async fn write_pieces(
 
 async fn write_present(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
+    volume: &Rc<AttachedVolume>,
     slot: BlockId,
     job: &Job<Piece>,
     using: Use,
@@ -128,18 +128,22 @@ async fn write_present(
     if using == Use::New {
         volume.counters.write_hits.add(1);
     }
-    cached::write(engine, volume, slot, job, using).await
+    slot_write::write(engine, volume, slot, job, using).await
 }
 
 /// Writes a piece that lies in no block: into a new one, if one may be had.
-async fn write_missed(engine: &Rc<Engine>, volume: &Rc<Attached>, job: &Job<Piece>) -> Result<()> {
+async fn write_missed(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: &Job<Piece>,
+) -> Result<()> {
     volume.counters.write_misses.add(1);
     let block = job.part.block;
     let admitted = !engine.above_dirty_limit() && volume.promotes(volume.key(block));
     if admitted && let Some(slot) = engine.allocate(volume.id, block).await {
-        let result = cached::write(engine, volume, slot, job, Use::New).await;
+        let result = slot_write::write(engine, volume, slot, job, Use::New).await;
         if result.is_err() {
-            cached::forget_if_empty(engine, slot);
+            slot_write::forget_if_empty(engine, slot);
         }
         // A cache device that takes nothing (a full file system under it, say) is no reason to refuse
         // what the backing device can take, as long as no trace of the attempt is left.
@@ -148,14 +152,14 @@ async fn write_missed(engine: &Rc<Engine>, volume: &Rc<Attached>, job: &Job<Piec
             return result;
         }
     }
-    around::write_absent(engine, volume, job).await
+    bypass::write_absent(engine, volume, job).await
 }
 
 pub(super) async fn read(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
-    wide: Stretch,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    wide: Extent,
 ) -> Result<()> {
-    fetch::promoting(engine, volume, job, wide).await
+    read::promoting(engine, volume, job, wide).await
 }

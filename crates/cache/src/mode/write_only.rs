@@ -5,22 +5,23 @@ use std::rc::Rc;
 
 use forebay_block::Result;
 
-use super::{fetch, write_back};
-use crate::engine::{Attached, Engine, Job};
-use crate::geometry::Stretch;
+use super::write_back;
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::Extent;
+use crate::read;
 
 pub(super) async fn write(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
     write_back::write(engine, volume, job).await
 }
 
 pub(super) async fn read(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
-    fetch::without_promotion(engine, volume, job, fetch::Use::AllValid).await
+    read::without_promotion(engine, volume, job, read::Use::AllValid).await
 }

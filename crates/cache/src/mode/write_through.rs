@@ -7,17 +7,17 @@ use forebay_block::Result;
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
-use super::{around, fetch};
-use crate::engine::{Attached, Engine, Job};
-use crate::geometry::{Piece, Stretch};
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::{Extent, Piece};
+use crate::{bypass, read};
 
 pub(super) async fn write(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
 ) -> Result<()> {
     if job.around {
-        return around::write_beside(engine, volume, job, around::Copy::Extend).await;
+        return bypass::write_beside(engine, volume, job, bypass::Copy::Extend).await;
     }
     let write = async |job| {
         engine
@@ -31,29 +31,29 @@ pub(super) async fn write(
 
 async fn write_piece(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
+    volume: &Rc<AttachedVolume>,
     found: Option<BlockId>,
     job: &Job<Piece>,
 ) -> Result<()> {
     if let Some(slot) = found {
         volume.counters.write_hits.add(1);
-        return around::write_present(engine, volume, slot, job, around::Copy::Extend).await;
+        return bypass::write_present(engine, volume, slot, job, bypass::Copy::Extend).await;
     }
     volume.counters.write_misses.add(1);
     let block = job.part.block;
     if volume.promotes(volume.key(block))
         && let Some(slot) = engine.allocate(volume.id, block).await
     {
-        return around::write_and_insert(engine, volume, slot, job).await;
+        return bypass::write_and_insert(engine, volume, slot, job).await;
     }
-    around::write_absent(engine, volume, job).await
+    bypass::write_absent(engine, volume, job).await
 }
 
 pub(super) async fn read(
     engine: &Rc<Engine>,
-    volume: &Rc<Attached>,
-    job: Job<Stretch>,
-    wide: Stretch,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    wide: Extent,
 ) -> Result<()> {
-    fetch::promoting(engine, volume, job, wide).await
+    read::promoting(engine, volume, job, wide).await
 }

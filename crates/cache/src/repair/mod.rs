@@ -17,13 +17,13 @@ use forebay_block::{Buf, Result};
 use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::cleaning::Cleaning;
 
+use crate::cache::Cache;
+use crate::checksum::DataReport;
 use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
-use crate::integrity::DataReport;
 use crate::map::{LIVE, NO_RECORD};
-use crate::open::Cache;
 use crate::options::{CacheOptions, Devices};
-use crate::plant::{Fault, planted};
 use crate::recover::RecoveryReport;
 use overlay::Overlay;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 
 use super::*;
-use crate::bring::ALONG_MAX_BYTES;
 use crate::engine::{Engine, Job};
-use crate::geometry::Stretch;
+use crate::geometry::Extent;
 use crate::mode;
+use crate::read::read_ahead::ALONG_MAX_BYTES;
 
 const K: u64 = 1 << 10;
 
@@ -24,7 +24,7 @@ fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
 async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
     let volume = engine.volume_by_name("v").expect("attached");
     let start = 0;
-    let part = |end| Stretch { region, start, end };
+    let part = |end| Extent { region, start, end };
     let job = Job {
         part: part(4096),
         buf: Buf::zeroed(4096),

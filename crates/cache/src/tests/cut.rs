@@ -6,7 +6,7 @@ use forebay_metadata::superblock::Superblock;
 
 use super::medium::{BOOT, PAGE, TestFile, UUID, dead, formatted, values};
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 use forebay_block::Result;
 
 const LEN: usize = 1 << 20;

@@ -8,8 +8,8 @@ use forebay_block::{Completion, DeviceInfo, Op, Request};
 use forebay_io::sim::{FaultPlan, Trouble};
 
 use super::*;
-use crate::diverge::{Fallback, Remains};
-use crate::plant::{Fault, plant};
+use crate::degraded::{Fallback, Remains};
+use crate::failpoints::{Fault, plant};
 
 const BLOCK: u64 = 4096;
 

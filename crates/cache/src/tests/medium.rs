@@ -12,7 +12,7 @@ use forebay_metadata::journal::{Journal, Relation};
 use forebay_metadata::superblock::Superblock;
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 pub(super) const PAGE: u64 = 4096;
 pub(super) const BOOT: [u8; 16] = [9; 16];

@@ -1,0 +1,126 @@
+//! What a failed flush of a backing device may have lost is told, in this process and in the next.
+//!
+//! Clients are told by their own flushes while the volume stays attached. The superblock remembers it beyond that, so that a
+//! later process, whose flush succeeds, does not take the device's word for what an earlier flush did not cover.
+
+use std::rc::Rc;
+
+use forebay_block::{Error, Result};
+use forebay_metadata::superblock::VolumeEntry;
+
+use crate::engine::{AttachedVolume, Engine};
+use crate::failpoints::{Fault, planted};
+use crate::volume::backing::Backing;
+
+impl Engine {
+    /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before any of them is told.
+    pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
+        let hung = volume.backing.take_note();
+        // A cache that has failed cannot note anything, and its device may not even answer.
+        let shows = !volume.backing.shows_what_it_has()
+            && !volume.may_show_lost.get()
+            && self.commit.is_alive();
+        if (hung || shows) && self.set_flush_failed(volume.id, hung).await.is_ok() {
+            volume.may_show_lost.set(true);
+        }
+    }
+
+    /// As [`Engine::note_failure`], before a volume is there, or of one that is being fitted to a new size.
+    pub(crate) async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
+        self.change_superblock(|superblock| {
+            let mut volumes = superblock.volumes.iter_mut();
+            if let Some(entry) = volumes.find(|entry| entry.id == id) {
+                entry.flush_failed |= clients_hung_on_it;
+                entry.may_show_lost |= !planted(Fault::ForgetFailure);
+            }
+        })
+        .await
+    }
+
+    /// Before a volume is attached: whether what can be read from its backing device may be lost with that device's next power loss,
+    /// although it was flushed meanwhile. A flush or a write failed, or may have failed as its process died or while it was served without
+    /// this cache, and what recovery presumed to be dirty has not been written again since.
+    pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
+        let told =
+            |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
+        self.recovering.get() > 0 && (!self.power_was_lost || known.is_some_and(told))
+    }
+
+    /// When all that recovery presumed to be dirty has been written back or dropped: earlier failures no longer matter.
+    pub(crate) async fn forget_failures(&self) {
+        if self.recovering.get() > 0 {
+            return;
+        }
+        let over = |volume: &&Rc<AttachedVolume>| {
+            volume.may_show_lost.get() && volume.backing.shows_what_it_has()
+        };
+        let over: Vec<Rc<AttachedVolume>> =
+            (self.volumes.borrow().values().filter(over).map(Rc::clone)).collect();
+        for volume in over {
+            // It may have failed while another's note was written.
+            if !volume.backing.shows_what_it_has() {
+                continue;
+            }
+            volume.may_show_lost.set(false);
+            // It is kept where this fails, and costs comparisons.
+            let _ = self
+                .change_superblock(|superblock| {
+                    let mut volumes = superblock.volumes.iter_mut();
+                    if let Some(entry) = volumes.find(|entry| entry.id == volume.id) {
+                        entry.may_show_lost = false;
+                    }
+                })
+                .await;
+        }
+    }
+
+    /// Before a volume is attached: what an earlier process left in its backing device's cache is flushed if `needed`, or if a
+    /// flush failed then, which is told.
+    ///
+    /// # Errors
+    /// The device's. That is remembered, too.
+    pub(crate) async fn flush_what_was_left(
+        &self,
+        name: &str,
+        id: u16,
+        backing: &Backing,
+        needed: bool,
+    ) -> Result<()> {
+        let failed = {
+            let superblock = self.superblock.borrow();
+            let known = superblock.volumes.iter().find(|known| known.id == id);
+            known.is_some_and(|known| known.flush_failed)
+        };
+        if needed || failed {
+            let flushed = backing.flush().await;
+            if let Err(error) = flushed {
+                if !failed {
+                    self.set_flush_failed(id, true).await?;
+                }
+                let what = "what was written before may be lost";
+                return Err(Error::context(error, format!("volume {name:?}: {what}")));
+            }
+        }
+        if failed {
+            tracing::error!(
+                volume = name,
+                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: what was written to that since the last good one, and is not dirty in the cache, MAY BE LOST; compare what matters with a copy"
+            );
+            backing.lost.set(true);
+        }
+        Ok(())
+    }
+}
+
+impl Backing {
+    /// What clients wrote may be lost: why, in words.
+    pub(crate) fn loss(&self) -> Option<String> {
+        match self.check() {
+            Err(error) => Some(error.report()),
+            Ok(()) => self.lost.get().then(|| {
+                "a flush failed before this start: what was written since the last good one may be lost"
+                    .to_owned()
+            }),
+        }
+    }
+}

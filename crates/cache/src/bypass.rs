@@ -1,0 +1,187 @@
+//! Writes to the backing device, with or without a copy in the cache (rule 5).
+//!
+//! Where the cache holds nothing of the block, and the index says so under the block's lock, no record
+//! of it can be alive in the log either, and the write just goes. Where it holds something, the region's
+//! `Intent` mark is durable first: after a crash, clean copies in the region are not believed.
+//!
+//! Dirty granules are newer than the backing device and win over it after a crash; a write that
+//! touches them goes to the cache as well, in place, and they stay dirty.
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+use forebay_metadata::order::Site;
+use forebay_metadata::record::MarkState;
+use forebay_policy::BlockId;
+use forebay_policy::cleaning::Whose;
+
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::{Extent, Piece};
+use crate::map::{REWRITTEN, Slot};
+use crate::write::slot_write::forget_if_empty;
+
+/// What becomes of the cache's clean copy of what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// It is kept up to date, and granules that are written wholly are taken in.
+    Extend,
+    /// It is kept up to date.
+    Refresh,
+    /// It is dropped.
+    Drop,
+}
+
+/// A part of a write in the modes that do not take missed blocks in.
+pub(crate) async fn write_beside(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    copy: Copy,
+) -> Result<()> {
+    let present = move |engine, volume: Rc<AttachedVolume>, slot, job| async move {
+        volume.counters.write_hits.add(1);
+        write_present(&engine, &volume, slot, &job, copy).await
+    };
+    let write = async |job| engine.each_block(volume, job, present, write_missed).await;
+    engine.write_locked(Site::here(), volume, job, write).await
+}
+
+/// Writes what lies in no block, and stays out of the cache.
+pub(crate) async fn write_missed(
+    engine: Rc<Engine>,
+    volume: Rc<AttachedVolume>,
+    job: Job<Extent>,
+) -> Result<()> {
+    volume.counters.write_misses.add(1);
+    volume.counters.bypassed_writes.add(1);
+    let offset = engine.geometry.region_offset(&job.part);
+    let writing = volume.backing.write(offset, job.buf, job.durable);
+    volume.timed(Whose::Backing, writing).await
+}
+
+/// Writes a piece of a block that is not in the cache and stays out of it.
+pub(crate) async fn write_absent(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: &Job<Piece>,
+) -> Result<()> {
+    volume.counters.bypassed_writes.add(1);
+    to_backing(engine, volume, job).await
+}
+
+async fn to_backing(engine: &Engine, volume: &AttachedVolume, job: &Job<Piece>) -> Result<()> {
+    let offset = engine
+        .geometry
+        .backing_offset(job.part.block, job.part.start);
+    let writing = volume.backing.write(offset, job.buf.clone(), job.durable);
+    volume.timed(Whose::Backing, writing).await
+}
+
+/// Writes a piece of a block that was just given `slot`. No record of it exists, so that no mark is
+/// needed: its first record waits for a flush of the backing device.
+pub(crate) async fn write_and_insert(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+) -> Result<()> {
+    let result = to_backing(engine, volume, job).await;
+    if result.is_ok() {
+        refresh(engine, volume, slot, job, Copy::Extend).await;
+    }
+    forget_if_empty(engine, slot);
+    result
+}
+
+/// Writes a piece of a block that the cache holds a part of.
+pub(crate) async fn write_present(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    copy: Copy,
+) -> Result<()> {
+    let touched = engine.geometry.touched(&job.part);
+    let before = engine.map.borrow().slot(slot);
+    // The cleaner will not call dirty granules clean while this goes on: see `clean`.
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
+    engine.settle(slot).await?;
+    let dirty = touched & before.dirty;
+    for run in engine
+        .geometry
+        .runs(job.part.block.class, dirty, job.part.start..job.part.end)
+    {
+        let part = job
+            .buf
+            .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
+        engine.write_slot(volume, slot, run.start, part).await?;
+    }
+    let result = to_backing(engine, volume, job).await;
+    if result.is_err() || copy == Copy::Drop {
+        // After an error nobody knows which of old and new the backing device holds.
+        drop_clean(engine, slot, touched);
+    } else {
+        refresh(engine, volume, slot, job, copy).await;
+    }
+    result?;
+    match dirty != 0 {
+        true if job.durable => engine.commit().await,
+        // The device failed meanwhile: whether the data is there nobody knows.
+        true => engine.check_alive(),
+        false => Ok(()),
+    }
+}
+
+/// Drops clean granules from a slot.
+pub(crate) fn drop_clean(engine: &Engine, slot: BlockId, granules: u64) {
+    let changed = {
+        let mut map = engine.map.borrow_mut();
+        let Slot { valid, dirty, .. } = map.slot(slot);
+        let gone = granules & valid & !dirty;
+        map.set(slot, valid & !gone, dirty);
+        gone != 0
+    };
+    if changed {
+        engine.queue_record(slot);
+    }
+}
+
+/// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
+/// not the write.
+async fn refresh(
+    engine: &Rc<Engine>,
+    volume: &AttachedVolume,
+    slot: BlockId,
+    job: &Job<Piece>,
+    copy: Copy,
+) {
+    let geometry = engine.geometry;
+    let limit = volume.limit(geometry, job.part.block);
+    let touched = geometry.touched(&job.part);
+    (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
+    let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
+    let held = touched & valid & !dirty;
+    let new = match copy {
+        Copy::Extend => geometry.covered(&job.part, limit) & !valid,
+        Copy::Refresh | Copy::Drop => 0,
+    };
+    let mut failed = false;
+    for run in geometry.runs(
+        job.part.block.class,
+        held | new,
+        job.part.start..job.part.end,
+    ) {
+        let part = job
+            .buf
+            .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
+        let written = engine.write_slot(volume, slot, run.start, part).await;
+        failed |= written.is_err();
+    }
+    if failed || engine.is_in_doubt(slot) {
+        drop_clean(engine, slot, held);
+    } else if new != 0 {
+        engine.map.borrow_mut().fill(slot, new, touched);
+        engine.queue_later(slot);
+    }
+}

@@ -1,0 +1,458 @@
+//! The life of a cache: open, serve, close.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
+use forebay_io::rt;
+use forebay_io::sync::Semaphore;
+use forebay_metadata::Media;
+use forebay_metadata::journal::Journal;
+use forebay_metadata::superblock::{Service, Superblock};
+use forebay_policy::Footprint;
+use forebay_policy::cleaning::Cleaning;
+
+use crate::checksum::Scrubber;
+use crate::clean::cleaner::Cleaners;
+use crate::commit::Committer;
+use crate::commit::queue::Entry;
+use crate::engine::Engine;
+use crate::evict::{Dirty, Reclaimer};
+use crate::failpoints::{Fault, planted};
+use crate::format::{check_fit, check_parts};
+use crate::geometry::Geometry;
+use crate::intent::zones::TractBits;
+use crate::lock::LockTable;
+use crate::media::media_of;
+use crate::media::truncation::{Cut, note_shrunk};
+use crate::options::{Admission, CacheOptions, Devices, Mode};
+use crate::read::read_ahead::worth;
+use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
+use crate::stats::{CacheStats, RecoveryProgress, Stats, VolumeStats};
+
+/// An open cache. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    pub(crate) engine: Rc<Engine>,
+}
+
+impl Cache {
+    /// Opens the cache on these devices: reads the map, makes what the process journal had durable,
+    /// logs that the cache is open (which takes an earlier clean shutdown's mark back), and starts the
+    /// background tasks on this reactor.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt` or `Unsupported` from the superblock; `InvalidInput` for devices in wrong
+    /// roles or too small a journal; `Lost` if acknowledged writes stood in a journal that is gone; or
+    /// the devices' own.
+    pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
+        let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
+        let mut superblock = Superblock::read(metadata.as_ref()).await?;
+        let data_superblock = check_parts(&devices, &superblock).await?;
+        if let Err(error) = check_fit(&devices, &superblock) {
+            note_shrunk(&devices, &superblock).await?;
+            return Err(error);
+        }
+        let RecoveredMap {
+            map,
+            regions,
+            log,
+            stale,
+            zombies,
+            unrecorded,
+            recorded,
+            tracking,
+            sums,
+            is_sparse,
+            report,
+        } = recover(&devices, &mut superblock, &options).await?;
+        let media = media_of(&devices);
+        let data_info = devices.data.info();
+        let metadata_info = metadata.info();
+        let geometry = Geometry::of(&superblock);
+        let (sizes, units) = (geometry.sizes(), superblock.slots);
+        let granule = geometry.region_granule_bytes();
+        let granules = u32::try_from(sizes.region_bytes() / granule).expect("at most 64");
+        let footprint = Footprint::new(sizes, granules, units, worth(granule));
+        let dirty = match options.admission {
+            Admission::Always => Dirty::Wanted,
+            Admission::Measured => Dirty::Beside,
+        };
+        let reclaim = Reclaimer::new(sizes, units, dirty);
+        let engine = Rc::new(Engine {
+            data_volatile: data_info.volatile_cache,
+            data_block: data_info.logical_block_bytes,
+            metadata_volatile: metadata_info.volatile_cache,
+            metadata_fua: metadata_info.fua,
+            data: devices.data,
+            metadata,
+            geometry,
+            superblock_lock: Semaphore::new(1),
+            attaching: Semaphore::new(1),
+            map: RefCell::new(map),
+            footprint: RefCell::new(footprint),
+            along_bytes: Cell::new(0),
+            locks: LockTable::default(),
+            regions,
+            tracking,
+            tracts: TractBits::new(superblock.tracts.as_ref(), geometry.tract_shift()),
+            sums,
+            scrubber: Scrubber::default(),
+            recovering: Cell::new(0),
+            found_blocks: report.doubtful_blocks,
+            recorded: RefCell::new(recorded),
+            power_was_lost: report.power_was_lost || planted(Fault::CompareAfterProcessDeath),
+            opened: rt::now(),
+            commit: Committer::new(log, None),
+            cut: Cut::default(),
+            deferred: RefCell::default(),
+            volumes: RefCell::new(BTreeMap::new()),
+            stats: Stats::default(),
+            stopping: Cell::new(false),
+            reclaim,
+            cleaners: Cleaners::default(),
+            cleaning: Cell::new(options.cleaning),
+            holds_write_back: Cell::new(options.hold_write_back),
+            superblock: RefCell::new(superblock),
+            data_superblock: RefCell::new(data_superblock),
+            options,
+        });
+        engine.restore_tracking(&unrecorded);
+        for slot in stale {
+            engine.queue_record(slot);
+        }
+        if !zombies.is_empty() {
+            engine.queue_entry(Entry::Kill(
+                zombies.iter().map(|zombie| zombie.place).collect(),
+            ));
+        }
+        rt::spawn(Rc::clone(&engine).commit_loop());
+        // What was recovered becomes durable before the old journal is dropped; only then is the new
+        // life logged, so that at no moment both the journal is gone and its records are not durable.
+        let opened = engine.go_into_service(zombies, media, is_sparse).await;
+        if let Err(error) = opened {
+            if engine.commit.flush_failed()
+                && let Some(buf) = &engine.options.journal
+            {
+                let uuid = engine.superblock.borrow().uuid;
+                Journal::poison_remains(buf, &uuid, &engine.options.boot_id);
+            }
+            engine.commit.stop();
+            return Err(error);
+        }
+        rt::spawn(Rc::clone(&engine).commit_timer());
+        rt::spawn(Rc::clone(&engine).mark_timer());
+        rt::spawn(Rc::clone(&engine).tree_timer());
+        rt::spawn(Rc::clone(&engine).tract_timer());
+        rt::spawn(Rc::clone(&engine).kick_at_times());
+        rt::spawn(Rc::clone(&engine).reclaim_loop());
+        Ok((Self { engine }, report))
+    }
+
+    /// Writes the dirty data of one volume, or of all, back to the backing devices.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume; the backing device's own, or `TimedOut` if nothing gets on for a minute, and then
+    /// the data stays dirty.
+    pub async fn write_back(&self, name: Option<&str>) -> Result<()> {
+        let ids: Vec<u16> = match name {
+            Some(name) => vec![self.engine.volume_by_name(name)?.id],
+            None => self.engine.volumes.borrow().keys().copied().collect(),
+        };
+        for id in ids {
+            self.engine.write_back_in_time(id, false).await?;
+        }
+        // Who asks may go on to use a backing device without the cache.
+        self.engine.commit_all().await
+    }
+
+    /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old mode is
+    /// written back in the background.
+    ///
+    /// # Errors
+    /// As [`Cache::check_mode`].
+    pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        self.check_mode(name, mode)?;
+        self.engine.volume_by_name(name)?.mode.set(mode);
+        self.engine.cleaners.kick();
+        Ok(())
+    }
+
+    /// Checks that a volume's mode can be changed.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no longer go on without it.
+    pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
+        let volume = self.engine.volume_by_name(name)?;
+        if !mode.makes_dirty() || !self.engine.diverges(&volume) || volume.falls_back_in(mode) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: restart when the cache's device is well"
+            ),
+        ))
+    }
+
+    /// Flushes what an earlier process left in the caches of the backing devices, where the durability asks for it and
+    /// [`CacheOptions::hold_write_back`](crate::CacheOptions) kept the attaches from it. Called before anybody is served.
+    ///
+    /// # Errors
+    /// The first device's that fails. That is remembered.
+    pub async fn flush_attached(&self) -> Result<()> {
+        if !self.engine.sync_durability() {
+            return Ok(());
+        }
+        let volumes: Vec<_> = self.engine.volumes.borrow().values().cloned().collect();
+        let mut result = Ok(());
+        for volume in volumes {
+            if volume.backing.has_flushed() {
+                continue;
+            }
+            let flushed = self.engine.flush_backing(&volume).await;
+            result = result.and(flushed.map_err(|error| {
+                let what = "what was written before may be lost";
+                error.context(format!("volume {:?}: {what}", volume.name))
+            }));
+        }
+        result
+    }
+
+    /// Lets the cleaners of all volumes begin, where [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
+    pub fn allow_write_back(&self) {
+        self.engine.holds_write_back.set(false);
+        self.engine.cleaners.kick();
+    }
+
+    /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
+    pub fn set_cleaning(&self, cleaning: Cleaning) {
+        self.engine.cleaning.set(cleaning);
+        for volume in self.engine.volumes.borrow().values() {
+            volume.cleaner.set(cleaning);
+        }
+        self.engine.cleaners.kick();
+    }
+
+    /// The epoch of an attached volume: what the state directory must remember before the volume is
+    /// served.
+    #[must_use]
+    pub fn volume_epoch(&self, name: &str) -> Option<u64> {
+        self.engine
+            .volume_by_name(name)
+            .ok()
+            .map(|volume| volume.epoch)
+    }
+
+    /// Looks whether the data device was cut since the last look. What is gone is named, and is an error from
+    /// then on; the cache takes no more writes.
+    pub async fn look_for_cut(&self) {
+        self.engine.look_for_cut().await;
+    }
+
+    /// Which opening this is, and on which devices.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        self.engine.superblock.borrow().service
+    }
+
+    /// Whether the cache knows a volume of this name, attached or not.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        let superblock = self.engine.superblock.borrow();
+        superblock.volumes.iter().any(|volume| volume.name == name)
+    }
+
+    /// The cache's identity.
+    #[must_use]
+    pub fn uuid(&self) -> [u8; 16] {
+        self.engine.superblock.borrow().uuid
+    }
+
+    /// The counters and sizes.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let engine = &self.engine;
+        let map = engine.map.borrow();
+        let stats = &engine.stats;
+        let log = engine.commit.log.borrow();
+        CacheStats {
+            block_size_bytes: engine.geometry.unit_bytes(),
+            block_sizes: engine.geometry.sizes().to_string(),
+            blocks: u64::from(map.units()),
+            cached_blocks: map.len() as u64,
+            cached_bytes: u64::from(map.units() - map.free_units()) * engine.geometry.unit_bytes(),
+            dirty_blocks: map.dirty_blocks(),
+            free_blocks: u64::from(map.free_units()),
+            marked_regions: engine.regions.len() as u64,
+            log_used_records: log.used(),
+            log_records: log.capacity(),
+            log_bytes: stats.log_bytes.get(),
+            commits: stats.commits.get(),
+            commit_time_us: stats.commit_time_us.get(),
+            marks: stats.marks.get(),
+            cleaning: engine.cleaning.get(),
+            dirty_tracking: engine.superblock.borrow().dirty_tracking,
+            checksums: engine.checksum_stats(),
+            tree: engine.tracking.stats(),
+            recovery: RecoveryProgress {
+                found_blocks: engine.found_blocks,
+                left_blocks: engine.recovering.get(),
+                elapsed_ms: u64::try_from((rt::now() - engine.opened).as_millis())
+                    .unwrap_or(u64::MAX),
+                compared_bytes: stats.compared_bytes.get(),
+                same_bytes: stats.same_bytes.get(),
+            },
+            evictions: stats.evictions.get(),
+            promotions: stats.promotions.get(),
+            write_backs: stats.write_backs.get(),
+            write_back_bytes: stats.write_back_bytes.get(),
+            write_back_errors: stats.write_back_errors.get(),
+            cache_read_errors: stats.cache_read_errors.get(),
+            memory_bytes: map.memory_bytes() as u64
+                + engine.footprint.borrow().memory_bytes() as u64
+                + engine.commit.tail.borrow().memory_bytes() as u64
+                + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes)
+                + engine
+                    .sums
+                    .as_ref()
+                    .map_or(0, |sums| sums.memory_bytes() as u64)
+                + (engine.volumes.borrow().values())
+                    .map(|volume| volume.filter.borrow().memory_bytes() as u64)
+                    .sum::<u64>(),
+            failure: engine.commit.failure().map(|error| error.report()),
+            volumes: engine
+                .volumes
+                .borrow()
+                .values()
+                .map(|volume| {
+                    let share = map.share(volume.id);
+                    let counters = &volume.counters;
+                    VolumeStats {
+                        name: volume.name.clone(),
+                        mode: volume.mode.get(),
+                        epoch: volume.epoch,
+                        size_bytes: volume.size_bytes.get(),
+                        cached_blocks: share.blocks,
+                        cached_bytes: share.bytes,
+                        dirty_bytes: share.dirty_bytes,
+                        read_hits: counters.read_hits.get(),
+                        read_misses: counters.read_misses.get(),
+                        write_hits: counters.write_hits.get(),
+                        write_misses: counters.write_misses.get(),
+                        bypassed_reads: counters.bypassed_reads.get(),
+                        bypassed_writes: counters.bypassed_writes.get(),
+                        split_reads: counters.split_reads.get(),
+                        sent_round: counters.sent_round.get(),
+                        loss: volume.backing.loss(),
+                        diverged: volume.has_diverged(),
+                        refuses_writes: engine.refuses_writes(volume),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Engine {
+    async fn go_into_service(
+        &self,
+        zombies: Vec<Zombie>,
+        media: Media,
+        is_sparse: bool,
+    ) -> Result<()> {
+        let uuid = self.superblock.borrow().uuid;
+        let boot_id = &self.options.boot_id;
+        let begin = |buf: &Buf| -> Result<Option<Journal>> {
+            let (tie, place) = (self.tie(media), self.place());
+            let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, &place)?;
+            journal.reached(self.commit.log.borrow().batch());
+            Ok(Some(journal))
+        };
+        // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
+        // this process logs before it dies would look like a life whose journal is gone.
+        let old = (self.options.journal.as_ref())
+            .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
+        // A process died between two that agree. Another announcement would end the agreement.
+        let is_announced = old.is_some_and(|(_, tie)| self.has_announced(tie));
+        if !is_announced {
+            self.raise_generation(media, is_sparse, old.map(|(buf, _)| buf))
+                .await?;
+        }
+        let mut journal = match (&self.options.journal, old) {
+            (Some(buf), None) => begin(buf)?,
+            _ => None,
+        };
+        self.commit().await?;
+        let service = self.superblock.borrow().service;
+        if service.cut_bytes != 0 || service.was_cut {
+            // What lay there is forgotten, durably.
+            self.change_superblock(|superblock| {
+                superblock.service.cut_bytes = 0;
+                superblock.service.was_cut = false;
+            })
+            .await?;
+        }
+        self.begin_cut_watch(!is_sparse);
+        self.settle_tracts().await?;
+        for zombie in zombies.iter().filter(|zombie| zombie.held) {
+            self.map.borrow_mut().release(zombie.place, zombie.class);
+        }
+        if let Some((buf, _)) = old {
+            journal = begin(buf)?;
+            if is_announced {
+                // Somebody may have a copy of the devices with that generation.
+                self.raise_generation(media, is_sparse, Some(buf)).await?;
+                journal = begin(buf)?;
+            }
+        }
+        *self.commit.journal.borrow_mut() = journal;
+        self.queue_entry(Entry::Open);
+        self.commit().await
+    }
+
+    /// Whether something of an attached volume is being written back.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        let (map, volumes) = (self.map.borrow(), self.volumes.borrow());
+        (0..map.numbers()).any(|slot| {
+            map.has(slot, crate::map::CLEANING)
+                && volumes.contains_key(&map.table().address(slot).0)
+        })
+    }
+
+    /// Writes a changed superblock, as the newer copy.
+    pub(crate) async fn change_superblock(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        self.superblock_lock.acquire(1).await;
+        let mut next = self.superblock.borrow().clone();
+        next.reached = self.commit.log.borrow().batch();
+        next.service.data_generation = self.data_generation();
+        change(&mut next);
+        let device: &Rc<dyn BlockDevice> = &self.metadata;
+        let mut result = Ok(());
+        let turn = self.commit.metadata_turn(self.is_one_device());
+        turn.acquire(1).await;
+        // One copy after the other, so that losing either loses nothing.
+        for _ in 0..2 {
+            next.sequence += 1;
+            if result.is_ok() {
+                result = next.write(device.as_ref(), next.role).await;
+            }
+        }
+        match &result {
+            Ok(()) => *self.superblock.borrow_mut() = next,
+            // Its flush may have been the one that was told of lost data, and which copy is on media
+            // nobody knows.
+            Err(error) => {
+                self.metadata_flush_failed();
+                self.fail(error.clone());
+            }
+        }
+        turn.release(1);
+        self.superblock_lock.release(1);
+        result
+    }
+}

@@ -1,0 +1,345 @@
+//! What drives the cleaner: a task for each attached volume, which asks the volume's policy
+//! ([`forebay_policy::cleaning`]) what to do, picks the blocks, has [`clean`](crate::clean::write_back) write them back,
+//! and rests. A task of its own for each, so that a backing device that is slow or stuck keeps no other
+//! volume's data dirty.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use forebay_io::rt;
+use forebay_io::sync::WaitList;
+use forebay_policy::BlockId;
+use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, Look, Turn, Whose};
+
+use crate::checksum::Sums;
+use crate::clean::write_back::BATCH;
+use crate::clean::write_back::forget_rewrite;
+use crate::engine::{AttachedVolume, Engine};
+use crate::failpoints::{Fault, planted};
+use crate::map::{LIVE, Map, REWRITTEN, Slot};
+use crate::options::Admission;
+
+/// How long nothing happens before policies are asked again.
+const TICK: Duration = Duration::from_millis(500);
+/// How long the cleaner rests when it finds nothing that it can clean.
+const REST: Duration = Duration::from_millis(5);
+/// Wait after a failed write-back.
+const BACK_OFF: Duration = Duration::from_secs(1);
+/// Stretches of the volume that are looked at for a batch.
+const LOOK_AT: usize = 16 * BATCH;
+
+/// Blocks that are wanted clean at a time.
+const WANTED: usize = 16 * BATCH;
+
+/// What the tasks of all volumes share.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaners {
+    kick: WaitList,
+    /// Woken when the write-back of a block ends.
+    pub(crate) ended: WaitList,
+}
+
+impl Cleaners {
+    pub(crate) fn kick(&self) {
+        self.kick.wake_all();
+    }
+}
+
+/// A volume's cleaner.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    policy: RefCell<Policy>,
+    /// Blocks that the reclaimer wants clean, in the order of the backing device.
+    wanted: RefCell<VecDeque<BlockId>>,
+    is_wanted: Cell<bool>,
+    /// It wants nothing any more of what it wanted.
+    withdrawn: Cell<bool>,
+    asked: WaitList,
+    /// Somebody else is writing back; the task pauses.
+    pub(crate) suspended: Cell<u32>,
+    /// Turns begun and ended: odd while something is being written back.
+    turns: Cell<u64>,
+    /// Requests that were counted when it looked last, and when their number changed.
+    requests: Cell<u64>,
+    requested: Cell<Duration>,
+    /// Where the part ends that is written back because most is dirty there.
+    part_end: Cell<usize>,
+}
+
+impl Cleaner {
+    pub(crate) fn new(cleaning: Cleaning) -> Self {
+        Self {
+            policy: RefCell::new(Policy::new(cleaning)),
+            wanted: RefCell::default(),
+            is_wanted: Cell::new(false),
+            withdrawn: Cell::new(false),
+            asked: WaitList::new(),
+            suspended: Cell::new(0),
+            turns: Cell::new(0),
+            requests: Cell::new(0),
+            requested: Cell::new(rt::now()),
+            part_end: Cell::new(0),
+        }
+    }
+
+    /// Goes over to another policy.
+    pub(crate) fn set(&self, cleaning: Cleaning) {
+        *self.policy.borrow_mut() = Policy::new(cleaning);
+        self.asked.wake_all();
+    }
+
+    /// A volume's loop looks again whether it is to end.
+    pub(crate) fn wake(&self) {
+        self.asked.wake_all();
+    }
+}
+
+impl AttachedVolume {
+    /// Runs an I/O that a client waits for, and tells the cleaner what it took.
+    pub(crate) async fn timed<T>(&self, whose: Whose, io: impl Future<Output = T>) -> T {
+        let begun = self.begin_io();
+        let result = io.await;
+        self.end_io(whose, begun);
+        result
+    }
+
+    /// An I/O begins that a client waits for.
+    pub(crate) fn begin_io(&self) -> (Duration, u64) {
+        (rt::now(), self.cleaner.turns.get())
+    }
+
+    /// It has ended.
+    pub(crate) fn end_io(&self, whose: Whose, begun: (Duration, u64)) {
+        let (began, turns) = begun;
+        let beside = self.cleaned_beside(turns);
+        let took = rt::now() - began;
+        (self.cleaner.policy.borrow_mut()).note(whose, took, beside);
+    }
+
+    /// Whether something was written back since there had been so many turns.
+    #[inline]
+    pub(crate) fn cleaned_beside(&self, turns: u64) -> bool {
+        turns % 2 == 1 || turns != self.cleaner.turns.get()
+    }
+
+    /// How long no client has asked for anything.
+    fn idle(&self) -> Duration {
+        let (cleaner, requests) = (&self.cleaner, self.counters.requests());
+        if cleaner.requests.replace(requests) != requests || self.in_flight.get() > 0 {
+            cleaner.requested.set(rt::now());
+        }
+        rt::now() - cleaner.requested.get()
+    }
+}
+
+impl Engine {
+    /// A volume's task.
+    pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<AttachedVolume>) {
+        while self.is_serving(&volume) && self.commit.failure().is_none() {
+            let (began, cleaner) = (rt::now(), &volume.cleaner);
+            let turn = match self.must_wait(cleaner) {
+                false => self.next_turn(&volume),
+                true => None,
+            };
+            let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
+            let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
+                // Nothing is dirty, or it is locked. A kick does not change that: time does. But what is wanted after
+                // nothing was, was not tried yet.
+                self.rest_after(&volume, began, true);
+                self.wishes_are_done(&volume);
+                match cleaner.withdrawn.take() {
+                    true => self.rest(&volume, REST).await,
+                    false => rt::sleep(REST).await,
+                }
+                if !cleaner.is_wanted.get() && self.is_serving(&volume) {
+                    self.cleaners.kick.wait().await;
+                }
+                continue;
+            };
+            cleaner.turns.set(cleaner.turns.get() + 1);
+            let failed = self.clean_batch(&slots, turn.width).await.is_err();
+            cleaner.turns.set(cleaner.turns.get() + 1);
+            if failed {
+                cleaner.wanted.borrow_mut().clear();
+            }
+            if cleaner.wanted.borrow().is_empty() {
+                self.wishes_are_done(&volume);
+            }
+            let rest = self.rest_after(&volume, began, false);
+            if failed {
+                rt::sleep(BACK_OFF).await;
+            } else {
+                self.rest(&volume, rest).await;
+            }
+        }
+    }
+
+    /// Returns whether a cleaner may not begin a turn.
+    fn must_wait(&self, cleaner: &Cleaner) -> bool {
+        let is_held = self.holds_write_back.get() && !planted(Fault::CleanBeforeAllAttached);
+        cleaner.suspended.get() > 0 || is_held
+    }
+
+    /// Whether a volume's task has something to live for.
+    fn is_serving(&self, volume: &Rc<AttachedVolume>) -> bool {
+        let volumes = self.volumes.borrow();
+        !self.stopping.get() && (volumes.get(&volume.id)).is_some_and(|now| Rc::ptr_eq(now, volume))
+    }
+
+    fn next_turn(&self, volume: &AttachedVolume) -> Option<Turn> {
+        let look = Look {
+            now: rt::now(),
+            dirty_percent: self.dirty_percent(),
+            low_percent: u64::from(self.options.dirty_low_percent),
+            high_percent: u64::from(self.options.dirty_limit_percent),
+            wanted: volume.cleaner.is_wanted.get(),
+            idle: volume.idle(),
+            rounds: self.map.borrow().dirty_rounds(volume.id),
+        };
+        volume.cleaner.policy.borrow_mut().turn(&look)
+    }
+
+    fn rest_after(&self, volume: &AttachedVolume, began: Duration, empty: bool) -> Duration {
+        let now = rt::now();
+        let took = now - began;
+        let ended = Ended { now, took, empty };
+        volume.cleaner.policy.borrow_mut().ended(&ended)
+    }
+
+    /// Rests, unless the reclaimer begins to want something.
+    async fn rest(&self, volume: &AttachedVolume, rest: Duration) {
+        if rest.is_zero() {
+            return;
+        }
+        let cleaner = &volume.cleaner;
+        let was = cleaner.is_wanted.get();
+        let asked = || self.stopping.get() || !was && cleaner.is_wanted.get();
+        let (mut over, mut asked) = (pin!(rt::sleep(rest)), pin!(cleaner.asked.until(asked)));
+        std::future::poll_fn(|cx| {
+            match over.as_mut().poll(cx).is_ready() || asked.as_mut().poll(cx).is_ready() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    /// Has the policies asked every so often: nothing that is dirty lies for ever.
+    pub(crate) async fn kick_at_times(self: Rc<Self>) {
+        while !self.stopping.get() {
+            rt::sleep(TICK).await;
+            self.cleaners.kick();
+        }
+    }
+
+    /// Whether some of what the reclaimer wants clean was not tried yet.
+    pub(crate) fn is_clean_wanted(&self) -> bool {
+        let volumes = self.volumes.borrow();
+        volumes
+            .values()
+            .any(|volume| volume.cleaner.is_wanted.get())
+    }
+
+    /// All that the reclaimer wanted clean of a volume was tried.
+    fn wishes_are_done(&self, volume: &AttachedVolume) {
+        if volume.cleaner.is_wanted.replace(false) {
+            self.reclaim.look_again();
+        }
+    }
+
+    /// The reclaimer wants these clean, in place of what it wanted before.
+    pub(crate) fn want_clean(&self, mut blocks: Vec<BlockId>) {
+        let map = self.map.borrow();
+        // The coldest come first; more of them than are written back soon would only take time to sort.
+        blocks.truncate(WANTED);
+        blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
+        let volumes = self.volumes.borrow();
+        for volume in volumes.values() {
+            volume.cleaner.wanted.borrow_mut().clear();
+            volume.cleaner.withdrawn.set(blocks.is_empty());
+        }
+        for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
+            let Some(volume) = volumes.get(&map.volume(same[0])) else {
+                continue;
+            };
+            volume.cleaner.wanted.borrow_mut().extend(same);
+            volume.cleaner.is_wanted.set(true);
+            volume.cleaner.asked.wake_all();
+        }
+        self.cleaners.kick();
+    }
+
+    pub(crate) fn dirty_percent(&self) -> u64 {
+        let map = self.map.borrow();
+        map.dirty_units() * 100 / u64::from(map.units()).max(1)
+    }
+
+    /// Whether so much is dirty that writes which miss go round the cache. If all of it may be, what they do when there is
+    /// no room is for measured admission to say.
+    pub(crate) fn above_dirty_limit(&self) -> bool {
+        let limit = self.options.dirty_limit_percent;
+        let none = limit >= 100 && self.options.admission == Admission::Measured;
+        !none && self.dirty_percent() >= u64::from(limit)
+    }
+
+    /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.
+    fn next_to_clean(&self, volume: &AttachedVolume, turn: &Turn) -> Vec<BlockId> {
+        let cleaner = &volume.cleaner;
+        let mut map = self.map.borrow_mut();
+        let mut slots = Vec::with_capacity(BATCH);
+        while slots.len() < BATCH
+            && let Some(slot) = cleaner.wanted.borrow_mut().pop_front()
+        {
+            // What was wanted may have gone along with other blocks already, or be another volume's by now.
+            if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
+                slots.push(slot);
+            }
+        }
+        if !slots.is_empty() || turn.only_wanted {
+            return slots;
+        }
+        for _ in 0..map.dirty_stretches(volume.id).min(LOOK_AT) {
+            if turn.fullest {
+                let end = map.seek_fullest(volume.id, cleaner.part_end.get());
+                cleaner.part_end.set(end);
+            }
+            for slot in map.pop_dirty(volume.id) {
+                let entry = map.slot(slot);
+                if !self.is_worth_cleaning(&map, slot) {
+                    map.requeue_dirty(slot);
+                } else if entry.has(REWRITTEN) && turn.spare {
+                    // Written to since the hand came by last: it may be again before it comes next.
+                    forget_rewrite(&mut map, slot);
+                    map.requeue_dirty(slot);
+                } else {
+                    slots.push(slot);
+                }
+            }
+            if slots.len() >= BATCH {
+                break;
+            }
+        }
+        slots
+    }
+
+    /// Whether a block can be cleaned, and something of it is dirty that is not known to be corrupt: what is, stays, and
+    /// would be come to again and again.
+    fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
+        let entry = map.slot(slot);
+        let bad = |sums: &Sums| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
+        let bad = self.sums.as_ref().map_or(0, bad);
+        entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
+    }
+
+    pub(crate) fn can_be_cleaned(&self, entry: &Slot) -> bool {
+        entry.has(LIVE)
+            && entry.dirty != 0
+            && !entry.has(crate::map::CLEANING)
+            && self.volumes.borrow().contains_key(&entry.key.volume())
+            && !self.is_being_changed(entry)
+    }
+}

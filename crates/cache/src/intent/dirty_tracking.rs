@@ -1,0 +1,293 @@
+//! What durable state says of copies that are overwritten in place (rule 3): marks of regions, a bit-tree, or
+//! nothing. Chosen when the cache is formatted.
+//!
+//! With marks, [`region`](crate::intent::regions) does it all. With the bit-tree a region keeps its mark in memory only, which
+//! shuts writes round the cache out as before, and the tree, over the *places* of the data, says durably what
+//! may be dirty. With nothing, everything may be after a crash. Marks of *intent* are in the log in any case.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, Error, Result};
+use forebay_io::rt;
+use forebay_metadata::superblock::{DirtyTracking, Superblock};
+use forebay_metadata::tree::{self, LoadReport, Loaded, Marked, TreeOptions, TreeWriter};
+use forebay_policy::BlockId;
+
+use crate::engine::Engine;
+use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
+
+/// How often the tree is looked after.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How this cache does it.
+#[derive(Debug)]
+pub(crate) enum Tracking {
+    Exact,
+    Abt(Box<BlockTree>),
+    None,
+}
+
+/// The tree over the places of the data.
+#[derive(Debug)]
+pub(crate) struct BlockTree {
+    writer: TreeWriter,
+    /// Slots that turned clean and are marked still.
+    cleaned: RefCell<Vec<BlockId>>,
+}
+
+/// Of a bit-tree, for status and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeStats {
+    /// Writes of its units since the cache was opened.
+    pub persists: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Memory that it takes, bytes.
+    pub memory_bytes: u64,
+}
+
+impl Tracking {
+    /// What the superblock says, which is raised to a new epoch if there is a tree to load.
+    pub(crate) async fn open(
+        metadata: &Rc<dyn BlockDevice>,
+        superblock: &mut Superblock,
+    ) -> Result<(Self, LoadReport)> {
+        match superblock.dirty_tracking {
+            DirtyTracking::Exact => return Ok((Self::Exact, LoadReport::default())),
+            DirtyTracking::None => return Ok((Self::None, LoadReport::default())),
+            DirtyTracking::Abt => {}
+        }
+        let place = superblock.tree().expect("a tree is what was chosen");
+        superblock.tree_epoch = superblock.tree_epoch.checked_add(1).ok_or_else(|| {
+            let what = "the cache was opened 4,294,967,295 times, more often than its bit-tree can tell apart: format it again";
+            Error::new(forebay_block::ErrorKind::NoSpace, what)
+        })?;
+        for _ in 0..2 {
+            superblock.sequence += 1;
+            (superblock.write(metadata.as_ref(), superblock.role)).await?;
+        }
+        let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
+        let options = TreeOptions::default();
+        let loaded: Loaded = tree::load(metadata.as_ref(), place, seed, epoch, options).await?;
+        let report = loaded.report;
+        let writer = TreeWriter::new(Rc::clone(metadata), place, seed, loaded);
+        let cleaned = RefCell::default();
+        Ok((Self::Abt(Box::new(BlockTree { writer, cleaned })), report))
+    }
+
+    /// Whether the log says what may be dirty.
+    #[inline]
+    pub(crate) const fn is_exact(&self) -> bool {
+        matches!(self, Self::Exact)
+    }
+
+    /// Whether what lies at a place may have been overwritten since its record; marks are not asked.
+    pub(crate) fn may_be_dirty(&self, place: u32, class: u8) -> bool {
+        match self {
+            Self::Exact => false,
+            Self::Abt(tree) => tree.writer.tree().may_be_dirty(places(place, class)),
+            Self::None => true,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Option<TreeStats> {
+        let Self::Abt(tree) = self else { return None };
+        let unit_bytes = u64::from(tree.writer.unit_bytes());
+        let tree = tree.writer.tree();
+        Some(TreeStats {
+            persists: tree.persists(),
+            bytes: tree.persists() * unit_bytes,
+            memory_bytes: tree.memory_bytes() as u64,
+        })
+    }
+}
+
+/// The places of a block.
+pub(crate) fn places(place: u32, class: u8) -> Range<u64> {
+    u64::from(place)..u64::from(place) + (1 << class)
+}
+
+fn places_of(map: &Map, slot: BlockId) -> Range<u64> {
+    places(map.place(slot), map.slot(slot).class)
+}
+
+impl Engine {
+    /// Makes durable that a block may be dirty, before the first byte of a write in place. Its region has the
+    /// mark in memory, and what is written of it is locked exclusively.
+    pub(crate) async fn announce(&self, slot: BlockId) -> Result<()> {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return Ok(());
+        };
+        let places = places_of(&self.map.borrow(), slot);
+        let marked = if self.map.borrow().has(slot, MARKED) {
+            // Perhaps by somebody who waits still.
+            tree.writer.tree().marked(places)
+        } else {
+            self.map.borrow_mut().add_flags(slot, MARKED);
+            tree.writer.tree().mark(places)
+        };
+        if matches!(marked, Marked::After(_)) {
+            self.in_turn(tree.writer.durable(marked)).await?;
+        }
+        self.check_alive()
+    }
+
+    /// Writes of the tree go one at a time with other flushes of its device, and one that fails is told before the
+    /// next: of two, the one that is told of lost data might be answered last (rule 9).
+    async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
+        let turn = self.commit.metadata_turn(self.is_one_device());
+        if self.metadata_volatile {
+            turn.acquire(1).await;
+        }
+        let result = self.tree_written(written.await);
+        if self.metadata_volatile {
+            turn.release(1);
+        }
+        result
+    }
+
+    /// What a failed write of the tree may have been is a failed flush.
+    fn tree_written(&self, result: Result<()>) -> Result<()> {
+        // A cache that has failed otherwise must know that its data is in doubt as well.
+        let known = match self.is_one_device() {
+            true => self.commit.flush_failed(),
+            false => !self.commit.is_alive(),
+        };
+        if let Err(error) = &result
+            && !known
+        {
+            self.metadata_flush_failed();
+            self.fail(error.clone());
+        }
+        result
+    }
+
+    /// A block was given a slot.
+    pub(crate) fn note_placed(&self, slot: BlockId) {
+        if let Tracking::Abt(tree) = &self.tracking {
+            let places = places_of(&self.map.borrow(), slot);
+            tree.writer.tree().place(places);
+        }
+    }
+
+    /// A block leaves its slot: no durable record speaks of it any more.
+    pub(crate) fn note_gone(&self, slot: BlockId) {
+        self.no_longer_recovering(slot);
+        if let Tracking::Abt(tree) = &self.tracking {
+            let places = places_of(&self.map.borrow(), slot);
+            let mut tree = tree.writer.tree();
+            if self.map.borrow().has(slot, MARKED) {
+                self.map.borrow_mut().clear_flags(slot, MARKED);
+                tree.clear(places.clone());
+            }
+            tree.remove(places);
+        }
+    }
+
+    /// All that was dirty of a block was written back, and the backing device was flushed.
+    pub(crate) fn note_clean(&self, slot: BlockId) {
+        self.no_longer_recovering(slot);
+        if let Tracking::Abt(tree) = &self.tracking
+            && self.map.borrow().has(slot, MARKED)
+        {
+            tree.cleaned.borrow_mut().push(slot);
+        }
+    }
+
+    /// A round of commits has ended: lets go of the marks of what is clean and flushed on the data device as
+    /// well. Without that flush a record that calls the block clean would speak of older data.
+    pub(crate) fn unmark_clean(&self) {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return;
+        };
+        tree.cleaned.borrow_mut().retain(|&slot| {
+            let entry = self.map.borrow().slot(slot);
+            if !entry.has(LIVE) || !entry.has(MARKED) || entry.dirty != 0 {
+                // It will come again when it is clean again.
+                return false;
+            }
+            if entry.has(UNFLUSHED) || self.is_being_changed(&entry) {
+                return true;
+            }
+            self.map.borrow_mut().clear_flags(slot, MARKED);
+            let places = places_of(&self.map.borrow(), slot);
+            tree.writer.tree().clear(places);
+            false
+        });
+    }
+
+    /// At recovery: what is cached, and of these slots what counts as dirty though no record says so.
+    pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
+        for slot in unrecorded {
+            self.note_unrecorded(*slot);
+            self.map.borrow_mut().add_flags(*slot, RECOVERED | COMPARED);
+        }
+        self.recovering.set(unrecorded.len() as u64);
+        let Tracking::Abt(tree) = &self.tracking else {
+            return;
+        };
+        let slots = self.map.borrow().numbers();
+        for slot in (0..slots).filter(|slot| self.map.borrow().has(*slot, LIVE)) {
+            self.note_placed(slot);
+        }
+        for slot in unrecorded {
+            let places = places_of(&self.map.borrow(), *slot);
+            // What was found there is durable, and is not written again before it is clean.
+            let _ = tree.writer.tree().mark(places);
+            self.map.borrow_mut().add_flags(*slot, MARKED);
+        }
+    }
+
+    fn no_longer_recovering(&self, slot: BlockId) {
+        let mut map = self.map.borrow_mut();
+        if map.has(slot, RECOVERED) {
+            map.clear_flags(slot, RECOVERED | COMPARED);
+            self.recorded.borrow_mut().remove(&slot);
+            self.recovering.set(self.recovering.get() - 1);
+        }
+    }
+
+    /// For a clean end, when every record is exact and durable: the tree has nothing to add.
+    pub(crate) async fn close_tracking(&self) -> Result<()> {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return Ok(());
+        };
+        {
+            let mut map = self.map.borrow_mut();
+            for slot in 0..map.numbers() {
+                if map.has(slot, MARKED) && !map.has(slot, UNRECORDED) {
+                    map.clear_flags(slot, MARKED);
+                    tree.writer.tree().clear(places_of(&map, slot));
+                }
+            }
+        }
+        self.in_turn(tree.writer.close()).await
+    }
+
+    /// The task that adjusts the tree and writes what nobody waits for.
+    pub(crate) async fn tree_timer(self: Rc<Self>) {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return;
+        };
+        loop {
+            rt::sleep(PERIOD).await;
+            if self.stopping.get() || !self.commit.is_alive() {
+                return;
+            }
+            let persists = tree.writer.tree().persists();
+            let ticked = (tree.writer).tick(rt::now(), self.client_writes(), persists);
+            // A cache that failed meanwhile said so.
+            let _ = self.in_turn(ticked).await;
+        }
+    }
+
+    /// Pieces of writes that clients sent since the cache was opened.
+    fn client_writes(&self) -> u64 {
+        let volumes = self.volumes.borrow();
+        let counted = (volumes.values()).map(|volume| volume.counters.writes());
+        self.stats.writes_of_the_gone.get() + counted.sum::<u64>()
+    }
+}

@@ -1,0 +1,214 @@
+//! Marks go when their regions have been quiet for a while, or when there is no room for more.
+//!
+//! An *intent* mark waits for a flush of its volume's backing device. Each volume's are cleared by themselves, so that a
+//! device which does not answer keeps no other volume's regions busy.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::Result;
+use forebay_io::rt;
+use forebay_io::sync::Promise;
+use forebay_metadata::record::MarkState;
+
+use super::RegionId;
+use crate::commit::queue::Entry;
+use crate::engine::{AttachedVolume, Engine};
+
+/// A mark is cleared after this much quiet.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Which marks to clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clear {
+    /// Those of regions that have been quiet for a while and whose records are exact.
+    Quiet,
+    /// The half that has been quiet longest.
+    OlderHalf,
+    /// Every one that is not in use.
+    All,
+}
+
+/// Regions that nobody enters until they are given back.
+#[derive(Debug)]
+struct Taken {
+    /// The volume whose backing device is to be flushed first; none if none needs to be.
+    flushed: Option<Rc<AttachedVolume>>,
+    regions: Vec<(RegionId, u16, u64)>,
+}
+
+impl Engine {
+    /// Takes the regions whose marks are to be cleared.
+    fn take_idle(&self, which: Clear) -> Vec<Taken> {
+        let now = rt::now();
+        let mut table = self.regions.table.borrow_mut();
+        let mut idle: Vec<(Duration, RegionId)> = table
+            .by_address
+            .values()
+            .filter_map(|&id| {
+                let region = table.regions[id as usize].as_ref()?;
+                let exact = region.state != MarkState::MaybeDirty || region.unrecorded == 0;
+                let wanted = which != Clear::Quiet || exact && region.last_used + QUIET <= now;
+                // What cannot be flushed stays announced, and must not be picked again and again.
+                let stuck = which != Clear::All
+                    && region.state == MarkState::Intent
+                    && (self.volume_by_id(region.volume)).is_some_and(|volume| match which {
+                        Clear::Quiet => self.regions.in_line.borrow().contains(&volume.id),
+                        _ => volume.backing.check().is_err(),
+                    });
+                let idle = !region.busy && region.users == 0;
+                let room = which != Clear::OlderHalf || region.marked;
+                (idle && wanted && room && !stuck).then_some((region.last_used, id))
+            })
+            .collect();
+        // The table's order is not the same in each run; a simulation's must be.
+        idle.sort_unstable();
+        if which == Clear::OlderHalf {
+            idle.truncate(idle.len().div_ceil(2));
+        }
+        let mut taken: Vec<Taken> = Vec::new();
+        for (_, id) in idle {
+            let region = table.get(id);
+            region.busy = true;
+            let flushed = match region.state {
+                MarkState::Intent => self.volume_by_id(region.volume),
+                _ => None,
+            };
+            let region = (id, region.volume, region.region);
+            let of = |taken: &Taken| taken.flushed.as_ref().map(|volume| volume.id);
+            let own = flushed.as_ref().map(|volume| volume.id);
+            match taken.iter_mut().find(|taken| of(taken) == own) {
+                Some(taken) => taken.regions.push(region),
+                None => taken.push(Taken {
+                    flushed,
+                    regions: vec![region],
+                }),
+            }
+        }
+        taken
+    }
+
+    /// Clears marks, of each volume by itself. Returns what there is to wait for.
+    fn start_clearing(self: &Rc<Self>, which: Clear) -> Vec<Promise<Result<()>>> {
+        let start = |taken| {
+            let (engine, promise) = (Rc::clone(self), Promise::new());
+            let set = promise.clone();
+            rt::spawn(async move { set.set(engine.clear_taken(which, taken).await) });
+            promise
+        };
+        self.take_idle(which).into_iter().map(start).collect()
+    }
+
+    /// Clears the marks that are not in use.
+    ///
+    /// # Errors
+    /// A backing device that cannot be flushed keeps the marks of its own volume, no others. A failed commit keeps them
+    /// all.
+    pub(crate) async fn clear_all_marks(self: &Rc<Self>) -> Result<()> {
+        let mut result = Ok(());
+        for cleared in self.start_clearing(Clear::All) {
+            result = result.and(cleared.get().await);
+        }
+        result
+    }
+
+    /// Clears half of the marks, or as many as make room while others wait for their backing devices.
+    ///
+    /// # Errors
+    /// As [`Engine::clear_all_marks`].
+    pub(super) async fn clear_older_half(self: &Rc<Self>) -> Result<()> {
+        let before = self.regions.len();
+        let clearing = self.start_clearing(Clear::OlderHalf);
+        let is_over = || clearing.iter().all(Promise::is_set);
+        (self.regions.changed)
+            .until(|| is_over() || self.regions.len() < before)
+            .await;
+        let mut result = Ok(());
+        for cleared in clearing.into_iter().filter(Promise::is_set) {
+            result = result.and(cleared.get().await);
+        }
+        result
+    }
+
+    async fn clear_taken(&self, which: Clear, taken: Taken) -> Result<()> {
+        let Taken { flushed, regions } = taken;
+        let mut result = match &flushed {
+            Some(volume) => {
+                self.regions.in_line.borrow_mut().push(volume.id);
+                let result = self.flush_backing(volume).await;
+                let mut in_line = self.regions.in_line.borrow_mut();
+                let at = in_line.iter().position(|id| *id == volume.id);
+                in_line.swap_remove(at.expect("it was put there"));
+                result
+            }
+            None => Ok(()),
+        };
+        if result.is_ok() {
+            // With checksums, copies may have been refreshed under intent, and their records are older.
+            if which != Clear::Quiet || self.sums.is_some() {
+                for (_, volume, number) in &regions {
+                    self.queue_unrecorded(*volume, *number);
+                }
+            }
+            result = self.commit().await;
+        }
+        let mut table = self.regions.table.borrow_mut();
+        for (id, volume, region) in regions {
+            // A volume that was detached meanwhile took its regions along.
+            if table.by_address.get(&(volume, region)) != Some(&id) {
+                continue;
+            }
+            if result.is_ok() {
+                // From here on the region counts as unmarked: a new mark is logged after this.
+                if table.get(id).marked {
+                    self.queue_entry(Entry::Unmark { volume, region });
+                    self.regions.unmarked.set(self.next_round());
+                }
+                table.remove(id);
+            } else {
+                table.get(id).busy = false;
+            }
+        }
+        drop(table);
+        self.regions.changed.wake_all();
+        result
+    }
+
+    /// The task that clears marks, and flushes backing devices for the records that wait for it: a
+    /// client that never flushes should find its data cached after a crash all the same. It waits for none of them.
+    pub(crate) async fn mark_timer(self: Rc<Self>) {
+        while !self.stopping.get() {
+            rt::sleep(QUIET).await;
+            // A start that may yet be refused changes no backing device.
+            if self.commit.failure().is_some() || self.holds_write_back.get() {
+                continue;
+            }
+            // A failed flush is told to the clients of the volume; marks and records simply wait.
+            if !self.deferred.borrow().is_empty() {
+                let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
+                for volume in volumes {
+                    if volume.backing.unflushed() {
+                        self.flush_behind(volume);
+                    } else {
+                        self.release_deferred(volume.id);
+                    }
+                }
+            }
+            if !self.regions.is_empty() {
+                let _ = self.start_clearing(Clear::Quiet);
+            }
+        }
+    }
+
+    /// Flushes a volume's backing device for nobody in particular, unless that is under way.
+    fn flush_behind(self: &Rc<Self>, volume: Rc<AttachedVolume>) {
+        if volume.backing.behind.replace(true) {
+            return;
+        }
+        let engine = Rc::clone(self);
+        rt::spawn(async move {
+            let _ = engine.flush_backing(&volume).await;
+            volume.backing.behind.set(false);
+        });
+    }
+}

@@ -1,0 +1,3 @@
+//! A volume that is served, and its backing device.
+
+pub(crate) mod backing;

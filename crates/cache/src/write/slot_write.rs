@@ -1,0 +1,190 @@
+//! Writes into the cache.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Buf, Result};
+use forebay_metadata::journal::Journal;
+use forebay_metadata::order::{Part, Site};
+use forebay_metadata::record::MarkState;
+use forebay_policy::BlockId;
+use forebay_policy::cleaning::{Cleaning, Whose};
+
+use crate::bypass::drop_clean;
+use crate::engine::{AttachedVolume, Engine, Job};
+use crate::geometry::Piece;
+use crate::map::{PENDING, REWRITTEN, TRACED};
+
+/// Whether a client's use of a block is new, or noted already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    New,
+    Noted,
+}
+
+/// Writes a piece into its slot, dirty. What it touches is locked exclusively.
+///
+/// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
+/// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark is
+/// durable before the first byte.
+pub(crate) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    using: Use,
+) -> Result<()> {
+    if using == Use::New {
+        let touched = engine.geometry.touched(&job.part);
+        (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
+    }
+    let fresh = write_data(engine, volume, slot, job).await?;
+    if job.durable {
+        return engine.commit().await;
+    }
+    // The device failed meanwhile: whether the data is there nobody knows.
+    engine.check_alive()?;
+    if fresh && !Site::here().lacks(Part::Step) {
+        return survive_the_process(engine, slot).await;
+    }
+    Ok(())
+}
+
+/// A slot that was given out for a write that failed. All that it covers is locked since: nobody else is
+/// at it.
+pub(crate) fn forget_if_empty(engine: &Engine, slot: BlockId) {
+    let empty = {
+        let map = engine.map.borrow();
+        let entry = map.slot(slot);
+        entry.valid == 0 && !entry.has(TRACED)
+    };
+    if empty {
+        engine.forget_slot(slot);
+    }
+}
+
+/// Puts the record of an acknowledged write where the next process finds it: in the journal, while the
+/// slot still waits for its record. Behind that record an entry would say less than the log does, and
+/// win over it.
+async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
+    let room = engine.commit.journal.borrow().as_ref().map(Journal::room);
+    if room.unwrap_or(0) == 0 {
+        // Without a journal, or with a full one, the log is the only place that outlives the process.
+        return engine.commit().await;
+    }
+    debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
+    let record = engine.dirty_record(slot);
+    let stamp = engine.commit.log.borrow().next();
+    if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {
+        journal.append(stamp, record);
+    }
+    engine.map.borrow_mut().add_flags(slot, TRACED);
+    Ok(())
+}
+
+/// Writes the data and notes it in the map. Returns whether a record must follow: granules are new, or
+/// no durable record knows of them.
+async fn write_data(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+) -> Result<bool> {
+    let geometry = engine.geometry;
+    let touched = geometry.touched(&job.part);
+    let before = engine.map.borrow().slot(slot);
+    // From here on the cleaner will not call the block clean: what is dirty stays so.
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+
+    let limit = volume.limit(geometry, job.part.block);
+    let ragged = touched & !geometry.covered(&job.part, limit) & !before.valid;
+    let (start, buf) = if ragged == 0 {
+        (job.part.start, job.buf.clone())
+    } else {
+        let whole = complete(engine, volume, &job.part, &job.buf, ragged, limit).await?;
+        (whole.0.start, whole.1)
+    };
+
+    // What the next process may read round the cache must be known before the first byte.
+    let _tract = match touched & !before.dirty {
+        0 => None,
+        _ => Some(engine.enter_tract(before.key).await?),
+    };
+    let clean = touched & before.valid & !before.dirty;
+    let mark = if clean != 0 {
+        engine
+            .enter_region(before.key, MarkState::MaybeDirty)
+            .await?
+    } else if touched & before.valid != 0 {
+        engine.open_for_overwriting(before.key).await?
+    } else {
+        None
+    };
+    if mark.is_some() {
+        engine.announce(slot).await?;
+    }
+    // From here on the slot holds old and new, if this fails.
+    engine.check_alive()?;
+    let writing = engine.write_slot(volume, slot, start, buf);
+    let written = volume.timed(Whose::Cache, writing).await;
+    if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
+        // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
+        drop_clean(engine, slot, clean);
+        // Nothing that is tried again would find them to drop.
+        if let Err(error) = engine.commit().await {
+            engine.leave_in_doubt(slot, clean);
+            return Err(error);
+        }
+    } else {
+        // After an error what was clean is not any more, for the same reason, and the mark says so.
+        let mut map = engine.map.borrow_mut();
+        let now = map.slot(slot);
+        // What was corrupt has gone, if that was the error.
+        let turned = match written.is_ok() {
+            true => touched,
+            false => clean & now.valid,
+        };
+        map.set(slot, now.valid | turned, now.dirty | turned);
+        drop(map);
+        if mark.is_some() {
+            engine.note_unrecorded(slot);
+        }
+    }
+    written?;
+    // The mark speaks for clean granules only if a durable record calls them valid.
+    let fresh = touched & !before.valid != 0 || clean != 0 && !engine.record_is_durable(slot);
+    if fresh {
+        engine.regions.says_more(slot);
+        engine.queue_record(slot);
+    }
+    if engine.above_dirty_limit() || engine.cleaning.get() == Cleaning::Acp {
+        engine.cleaners.kick();
+    }
+    Ok(fresh)
+}
+
+/// Fills a write up to whole granules where the slot holds nothing yet: the rest of those granules comes
+/// from the backing device.
+async fn complete(
+    engine: &Engine,
+    volume: &AttachedVolume,
+    piece: &Piece,
+    data: &Buf,
+    ragged: u64,
+    limit: u32,
+) -> Result<(Piece, Buf)> {
+    let geometry = engine.geometry;
+    let mut whole = *piece;
+    for run in geometry.runs(piece.block.class, ragged, 0..limit) {
+        whole.start = whole.start.min(run.start);
+        whole.end = whole.end.max(run.end);
+    }
+    let buf = Buf::scratch(whole.len());
+    for run in geometry.runs(piece.block.class, ragged, 0..limit) {
+        let part = buf.slice((run.start - whole.start) as usize..(run.end - whole.start) as usize);
+        let offset = geometry.backing_offset(piece.block, run.start);
+        volume.backing.device.read(offset, part).await?;
+    }
+    let at = (piece.start - whole.start) as usize;
+    buf.slice(at..at + data.len()).copy_from_buf(data);
+    Ok((whole, buf))
+}
