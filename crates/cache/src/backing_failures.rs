@@ -3,13 +3,12 @@
 //! Clients are told by their own flushes while the volume stays attached. The superblock remembers it beyond that, so that a
 //! later process, whose flush succeeds, does not take the device's word for what an earlier flush did not cover.
 
-use std::rc::Rc;
-
 use forebay_block::{Error, Result};
 use forebay_metadata::superblock::VolumeEntry;
 
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
+use crate::volume::AttachedVolume;
 use crate::volume::backing::Backing;
 
 impl Engine {
@@ -18,10 +17,10 @@ impl Engine {
         let hung = volume.backing.take_note();
         // A cache that has failed cannot note anything, and its device may not even answer.
         let shows = !volume.backing.shows_what_it_has()
-            && !volume.may_show_lost.get()
+            && !volume.may_show_lost()
             && self.commit.is_alive();
         if (hung || shows) && self.set_flush_failed(volume.id, hung).await.is_ok() {
-            volume.may_show_lost.set(true);
+            volume.set_may_show_lost(true);
         }
     }
 
@@ -51,17 +50,14 @@ impl Engine {
         if self.recovering.get() > 0 {
             return;
         }
-        let over = |volume: &&Rc<AttachedVolume>| {
-            volume.may_show_lost.get() && volume.backing.shows_what_it_has()
-        };
-        let over: Vec<Rc<AttachedVolume>> =
-            (self.volumes.borrow().values().filter(over).map(Rc::clone)).collect();
+        let mut over = self.volumes.all();
+        over.retain(|volume| volume.may_show_lost() && volume.backing.shows_what_it_has());
         for volume in over {
             // It may have failed while another's note was written.
             if !volume.backing.shows_what_it_has() {
                 continue;
             }
-            volume.may_show_lost.set(false);
+            volume.set_may_show_lost(false);
             // It is kept where this fails, and costs comparisons.
             let _ = self
                 .change_superblock(|superblock| {

@@ -15,9 +15,11 @@ use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
 use forebay_policy::cleaning::Whose;
 
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
+use crate::job::Job;
 use crate::map::{REWRITTEN, Slot};
+use crate::volume::AttachedVolume;
 use crate::write::slot_write::forget_if_empty;
 
 /// What becomes of the cache's clean copy of what is written.

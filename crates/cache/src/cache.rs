@@ -1,7 +1,6 @@
 //! The life of a cache: open, serve, close.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
@@ -107,7 +106,7 @@ impl Cache {
             commit: Committer::new(log, None),
             cut: Cut::default(),
             deferred: RefCell::default(),
-            volumes: RefCell::new(BTreeMap::new()),
+            volumes: Rc::default(),
             stats: Stats::default(),
             stopping: Cell::new(false),
             reclaim,
@@ -157,8 +156,14 @@ impl Cache {
     /// the data stays dirty.
     pub async fn write_back(&self, name: Option<&str>) -> Result<()> {
         let ids: Vec<u16> = match name {
-            Some(name) => vec![self.engine.volume_by_name(name)?.id],
-            None => self.engine.volumes.borrow().keys().copied().collect(),
+            Some(name) => vec![self.engine.volumes.named(name)?.id],
+            None => self
+                .engine
+                .volumes
+                .all()
+                .iter()
+                .map(|volume| volume.id)
+                .collect(),
         };
         for id in ids {
             self.engine.write_back_in_time(id, false).await?;
@@ -174,7 +179,7 @@ impl Cache {
     /// As [`Cache::check_mode`].
     pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
         self.check_mode(name, mode)?;
-        self.engine.volume_by_name(name)?.mode.set(mode);
+        self.engine.volumes.named(name)?.set_mode(mode);
         self.engine.cleaners.kick();
         Ok(())
     }
@@ -184,7 +189,7 @@ impl Cache {
     /// # Errors
     /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no longer go on without it.
     pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
-        let volume = self.engine.volume_by_name(name)?;
+        let volume = self.engine.volumes.named(name)?;
         if !mode.makes_dirty() || !self.engine.diverges(&volume) || volume.falls_back_in(mode) {
             return Ok(());
         }
@@ -205,7 +210,7 @@ impl Cache {
         if !self.engine.sync_durability() {
             return Ok(());
         }
-        let volumes: Vec<_> = self.engine.volumes.borrow().values().cloned().collect();
+        let volumes: Vec<_> = self.engine.volumes.all();
         let mut result = Ok(());
         for volume in volumes {
             if volume.backing.has_flushed() {
@@ -229,9 +234,9 @@ impl Cache {
     /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
     pub fn set_cleaning(&self, cleaning: Cleaning) {
         self.engine.cleaning.set(cleaning);
-        for volume in self.engine.volumes.borrow().values() {
-            volume.cleaner.set(cleaning);
-        }
+        self.engine
+            .volumes
+            .for_each(|volume| volume.cleaner.set_policy(cleaning));
         self.engine.cleaners.kick();
     }
 
@@ -240,7 +245,8 @@ impl Cache {
     #[must_use]
     pub fn volume_epoch(&self, name: &str) -> Option<u64> {
         self.engine
-            .volume_by_name(name)
+            .volumes
+            .named(name)
             .ok()
             .map(|volume| volume.epoch)
     }
@@ -275,7 +281,7 @@ impl Cache {
     pub fn stats(&self) -> CacheStats {
         let engine = &self.engine;
         let map = engine.map.borrow();
-        let stats = &engine.stats;
+        let (stats, volumes) = (&engine.stats, engine.volumes.all());
         let log = engine.commit.log.borrow();
         CacheStats {
             block_size_bytes: engine.geometry.unit_bytes(),
@@ -318,22 +324,20 @@ impl Cache {
                     .sums
                     .as_ref()
                     .map_or(0, |sums| sums.memory_bytes() as u64)
-                + (engine.volumes.borrow().values())
-                    .map(|volume| volume.filter.borrow().memory_bytes() as u64)
+                + (volumes.iter())
+                    .map(|volume| volume.memory_bytes() as u64)
                     .sum::<u64>(),
             failure: engine.commit.failure().map(|error| error.report()),
-            volumes: engine
-                .volumes
-                .borrow()
-                .values()
+            volumes: volumes
+                .iter()
                 .map(|volume| {
                     let share = map.share(volume.id);
                     let counters = &volume.counters;
                     VolumeStats {
                         name: volume.name.clone(),
-                        mode: volume.mode.get(),
+                        mode: volume.mode(),
                         epoch: volume.epoch,
-                        size_bytes: volume.size_bytes.get(),
+                        size_bytes: volume.size_bytes(),
                         cached_blocks: share.blocks,
                         cached_bytes: share.bytes,
                         dirty_bytes: share.dirty_bytes,
@@ -414,10 +418,10 @@ impl Engine {
 
     /// Whether something of an attached volume is being written back.
     pub(crate) fn is_cleaning(&self) -> bool {
-        let (map, volumes) = (self.map.borrow(), self.volumes.borrow());
+        let map = self.map.borrow();
         (0..map.numbers()).any(|slot| {
             map.has(slot, crate::map::CLEANING)
-                && volumes.contains_key(&map.table().address(slot).0)
+                && self.volumes.contains(map.table().address(slot).0)
         })
     }
 

@@ -1,36 +1,30 @@
 //! The engine: what the parts of the cache share.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
 use forebay_io::rt;
-use forebay_io::sync::{Promise, Semaphore, WaitList};
-use forebay_io::told::Told;
+use forebay_io::sync::{Promise, Semaphore};
 use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::cleaning::Cleaning;
-use forebay_policy::{
-    BlockId, BlockKey, Footprint, Measured, PromotionFilter, SequentialDetector, Span, Split,
-};
+use forebay_policy::{BlockId, BlockKey, Footprint};
 
 use crate::checksum::{Scrubber, Sums};
-use crate::clean::cleaner::Cleaner;
 use crate::commit::Committer;
-use crate::degraded::Divergence;
-use crate::geometry::{Block, Extent, Geometry, Piece};
+use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::Tracking;
 use crate::intent::regions::Regions;
 use crate::intent::zones::TractBits;
 use crate::lock::LockTable;
 use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::media::truncation::Cut;
-use crate::options::{CacheOptions, Durability, Mode};
-use crate::stats::{Stats, VolumeCounters};
-use crate::volume::backing::Backing;
+use crate::options::{CacheOptions, Durability};
+use crate::stats::Stats;
+use crate::volume::{AttachedVolume, Volumes};
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
@@ -75,7 +69,8 @@ pub(crate) struct Engine {
     pub(crate) cut: Cut,
     /// Slots whose clean granules wait for a backing flush.
     pub(crate) deferred: RefCell<Vec<BlockId>>,
-    pub(crate) volumes: RefCell<BTreeMap<u16, Rc<AttachedVolume>>>,
+    /// The volumes that are attached.
+    pub(crate) volumes: Rc<Volumes>,
     pub(crate) stats: Stats,
     pub(crate) stopping: Cell<bool>,
     pub(crate) reclaim: crate::evict::Reclaimer,
@@ -91,135 +86,13 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A volume that is being served.
-#[derive(Debug)]
-pub(crate) struct AttachedVolume {
-    pub(crate) id: u16,
-    pub(crate) name: String,
-    pub(crate) epoch: u64,
-    pub(crate) backing: Backing,
-    pub(crate) size_bytes: Cell<u64>,
-    pub(crate) logical_block: u32,
-    pub(crate) mode: Cell<Mode>,
-    pub(crate) filter: RefCell<PromotionFilter>,
-    pub(crate) streams: RefCell<SequentialDetector>,
-    pub(crate) measured: RefCell<Measured>,
-    pub(crate) split: RefCell<Split>,
-    pub(crate) counters: VolumeCounters,
-    pub(crate) cleaner: Cleaner,
-    pub(crate) in_flight: Cell<u64>,
-    pub(crate) detaching: Cell<bool>,
-    /// That it goes on without its cache, should that fail.
-    pub(crate) divergence: OnceCell<Divergence>,
-    /// The superblock says that what can be read from its backing device may be what that has lost.
-    pub(crate) may_show_lost: Cell<bool>,
-    /// Whose turn it is to flush that before the first comparison.
-    pub(crate) first_flush: Semaphore,
-    pub(crate) told: Told,
-    pub(crate) idle: WaitList,
-}
-
-impl AttachedVolume {
-    pub(crate) const fn key(&self, block: Block) -> BlockKey {
-        block.key(self.id)
-    }
-
-    /// What the locks call a region.
-    pub(crate) const fn region_key(&self, region: u64) -> BlockKey {
-        BlockKey::new(self.id, region)
-    }
-
-    /// How far into `block` the volume reaches, bytes.
-    pub(crate) fn limit(&self, geometry: Geometry, block: Block) -> u32 {
-        let rest = self.size_bytes.get() - geometry.backing_offset(block, 0);
-        u32::try_from(rest.min(geometry.block_bytes(block.class))).expect("at most a block")
-    }
-
-    /// A request begins: the volume is not detached before it ends.
-    pub(crate) fn enter(&self) {
-        self.in_flight.set(self.in_flight.get() + 1);
-    }
-
-    /// A request ends.
-    pub(crate) fn leave(&self) {
-        self.in_flight.set(self.in_flight.get() - 1);
-        if self.in_flight.get() == 0 && self.detaching.get() {
-            self.idle.wake_all();
-        }
-    }
-
-    /// Whether a missed block is let in.
-    pub(crate) fn promotes(&self, key: BlockKey) -> bool {
-        self.filter.borrow_mut().miss(key)
-    }
-}
-
-/// What a part of a request is to do: the part that lies in a region, or a piece of that in a block.
-#[derive(Clone, Debug)]
-pub(crate) struct Job<P> {
-    pub(crate) part: P,
-    pub(crate) buf: Buf,
-    /// Force unit access, or every write under `sync`.
-    pub(crate) durable: bool,
-    /// Goes round the cache, where that does not hold it: it belongs to a sequential stream, or that is cheaper.
-    pub(crate) around: bool,
-}
-
-impl Job<Extent> {
-    /// What of it lies in these bytes of its region.
-    pub(crate) fn cut(&self, run: Range<u32>) -> Self {
-        let at = (run.start - self.part.start) as usize;
-        Self {
-            part: Extent {
-                start: run.start,
-                end: run.end,
-                ..self.part
-            },
-            buf: self.buf.slice(at..at + run.len()),
-            ..*self
-        }
-    }
-
-    /// What of it lies in a block of its region.
-    pub(crate) fn piece(&self, geometry: Geometry, span: Span) -> Job<Piece> {
-        let part = geometry.piece(&self.part, span);
-        let at = (geometry.block_start(span) + part.start - self.part.start) as usize;
-        Job {
-            buf: self.buf.slice(at..at + part.len()),
-            part,
-            durable: self.durable,
-            around: self.around,
-        }
-    }
-}
-
 impl Engine {
-    pub(crate) fn volume_by_id(&self, id: u16) -> Option<Rc<AttachedVolume>> {
-        self.volumes.borrow().get(&id).cloned()
-    }
-
-    pub(crate) fn volume_by_name(&self, name: &str) -> Result<Rc<AttachedVolume>> {
-        self.volumes
-            .borrow()
-            .values()
-            .find(|volume| volume.name == name)
-            .cloned()
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NotFound,
-                    format!("no volume {name:?} is attached"),
-                )
-            })
-    }
-
     /// Wakes every task that waits for the cache's state to change, so that it sees a failure.
     pub(crate) fn wake_everyone(&self) {
         self.regions.wake();
         self.reclaim.wake();
         self.cleaners.kick();
-        for volume in self.volumes.borrow().values() {
-            volume.cleaner.wake();
-        }
+        self.volumes.for_each(|volume| volume.cleaner.wake());
     }
 
     pub(crate) fn sync_durability(&self) -> bool {

@@ -18,6 +18,7 @@ use crate::commit::queue::Entry;
 use crate::engine::Engine;
 use crate::geometry::Block;
 use crate::map::{CLEANING, Candidate, TRACED};
+use crate::volume::AttachedVolume;
 
 /// How long kills wait for somebody else's round of commits.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -181,12 +182,9 @@ impl Engine {
     /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for room, or writes of some volume
     /// would rather.
     pub(crate) fn keep_dirty(&self) {
-        let volumes = self.volumes.borrow();
-        let mut measures = volumes.values().map(|volume| volume.measured.borrow());
-        if self.reclaim.waiting.get() > 0 || measures.any(|measured| measured.gives_up()) {
+        if self.reclaim.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
             return;
         }
-        drop(volumes);
         if self.reclaim.dirty.replace(Dirty::Spared) == Dirty::Wanted {
             self.want_clean(Vec::new());
         }
@@ -243,7 +241,7 @@ impl Engine {
             flags,
         } = block;
         if dirty {
-            let attached = self.volumes.borrow().contains_key(&region.volume());
+            let attached = self.volumes.contains(region.volume());
             return match attached && !self.locks.is_exclusive(region, granules) {
                 true => Leave::Later,
                 false => Leave::Never,

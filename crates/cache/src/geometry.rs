@@ -9,8 +9,6 @@ use std::ops::Range;
 use forebay_metadata::superblock::{Superblock, TRACT_SHIFT, Tracts};
 use forebay_policy::{BlockKey, BlockSizes, Span};
 
-use crate::read::read_ahead::Spread;
-
 /// Sizes, and where data begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -61,6 +59,15 @@ impl Extent {
     pub(crate) const fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
+}
+
+/// Which granules of a region stand for those of a block where they are larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// Those of which everything is set.
+    All,
+    /// Those of which something is set.
+    Any,
 }
 
 impl Geometry {

@@ -24,6 +24,7 @@ pub mod failpoints;
 mod format;
 mod geometry;
 mod intent;
+mod job;
 mod lock;
 mod map;
 mod media;
@@ -43,13 +44,11 @@ mod write;
 pub use attach::idle::{IdleVolume, no_room};
 pub use cache::Cache;
 pub use checksum::{DataReport, ScrubProgress};
-pub use degraded::{Fallback, Remains};
 pub use forebay_metadata::replay::Progress as OpeningProgress;
 pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;
 pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::{InspectedVolume, Inspection, check_parts, format, inspect, spare_damage};
-pub use intent::dirty_tracking::TreeStats;
 pub use media::check_relation;
 pub use memory::memory_needed;
 pub use online_open::{EarlyMap, EarlyVolume};
@@ -59,7 +58,8 @@ pub use options::{
 pub use recover::{LostRange, RecoveryReport};
 pub use repair::{RepairOptions, RepairReport, count_unverified, open_alone, repair, verify};
 pub use size::check_volume_size;
-pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, VolumeStats};
+pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, TreeStats, VolumeStats};
+pub use volume::fallback::{Fallback, Remains};
 
 #[cfg(test)]
 mod tests;

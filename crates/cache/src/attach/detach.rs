@@ -17,11 +17,12 @@ use forebay_policy::BlockId;
 
 use crate::cache::Cache;
 use crate::commit::queue::Entry;
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::shrunk;
 use crate::geometry::Block;
 use crate::map::CLEANING;
+use crate::volume::AttachedVolume;
 
 /// How often it is looked whether they get on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ impl Cache {
             failed => failed,
         };
         if let Err(error) = clean {
-            volume.detaching.set(false);
+            volume.set_detaching(false);
             return Err(error);
         }
         engine.forget_volume_in_time(&volume).await
@@ -66,7 +67,7 @@ impl Cache {
     /// `NotFound` for an unknown volume.
     pub fn dirty_ranges(&self, name: &str) -> Result<Vec<Range<u64>>> {
         let engine = &self.engine;
-        let volume = engine.volume_by_name(name)?;
+        let volume = engine.volumes.named(name)?;
         let slots: Vec<BlockId> = engine.map.borrow().of_volume(volume.id).collect();
         Ok(engine.dirty_ranges(slots.into_iter()))
     }
@@ -118,9 +119,9 @@ impl Cache {
 
     async fn close_with(&self, flush: bool) -> Result<()> {
         let engine = &self.engine;
-        let volumes: Vec<_> = engine.volumes.borrow().values().cloned().collect();
+        let volumes: Vec<_> = engine.volumes.all();
         for volume in &volumes {
-            volume.detaching.set(true);
+            volume.set_detaching(true);
         }
         let patience = engine.options.patience;
         let until = rt::now() + patience;
@@ -155,7 +156,7 @@ impl Cache {
         let rest = until.saturating_sub(rt::now()) + patience;
         result = result.and(in_time("what the cache holds", rest, ended).await);
         engine.commit.stop();
-        engine.volumes.borrow_mut().clear();
+        engine.volumes.clear();
         result
     }
 }
@@ -187,8 +188,8 @@ fn begin(work: impl Future<Output = Result<()>> + 'static) -> Promise<Result<()>
 
 impl Engine {
     fn begin_to_leave(&self, name: &str) -> Result<Rc<AttachedVolume>> {
-        let volume = self.volume_by_name(name)?;
-        if volume.detaching.replace(true) {
+        let volume = self.volumes.named(name)?;
+        if volume.set_detaching(true) {
             let what = format!("volume {name:?} is being detached already");
             return Err(Error::new(ErrorKind::Busy, what));
         }
@@ -197,10 +198,10 @@ impl Engine {
 
     /// Waits until no request of a volume is under way.
     async fn until_idle(&self, volume: &AttachedVolume, limit: Duration) -> Result<()> {
-        let idle = volume.idle.until(|| volume.in_flight.get() == 0);
+        let idle = volume.until_idle();
         let idle = rt::at_most(limit, idle).await;
         idle.ok_or_else(|| {
-            let requests = volume.in_flight.get();
+            let requests = volume.in_flight();
             late(&format!("volume {}: {requests} requests", volume.name))
         })
     }
@@ -245,7 +246,7 @@ impl Engine {
         if let Err(error) = &result
             && error.kind() != ErrorKind::TimedOut
         {
-            volume.detaching.set(false);
+            volume.set_detaching(false);
         }
         result
     }
@@ -266,7 +267,7 @@ impl Engine {
             })
             .await?;
         }
-        self.volumes.borrow_mut().remove(&id);
+        self.volumes.remove(id);
         for (slot, block) in self.slots_of(id) {
             if !self.try_forget(id, slot, block) {
                 rt::spawn(Rc::clone(self).forget_later(id, slot, block));

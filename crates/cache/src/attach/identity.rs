@@ -134,7 +134,7 @@ impl Engine {
             others.cloned().collect()
         };
         for other in others {
-            if self.volume_by_id(other.id).is_some() {
+            if self.volumes.get(other.id).is_some() {
                 return Err(attached_part(name, &other.name));
             }
             let dirty = self.dirty_bytes(other.id);

@@ -52,11 +52,11 @@ impl Cache {
     #[must_use]
     pub fn idle_volumes(&self) -> Vec<IdleVolume> {
         let engine = &self.engine;
-        let (map, attached) = (engine.map.borrow(), engine.volumes.borrow());
+        let map = engine.map.borrow();
         let superblock = engine.superblock.borrow();
         let idle = superblock.volumes.iter();
         let mut idle: Vec<&VolumeEntry> = idle
-            .filter(|entry| !attached.contains_key(&entry.id))
+            .filter(|entry| !engine.volumes.contains(entry.id))
             .collect();
         idle.sort_unstable_by_key(|entry| entry.id);
         let idle = idle.into_iter().map(|entry| {
@@ -163,7 +163,7 @@ impl Engine {
             let what = format!("the cache does not know volume {name:?}\nhelp: it knows {names}");
             return Err(Error::new(ErrorKind::NotFound, what));
         };
-        if self.volumes.borrow().contains_key(&known.id) {
+        if self.volumes.contains(known.id) {
             let what = format!(
                 "volume {name:?} is being served\nhelp: write it back and detach it with `forebay detach {name}`"
             );

@@ -5,7 +5,6 @@ pub(crate) mod identity;
 pub(crate) mod idle;
 pub(crate) mod sample;
 
-use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,25 +13,22 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
 };
 use forebay_io::rt;
-use forebay_io::sync::{Semaphore, WaitList};
-use forebay_io::told::Told;
 use forebay_metadata::order::Site;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
-use forebay_policy::{BlockId, BlockKey, PromotionFilter, SequentialDetector};
+use forebay_policy::{BlockId, BlockKey};
 
 use crate::attach::idle::{no_number, no_room};
 use crate::cache::Cache;
-use crate::clean::cleaner::Cleaner;
 use crate::commit::queue::Entry;
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::options::VolumeOptions;
 use crate::request::CachedVolume;
 use crate::size::{check_volume_size, shrank};
-use crate::stats::VolumeCounters;
 use crate::volume::backing::Backing;
+use crate::volume::{AttachedVolume, Found};
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
@@ -92,7 +88,7 @@ impl Cache {
         }
         check_whole(&info)?;
         engine.check_tearing(&info)?;
-        if engine.volume_by_name(name).is_ok() {
+        if engine.volumes.named(name).is_ok() {
             return refuse(
                 ErrorKind::Busy,
                 format!("volume {name:?} is attached already"),
@@ -157,30 +153,19 @@ impl Cache {
             })
             .await?;
         let blocks = engine.map.borrow().units() as usize;
-        let volume = Rc::new(AttachedVolume {
+        let found = Found {
             id,
             name: name.to_owned(),
             epoch,
-            backing,
-            size_bytes: Cell::new(size_bytes),
+            size_bytes,
             logical_block,
-            mode: Cell::new(options.mode),
-            filter: RefCell::new(PromotionFilter::new(options.promotion, blocks)),
-            streams: RefCell::new(SequentialDetector::new(options.sequential_cutoff_bytes)),
-            measured: RefCell::new(engine.new_measures()),
-            split: RefCell::default(),
-            counters: VolumeCounters::default(),
-            cleaner: Cleaner::new(engine.cleaning.get()),
-            in_flight: Cell::new(0),
-            detaching: Cell::new(false),
-            divergence: OnceCell::new(),
-            may_show_lost: Cell::new(may_show_lost),
-            first_flush: Semaphore::new(1),
-            told: Told::default(),
-            idle: WaitList::new(),
-        });
+            may_show_lost,
+        };
+        let (measured, cleaning) = (engine.new_measures(), engine.cleaning.get());
+        let volume = AttachedVolume::new(found, backing, &options, blocks, measured, cleaning);
+        let volume = Rc::new(volume);
         engine.map.borrow_mut().expect_volume(id, size_bytes);
-        engine.volumes.borrow_mut().insert(id, Rc::clone(&volume));
+        engine.volumes.insert(Rc::clone(&volume));
         rt::spawn(Rc::clone(engine).clean_volume(Rc::clone(&volume)));
         Ok(Rc::new(CachedVolume {
             engine: Rc::clone(engine),
@@ -195,10 +180,10 @@ impl Cache {
     /// or the devices' own.
     pub async fn grow(&self, name: &str) -> Result<u64> {
         let engine = &self.engine;
-        let volume = engine.volume_by_name(name)?;
+        let volume = engine.volumes.named(name)?;
         let size = volume.backing.device.info().size_bytes;
         let size = size - size % u64::from(volume.logical_block);
-        let old = volume.size_bytes.get();
+        let old = volume.size_bytes();
         if size < old {
             return refuse(
                 ErrorKind::InvalidInput,
@@ -223,7 +208,7 @@ impl Cache {
                     }
                 })
                 .await?;
-            volume.size_bytes.set(size);
+            volume.set_size_bytes(size);
             engine.map.borrow_mut().expect_volume(volume.id, size);
         }
         Ok(size)

@@ -32,9 +32,10 @@ use forebay_metadata::record::BlockRecord;
 use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, UNKNOWN, digest};
 use forebay_policy::BlockId;
 
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::geometry::{Block, Geometry};
 use crate::stats::{ChecksumStats, Counter};
+use crate::volume::AttachedVolume;
 
 /// What one checksum covers, bytes.
 pub(crate) const CELL: u32 = CELL_BYTES as u32;
@@ -348,7 +349,7 @@ impl Engine {
     /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
     pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
         self.sums.as_ref().filter(|sums| sums.bad.get() != 0)?;
-        let attached = self.volume_by_id(volume)?;
+        let attached = self.volumes.get(volume)?;
         let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
         slots.into_iter().find_map(|slot| {
             let found = self.map.borrow().slot(slot);

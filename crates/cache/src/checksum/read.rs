@@ -6,9 +6,10 @@ use forebay_block::{BlockDeviceExt, Buf, Error, Result};
 use forebay_policy::BlockId;
 
 use super::{CELL, Look, Sums, UNKNOWN};
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::map::REWRITTEN;
+use crate::volume::AttachedVolume;
 
 /// What a read found that the device answered.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use forebay_io::rt;
 use forebay_policy::BlockId;
 
 use super::Verdict;
-use crate::Cache;
+use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::map::LIVE;
 
@@ -124,10 +124,10 @@ impl Engine {
     /// Reads a block. Returns how many bytes.
     async fn scrub_block(self: &Rc<Self>, slot: BlockId) -> u64 {
         let found = self.map.borrow().slot(slot);
-        let Some(volume) = self.volume_by_id(found.key.volume()) else {
+        let Some(volume) = self.volumes.get(found.key.volume()) else {
             return 0;
         };
-        if volume.detaching.get() {
+        if volume.is_detaching() {
             return 0;
         }
         volume.enter();

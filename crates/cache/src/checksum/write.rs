@@ -7,10 +7,11 @@ use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, BlockKey};
 
 use super::{CELL, Look, Sums, UNKNOWN};
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Piece;
 use crate::map::{LIVE, Slot};
+use crate::volume::AttachedVolume;
 
 /// A cell that is written in part, with what it will hold.
 #[derive(Debug)]

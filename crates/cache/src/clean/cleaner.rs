@@ -3,25 +3,23 @@
 //! and rests. A task of its own for each, so that a backing device that is slow or stuck keeps no other
 //! volume's data dirty.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_policy::BlockId;
-use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, Look, Turn, Whose};
+use forebay_policy::cleaning::{Ended, Look, Turn};
 
 use crate::checksum::Sums;
 use crate::clean::write_back::BATCH;
 use crate::clean::write_back::forget_rewrite;
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::map::{LIVE, Map, REWRITTEN, Slot};
 use crate::options::Admission;
+use crate::volume::AttachedVolume;
+use crate::volume::cleaner::VolumeCleaner;
 
 /// How long nothing happens before policies are asked again.
 const TICK: Duration = Duration::from_millis(500);
@@ -49,98 +47,12 @@ impl Cleaners {
     }
 }
 
-/// A volume's cleaner.
-#[derive(Debug)]
-pub(crate) struct Cleaner {
-    policy: RefCell<Policy>,
-    /// Blocks that the reclaimer wants clean, in the order of the backing device.
-    wanted: RefCell<VecDeque<BlockId>>,
-    is_wanted: Cell<bool>,
-    /// It wants nothing any more of what it wanted.
-    withdrawn: Cell<bool>,
-    asked: WaitList,
-    /// Somebody else is writing back; the task pauses.
-    pub(crate) suspended: Cell<u32>,
-    /// Turns begun and ended: odd while something is being written back.
-    turns: Cell<u64>,
-    /// Requests that were counted when it looked last, and when their number changed.
-    requests: Cell<u64>,
-    requested: Cell<Duration>,
-    /// Where the part ends that is written back because most is dirty there.
-    part_end: Cell<usize>,
-}
-
-impl Cleaner {
-    pub(crate) fn new(cleaning: Cleaning) -> Self {
-        Self {
-            policy: RefCell::new(Policy::new(cleaning)),
-            wanted: RefCell::default(),
-            is_wanted: Cell::new(false),
-            withdrawn: Cell::new(false),
-            asked: WaitList::new(),
-            suspended: Cell::new(0),
-            turns: Cell::new(0),
-            requests: Cell::new(0),
-            requested: Cell::new(rt::now()),
-            part_end: Cell::new(0),
-        }
-    }
-
-    /// Goes over to another policy.
-    pub(crate) fn set(&self, cleaning: Cleaning) {
-        *self.policy.borrow_mut() = Policy::new(cleaning);
-        self.asked.wake_all();
-    }
-
-    /// A volume's loop looks again whether it is to end.
-    pub(crate) fn wake(&self) {
-        self.asked.wake_all();
-    }
-}
-
-impl AttachedVolume {
-    /// Runs an I/O that a client waits for, and tells the cleaner what it took.
-    pub(crate) async fn timed<T>(&self, whose: Whose, io: impl Future<Output = T>) -> T {
-        let begun = self.begin_io();
-        let result = io.await;
-        self.end_io(whose, begun);
-        result
-    }
-
-    /// An I/O begins that a client waits for.
-    pub(crate) fn begin_io(&self) -> (Duration, u64) {
-        (rt::now(), self.cleaner.turns.get())
-    }
-
-    /// It has ended.
-    pub(crate) fn end_io(&self, whose: Whose, begun: (Duration, u64)) {
-        let (began, turns) = begun;
-        let beside = self.cleaned_beside(turns);
-        let took = rt::now() - began;
-        (self.cleaner.policy.borrow_mut()).note(whose, took, beside);
-    }
-
-    /// Whether something was written back since there had been so many turns.
-    #[inline]
-    pub(crate) fn cleaned_beside(&self, turns: u64) -> bool {
-        turns % 2 == 1 || turns != self.cleaner.turns.get()
-    }
-
-    /// How long no client has asked for anything.
-    fn idle(&self) -> Duration {
-        let (cleaner, requests) = (&self.cleaner, self.counters.requests());
-        if cleaner.requests.replace(requests) != requests || self.in_flight.get() > 0 {
-            cleaner.requested.set(rt::now());
-        }
-        rt::now() - cleaner.requested.get()
-    }
-}
-
 impl Engine {
     /// A volume's task.
     pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<AttachedVolume>) {
         while self.is_serving(&volume) && self.commit.failure().is_none() {
             let (began, cleaner) = (rt::now(), &volume.cleaner);
+            let is_stopping = || self.stopping.get();
             let turn = match self.must_wait(cleaner) {
                 false => self.next_turn(&volume),
                 true => None,
@@ -151,43 +63,42 @@ impl Engine {
                 // nothing was, was not tried yet.
                 self.rest_after(&volume, began, true);
                 self.wishes_are_done(&volume);
-                match cleaner.withdrawn.take() {
-                    true => self.rest(&volume, REST).await,
+                match cleaner.take_withdrawn() {
+                    true => cleaner.rest(REST, is_stopping).await,
                     false => rt::sleep(REST).await,
                 }
-                if !cleaner.is_wanted.get() && self.is_serving(&volume) {
+                if !cleaner.is_wanted() && self.is_serving(&volume) {
                     self.cleaners.kick.wait().await;
                 }
                 continue;
             };
-            cleaner.turns.set(cleaner.turns.get() + 1);
+            cleaner.count_turn();
             let failed = self.clean_batch(&slots, turn.width).await.is_err();
-            cleaner.turns.set(cleaner.turns.get() + 1);
+            cleaner.count_turn();
             if failed {
-                cleaner.wanted.borrow_mut().clear();
+                cleaner.clear_wanted();
             }
-            if cleaner.wanted.borrow().is_empty() {
+            if cleaner.has_tried_all() {
                 self.wishes_are_done(&volume);
             }
             let rest = self.rest_after(&volume, began, false);
             if failed {
                 rt::sleep(BACK_OFF).await;
             } else {
-                self.rest(&volume, rest).await;
+                cleaner.rest(rest, is_stopping).await;
             }
         }
     }
 
     /// Returns whether a cleaner may not begin a turn.
-    fn must_wait(&self, cleaner: &Cleaner) -> bool {
+    fn must_wait(&self, cleaner: &VolumeCleaner) -> bool {
         let is_held = self.holds_write_back.get() && !planted(Fault::CleanBeforeAllAttached);
-        cleaner.suspended.get() > 0 || is_held
+        cleaner.is_suspended() || is_held
     }
 
     /// Whether a volume's task has something to live for.
     fn is_serving(&self, volume: &Rc<AttachedVolume>) -> bool {
-        let volumes = self.volumes.borrow();
-        !self.stopping.get() && (volumes.get(&volume.id)).is_some_and(|now| Rc::ptr_eq(now, volume))
+        !self.stopping.get() && self.volumes.is_served(volume)
     }
 
     fn next_turn(&self, volume: &AttachedVolume) -> Option<Turn> {
@@ -196,36 +107,18 @@ impl Engine {
             dirty_percent: self.dirty_percent(),
             low_percent: u64::from(self.options.dirty_low_percent),
             high_percent: u64::from(self.options.dirty_limit_percent),
-            wanted: volume.cleaner.is_wanted.get(),
-            idle: volume.idle(),
+            wanted: volume.cleaner.is_wanted(),
+            idle: volume.idle_time(),
             rounds: self.map.borrow().dirty_rounds(volume.id),
         };
-        volume.cleaner.policy.borrow_mut().turn(&look)
+        volume.cleaner.next_turn(&look)
     }
 
     fn rest_after(&self, volume: &AttachedVolume, began: Duration, empty: bool) -> Duration {
         let now = rt::now();
         let took = now - began;
         let ended = Ended { now, took, empty };
-        volume.cleaner.policy.borrow_mut().ended(&ended)
-    }
-
-    /// Rests, unless the reclaimer begins to want something.
-    async fn rest(&self, volume: &AttachedVolume, rest: Duration) {
-        if rest.is_zero() {
-            return;
-        }
-        let cleaner = &volume.cleaner;
-        let was = cleaner.is_wanted.get();
-        let asked = || self.stopping.get() || !was && cleaner.is_wanted.get();
-        let (mut over, mut asked) = (pin!(rt::sleep(rest)), pin!(cleaner.asked.until(asked)));
-        std::future::poll_fn(|cx| {
-            match over.as_mut().poll(cx).is_ready() || asked.as_mut().poll(cx).is_ready() {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
+        volume.cleaner.rest_after(&ended)
     }
 
     /// Has the policies asked every so often: nothing that is dirty lies for ever.
@@ -238,15 +131,12 @@ impl Engine {
 
     /// Whether some of what the reclaimer wants clean was not tried yet.
     pub(crate) fn is_clean_wanted(&self) -> bool {
-        let volumes = self.volumes.borrow();
-        volumes
-            .values()
-            .any(|volume| volume.cleaner.is_wanted.get())
+        self.volumes.any(|volume| volume.cleaner.is_wanted())
     }
 
     /// All that the reclaimer wanted clean of a volume was tried.
     fn wishes_are_done(&self, volume: &AttachedVolume) {
-        if volume.cleaner.is_wanted.replace(false) {
+        if volume.cleaner.end_wishes() {
             self.reclaim.look_again();
         }
     }
@@ -257,18 +147,11 @@ impl Engine {
         // The coldest come first; more of them than are written back soon would only take time to sort.
         blocks.truncate(WANTED);
         blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
-        let volumes = self.volumes.borrow();
-        for volume in volumes.values() {
-            volume.cleaner.wanted.borrow_mut().clear();
-            volume.cleaner.withdrawn.set(blocks.is_empty());
-        }
+        (self.volumes).for_each(|volume| volume.cleaner.withdraw(blocks.is_empty()));
         for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
-            let Some(volume) = volumes.get(&map.volume(same[0])) else {
-                continue;
-            };
-            volume.cleaner.wanted.borrow_mut().extend(same);
-            volume.cleaner.is_wanted.set(true);
-            volume.cleaner.asked.wake_all();
+            if let Some(volume) = self.volumes.get(map.volume(same[0])) {
+                volume.cleaner.want(same);
+            }
         }
         self.cleaners.kick();
     }
@@ -292,7 +175,7 @@ impl Engine {
         let mut map = self.map.borrow_mut();
         let mut slots = Vec::with_capacity(BATCH);
         while slots.len() < BATCH
-            && let Some(slot) = cleaner.wanted.borrow_mut().pop_front()
+            && let Some(slot) = cleaner.pop_wanted()
         {
             // What was wanted may have gone along with other blocks already, or be another volume's by now.
             if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
@@ -304,8 +187,8 @@ impl Engine {
         }
         for _ in 0..map.dirty_stretches(volume.id).min(LOOK_AT) {
             if turn.fullest {
-                let end = map.seek_fullest(volume.id, cleaner.part_end.get());
-                cleaner.part_end.set(end);
+                let end = map.seek_fullest(volume.id, cleaner.part_end());
+                cleaner.set_part_end(end);
             }
             for slot in map.pop_dirty(volume.id) {
                 let entry = map.slot(slot);
@@ -339,7 +222,7 @@ impl Engine {
         entry.has(LIVE)
             && entry.dirty != 0
             && !entry.has(crate::map::CLEANING)
-            && self.volumes.borrow().contains_key(&entry.key.volume())
+            && self.volumes.contains(entry.key.volume())
             && !self.is_being_changed(entry)
     }
 }

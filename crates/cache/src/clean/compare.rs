@@ -17,9 +17,10 @@ use std::ops::Range;
 use forebay_block::Buf;
 use forebay_policy::BlockId;
 
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::map::{COMPARED, REWRITTEN};
+use crate::volume::AttachedVolume;
 
 /// Bytes of a block: its slot, where in it they begin, and where they lie on the backing device.
 pub(crate) type Run = (BlockId, u32, Range<u64>);
@@ -28,7 +29,7 @@ pub(crate) type OnBacking = (BlockId, Range<u64>);
 
 impl Engine {
     fn is_comparable(volume: &AttachedVolume) -> bool {
-        !volume.may_show_lost.get() && volume.backing.shows_what_it_has()
+        !volume.may_show_lost() && volume.backing.shows_what_it_has()
     }
 
     /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must be written there.
@@ -70,12 +71,12 @@ impl Engine {
         }
         if !volume.backing.has_flushed() {
             // Once, however many windows come here together.
-            volume.first_flush.acquire(1).await;
+            volume.first_flush().acquire(1).await;
             if !volume.backing.has_flushed() {
                 // Where it fails nothing is compared.
                 let _ = self.flush_backing(volume).await;
             }
-            volume.first_flush.release(1);
+            volume.first_flush().release(1);
         }
         let theirs = Buf::scratch((to - from) as usize);
         let read = volume.backing.read_back(from, theirs.clone()).await;

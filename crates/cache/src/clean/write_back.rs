@@ -15,11 +15,11 @@ use forebay_policy::cleaning::WIDEST;
 use forebay_policy::{BlockId, BlockKey, clean_with};
 
 use crate::clean::compare::{OnBacking, Run};
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
-use crate::geometry::Block;
+use crate::geometry::{Block, Spread};
 use crate::map::{CLEANED, CLEANING, COMPARED, LIVE, Map, REWRITTEN};
-use crate::read::read_ahead::Spread;
+use crate::volume::AttachedVolume;
 
 /// Blocks written back between two flushes of the backing device.
 pub(crate) const BATCH: usize = WIDEST;
@@ -82,7 +82,7 @@ impl Engine {
         volumes.dedup();
         let mut error = None;
         for volume in volumes {
-            let flushed = match self.volume_by_id(volume) {
+            let flushed = match self.volumes.get(volume) {
                 Some(attached) => {
                     (self.flush_backing(&attached).await).map(|()| attached.backing.session())
                 }
@@ -90,7 +90,7 @@ impl Engine {
             };
             let failed = |done: &WrittenBack| done.volume == volume && done.result.is_err();
             if results.iter().any(failed)
-                && let Some(attached) = self.volume_by_id(volume)
+                && let Some(attached) = self.volumes.get(volume)
             {
                 self.note_failure(&attached).await;
             }
@@ -133,7 +133,7 @@ impl Engine {
     ) -> Option<impl Future<Output = Vec<WrittenBack>> + 'static> {
         let geometry = self.geometry;
         let (id, region, _) = self.map.borrow().table().address(*slots.first()?);
-        let volume = self.volume_by_id(id)?;
+        let volume = self.volumes.get(id)?;
         let regions = geometry.window_regions();
         let first = region / regions * regions;
         let (mut wanted, mut all) = (0, 0);
@@ -306,11 +306,10 @@ impl Engine {
         volume: u16,
         until_clean: bool,
     ) -> Result<()> {
-        let attached = self.volume_by_id(volume);
+        let attached = self.volumes.get(volume);
         let suspend = |by: i32| {
             if let Some(attached) = &attached {
-                let suspended = &attached.cleaner.suspended;
-                suspended.set(suspended.get().saturating_add_signed(by));
+                attached.cleaner.suspend(by);
             }
         };
         suspend(1);
@@ -332,7 +331,7 @@ impl Engine {
                 self.check_alive()?;
                 return self.bad_left(volume).map_or(Ok(()), Err);
             }
-            let is_leaving = || (self.volume_by_id(volume)).is_some_and(|v| v.detaching.get());
+            let is_leaving = || (self.volumes.get(volume)).is_some_and(|v| v.is_detaching());
             if until_clean && !is_leaving() {
                 // Who waited for it has given up.
                 return Err(ErrorKind::TimedOut.into());

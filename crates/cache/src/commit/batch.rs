@@ -173,7 +173,7 @@ impl Engine {
         if !entry.has(LIVE) {
             return;
         }
-        let attached = self.volume_by_id(entry.key.volume());
+        let attached = self.volumes.get(entry.key.volume());
         let backing = attached.as_ref().map(|volume| &volume.backing);
         let unflushed =
             !planted(Fault::ClaimBeforeFlush) && backing.is_some_and(|backing| backing.unflushed());

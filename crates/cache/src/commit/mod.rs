@@ -289,9 +289,9 @@ impl Engine {
     /// Stops taking writes, for good: what follows is an answer to `error`.
     pub(crate) fn fail(&self, error: Error) {
         if self.commit.is_alive() {
-            let volumes = self.volumes.borrow();
+            let volumes = self.volumes.all();
             let names = |goes_on: bool| -> Vec<&str> {
-                let named = volumes.values();
+                let named = volumes.iter();
                 let named = named.filter(|volume| volume.falls_back() == goes_on);
                 named.map(|volume| &*volume.name).collect()
             };

@@ -10,80 +10,22 @@
 //! In memory, written granules count as absent, so that reads go to the backing device. Dirty data that was not written over is
 //! served from the cache, while that can be read. docs/durability.md, "Going on without a failed cache", argues it.
 
-use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
-use forebay_io::sync::Semaphore;
 use forebay_policy::BlockId;
 
 use crate::cache::Cache;
 use crate::commit::queue::Entry;
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Extent, Piece};
+use crate::job::Job;
 use crate::map::{CLEANING, DYING, NO_RECORD, PENDING, UNFLUSHED};
-use crate::options::Mode;
-
-/// In which modes a volume goes on at its backing device alone, should its cache fail in service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallback {
-    /// In the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an earlier mode is kept, and a write that
-    /// touches it is an error.
-    CleanModes,
-    /// In all modes. A write of whole granules takes the place of dirty data, which the next attach gives up.
-    AllModes,
-}
-
-/// What a volume leaves in its cache when it goes on without that.
-#[derive(Clone)]
-pub struct Remains {
-    /// The volume's backing device.
-    pub backing: Rc<dyn BlockDevice>,
-    /// All that is dirty, bytes of the volume in ascending order: no write touches it, and nothing else in the cache counts any
-    /// more. None if writes may take the place of dirty data: then each range is to be logged before it is written.
-    pub dirty: Option<Vec<Range<u64>>>,
-}
-
-type Begun = Pin<Box<dyn Future<Output = Result<Rc<dyn BlockDevice>>>>>;
-
-/// A volume's agreement to go on without its cache.
-pub(crate) struct Divergence {
-    fallback: Fallback,
-    begin: Box<dyn Fn(Remains) -> Begun>,
-    beginning: Semaphore,
-    begun: Cell<bool>,
-    /// Dirty data that no write may touch, bytes of the volume in ascending order.
-    kept: RefCell<Option<Vec<Range<u64>>>>,
-    /// What no flush covers, bytes of the volume; none until somebody asks.
-    owed: RefCell<Option<Vec<Range<u64>>>>,
-}
-
-impl std::fmt::Debug for Divergence {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Divergence")
-            .field("fallback", &self.fallback)
-            .field("begun", &self.begun)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Divergence {
-    /// Where dirty data that is kept lies in a range of bytes; none if there is none.
-    fn first_kept(&self, range: &Range<u64>) -> Option<u64> {
-        if planted(Fault::WriteOverKept) {
-            return None;
-        }
-        let kept = self.kept.borrow();
-        let kept = kept.as_deref().unwrap_or_default();
-        let at = kept.partition_point(|dirty| dirty.end <= range.start);
-        let dirty = kept.get(at).filter(|dirty| dirty.start < range.end)?;
-        Some(dirty.start.max(range.start))
-    }
-}
+use crate::volume::AttachedVolume;
+use crate::volume::fallback::{Divergence, Fallback, Remains};
 
 impl Cache {
     /// Has a volume go on without this cache, should that fail in service: what is written then goes to the backing device
@@ -101,16 +43,8 @@ impl Cache {
     where
         F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,
     {
-        let volume = self.engine.volume_by_name(name)?;
-        let divergence = Divergence {
-            fallback,
-            begin: Box::new(move |remains| Box::pin(begin(remains))),
-            beginning: Semaphore::new(1),
-            begun: Cell::new(false),
-            kept: RefCell::new(None),
-            owed: RefCell::new(None),
-        };
-        let agreed = volume.divergence.set(divergence);
+        let volume = self.engine.volumes.named(name)?;
+        let agreed = volume.accept_divergence(Divergence::new(fallback, begin));
         agreed.map_err(|_| {
             let what =
                 format!("volume {name:?} goes on without its cache already, should that fail");
@@ -119,111 +53,80 @@ impl Cache {
     }
 }
 
-impl AttachedVolume {
-    /// Whether it is being written without its cache.
-    pub(crate) fn has_diverged(&self) -> bool {
-        let divergence = self.divergence.get();
-        divergence.is_some_and(|divergence| divergence.begun.get())
-    }
+/// Returns the agreement of a volume that goes on without its cache.
+fn agreement(volume: &AttachedVolume) -> &Divergence {
+    volume.divergence().expect("agreed to")
+}
 
-    /// Whether it goes on without its cache, should that fail now.
-    pub(crate) fn falls_back(&self) -> bool {
-        self.falls_back_in(self.mode.get())
-    }
+/// Refuses a write of data that is dirty in the cache and kept there.
+fn refuse_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
+    let Some(at) = agreement(volume).first_kept(range) else {
+        return Ok(());
+    };
+    Err(Error::new(
+        ErrorKind::Io,
+        format!(
+            "volume {}: {} bytes at {} touch what is dirty at {at} in the cache, which has failed: restart to recover that",
+            volume.name,
+            range.end - range.start,
+            range.start,
+        ),
+    ))
+}
 
-    /// Whether it goes on without its cache in a mode.
-    pub(crate) fn falls_back_in(&self, mode: Mode) -> bool {
-        let divergence = self.divergence.get();
-        divergence.is_some_and(|divergence| {
-            divergence.fallback == Fallback::AllModes || !mode.makes_dirty()
-        })
-    }
-
-    /// Before the first write that bypasses a failed cache.
-    async fn begin_to_diverge(self: &Rc<Self>, engine: &Engine) -> Result<()> {
-        let divergence = self.divergence.get().expect("agreed to");
-        if divergence.begun.get() {
+impl Engine {
+    /// Begins to serve a volume without its cache, before the first write that bypasses it.
+    async fn begin_to_diverge(&self, volume: &AttachedVolume) -> Result<()> {
+        let divergence = agreement(volume);
+        if divergence.has_begun() {
             return Ok(());
         }
         if planted(Fault::DivergeUnannounced) {
-            engine.owe(self, false);
+            self.owe(volume, false);
             return Ok(());
         }
-        divergence.beginning.acquire(1).await;
-        let result = self.begin_alone(engine, divergence).await;
-        divergence.beginning.release(1);
+        divergence.turn().acquire(1).await;
+        let result = self.begin_alone(volume, divergence).await;
+        divergence.turn().release(1);
         result.map_err(|error| {
             error.context(format!(
                 "volume {:?} cannot go on without its cache, which has failed",
-                self.name
+                volume.name
             ))
         })
     }
 
-    /// Refuses to write what is dirty in the cache and kept there.
-    fn refuse_kept(&self, range: &Range<u64>) -> Result<()> {
-        let divergence = self.divergence.get().expect("agreed to");
-        let Some(at) = divergence.first_kept(range) else {
-            return Ok(());
-        };
-        Err(Error::new(
-            ErrorKind::Io,
-            format!(
-                "volume {}: {} bytes at {} touch what is dirty at {at} in the cache, which has failed: restart to recover that",
-                self.name,
-                range.end - range.start,
-                range.start,
-            ),
-        ))
-    }
-
-    /// This was written past the cache.
-    fn owes_no_more(&self, written: Range<u64>) {
-        let divergence = self.divergence.get().expect("agreed to");
-        let mut owed = divergence.owed.borrow_mut();
-        let Some(owed) = owed.as_mut().filter(|owed| !owed.is_empty()) else {
-            return;
-        };
-        *owed = (owed.drain(..))
-            .flat_map(|range| {
-                let before = range.start..range.end.min(written.start);
-                let behind = range.start.max(written.end)..range.end;
-                [before, behind].into_iter().filter(|rest| !rest.is_empty())
-            })
-            .collect();
-    }
-
-    async fn begin_alone(self: &Rc<Self>, engine: &Engine, divergence: &Divergence) -> Result<()> {
-        if divergence.begun.get() {
+    async fn begin_alone(&self, volume: &AttachedVolume, divergence: &Divergence) -> Result<()> {
+        if divergence.has_begun() {
             return Ok(());
         }
-        let is_kept = engine.keeps_dirty(self, divergence);
+        let is_kept = self.keeps_dirty(volume, divergence);
         let dirty = is_kept.then(|| {
-            let slots: Vec<BlockId> = engine.map.borrow().of_volume(self.id).collect();
-            engine.dirty_ranges(slots.into_iter())
+            let slots: Vec<BlockId> = self.map.borrow().of_volume(volume.id).collect();
+            self.dirty_ranges(slots.into_iter())
         });
         // After a beginning that failed, less may be dirty than then.
-        divergence.owed.take();
-        engine.owe(self, is_kept);
-        divergence.kept.replace(dirty.clone());
+        divergence.set_owed(None);
+        self.owe(volume, is_kept);
+        divergence.keep(dirty.clone());
         let bytes = dirty.iter().flatten().map(|range| range.end - range.start);
         let kept_bytes: u64 = bytes.sum();
         let remains = Remains {
-            backing: Rc::clone(&self.backing.device),
+            backing: Rc::clone(&volume.backing.device),
             dirty,
         };
-        let begun = (divergence.begin)(remains);
+        let begun = divergence.begin(remains);
         let device = match planted(Fault::DivergeUnawaited) {
             true => {
                 rt::spawn(async { drop(begun.await) });
-                Rc::clone(&self.backing.device)
+                Rc::clone(&volume.backing.device)
             }
             false => begun.await?,
         };
-        self.backing.log_through(device);
-        divergence.begun.set(true);
+        volume.backing.log_through(device);
+        divergence.set_begun();
         tracing::error!(
-            volume = self.name,
+            volume = volume.name,
             kept_bytes,
             "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
         );
@@ -245,15 +148,15 @@ impl Engine {
     /// Whether no write is to take the place of what is dirty of a volume.
     fn keeps_dirty(&self, volume: &AttachedVolume, divergence: &Divergence) -> bool {
         let nothing_is = self.map.borrow().share(volume.id).dirty_bytes == 0;
-        nothing_is || divergence.fallback == Fallback::CleanModes
+        nothing_is || divergence.fallback() == Fallback::CleanModes
     }
 
     /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished shows
     /// when it is asked to keep something, which it is: once more that the cache is open.
     pub(crate) async fn diverges_after_all(&self, volume: &AttachedVolume) -> bool {
-        let divergence = volume.divergence.get();
+        let divergence = volume.divergence();
         // In the other modes a write fails for what it asks the cache to keep, or goes to the backing device.
-        let asks = divergence.is_some_and(|divergence| divergence.fallback == Fallback::AllModes);
+        let asks = divergence.is_some_and(|divergence| divergence.fallback() == Fallback::AllModes);
         if asks && self.commit.is_alive() && !self.commit.stopping.get() {
             self.queue_entry(Entry::Open);
             // If it fails, that is what is asked next.
@@ -278,8 +181,7 @@ impl Engine {
             let is_over = || !self.map.borrow().has(slot, CLEANING);
             self.cleaners.ended.until(is_over).await;
         }
-        let divergence = volume.divergence.get().expect("agreed to");
-        if divergence.kept.borrow().is_some() {
+        if agreement(volume).keeps_dirty() {
             // Nothing that is kept is touched. A write that found the cache failed may have called the rest dirty.
             self.drop_from_map(slot, self.geometry.touched(piece));
             return Ok(false);
@@ -315,8 +217,8 @@ impl Engine {
     /// has no record yet is dead after power loss. Where the list of dirty data `is_kept`, the next process takes nothing else
     /// for dirty.
     fn owe(&self, volume: &AttachedVolume, is_kept: bool) {
-        let divergence = volume.divergence.get().expect("agreed to");
-        if divergence.owed.borrow().is_some() {
+        let divergence = agreement(volume);
+        if divergence.knows_owed() {
             return;
         }
         let mut owed = Vec::new();
@@ -344,7 +246,7 @@ impl Engine {
             }
             owed.sort_unstable_by_key(|range| range.start);
         }
-        *divergence.owed.borrow_mut() = Some(owed);
+        divergence.set_owed(Some(owed));
     }
 
     /// Granules are not there any more, as far as this process goes.
@@ -368,13 +270,13 @@ pub(crate) async fn write(
     if !engine.diverges_after_all(volume).await {
         return Err(error);
     }
-    volume.begin_to_diverge(engine).await?;
+    engine.begin_to_diverge(volume).await?;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
             let part = &job.part;
             let offset = engine.geometry.backing_offset(part.block, part.start);
             let range = offset..offset + part.len() as u64;
-            volume.refuse_kept(&range)?;
+            refuse_kept(&volume, &range)?;
             let mut durable = job.durable;
             if let Some(slot) = found {
                 durable |= engine.give_way(&volume, slot, &job.part).await?;
@@ -387,7 +289,7 @@ pub(crate) async fn write(
             if let Some(slot) = found {
                 engine.drop_from_map(slot, engine.geometry.touched(part));
             }
-            volume.owes_no_more(range);
+            agreement(&volume).pay(&range);
             Ok(())
         })
         .await
@@ -409,9 +311,9 @@ pub(crate) async fn zero(
     if request.op == Op::Discard {
         return Ok(());
     }
-    volume.begin_to_diverge(engine).await?;
+    engine.begin_to_diverge(volume).await?;
     let zeroed = request.offset..request.offset + request.len;
-    volume.refuse_kept(&zeroed)?;
+    refuse_kept(volume, &zeroed)?;
     let mut given_way = Vec::new();
     for part in parts {
         let units = engine.geometry.units(part);
@@ -429,7 +331,7 @@ pub(crate) async fn zero(
     for (slot, granules) in given_way {
         engine.drop_from_map(slot, granules);
     }
-    volume.owes_no_more(zeroed);
+    agreement(volume).pay(&zeroed);
     Ok(())
 }
 
@@ -437,28 +339,27 @@ pub(crate) async fn zero(
 /// nobody can make it so: until it is written again, past the cache, no flush succeeds (rule 9).
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
-    let divergence = volume.divergence.get().expect("agreed to");
-    let is_kept = match divergence.begun.get() {
-        true => divergence.kept.borrow().is_some(),
+    let divergence = agreement(volume);
+    let is_kept = match divergence.has_begun() {
+        true => divergence.keeps_dirty(),
         false => engine.keeps_dirty(volume, divergence),
     };
     // The next process must not take for dirty what power loss leaves in slots.
     if is_kept && !planted(Fault::FlushUnannounced) {
-        volume.begin_to_diverge(engine).await?;
+        engine.begin_to_diverge(volume).await?;
     }
     if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;
     }
     engine.owe(volume, is_kept);
-    let owed = divergence.owed.borrow();
-    let Some((first, others)) = owed.as_ref().and_then(|owed| owed.split_first()) else {
+    let Some((first, has_others)) = divergence.first_owed() else {
         return Ok(());
     };
-    let beside = match others.len() {
-        0 => "",
-        _ => " and others",
+    let beside = match has_others {
+        false => "",
+        true => " and others",
     };
-    let remedy = match divergence.kept.borrow().is_some() {
+    let remedy = match divergence.keeps_dirty() {
         true => "restart",
         false => "write that again, or restart",
     };

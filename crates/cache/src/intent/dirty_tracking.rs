@@ -18,6 +18,7 @@ use forebay_policy::BlockId;
 
 use crate::engine::Engine;
 use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
+use crate::stats::TreeStats;
 
 /// How often the tree is looked after.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -36,17 +37,6 @@ pub(crate) struct BlockTree {
     writer: TreeWriter,
     /// Slots that turned clean and are marked still.
     cleaned: RefCell<Vec<BlockId>>,
-}
-
-/// Of a bit-tree, for status and metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TreeStats {
-    /// Writes of its units since the cache was opened.
-    pub persists: u64,
-    /// Bytes of these.
-    pub bytes: u64,
-    /// Memory that it takes, bytes.
-    pub memory_bytes: u64,
 }
 
 impl Tracking {
@@ -286,8 +276,8 @@ impl Engine {
 
     /// Pieces of writes that clients sent since the cache was opened.
     fn client_writes(&self) -> u64 {
-        let volumes = self.volumes.borrow();
-        let counted = (volumes.values()).map(|volume| volume.counters.writes());
-        self.stats.writes_of_the_gone.get() + counted.sum::<u64>()
+        let mut writes = self.stats.writes_of_the_gone.get();
+        (self.volumes).for_each(|volume| writes += volume.counters.writes());
+        writes
     }
 }

@@ -19,10 +19,9 @@ use forebay_policy::{
 
 use presence::Presence;
 
-use crate::geometry::{Block, Geometry};
+use crate::geometry::{Block, Geometry, Spread};
 use crate::intent::zones::Holds;
 use crate::map::granules::Granules;
-use crate::read::read_ahead::Spread;
 
 /// No record in the ring.
 pub(crate) const NO_RECORD: u32 = u32::MAX;

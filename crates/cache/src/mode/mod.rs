@@ -14,9 +14,11 @@ use std::rc::Rc;
 
 use forebay_block::Result;
 
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::Extent;
+use crate::job::Job;
 use crate::options::Mode;
+use crate::volume::AttachedVolume;
 
 pub(crate) use crate::write::zero::zero;
 pub(crate) use write_back::write_again;
@@ -27,7 +29,7 @@ pub(crate) async fn write(
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
 ) -> Result<()> {
-    match volume.mode.get() {
+    match volume.mode() {
         Mode::WriteBack => write_back::write(engine, volume, job).await,
         Mode::WriteThrough => write_through::write(engine, volume, job).await,
         Mode::WriteAround => write_around::write(engine, volume, job).await,
@@ -45,11 +47,11 @@ pub(crate) async fn read(
     job: Job<Extent>,
     wide: Extent,
 ) -> Result<()> {
-    if job.part.len() == 0 && !volume.mode.get().promotes_reads() {
+    if job.part.len() == 0 && !volume.mode().promotes_reads() {
         // The mode has changed since.
         return Ok(());
     }
-    match volume.mode.get() {
+    match volume.mode() {
         Mode::WriteBack => write_back::read(engine, volume, job, wide).await,
         Mode::WriteThrough => write_through::read(engine, volume, job, wide).await,
         Mode::WriteAround => write_around::read(engine, volume, job, wide).await,

@@ -5,8 +5,10 @@ use std::rc::Rc;
 
 use forebay_block::Result;
 
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::Extent;
+use crate::job::Job;
+use crate::volume::AttachedVolume;
 use crate::{bypass, read};
 
 pub(super) async fn write(

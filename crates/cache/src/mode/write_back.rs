@@ -8,9 +8,10 @@ use forebay_block::Result;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
-use crate::engine::{AttachedVolume, Engine, Job};
-use crate::geometry::{Extent, Piece};
-use crate::read::read_ahead::Spread;
+use crate::engine::Engine;
+use crate::geometry::{Extent, Piece, Spread};
+use crate::job::Job;
+use crate::volume::AttachedVolume;
 use crate::write::slot_write::{self, Use};
 use crate::{bypass, read};
 
@@ -100,7 +101,7 @@ async fn write_pieces(
     job: Job<Extent>,
     using: Use,
 ) -> Result<()> {
-    if job.around || engine.above_dirty_limit() {
+    if job.bypass || engine.above_dirty_limit() {
         let present = move |engine, volume, slot, job| async move {
             write_present(&engine, &volume, slot, &job, using).await
         };

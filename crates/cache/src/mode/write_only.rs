@@ -6,9 +6,11 @@ use std::rc::Rc;
 use forebay_block::Result;
 
 use super::write_back;
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::Extent;
+use crate::job::Job;
 use crate::read;
+use crate::volume::AttachedVolume;
 
 pub(super) async fn write(
     engine: &Rc<Engine>,

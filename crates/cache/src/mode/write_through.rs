@@ -7,8 +7,10 @@ use forebay_block::Result;
 use forebay_metadata::order::Site;
 use forebay_policy::BlockId;
 
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
+use crate::job::Job;
+use crate::volume::AttachedVolume;
 use crate::{bypass, read};
 
 pub(super) async fn write(
@@ -16,7 +18,7 @@ pub(super) async fn write(
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
 ) -> Result<()> {
-    if job.around {
+    if job.bypass {
         return bypass::write_beside(engine, volume, job, bypass::Copy::Extend).await;
     }
     let write = async |job| {

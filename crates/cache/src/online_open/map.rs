@@ -12,9 +12,9 @@ use forebay_metadata::journal::Recovered;
 use forebay_metadata::superblock::Superblock;
 
 use super::log_index::Sketch;
-use crate::OpeningProgress;
 use crate::failpoints::{Fault, planted};
 use crate::options::{CacheOptions, Devices, Durability};
+use forebay_metadata::replay::Progress as OpeningProgress;
 
 /// What the opening takes for itself, and what it leaves to reads, in turns, while there are some.
 const TURN: Duration = Duration::from_millis(8);

@@ -12,10 +12,12 @@ use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, Span};
 
 use super::from_slot;
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
+use crate::job::Job;
 use crate::lock::Guard;
 use crate::read::read_ahead::Along;
+use crate::volume::AttachedVolume;
 use crate::write::slot_write::forget_if_empty;
 
 /// Runs that touch are read at once up to this length, bytes: a backing device that is shared would make
@@ -101,15 +103,15 @@ pub(crate) async fn fill(
     }
     let fresh = takers.len();
     // What nobody asked for goes with what was asked for before it, if any of that was missing.
-    let may = !job.around && engine.commit.is_alive();
-    let mut admitted = may && volume.filter.borrow().admits_all();
+    let may = !job.bypass && engine.commit.is_alive();
+    let mut admitted = may && volume.admits_all();
     for span in geometry.sizes().cut_asked(missing, asked) {
         let block = geometry.block_in(wide.region, span);
         let wanted = span.mask() & asked != 0;
         if wanted {
             volume.counters.read_misses.add(1);
             admitted =
-                !job.around && engine.commit.is_alive() && volume.promotes(volume.key(block));
+                !job.bypass && engine.commit.is_alive() && volume.promotes(volume.key(block));
         }
         let slot = match (admitted, wanted) {
             (true, true) => engine.allocate(volume.id, block).await,

@@ -12,8 +12,10 @@ use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, Way};
 
 use crate::checksum::Verdict;
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
+use crate::job::Job;
+use crate::volume::AttachedVolume;
 use fill::{Held, fill};
 
 /// What of the cache a read may use.

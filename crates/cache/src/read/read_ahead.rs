@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use forebay_policy::{Span, Worth};
 
-use crate::engine::{AttachedVolume, Engine};
-use crate::geometry::Extent;
+use crate::engine::Engine;
+use crate::geometry::{Extent, Spread};
+use crate::volume::AttachedVolume;
 
 /// What bringing in is worth: a general-purpose cloud volume's 3,000 operations and 125 MiB a second at a
 /// latency of 1 ms.
@@ -52,7 +53,7 @@ impl Engine {
         write: bool,
         sequential: bool,
     ) -> Range<u64> {
-        let promotes = volume.mode.get().promotes_reads() && !sequential && self.commit.is_alive();
+        let promotes = volume.mode().promotes_reads() && !sequential && self.commit.is_alive();
         let granule = self.geometry.region_granule_bytes();
         let (mut footprint, map) = (self.footprint.borrow_mut(), self.map.borrow());
         let mut missing: Option<Range<u64>> = None;
@@ -77,7 +78,7 @@ impl Engine {
         let bring = footprint.miss(volume.id, granules, missing, |region| {
             map.cached(volume.id, region)
         });
-        let end = (bring.end * granule).min(volume.size_bytes.get());
+        let end = (bring.end * granule).min(volume.size_bytes());
         asked.start.min(bring.start * granule)..asked.end.max(end)
     }
 
@@ -94,13 +95,4 @@ impl Engine {
         let mut footprint = self.footprint.borrow_mut();
         footprint.evicted(volume, region, granules);
     }
-}
-
-/// Which granules of a region stand for those of a block where they are larger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spread {
-    /// Those of which everything is set.
-    All,
-    /// Those of which something is set.
-    Any,
 }

@@ -16,11 +16,13 @@ use forebay_metadata::order::{Ordered, Part, Site};
 use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, BlockKey};
 
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
+use crate::job::Job;
 use crate::map::REWRITTEN;
 use crate::mode;
 use crate::options::Mode;
 use crate::request::CachedVolume;
+use crate::volume::AttachedVolume;
 
 /// A request that was issued to the data device.
 struct Issued {
@@ -105,7 +107,7 @@ impl CachedVolume {
 
     fn issue(&self, request: &Request) -> Option<Issued> {
         let (engine, volume) = (&self.engine, &self.volume);
-        let mode = volume.mode.get();
+        let mode = volume.mode();
         let write = match request.op {
             Op::Read => false,
             Op::Write { fua: false } if mode.makes_dirty() && !engine.sync_durability() => true,
@@ -157,10 +159,7 @@ impl CachedVolume {
             (slot, offset, cells)
         };
         engine.note_part(volume.id, &part, granules, write);
-        volume
-            .streams
-            .borrow_mut()
-            .request(request.offset, request.len);
+        let _ = volume.note_request(request.offset, request.len);
         let io = if write {
             volume.counters.write_hits.add(1);
             engine.data.write(offset, buf.clone())
@@ -190,11 +189,11 @@ impl Engine {
             part: part.expect("it was issued as one"),
             buf: request.buf.clone().expect("a write has one"),
             durable: false,
-            around: false,
+            bypass: false,
         };
         let result = mode::write_again(self, volume, job).await;
         if let Err(error) = &result {
-            volume.told.failure(&volume.name, error);
+            volume.log_failure(error);
         }
         result
     }

@@ -13,11 +13,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use crate::degraded;
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::{Extent, Geometry, Piece};
+use crate::job::Job;
 use crate::lock::Guard;
 use crate::mode;
 use crate::options::Durability;
+use crate::volume::AttachedVolume;
 
 /// Parts of one request that are under way at a time: with blocks of 4 KiB a whole one of 1 MiB, so that their records
 /// become durable together.
@@ -61,7 +63,7 @@ impl BlockDevice for CachedVolume {
     fn info(&self) -> DeviceInfo {
         volume_info(
             self.volume.name.clone(),
-            self.volume.size_bytes.get(),
+            self.volume.size_bytes(),
             &self.volume.backing.device.info(),
             &self.engine.data.info(),
             self.engine.geometry,
@@ -70,11 +72,11 @@ impl BlockDevice for CachedVolume {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let (size, block) = (self.volume.size_bytes.get(), self.volume.logical_block);
+        let (size, block) = (self.volume.size_bytes(), self.volume.logical_block);
         if let Err(error) = request.check(size, block) {
             return done.complete(Err(error));
         }
-        if self.volume.detaching.get() {
+        if self.volume.is_detaching() {
             return done.complete(Err(ErrorKind::ShuttingDown.into()));
         }
         let Err((request, done)) = self.try_fast(request, done) else {
@@ -101,7 +103,7 @@ impl Engine {
     ) -> Result<()> {
         let result = self.serve_untold(volume, request).await;
         if let Err(error) = &result {
-            volume.told.failure(&volume.name, error);
+            volume.log_failure(error);
         }
         result
     }
@@ -135,7 +137,7 @@ impl Engine {
                 let write = request.op != Op::Read;
                 let fua = request.op == Op::Write { fua: true };
                 let (start, end) = (request.offset, request.offset + request.len);
-                let sequential = (volume.streams.borrow_mut()).request(start, request.len);
+                let sequential = volume.note_request(start, request.len);
                 let wide = self.bring(volume, start..end, write, sequential);
                 let visit = match write && !sequential {
                     true => self.way(volume, start..end),
@@ -157,7 +159,7 @@ impl Engine {
                         part,
                         buf: buf.slice(at..at + part.len()),
                         durable: write && (fua || sync),
-                        around,
+                        bypass: around,
                     }
                 };
                 let mut parts = self.geometry.parts(wide.start, wide.end - wide.start);

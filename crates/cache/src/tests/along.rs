@@ -6,8 +6,9 @@ use std::time::Duration;
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 
 use super::*;
-use crate::engine::{Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::Extent;
+use crate::job::Job;
 use crate::mode;
 use crate::read::read_ahead::ALONG_MAX_BYTES;
 
@@ -22,14 +23,14 @@ fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
 
 /// Reads the first 4 KiB of a region and brings in 24 KiB beside them; returns how long that took.
 async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
-    let volume = engine.volume_by_name("v").expect("attached");
+    let volume = engine.volumes.named("v").expect("attached");
     let start = 0;
     let part = |end| Extent { region, start, end };
     let job = Job {
         part: part(4096),
         buf: Buf::zeroed(4096),
         durable: false,
-        around: false,
+        bypass: false,
     };
     let began = rt::now();
     let read = mode::read(engine, &volume, job, part(28 << 10));
@@ -48,7 +49,7 @@ fn what_nobody_asked_for_is_not_waited_for() {
         let (cache, _) = open(&disks, Durability::Flush).await;
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
         let engine = &cache.engine;
-        let id = engine.volume_by_name("v").expect("attached").id;
+        let id = engine.volumes.named("v").expect("attached").id;
         let cached = |region| engine.map.borrow().cached(id, region);
 
         // Somebody is at one of the blocks that would come along.

@@ -8,7 +8,7 @@ use forebay_block::{Completion, DeviceInfo, Op, Request};
 use forebay_io::sim::{FaultPlan, Trouble};
 
 use super::*;
-use crate::degraded::{Fallback, Remains};
+use crate::volume::fallback::{Fallback, Remains};
 use crate::failpoints::{Fault, plant};
 
 const BLOCK: u64 = 4096;

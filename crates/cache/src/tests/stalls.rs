@@ -237,7 +237,7 @@ fn missing(seed: u64, nth: u64) -> usize {
         // Somebody else flushes beside those who write back.
         let beside = cache.clone();
         rt::spawn(async move {
-            let attached = beside.engine.volume_by_name("v").expect("attached");
+            let attached = beside.engine.volumes.named("v").expect("attached");
             for _ in 0..40 {
                 let _ = beside.engine.flush_backing(&attached).await;
                 rt::sleep(Duration::from_micros(100)).await;

@@ -14,8 +14,9 @@ use forebay_io::rt;
 use forebay_policy::{Measured, Way};
 
 use crate::clean::write_back::BATCH;
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::options::Admission;
+use crate::volume::AttachedVolume;
 
 /// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks back at a time, and whoever
 /// waits for the first of them waits for all.
@@ -46,7 +47,7 @@ impl Engine {
     /// Which way a write takes; none if nothing of it is missing, or it is not measured.
     pub(crate) fn way(&self, volume: &Rc<AttachedVolume>, range: Range<u64>) -> Option<Visit> {
         if self.options.admission == Admission::Always
-            || !volume.mode.get().makes_dirty()
+            || !volume.mode().makes_dirty()
             || self.above_dirty_limit()
         {
             return None;
@@ -69,7 +70,7 @@ impl Engine {
                 }
             }
         }
-        if missing == 0 || !volume.filter.borrow().admits_all() {
+        if missing == 0 || !volume.admits_all() {
             return None;
         }
         let bytes =
@@ -77,7 +78,7 @@ impl Engine {
         let way = match short {
             None => Way::Cache,
             Some(class) => {
-                let way = volume.measured.borrow_mut().way(bytes);
+                let way = volume.way_of_write(bytes);
                 let is_sent = way == Way::Around;
                 volume.counters.sent_round.add(u64::from(is_sent));
                 self.keep_dirty();
@@ -110,7 +111,7 @@ impl Engine {
         dirty: u64,
     ) -> Option<(Way, Duration)> {
         let asked = self.measures_hits() && dirty == 0 && volume.backing.keeps_what_it_shows();
-        asked.then(|| (volume.split.borrow_mut().way(bytes), rt::now()))
+        asked.then(|| (volume.way_of_hit(bytes), rt::now()))
     }
 
     /// It was read, from there since then.
@@ -124,7 +125,7 @@ impl Engine {
         if way == Way::Around {
             volume.counters.split_reads.add(1);
         }
-        (volume.split.borrow_mut()).took(bytes, way, rt::now() - began);
+        volume.hit_took(bytes, way, rt::now() - began);
     }
 
     /// A write has ended.
@@ -135,9 +136,8 @@ impl Engine {
         let took = rt::now() - visit.began.0;
         let at_once = match visit.way {
             Way::Cache => visit.had_room,
-            Way::Around => !volume.cleaned_beside(visit.began.1),
+            Way::Around => !volume.cleaner.cleaned_beside(visit.began.1),
         };
-        let mut measured = volume.measured.borrow_mut();
-        measured.took(visit.bytes, visit.way, at_once, took);
+        volume.write_took(visit.bytes, visit.way, at_once, took);
     }
 }

@@ -10,9 +10,11 @@ use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Cleaning, Whose};
 
 use crate::bypass::drop_clean;
-use crate::engine::{AttachedVolume, Engine, Job};
+use crate::engine::Engine;
 use crate::geometry::Piece;
+use crate::job::Job;
 use crate::map::{PENDING, REWRITTEN, TRACED};
+use crate::volume::AttachedVolume;
 
 /// Whether a client's use of a block is new, or noted already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

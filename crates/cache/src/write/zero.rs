@@ -18,10 +18,11 @@ use forebay_policy::{BlockId, Span};
 
 use crate::bypass::drop_clean;
 use crate::degraded;
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Extent, Piece};
 use crate::map::{REWRITTEN, TRACED};
+use crate::volume::AttachedVolume;
 
 /// Regions with something cached of one stretch, which is locked and zeroed at a time.
 const STRETCH_REGIONS: usize = 64;

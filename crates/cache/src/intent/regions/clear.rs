@@ -13,7 +13,8 @@ use forebay_metadata::record::MarkState;
 
 use super::RegionId;
 use crate::commit::queue::Entry;
-use crate::engine::{AttachedVolume, Engine};
+use crate::engine::Engine;
+use crate::volume::AttachedVolume;
 
 /// A mark is cleared after this much quiet.
 const QUIET: Duration = Duration::from_secs(3);
@@ -52,7 +53,7 @@ impl Engine {
                 // What cannot be flushed stays announced, and must not be picked again and again.
                 let stuck = which != Clear::All
                     && region.state == MarkState::Intent
-                    && (self.volume_by_id(region.volume)).is_some_and(|volume| match which {
+                    && (self.volumes.get(region.volume)).is_some_and(|volume| match which {
                         Clear::Quiet => self.regions.in_line.borrow().contains(&volume.id),
                         _ => volume.backing.check().is_err(),
                     });
@@ -71,7 +72,7 @@ impl Engine {
             let region = table.get(id);
             region.busy = true;
             let flushed = match region.state {
-                MarkState::Intent => self.volume_by_id(region.volume),
+                MarkState::Intent => self.volumes.get(region.volume),
                 _ => None,
             };
             let region = (id, region.volume, region.region);
@@ -185,7 +186,7 @@ impl Engine {
             }
             // A failed flush is told to the clients of the volume; marks and records simply wait.
             if !self.deferred.borrow().is_empty() {
-                let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
+                let volumes: Vec<_> = self.volumes.all();
                 for volume in volumes {
                     if volume.backing.unflushed() {
                         self.flush_behind(volume);

@@ -425,7 +425,7 @@ impl Engine {
     /// Makes the block records of a region say all that its mark says, so that the mark can go.
     async fn make_exact(&self, volume: u16, number: u64, state: MarkState) -> Result<()> {
         if state == MarkState::Intent
-            && let Some(attached) = self.volume_by_id(volume)
+            && let Some(attached) = self.volumes.get(volume)
         {
             // What went round the cache is durable before its announcement goes (rule 5).
             self.flush_backing(&attached).await?;
