@@ -18,7 +18,7 @@ impl Engine {
         // A cache that has failed cannot note anything, and its device may not even answer.
         let shows = !volume.backing.shows_what_it_has()
             && !volume.may_show_lost()
-            && self.commit.is_alive();
+            && self.committer.is_alive();
         if (hung || shows) && self.set_flush_failed(volume.id, hung).await.is_ok() {
             volume.set_may_show_lost(true);
         }

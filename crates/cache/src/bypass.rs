@@ -108,7 +108,7 @@ pub(crate) async fn write_present(
     // The cleaner will not call dirty granules clean while this goes on: see `clean`.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
-    engine.settle(slot).await?;
+    engine.committer.settle(slot).await?;
     let dirty = touched & before.dirty;
     for run in engine
         .geometry
@@ -128,9 +128,9 @@ pub(crate) async fn write_present(
     }
     result?;
     match dirty != 0 {
-        true if job.durable => engine.commit().await,
+        true if job.durable => engine.committer.commit().await,
         // The device failed meanwhile: whether the data is there nobody knows.
-        true => engine.check_alive(),
+        true => engine.committer.check_alive(),
         false => Ok(()),
     }
 }
@@ -145,7 +145,7 @@ pub(crate) fn drop_clean(engine: &Engine, slot: BlockId, granules: u64) {
         gone != 0
     };
     if changed {
-        engine.queue_record(slot);
+        engine.committer.queue_record(slot);
     }
 }
 
@@ -180,10 +180,10 @@ async fn refresh(
         let written = engine.write_slot(volume, slot, run.start, part).await;
         failed |= written.is_err();
     }
-    if failed || engine.is_in_doubt(slot) {
+    if failed || engine.committer.is_in_doubt(slot) {
         drop_clean(engine, slot, held);
     } else if new != 0 {
         engine.map.borrow_mut().fill(slot, new, touched);
-        engine.queue_later(slot);
+        engine.committer.queue_later(slot);
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
+use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_metadata::Media;
@@ -14,13 +14,15 @@ use forebay_policy::cleaning::Cleaning;
 
 use crate::checksum::Scrubber;
 use crate::clean::cleaner::Cleaners;
-use crate::commit::Committer;
 use crate::commit::queue::Entry;
+use crate::commit::{Committer, Parts};
+use crate::devices::CacheDevices;
 use crate::engine::Engine;
 use crate::evict::{Dirty, Reclaimer};
 use crate::failpoints::{Fault, planted};
 use crate::format::{check_fit, check_parts};
 use crate::geometry::Geometry;
+use crate::intent::regions::Regions;
 use crate::intent::zones::TractBits;
 use crate::lock::LockTable;
 use crate::media::media_of;
@@ -28,7 +30,7 @@ use crate::media::truncation::{Cut, note_shrunk};
 use crate::options::{Admission, CacheOptions, Devices, Mode};
 use crate::read::read_ahead::worth;
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
-use crate::stats::{CacheStats, RecoveryProgress, Stats, VolumeStats};
+use crate::stats::{CacheStats, RecoveryProgress, VolumeStats};
 
 /// An open cache. Clones are handles to the same one.
 #[derive(Clone, Debug)]
@@ -55,7 +57,7 @@ impl Cache {
         }
         let RecoveredMap {
             map,
-            regions,
+            marks,
             log,
             stale,
             zombies,
@@ -67,8 +69,6 @@ impl Cache {
             report,
         } = recover(&devices, &mut superblock, &options).await?;
         let media = media_of(&devices);
-        let data_info = devices.data.info();
-        let metadata_info = metadata.info();
         let geometry = Geometry::of(&superblock);
         let (sizes, units) = (geometry.sizes(), superblock.slots);
         let granule = geometry.region_granule_bytes();
@@ -79,35 +79,45 @@ impl Cache {
             Admission::Measured => Dirty::Beside,
         };
         let reclaim = Reclaimer::new(sizes, units, dirty);
+        let parts = Parts {
+            devices: Rc::new(CacheDevices::new(devices.data, metadata)),
+            geometry,
+            options: Rc::new(options),
+            map: Rc::new(RefCell::new(map)),
+            marks: Rc::new(marks),
+            checksums: sums.map(Rc::new),
+            volumes: Rc::default(),
+            stats: Rc::default(),
+        };
+        let (devices, options) = (Rc::clone(&parts.devices), Rc::clone(&parts.options));
+        let (map, marks) = (Rc::clone(&parts.map), Rc::clone(&parts.marks));
+        let (volumes, stats) = (Rc::clone(&parts.volumes), Rc::clone(&parts.stats));
+        let checksums = parts.checksums.clone();
+        let committer = Rc::new(Committer::new(parts, log));
         let engine = Rc::new(Engine {
-            data_volatile: data_info.volatile_cache,
-            data_block: data_info.logical_block_bytes,
-            metadata_volatile: metadata_info.volatile_cache,
-            metadata_fua: metadata_info.fua,
-            data: devices.data,
-            metadata,
+            devices,
             geometry,
             superblock_lock: Semaphore::new(1),
             attaching: Semaphore::new(1),
-            map: RefCell::new(map),
+            map,
             footprint: RefCell::new(footprint),
             along_bytes: Cell::new(0),
             locks: LockTable::default(),
-            regions,
+            marks,
+            regions: Regions::default(),
             tracking,
             tracts: TractBits::new(superblock.tracts.as_ref(), geometry.tract_shift()),
-            sums,
+            checksums,
             scrubber: Scrubber::default(),
             recovering: Cell::new(0),
             found_blocks: report.doubtful_blocks,
             recorded: RefCell::new(recorded),
             power_was_lost: report.power_was_lost || planted(Fault::CompareAfterProcessDeath),
             opened: rt::now(),
-            commit: Committer::new(log, None),
+            committer,
             cut: Cut::default(),
-            deferred: RefCell::default(),
-            volumes: Rc::default(),
-            stats: Stats::default(),
+            volumes,
+            stats,
             stopping: Cell::new(false),
             reclaim,
             cleaners: Cleaners::default(),
@@ -117,30 +127,42 @@ impl Cache {
             data_superblock: RefCell::new(data_superblock),
             options,
         });
+        let weak = Rc::downgrade(&engine);
+        engine.committer.on_round(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.unmark_clean();
+            }
+        });
+        let weak = Rc::downgrade(&engine);
+        engine.committer.on_failure(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.wake_everyone();
+            }
+        });
         engine.restore_tracking(&unrecorded);
         for slot in stale {
-            engine.queue_record(slot);
+            engine.committer.queue_record(slot);
         }
         if !zombies.is_empty() {
-            engine.queue_entry(Entry::Kill(
+            engine.committer.queue_entry(Entry::Kill(
                 zombies.iter().map(|zombie| zombie.place).collect(),
             ));
         }
-        rt::spawn(Rc::clone(&engine).commit_loop());
+        rt::spawn(Rc::clone(&engine.committer).commit_loop());
         // What was recovered becomes durable before the old journal is dropped; only then is the new
         // life logged, so that at no moment both the journal is gone and its records are not durable.
         let opened = engine.go_into_service(zombies, media, is_sparse).await;
         if let Err(error) = opened {
-            if engine.commit.flush_failed()
+            if engine.committer.flush_failed()
                 && let Some(buf) = &engine.options.journal
             {
                 let uuid = engine.superblock.borrow().uuid;
                 Journal::poison_remains(buf, &uuid, &engine.options.boot_id);
             }
-            engine.commit.stop();
+            engine.committer.stop();
             return Err(error);
         }
-        rt::spawn(Rc::clone(&engine).commit_timer());
+        rt::spawn(Rc::clone(&engine.committer).commit_timer());
         rt::spawn(Rc::clone(&engine).mark_timer());
         rt::spawn(Rc::clone(&engine).tree_timer());
         rt::spawn(Rc::clone(&engine).tract_timer());
@@ -169,7 +191,7 @@ impl Cache {
             self.engine.write_back_in_time(id, false).await?;
         }
         // Who asks may go on to use a backing device without the cache.
-        self.engine.commit_all().await
+        self.engine.committer.commit_all().await
     }
 
     /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old mode is
@@ -282,7 +304,6 @@ impl Cache {
         let engine = &self.engine;
         let map = engine.map.borrow();
         let (stats, volumes) = (&engine.stats, engine.volumes.all());
-        let log = engine.commit.log.borrow();
         CacheStats {
             block_size_bytes: engine.geometry.unit_bytes(),
             block_sizes: engine.geometry.sizes().to_string(),
@@ -291,9 +312,9 @@ impl Cache {
             cached_bytes: u64::from(map.units() - map.free_units()) * engine.geometry.unit_bytes(),
             dirty_blocks: map.dirty_blocks(),
             free_blocks: u64::from(map.free_units()),
-            marked_regions: engine.regions.len() as u64,
-            log_used_records: log.used(),
-            log_records: log.capacity(),
+            marked_regions: engine.marks.len() as u64,
+            log_used_records: engine.committer.log_used_records(),
+            log_records: engine.committer.log_records(),
             log_bytes: stats.log_bytes.get(),
             commits: stats.commits.get(),
             commit_time_us: stats.commit_time_us.get(),
@@ -318,16 +339,16 @@ impl Cache {
             cache_read_errors: stats.cache_read_errors.get(),
             memory_bytes: map.memory_bytes() as u64
                 + engine.footprint.borrow().memory_bytes() as u64
-                + engine.commit.tail.borrow().memory_bytes() as u64
+                + engine.committer.memory_bytes() as u64
                 + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes)
                 + engine
-                    .sums
+                    .checksums
                     .as_ref()
                     .map_or(0, |sums| sums.memory_bytes() as u64)
                 + (volumes.iter())
                     .map(|volume| volume.memory_bytes() as u64)
                     .sum::<u64>(),
-            failure: engine.commit.failure().map(|error| error.report()),
+            failure: engine.committer.failure().map(|error| error.report()),
             volumes: volumes
                 .iter()
                 .map(|volume| {
@@ -371,7 +392,7 @@ impl Engine {
         let begin = |buf: &Buf| -> Result<Option<Journal>> {
             let (tie, place) = (self.tie(media), self.place());
             let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, &place)?;
-            journal.reached(self.commit.log.borrow().batch());
+            journal.reached(self.committer.log_batch());
             Ok(Some(journal))
         };
         // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
@@ -388,7 +409,7 @@ impl Engine {
             (Some(buf), None) => begin(buf)?,
             _ => None,
         };
-        self.commit().await?;
+        self.committer.commit().await?;
         let service = self.superblock.borrow().service;
         if service.cut_bytes != 0 || service.was_cut {
             // What lay there is forgotten, durably.
@@ -411,9 +432,9 @@ impl Engine {
                 journal = begin(buf)?;
             }
         }
-        *self.commit.journal.borrow_mut() = journal;
-        self.queue_entry(Entry::Open);
-        self.commit().await
+        self.committer.set_journal(journal);
+        self.committer.queue_entry(Entry::Open);
+        self.committer.commit().await
     }
 
     /// Whether something of an attached volume is being written back.
@@ -432,12 +453,12 @@ impl Engine {
     ) -> Result<()> {
         self.superblock_lock.acquire(1).await;
         let mut next = self.superblock.borrow().clone();
-        next.reached = self.commit.log.borrow().batch();
+        next.reached = self.committer.log_batch();
         next.service.data_generation = self.data_generation();
         change(&mut next);
-        let device: &Rc<dyn BlockDevice> = &self.metadata;
+        let device = self.devices.metadata();
         let mut result = Ok(());
-        let turn = self.commit.metadata_turn(self.is_one_device());
+        let turn = self.committer.metadata_turn();
         turn.acquire(1).await;
         // One copy after the other, so that losing either loses nothing.
         for _ in 0..2 {
@@ -451,8 +472,8 @@ impl Engine {
             // Its flush may have been the one that was told of lost data, and which copy is on media
             // nobody knows.
             Err(error) => {
-                self.metadata_flush_failed();
-                self.fail(error.clone());
+                self.committer.metadata_flush_failed();
+                self.committer.fail(error.clone());
             }
         }
         turn.release(1);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
+use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_metadata::order::{Ordered, Part, Site};
@@ -13,13 +13,15 @@ use forebay_metadata::superblock::Superblock;
 use forebay_policy::cleaning::Cleaning;
 use forebay_policy::{BlockId, BlockKey, Footprint};
 
-use crate::checksum::{Scrubber, Sums};
+use crate::checksum::{Checksums, Scrubber};
 use crate::commit::Committer;
+use crate::devices::CacheDevices;
 use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::Tracking;
 use crate::intent::regions::Regions;
 use crate::intent::zones::TractBits;
 use crate::lock::LockTable;
+use crate::map::marks::Marks;
 use crate::map::{LIVE, Map, Slot, UNRECORDED};
 use crate::media::truncation::Cut;
 use crate::options::{CacheOptions, Durability};
@@ -28,14 +30,10 @@ use crate::volume::{AttachedVolume, Volumes};
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
-    pub(crate) data: Rc<dyn BlockDevice>,
-    pub(crate) metadata: Rc<dyn BlockDevice>,
-    pub(crate) data_volatile: bool,
-    pub(crate) metadata_volatile: bool,
-    pub(crate) metadata_fua: bool,
-    pub(crate) data_block: u32,
+    /// The devices of the cache.
+    pub(crate) devices: Rc<CacheDevices>,
     pub(crate) geometry: Geometry,
-    pub(crate) options: CacheOptions,
+    pub(crate) options: Rc<CacheOptions>,
     pub(crate) superblock: RefCell<Superblock>,
     /// The superblock on a data device whose metadata lies elsewhere.
     pub(crate) data_superblock: RefCell<Option<Superblock>>,
@@ -43,17 +41,19 @@ pub(crate) struct Engine {
     pub(crate) superblock_lock: Semaphore,
     /// One volume is attached at a time.
     pub(crate) attaching: Semaphore,
-    pub(crate) map: RefCell<Map>,
+    pub(crate) map: Rc<RefCell<Map>>,
     /// What reads bring in.
     pub(crate) footprint: RefCell<Footprint>,
     /// Bytes on their way into the cache that nobody asked for.
     pub(crate) along_bytes: Cell<u64>,
     pub(crate) locks: LockTable,
+    /// The marks of regions, as the log has them.
+    pub(crate) marks: Rc<Marks>,
     pub(crate) regions: Regions,
     pub(crate) tracking: Tracking,
     pub(crate) tracts: TractBits,
     /// Checksums of what is cached, if it has some.
-    pub(crate) sums: Option<Sums>,
+    pub(crate) checksums: Option<Rc<Checksums>>,
     pub(crate) scrubber: Scrubber,
     /// Blocks that count as dirty since recovery, though no record says so.
     pub(crate) recovering: Cell<u64>,
@@ -64,14 +64,12 @@ pub(crate) struct Engine {
     /// Of blocks that recovery found dirty in a part that no record calls so: what their records do.
     pub(crate) recorded: RefCell<HashMap<BlockId, u64>>,
     pub(crate) opened: Duration,
-    pub(crate) commit: Committer,
+    pub(crate) committer: Rc<Committer>,
     /// What is known of a data device that was cut.
     pub(crate) cut: Cut,
-    /// Slots whose clean granules wait for a backing flush.
-    pub(crate) deferred: RefCell<Vec<BlockId>>,
     /// The volumes that are attached.
     pub(crate) volumes: Rc<Volumes>,
-    pub(crate) stats: Stats,
+    pub(crate) stats: Rc<Stats>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) reclaim: crate::evict::Reclaimer,
     pub(crate) cleaners: crate::clean::cleaner::Cleaners,
@@ -104,14 +102,14 @@ impl Engine {
         let offset = self
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
-        let block = u64::from(self.data_block);
+        let block = u64::from(self.devices.data_block());
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
-            return self.data.read(offset, buf).await;
+            return self.devices.data().read(offset, buf).await;
         }
         // The data device has larger blocks than the volume.
         let (from, wide) = self.widened(offset, buf.len());
-        self.data.read(from, wide.clone()).await?;
-        self.check_alive()?;
+        self.devices.data().read(from, wide.clone()).await?;
+        self.committer.check_alive()?;
         let skip = usize::try_from(offset - from).expect("less than a block");
         buf.copy_from_buf(&wide.slice(skip..skip + buf.len()));
         Ok(())
@@ -128,13 +126,13 @@ impl Engine {
     ) -> impl Future<Output = Result<()>> + 'a {
         let site = Site::here();
         async move {
-            if let Some(sums) = &self.sums {
+            if let Some(sums) = &self.checksums {
                 return self
                     .write_summed(site, sums, volume, slot, start, buf)
                     .await;
             }
             let result = self.write_slot_data(site, slot, start, buf).await;
-            self.slot_written(slot);
+            self.committer.slot_written(slot);
             result
         }
     }
@@ -149,23 +147,23 @@ impl Engine {
         let offset = self
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
-        let block = u64::from(self.data_block);
+        let block = u64::from(self.devices.data_block());
         // What a failed cache knows of its slots, and what is on media, are two things: its records may call clean what
         // would be overwritten here.
-        self.check_alive()?;
+        self.committer.check_alive()?;
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
-            return Ordered::new(site, self.data.write(offset, buf)).await;
+            return Ordered::new(site, self.devices.data().write(offset, buf)).await;
         }
         let (from, wide) = self.widened(offset, buf.len());
-        self.data.read(from, wide.clone()).await?;
-        self.check_alive()?;
+        self.devices.data().read(from, wide.clone()).await?;
+        self.committer.check_alive()?;
         let skip = usize::try_from(offset - from).expect("less than a block");
         wide.slice(skip..skip + buf.len()).copy_from_buf(&buf);
-        Ordered::new(site, self.data.write(from, wide)).await
+        Ordered::new(site, self.devices.data().write(from, wide)).await
     }
 
     fn widened(&self, offset: u64, len: usize) -> (u64, Buf) {
-        let block = u64::from(self.data_block);
+        let block = u64::from(self.devices.data_block());
         let from = offset - offset % block;
         let end = (offset + len as u64).next_multiple_of(block);
         let wide = Buf::scratch(usize::try_from(end - from).expect("little more than the piece"));
@@ -188,7 +186,7 @@ impl Engine {
                 return Err(error);
             }
             if !volume.backing.unflushed() {
-                self.release_deferred(volume.id);
+                self.committer.release_deferred(volume.id);
             }
             Ok(())
         }
@@ -199,33 +197,13 @@ impl Engine {
         let entry = self.map.borrow().slot(slot);
         debug_assert!(entry.has(LIVE));
         if entry.has(UNRECORDED) {
-            self.regions.recorded(entry.key);
+            self.marks.recorded(entry.key);
         }
         self.note_gone(slot);
         self.forget_sums(slot);
         self.map.borrow_mut().remove(slot);
         // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
         self.reclaim.made_room();
-    }
-
-    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
-    /// may log the slot behind it, and its region's mark owes it nothing any more.
-    pub(crate) fn kill_slot(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
-        self.map.borrow_mut().kill(slot);
-        if entry.has(UNRECORDED) {
-            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
-            self.regions.recorded(entry.key);
-        }
-    }
-
-    /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
-    pub(crate) fn note_unrecorded(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
-        if !entry.has(UNRECORDED) {
-            self.map.borrow_mut().add_flags(slot, UNRECORDED);
-            self.regions.unrecorded(entry.key);
-        }
     }
 }
 

@@ -131,7 +131,7 @@ impl Engine {
             if slot.is_some() {
                 return slot;
             }
-            if self.commit.failure().is_some() || self.stopping.get() {
+            if self.committer.failure().is_some() || self.stopping.get() {
                 return None;
             }
             if !self.want_room() {
@@ -154,7 +154,7 @@ impl Engine {
         if (slot.is_none() || self.is_scarce(block.class))
             && let Some(round) = self.reclaim.waits_for.take()
         {
-            self.request(round);
+            self.committer.request(round);
         }
         slot
     }
@@ -197,7 +197,7 @@ impl Engine {
                 .kick
                 .until(|| self.stopping.get() || self.is_time_to_reclaim())
                 .await;
-            if self.stopping.get() || self.commit.failure().is_some() {
+            if self.stopping.get() || self.committer.failure().is_some() {
                 self.reclaim.stuck.set(true);
                 self.reclaim.freed.wake_all();
                 return;
@@ -213,9 +213,9 @@ impl Engine {
     /// Waits until what was queued is durable. A client's round takes the kills along for nothing; if none
     /// comes soon, or slots run out, one is asked for.
     async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
-        let round = self.next_round();
+        let round = self.committer.next_round();
         if urgent {
-            self.request(round);
+            self.committer.request(round);
         } else {
             self.reclaim.waits_for.set(Some(round));
             let engine = Rc::clone(self);
@@ -223,11 +223,11 @@ impl Engine {
                 rt::sleep(PATIENCE).await;
                 if engine.reclaim.waits_for.get() == Some(round) {
                     engine.reclaim.waits_for.set(None);
-                    engine.request(round);
+                    engine.committer.request(round);
                 }
             });
         }
-        let durable = self.committed(round).await;
+        let durable = self.committer.committed(round).await;
         self.reclaim.waits_for.set(None);
         durable
     }
@@ -290,11 +290,11 @@ impl Engine {
         };
         for slot in &victims {
             // Nothing may log them behind their deaths, nor after they were let go without one.
-            self.kill_slot(*slot);
+            self.committer.kill_slot(*slot);
         }
         let mut durable = Ok(());
         if !traced.is_empty() {
-            self.queue_entry(Entry::Kill(traced));
+            self.committer.queue_entry(Entry::Kill(traced));
             durable = self.killed(urgent).await;
         }
         if durable.is_ok() {

@@ -18,6 +18,7 @@ mod checksum;
 mod clean;
 mod commit;
 mod degraded;
+mod devices;
 mod engine;
 mod evict;
 pub mod failpoints;

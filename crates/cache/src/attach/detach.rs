@@ -155,7 +155,7 @@ impl Cache {
         // The cache device, too, has its time.
         let rest = until.saturating_sub(rt::now()) + patience;
         result = result.and(in_time("what the cache holds", rest, ended).await);
-        engine.commit.stop();
+        engine.committer.stop();
         engine.volumes.clear();
         result
     }
@@ -273,7 +273,7 @@ impl Engine {
                 rt::spawn(Rc::clone(self).forget_later(id, slot, block));
             }
         }
-        self.regions.forget_volume(id);
+        self.marks.forget_volume(id);
         self.wake_everyone();
         self.reclaim.hint();
         Ok(())
@@ -323,7 +323,7 @@ impl Engine {
         if let Some(cut) = self.cut().await {
             flushed = flushed.and(Err(cut));
         }
-        if let Some(shrunk) = shrunk(&self.superblock.borrow(), self.data.as_ref()) {
+        if let Some(shrunk) = shrunk(&self.superblock.borrow(), self.devices.data().as_ref()) {
             let what = format!(
                 "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
             );
@@ -334,17 +334,17 @@ impl Engine {
             return flushed.and(ended);
         }
         self.clear_all_marks().await?;
-        self.commit_all().await?;
+        self.committer.commit_all().await?;
         self.close_tracking().await?;
         let generation = self.announce_end().await?;
-        self.queue_entry(Entry::Close);
-        self.commit().await?;
+        self.committer.queue_entry(Entry::Close);
+        self.committer.commit().await?;
         // Says from outside how far the log went, too.
         self.end_generation(generation).await
     }
 
     /// Nothing is exact then, but what was acknowledged is to be durable all the same.
     async fn end_uncleanly(&self) -> Result<()> {
-        self.commit_all().await
+        self.committer.commit_all().await
     }
 }

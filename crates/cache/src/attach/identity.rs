@@ -151,7 +151,7 @@ impl Engine {
                 superblock.volumes.retain(|entry| entry.id != other.id);
             })
             .await?;
-            self.regions.forget_volume(other.id);
+            self.marks.forget_volume(other.id);
         }
         Ok(())
     }

@@ -183,7 +183,7 @@ impl Engine {
         discard_dirty: bool,
     ) -> Result<Vec<Range<u64>>> {
         let id = self.idle_volume(name)?;
-        self.check_alive()?;
+        self.committer.check_alive()?;
         let dirty = self.dirty_ranges_of(id);
         if !dirty.is_empty() && !discard_dirty {
             return Err(would_lose(name, &dirty));

@@ -353,7 +353,7 @@ impl Engine {
             // The reclaimer may be at it, or may have had it.
             let lock = self.locks.exclusive(region, granules).await;
             if self.is_block(volume, slot, block) {
-                self.kill_slot(slot);
+                self.committer.kill_slot(slot);
                 killed.push(slot);
                 locks.push(lock);
             }
@@ -362,9 +362,9 @@ impl Engine {
             let map = self.map.borrow();
             let places = killed.iter().map(|slot| map.place(*slot)).collect();
             drop(map);
-            self.queue_entry(Entry::Kill(places));
+            self.committer.queue_entry(Entry::Kill(places));
         }
-        self.commit().await?;
+        self.committer.commit().await?;
         for slot in killed {
             self.forget_slot(slot);
         }
@@ -408,7 +408,7 @@ impl Engine {
                     kill.push((slot, entry.block()));
                 } else {
                     self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-                    self.queue_record(slot);
+                    self.committer.queue_record(slot);
                 }
             }
             return self.kill(known.id, kill).await;
@@ -436,10 +436,10 @@ impl Engine {
             backing.device.read(old, buf.clone()).await?;
             let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
             let written = self.write_slot_data(Site::here(), slot, start, buf).await;
-            self.slot_written(slot);
+            self.committer.slot_written(slot);
             self.lose_sums_at(slot, bytes);
             written?;
-            self.commit().await?;
+            self.committer.commit().await?;
         }
         Ok(())
     }
@@ -458,7 +458,7 @@ impl Engine {
     /// Rule 8: blocks of the volume are overwritten in place on the cache device, which must write each
     /// of them whole or not at all.
     fn check_tearing(&self, backing: &DeviceInfo) -> Result<()> {
-        let data = self.data.info();
+        let data = self.devices.data().info();
         let whole = data.physical_block_bytes.max(data.logical_block_bytes);
         if backing.logical_block_bytes <= whole || data.persistence == Persistence::Process {
             return Ok(());

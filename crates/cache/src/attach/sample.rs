@@ -334,7 +334,7 @@ impl Engine {
                 killed.push((slot, entry.block()));
             } else {
                 self.map.borrow_mut().set(slot, dirty, dirty);
-                self.queue_record(slot);
+                self.committer.queue_record(slot);
             }
         }
         self.kill(volume, killed).await

@@ -17,7 +17,7 @@ mod unserved;
 mod write;
 
 pub(crate) use read::Verdict;
-pub(crate) use restore::LoadedSums;
+pub(crate) use restore::LoadedChecksums;
 pub use scrub::ScrubProgress;
 pub(crate) use scrub::Scrubber;
 pub use unserved::DataReport;
@@ -42,7 +42,7 @@ pub(crate) const CELL: u32 = CELL_BYTES as u32;
 
 /// The checksums of a cache.
 #[derive(Debug)]
-pub(crate) struct Sums {
+pub(crate) struct Checksums {
     hash: DataHash,
     seed: Seed,
     place: SumsPlace,
@@ -58,12 +58,12 @@ pub(crate) struct Sums {
     bad_cells: RefCell<Vec<u64>>,
     /// How many these are.
     bad: Cell<u64>,
-    pub(crate) stats: SumsStats,
+    pub(crate) stats: ChecksumCounters,
 }
 
 /// What was found, in cells.
 #[derive(Debug, Default)]
-pub(crate) struct SumsStats {
+pub(crate) struct ChecksumCounters {
     /// Seen without a checksum that is known, believed, and given one.
     pub(crate) unverified: Counter,
     /// Clean and corrupt: had from the backing device.
@@ -100,7 +100,7 @@ pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
     hash.of(unsafe { cell_bytes(buf) })
 }
 
-impl Sums {
+impl Checksums {
     /// The cell that a byte of what lies at `place` is in.
     #[inline]
     const fn cell(&self, place: u32, start: u32) -> usize {
@@ -197,8 +197,17 @@ impl Sums {
         digest(self.seed, place, sums)
     }
 
+    /// Returns a record with the bad granules and the digest of its block.
+    pub(crate) fn complete(&self, record: BlockRecord) -> BlockRecord {
+        BlockRecord {
+            bad: self.bad_granules(record.slot, record.class, record.dirty),
+            sums: self.digest(record.slot, record.class, record.valid),
+            ..record
+        }
+    }
+
     /// A record of a block joins the batch: what is known of its checksums goes with it.
-    fn joins(&self, place: u32, class: u8) {
+    pub(crate) fn joins(&self, place: u32, class: u8) {
         let each = self.place.unit_cells();
         let (first, last) = (
             self.cell(place, 0) / each,
@@ -250,7 +259,7 @@ impl Sums {
 
 impl Engine {
     pub(crate) fn checksum_stats(&self) -> Option<ChecksumStats> {
-        let sums = self.sums.as_ref()?;
+        let sums = self.checksums.as_ref()?;
         let stats = &sums.stats;
         Some(ChecksumStats {
             unverified: stats.unverified.get(),
@@ -261,36 +270,9 @@ impl Engine {
         })
     }
 
-    /// What a record says of a slot with these granules.
-    pub(crate) fn block_record(&self, slot: BlockId, valid: u64, dirty: u64) -> BlockRecord {
-        let record = self.map.borrow().record(slot, valid, dirty);
-        match &self.sums {
-            None => record,
-            Some(sums) => BlockRecord {
-                bad: sums.bad_granules(record.slot, record.class, dirty),
-                sums: sums.digest(record.slot, record.class, valid),
-                ..record
-            },
-        }
-    }
-
-    /// The record of what only this slot has: clean granules are worth nothing after a crash that their
-    /// record did not survive.
-    pub(crate) fn dirty_record(&self, slot: BlockId) -> BlockRecord {
-        let dirty = self.map.borrow().slot(slot).dirty;
-        self.block_record(slot, dirty, dirty)
-    }
-
-    /// A record of a block was put into the batch.
-    pub(crate) fn record_joins(&self, block: &BlockRecord) {
-        if let Some(sums) = &self.sums {
-            sums.joins(block.slot, block.class);
-        }
-    }
-
     /// A block leaves its slot.
     pub(crate) fn forget_sums(&self, slot: BlockId) {
-        if let Some(sums) = &self.sums {
+        if let Some(sums) = &self.checksums {
             let map = self.map.borrow();
             sums.forget(map.place(slot), map.slot(slot).class);
         }
@@ -298,7 +280,9 @@ impl Engine {
 
     /// Dirty granules of a slot that are known to be bad: nothing but a whole rewrite ends that.
     pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
-        let Some(sums) = &self.sums else { return 0 };
+        let Some(sums) = &self.checksums else {
+            return 0;
+        };
         let map = self.map.borrow();
         let entry = map.slot(slot);
         sums.bad_granules(map.place(slot), entry.class, entry.dirty)
@@ -307,7 +291,7 @@ impl Engine {
     /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so for all
     /// processes to come.
     fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
-        let Some(sums) = &self.sums else {
+        let Some(sums) = &self.checksums else {
             return ErrorKind::Corrupt.into();
         };
         let (entry, place) = {
@@ -325,8 +309,8 @@ impl Engine {
             cells.for_each(|cell| sums.set_bad(cell));
             sums.stats.condemned.add(1);
             tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
-            self.queue_record(slot);
-            self.request_commit();
+            self.committer.queue_record(slot);
+            self.committer.request_commit();
         }
         error
     }
@@ -348,7 +332,7 @@ impl Engine {
 
     /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
     pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
-        self.sums.as_ref().filter(|sums| sums.bad.get() != 0)?;
+        self.checksums.as_ref().filter(|sums| sums.bad.get() != 0)?;
         let attached = self.volumes.get(volume)?;
         let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
         slots.into_iter().find_map(|slot| {

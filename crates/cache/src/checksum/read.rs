@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_block::{BlockDeviceExt, Buf, Error, Result};
 use forebay_policy::BlockId;
 
-use super::{CELL, Look, Sums, UNKNOWN};
+use super::{CELL, Checksums, Look, UNKNOWN};
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::map::REWRITTEN;
@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
     Corrupt(Error),
 }
 
-impl Sums {
+impl Checksums {
     /// Whether all of a buffer, whole cells, is what was written there.
     #[inline]
     pub(crate) fn agree(&self, first: usize, buf: &Buf) -> bool {
@@ -45,7 +45,7 @@ impl Engine {
         run: Range<u32>,
         buf: Buf,
     ) -> Result<Verdict> {
-        let Some(sums) = &self.sums else {
+        let Some(sums) = &self.checksums else {
             let read = self.read_slot(slot, run.start, buf).await;
             return read.map(|()| Verdict::Sound);
         };
@@ -85,7 +85,7 @@ impl Engine {
             if self.map.borrow().slot(slot).dirty >> granule & 1 != 0 {
                 let error = self.condemn(volume, slot, granule);
                 // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
-                let _ = self.commit().await;
+                let _ = self.committer.commit().await;
                 return Ok(Verdict::Corrupt(error));
             }
             let offset = geometry.backing_offset(entry.block(), at);
@@ -101,7 +101,7 @@ impl Engine {
         if unknown != 0 {
             sums.stats.unverified.add(unknown);
             // The record's digest is one without these.
-            self.queue_later(slot);
+            self.committer.queue_later(slot);
         }
         if gone != 0 {
             self.drop_corrupt(slot, gone).await;
@@ -116,7 +116,7 @@ impl Engine {
     /// Returns whether what was read of a slot from byte `start` on is what its checksums say, where there are any. Cells without
     /// a known checksum, and one that the volume ends in, count as not sound.
     pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
-        let Some(sums) = &self.sums else {
+        let Some(sums) = &self.checksums else {
             return true;
         };
         let place = self.map.borrow().place(slot);
@@ -134,15 +134,15 @@ impl Engine {
             let gone = granules & entry.valid & !entry.dirty;
             map.set(slot, entry.valid & !gone, entry.dirty);
         }
-        self.queue_record(slot);
+        self.committer.queue_record(slot);
         // A cache that cannot say it has failed, and takes no writes.
-        let _ = self.commit().await;
+        let _ = self.committer.commit().await;
     }
 
     /// Reads a cell once more, into its buffer: the way from the medium may have been at fault.
     pub(super) async fn looks_sound_again(
         &self,
-        sums: &Sums,
+        sums: &Checksums,
         slot: BlockId,
         at: u32,
         part: &Buf,
@@ -171,7 +171,7 @@ impl Engine {
         buf: &Buf,
     ) -> Result<()> {
         let Some(sums) = self
-            .sums
+            .checksums
             .as_ref()
             .filter(|_| !planted(Fault::WriteCorruptBack))
         else {
@@ -202,7 +202,7 @@ impl Engine {
 
     /// Returns whether the checksums of these bytes of a slot are known, and are those of zeroes.
     pub(crate) fn are_zeroes(&self, slot: BlockId, start: u32, len: u64) -> bool {
-        let Some(sums) = &self.sums else {
+        let Some(sums) = &self.checksums else {
             return false;
         };
         let place = self.map.borrow().place(slot);
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     /// Whether nothing is known of some cells that are read the short way.
-    pub(super) fn knows(&self, sums: &Sums, first: usize, cells: usize) -> bool {
+    pub(super) fn knows(&self, sums: &Checksums, first: usize, cells: usize) -> bool {
         let values = sums.values.borrow();
         let mut cells = first..first + cells;
         cells.all(|cell| values[cell] != UNKNOWN && !sums.is_bad(cell))

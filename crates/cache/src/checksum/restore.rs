@@ -7,20 +7,20 @@ use forebay_metadata::record::BlockRecord;
 use forebay_metadata::sums::{self, BAD, DataHash, UNKNOWN, fits};
 use forebay_metadata::superblock::Superblock;
 
-use super::{Sums, SumsStats};
+use super::{ChecksumCounters, Checksums};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 
 /// The table as it was read, and what of it counts.
 #[derive(Debug)]
-pub(crate) struct LoadedSums {
-    sums: Sums,
+pub(crate) struct LoadedChecksums {
+    sums: Checksums,
     found: Vec<u32>,
     /// Valid cells of which nothing is known.
     pub(crate) unknown: u64,
 }
 
-impl LoadedSums {
+impl LoadedChecksums {
     /// Reads the table, if the cache has one.
     pub(crate) async fn open(
         metadata: &dyn BlockDevice,
@@ -38,7 +38,7 @@ impl LoadedSums {
         }
         let units = usize::try_from(place.units()).expect("a table fits memory");
         Ok(Some(Self {
-            sums: Sums {
+            sums: Checksums {
                 hash: DataHash::new(&superblock.lineage),
                 seed: superblock.seed(),
                 place,
@@ -48,7 +48,7 @@ impl LoadedSums {
                 due: RefCell::default(),
                 bad_cells: RefCell::new(vec![0; found.len().div_ceil(64)]),
                 bad: Cell::new(0),
-                stats: SumsStats::default(),
+                stats: ChecksumCounters::default(),
             },
             found,
             unknown: 0,
@@ -77,7 +77,7 @@ impl LoadedSums {
         self.unknown += unknown.count() as u64;
     }
 
-    /// As [`Sums::zero_granules`].
+    /// As [`Checksums::zero_granules`].
     pub(crate) fn zero_granules(&self, place: u32, class: u8, among: u64) -> u64 {
         self.sums.zero_granules(place, class, among)
     }
@@ -99,7 +99,7 @@ impl LoadedSums {
     }
 
     /// All blocks were restored.
-    pub(crate) fn finish(self) -> Sums {
+    pub(crate) fn finish(self) -> Checksums {
         let Self { sums, found, .. } = self;
         let each = sums.place.unit_cells();
         {

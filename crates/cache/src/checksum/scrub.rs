@@ -58,7 +58,7 @@ impl Cache {
     /// What it finds is no error of its own: see [`ScrubProgress`].
     pub async fn scrub(&self, bytes_per_second: u64) -> Result<ScrubProgress> {
         let engine = &self.engine;
-        if engine.sums.is_none() {
+        if engine.checksums.is_none() {
             let what = "the cache has no checksums to verify: format it with --checksums";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
@@ -180,7 +180,7 @@ impl Engine {
     }
 
     fn refetched(&self) -> u64 {
-        let sums = self.sums.as_ref();
+        let sums = self.checksums.as_ref();
         sums.map_or(0, |sums| sums.stats.refetched.get())
     }
 }

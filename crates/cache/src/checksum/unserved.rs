@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_block::{Buf, ErrorKind, Result};
 use forebay_policy::BlockId;
 
-use super::{CELL, Look, Sums};
+use super::{CELL, Checksums, Look};
 use crate::engine::Engine;
 use crate::map::{LIVE, Slot};
 use crate::recover::LostRange;
@@ -56,7 +56,7 @@ impl Engine {
                 self.verify_block(slot, &mut report).await?;
             }
         }
-        self.commit_all().await?;
+        self.committer.commit_all().await?;
         report.corrupt = LostRange::joined(report.corrupt);
         report.unreadable = LostRange::joined(report.unreadable);
         Ok(report)
@@ -136,7 +136,7 @@ impl Engine {
                     continue;
                 }
             }
-            let Some(sums) = self.sums.as_ref().filter(|_| len == CELL) else {
+            let Some(sums) = self.checksums.as_ref().filter(|_| len == CELL) else {
                 continue;
             };
             let cell = sums.cell(place, at);
@@ -159,24 +159,24 @@ impl Engine {
             (self.map.borrow_mut()).set(slot, entry.valid & !gone, entry.dirty);
         }
         let bad = wrong.corrupt & entry.dirty;
-        if let Some(sums) = &self.sums {
+        if let Some(sums) = &self.checksums {
             self.condemn_alone(sums, slot, entry.class, bad);
         }
         // Not both: what the table has must fit the record before this one until this one is durable.
         if gone | bad != 0 {
-            self.queue_record(slot);
-        } else if let Some(sums) = &self.sums
+            self.committer.queue_record(slot);
+        } else if let Some(sums) = &self.checksums
             && !wrong.learned.is_empty()
         {
             wrong
                 .learned
                 .iter()
                 .for_each(|(cell, sum)| sums.set(*cell, *sum));
-            self.queue_record(slot);
+            self.committer.queue_record(slot);
         }
     }
 
-    fn condemn_alone(&self, sums: &Sums, slot: BlockId, class: u8, bad: u64) {
+    fn condemn_alone(&self, sums: &Checksums, slot: BlockId, class: u8, bad: u64) {
         let place = self.map.borrow().place(slot);
         let new = bad & !sums.bad_granules(place, class, bad);
         sums.cells_of(place, class, new)

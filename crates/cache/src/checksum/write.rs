@@ -6,7 +6,7 @@ use forebay_block::{BlockDeviceExt, Buf, Op, Request, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, BlockKey};
 
-use super::{CELL, Look, Sums, UNKNOWN};
+use super::{CELL, Checksums, Look, UNKNOWN};
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Piece;
@@ -29,7 +29,7 @@ impl Engine {
     pub(crate) async fn write_summed(
         &self,
         site: Site,
-        sums: &Sums,
+        sums: &Checksums,
         volume: &AttachedVolume,
         slot: BlockId,
         start: u32,
@@ -68,24 +68,24 @@ impl Engine {
         }
         if planted(Fault::SumBeforeData) && touched != 0 {
             self.set_sums(sums, place, start..end, limit, &buf, &merged);
-            self.queue_record(slot);
-            self.commit().await?;
+            self.committer.queue_record(slot);
+            self.committer.commit().await?;
         }
         let (at, data) = widened(start, &buf, &merged);
         let result = self.write_slot_data(site, slot, at, data).await;
-        self.slot_written(slot);
+        self.committer.slot_written(slot);
         match result.is_ok() {
             true => self.set_sums(sums, place, start..end, limit, &buf, &merged),
             // It may be any mixture of old and new.
             false => self.lose_sums(sums, place, start..end),
         }
         if touched != 0 && !planted(Fault::SumBeforeData) {
-            self.note_unrecorded(slot);
+            self.committer.note_unrecorded(slot);
         }
         if bad != 0 && result.is_ok() {
             // Durably, before the answer: a bad granule stays so whatever else the next process finds.
-            self.queue_record(slot);
-            self.commit().await?;
+            self.committer.queue_record(slot);
+            self.committer.commit().await?;
         }
         result
     }
@@ -94,7 +94,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "of one caller")]
     async fn merge(
         &self,
-        sums: &Sums,
+        sums: &Checksums,
         volume: &AttachedVolume,
         slot: BlockId,
         entry: &Slot,
@@ -116,7 +116,7 @@ impl Engine {
         {
             if entry.dirty >> granule & 1 != 0 {
                 let error = self.condemn(volume, slot, granule);
-                let _ = self.commit().await;
+                let _ = self.committer.commit().await;
                 return Err(error);
             }
             let offset = self.geometry.backing_offset(entry.block(), at);
@@ -138,7 +138,7 @@ impl Engine {
     /// The checksums of what was written.
     fn set_sums(
         &self,
-        sums: &Sums,
+        sums: &Checksums,
         place: u32,
         written: Range<u32>,
         limit: u32,
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     /// What cells hold is not known; those that are bad stay so.
-    fn lose_sums(&self, sums: &Sums, place: u32, written: Range<u32>) {
+    fn lose_sums(&self, sums: &Checksums, place: u32, written: Range<u32>) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
             let cell = sums.cell(place, at);
@@ -174,10 +174,10 @@ impl Engine {
 
     /// Bytes of a slot were written that the volume did not have before: nothing is known of the cells.
     pub(crate) fn lose_sums_at(&self, slot: BlockId, bytes: Range<u32>) {
-        if let Some(sums) = &self.sums {
+        if let Some(sums) = &self.checksums {
             let place = self.map.borrow().place(slot);
             self.lose_sums(sums, place, bytes);
-            self.queue_record(slot);
+            self.committer.queue_record(slot);
         }
     }
 
@@ -185,7 +185,7 @@ impl Engine {
     #[inline]
     pub(crate) fn short_cells(
         &self,
-        sums: &Sums,
+        sums: &Checksums,
         piece: &Piece,
         place: u32,
         write: bool,
@@ -213,7 +213,8 @@ impl Engine {
         request: &Request,
         ok: bool,
     ) -> bool {
-        let (Some(sums), Some((first, _)), Some(buf)) = (&self.sums, cells, &request.buf) else {
+        let (Some(sums), Some((first, _)), Some(buf)) = (&self.checksums, cells, &request.buf)
+        else {
             return true;
         };
         if request.op == Op::Read {
@@ -223,7 +224,7 @@ impl Engine {
         true
     }
 
-    fn short_written(&self, sums: &Sums, slot: BlockId, first: usize, buf: &Buf, ok: bool) {
+    fn short_written(&self, sums: &Checksums, slot: BlockId, first: usize, buf: &Buf, ok: bool) {
         for nth in 0..buf.len() / CELL as usize {
             let at = nth * CELL as usize;
             let sum = match ok {
@@ -233,7 +234,7 @@ impl Engine {
             sums.set(first + nth, sum);
         }
         if self.map.borrow().has(slot, LIVE) {
-            self.note_unrecorded(slot);
+            self.committer.note_unrecorded(slot);
         }
     }
 }

@@ -11,7 +11,7 @@ use forebay_io::sync::WaitList;
 use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Ended, Look, Turn};
 
-use crate::checksum::Sums;
+use crate::checksum::Checksums;
 use crate::clean::write_back::BATCH;
 use crate::clean::write_back::forget_rewrite;
 use crate::engine::Engine;
@@ -50,7 +50,7 @@ impl Cleaners {
 impl Engine {
     /// A volume's task.
     pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<AttachedVolume>) {
-        while self.is_serving(&volume) && self.commit.failure().is_none() {
+        while self.is_serving(&volume) && self.committer.failure().is_none() {
             let (began, cleaner) = (rt::now(), &volume.cleaner);
             let is_stopping = || self.stopping.get();
             let turn = match self.must_wait(cleaner) {
@@ -213,8 +213,9 @@ impl Engine {
     /// would be come to again and again.
     fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
         let entry = map.slot(slot);
-        let bad = |sums: &Sums| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
-        let bad = self.sums.as_ref().map_or(0, bad);
+        let bad =
+            |sums: &Rc<Checksums>| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
+        let bad = self.checksums.as_ref().map_or(0, bad);
         entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
     }
 

@@ -68,7 +68,7 @@ impl Engine {
         let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
         let windows = self.by_window(slots);
         for chunk in windows.chunks(width) {
-            if !self.commit.is_alive() {
+            if !self.committer.is_alive() {
                 break;
             }
             let started: Vec<_> = chunk
@@ -228,8 +228,8 @@ impl Engine {
                 self.read_slot(*slot, *from, buf.slice(piece)).await?;
                 self.refuse_cut(*slot, *from, at.end - at.start).await?;
             }
-            self.flush_in_flight().await;
-            let doubtful = |(slot, ..): &Run| self.is_in_doubt(*slot);
+            self.committer.flush_in_flight().await;
+            let doubtful = |(slot, ..): &Run| self.committer.is_in_doubt(*slot);
             if joined.iter().any(doubtful) {
                 return Err(in_doubt());
             }
@@ -265,7 +265,7 @@ impl Engine {
         drop(map);
         // Of what was read before a flush failed, and was written back since, nobody knows what it is.
         let doubt = || {
-            if self.is_in_doubt(done.slot) {
+            if self.committer.is_in_doubt(done.slot) {
                 Err(in_doubt())
             } else {
                 Ok(())
@@ -295,7 +295,7 @@ impl Engine {
         }
         // Whoever relies on the block being clean waits for this record (a write around the cache, see
         // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
-        self.queue_later(done.slot);
+        self.committer.queue_later(done.slot);
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl Engine {
                     .collect()
             };
             if slots.is_empty() {
-                self.check_alive()?;
+                self.committer.check_alive()?;
                 return self.bad_left(volume).map_or(Ok(()), Err);
             }
             let is_leaving = || (self.volumes.get(volume)).is_some_and(|v| v.is_detaching());
@@ -338,14 +338,14 @@ impl Engine {
             }
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
-                self.check_alive()?;
+                self.committer.check_alive()?;
                 self.clean_in_turn(chunk).await?;
                 if !until_clean {
                     self.clean_what_was_busy(chunk).await?;
                 }
             }
             if !until_clean {
-                self.check_alive()?;
+                self.committer.check_alive()?;
                 return self.bad_left(volume).map_or(Ok(()), Err);
             }
             rt::yield_now().await;

@@ -6,18 +6,18 @@ use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::{Body, KILL_SLOTS, MarkState};
 use forebay_policy::BlockId;
 
+use super::Committer;
 use crate::commit::queue::Entry;
-use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
-use crate::intent::regions::RegionId;
+use crate::map::marks::MarkId;
 use crate::map::{CLEANED, DEFERRED, DYING, FIRST, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 
-impl Engine {
+impl Committer {
     /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots that
     /// belong to this round. Returns what to write, and whether the round needs another batch.
     pub(crate) fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
         let (first, limit) = {
-            let log = self.commit.log.borrow();
+            let log = self.log.borrow();
             let unit = log.unit_records();
             // A part of the room only: batches that a crash tears take room, too.
             let share = (log.batch_records_max())
@@ -27,18 +27,18 @@ impl Engine {
         };
         // The other half is for what the tail must log again: see docs/format.md, "Room".
         let fresh = first + limit.div_ceil(2);
-        let room = || fresh.saturating_sub(self.commit.log.borrow().next());
+        let room = || fresh.saturating_sub(self.log.borrow().next());
         self.log_echo(room());
-        let mut entries = std::mem::take(&mut *self.commit.entries.borrow_mut()).into_iter();
+        let mut entries = std::mem::take(&mut *self.entries.borrow_mut()).into_iter();
         while room() > 0 {
             let Some(entry) = entries.next() else { break };
             if let Some(rest) = self.log_entry(entry, room()) {
-                self.commit.entries.borrow_mut().push(rest);
+                self.entries.borrow_mut().push(rest);
             }
         }
-        self.commit.entries.borrow_mut().extend(entries);
+        self.entries.borrow_mut().extend(entries);
         while *quota > 0 && room() > 0 {
-            let next = self.commit.pending.borrow_mut().pop_front();
+            let next = self.pending.borrow_mut().pop_front();
             let Some(slot) = next else {
                 *quota = 0;
                 break;
@@ -50,14 +50,14 @@ impl Engine {
                 self.log_slot(slot);
             }
         }
-        let more = *quota > 0 || !self.commit.entries.borrow().is_empty();
-        if !self.commit.log.borrow().batch_is_empty() {
+        let more = *quota > 0 || !self.entries.borrow().is_empty();
+        if !self.log.borrow().batch_is_empty() {
             self.fill_unit(room);
             self.clean_tail(first + limit);
-            return Ok((self.commit.log.borrow_mut().seal(), more));
+            return Ok((self.log.borrow_mut().seal(), more));
         }
         if more && limit == 0 {
-            let log = self.commit.log.borrow();
+            let log = self.log.borrow();
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
@@ -72,7 +72,7 @@ impl Engine {
 
     /// Logs what may wait where padding would go, but not in the tail's half of the batch.
     fn fill_unit(&self, room: impl Fn() -> u64) {
-        while self.commit.log.borrow().unit_room() > 0
+        while self.log.borrow().unit_room() > 0
             && room() > 0
             && let Some(slot) = self.pop_later()
         {
@@ -83,11 +83,11 @@ impl Engine {
     /// Logs the last round's kills again, but for slots of which something newer was logged by now: without
     /// that, and with the first kill lost to damage, what died there would come back.
     fn log_echo(&self, room: u64) {
-        let mut echo = std::mem::take(&mut *self.commit.echo.borrow_mut());
+        let mut echo = std::mem::take(&mut *self.echo.borrow_mut());
         let fits = usize::try_from(room / 2)
             .unwrap_or(usize::MAX)
             .saturating_mul(KILL_SLOTS);
-        *self.commit.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
+        *self.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
         let dead: Vec<u32> = {
             let map = self.map.borrow();
             echo.into_iter()
@@ -105,7 +105,7 @@ impl Engine {
             let mut slots = [0; KILL_SLOTS];
             slots[..chunk.len()].copy_from_slice(chunk);
             let count = u8::try_from(chunk.len()).expect("at most KILL_SLOTS");
-            self.commit.push_body(&Body::Kill { slots, count });
+            self.push_body(&Body::Kill { slots, count });
         }
     }
 
@@ -118,7 +118,7 @@ impl Engine {
                     .saturating_mul(KILL_SLOTS);
                 let rest = slots.split_off(fits.min(slots.len()));
                 self.log_kills(&slots);
-                self.commit.echo.borrow_mut().extend(slots);
+                self.echo.borrow_mut().extend(slots);
                 return (!rest.is_empty()).then_some(Entry::Kill(rest));
             }
             Entry::Mark(id) => self.log_mark(id),
@@ -128,14 +128,14 @@ impl Engine {
                     region,
                     state: MarkState::None,
                 };
-                self.commit.push_body(&body);
+                self.push_body(&body);
             }
             Entry::Open => self.log_open(),
             Entry::Close => {
-                self.commit.opened_at.set(NO_RECORD);
-                self.commit.push_body(&Body::Close);
+                self.opened_at.set(NO_RECORD);
+                self.push_body(&Body::Close);
                 // Nothing comes after it.
-                self.commit.stopping.set(true);
+                self.stopping.set(true);
             }
         }
         None
@@ -144,14 +144,14 @@ impl Engine {
     pub(crate) fn log_open(&self) {
         let body = Body::Open {
             boot_id: self.options.boot_id,
-            journal: self.commit.journal.borrow().is_some(),
+            journal: self.journal.borrow().is_some(),
         };
-        let at = self.commit.push_body(&body);
-        self.commit.opened_at.set(at);
+        let at = self.push_body(&body);
+        self.opened_at.set(at);
     }
 
-    pub(crate) fn log_mark(&self, id: RegionId) {
-        let Some((volume, region, state)) = self.regions.logged(id) else {
+    pub(crate) fn log_mark(&self, id: MarkId) {
+        let Some((volume, region, state)) = self.marks.logged(id) else {
             return;
         };
         let body = Body::Mark {
@@ -159,8 +159,8 @@ impl Engine {
             region,
             state,
         };
-        let at = self.commit.push_body(&body);
-        self.regions.set_record(id, at);
+        let at = self.push_body(&body);
+        self.marks.set_record(id, at);
     }
 
     /// Logs what a slot holds now.
@@ -196,8 +196,10 @@ impl Engine {
             return;
         }
         let block = self.block_record(slot, valid, entry.dirty);
-        self.record_joins(&block);
-        let at = self.commit.push_body(&Body::Block(block));
+        if let Some(checksums) = &self.checksums {
+            checksums.joins(block.slot, block.class);
+        }
+        let at = self.push_body(&Body::Block(block));
         {
             let mut map = self.map.borrow_mut();
             map.set_record(slot, at);
@@ -219,8 +221,13 @@ impl Engine {
         let entry = self.map.borrow().slot(slot);
         if entry.has(UNRECORDED) {
             self.map.borrow_mut().clear_flags(slot, UNRECORDED);
-            self.regions.recorded(entry.key);
+            self.marks.recorded(entry.key);
         }
+    }
+
+    /// Returns the number of slots whose clean granules wait for a flush of a backing device.
+    pub(crate) fn deferred_slots(&self) -> usize {
+        self.deferred.borrow().len()
     }
 
     /// Slots are given out again while entries of what they held still wait for a flush, which may never come.

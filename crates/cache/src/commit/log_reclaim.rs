@@ -7,8 +7,8 @@
 use forebay_metadata::log::Log;
 use forebay_policy::BlockId;
 
-use crate::engine::Engine;
-use crate::intent::regions::{RegionId, Regions};
+use super::Committer;
+use crate::map::marks::{MarkId, Marks};
 use crate::map::{LATER, LIVE, Map, NO_RECORD, PENDING};
 
 /// Windows of the ring.
@@ -20,7 +20,7 @@ enum Owner {
     /// Nobody: the record matters only until what it shadows has left the ring.
     Nobody,
     Slot(BlockId),
-    Mark(RegionId),
+    Mark(MarkId),
 }
 
 /// Owners in four bytes.
@@ -76,7 +76,7 @@ impl Window {
     }
 
     /// Looks at the next so many slots and marks.
-    fn search(&mut self, count: u32, map: &Map, regions: &Regions, log: &Log) {
+    fn search(&mut self, count: u32, map: &Map, marks: &Marks, log: &Log) {
         let slots = self.slots..map.numbers().min(self.slots.saturating_add(count));
         self.slots = slots.end;
         for slot in slots {
@@ -87,10 +87,10 @@ impl Window {
                 self.owners[index] = slot;
             }
         }
-        let marks = self.marks..regions.numbers().min(self.marks.saturating_add(count));
-        self.marks = marks.end;
-        for mark in marks {
-            if let Some(place) = regions.record_at(mark).filter(|place| *place != NO_RECORD)
+        let ids = self.marks..marks.numbers().min(self.marks.saturating_add(count));
+        self.marks = ids.end;
+        for mark in ids {
+            if let Some(place) = marks.record_at(mark).filter(|place| *place != NO_RECORD)
                 && let Some(index) = self.index(place, log)
             {
                 self.owners[index] = mark | MARK;
@@ -121,7 +121,7 @@ impl Tail {
     }
 
     /// Whom the durable record `lsn` speaks of. Asked in ascending order.
-    fn owner(&mut self, lsn: u64, map: &Map, regions: &Regions, log: &Log) -> Owner {
+    fn owner(&mut self, lsn: u64, map: &Map, marks: &Marks, log: &Log) -> Owner {
         let records = u32::try_from(self.here.owners.len()).expect("a part of the ring");
         if lsn >= self.here.to {
             if self.next.from == self.here.to && lsn < self.next.to {
@@ -129,12 +129,12 @@ impl Tail {
             } else {
                 self.here.begin(lsn, log);
             }
-            self.here.search(u32::MAX, map, regions, log);
+            self.here.search(u32::MAX, map, marks, log);
             self.next.begin(self.here.to, log);
         }
         // All of them, by the time that the tail has passed this window.
-        let all = map.numbers().max(regions.numbers());
-        self.next.search(all / records + 1, map, regions, log);
+        let all = map.numbers().max(marks.numbers());
+        self.next.search(all / records + 1, map, marks, log);
         match self.here.owners[(lsn - self.here.from) as usize] {
             NOBODY => Owner::Nobody,
             mark if mark & MARK != 0 => Owner::Mark(mark & !MARK),
@@ -143,14 +143,14 @@ impl Tail {
     }
 }
 
-impl Engine {
+impl Committer {
     /// Above this many records in use the tail is cleaned: so late that most are dead by then, and early
     /// enough that all that may count can be logged again on the way. See docs/format.md, "Room".
     fn log_in_use_at_most(&self) -> u64 {
-        let capacity = self.commit.log.borrow().capacity();
+        let capacity = self.log.borrow().capacity();
         let slots = u64::from(self.map.borrow().units());
         // A cache of an earlier version may have more marks than are set now.
-        let marks = self.regions.limit(capacity).max(self.regions.len() as u64);
+        let marks = self.marks.limit(capacity).max(self.marks.len() as u64);
         capacity.saturating_sub(slots + marks) / 16 * 15
     }
 
@@ -160,7 +160,7 @@ impl Engine {
         let enough = self.log_in_use_at_most();
         loop {
             let (oldest, place) = {
-                let log = self.commit.log.borrow();
+                let log = self.log.borrow();
                 let needed = log.used() > enough;
                 let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
                 if !(needed && log.next() < end || worthwhile) {
@@ -169,13 +169,13 @@ impl Engine {
                 let Some(lsn) = log.oldest() else {
                     return;
                 };
-                let mut tail = self.commit.tail.borrow_mut();
-                let owner = tail.owner(lsn, &self.map.borrow(), &self.regions, &log);
+                let mut tail = self.tail.borrow_mut();
+                let owner = tail.owner(lsn, &self.map.borrow(), &self.marks, &log);
                 let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
                 (owner, place)
             };
             match oldest {
-                Owner::Nobody if self.commit.opened_at.get() == place => self.log_open(),
+                Owner::Nobody if self.opened_at.get() == place => self.log_open(),
                 Owner::Nobody => {}
                 Owner::Slot(slot) => {
                     let entry = self.map.borrow().slot(slot);
@@ -186,12 +186,12 @@ impl Engine {
                     }
                 }
                 Owner::Mark(id) => {
-                    if self.regions.record_at(id) == Some(place) {
+                    if self.marks.record_at(id) == Some(place) {
                         self.log_mark(id);
                     }
                 }
             }
-            self.commit.log.borrow_mut().drop_oldest();
+            self.log.borrow_mut().drop_oldest();
         }
     }
 }

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 
 use forebay_policy::BlockId;
 
-use crate::engine::Engine;
-use crate::intent::regions::RegionId;
-use crate::map::{DEFERRED, DYING, LATER, NO_RECORD, PENDING};
+use super::Committer;
+use crate::map::marks::MarkId;
+use crate::map::{DEFERRED, DYING, LATER, NO_RECORD, PENDING, UNRECORDED};
 
 /// Something to log besides block records.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     /// The places of blocks.
     Kill(Vec<u32>),
-    Mark(RegionId),
+    Mark(MarkId),
     Unmark {
         volume: u16,
         region: u64,
@@ -60,11 +60,11 @@ fn trim(queue: &mut VecDeque<BlockId>) {
     }
 }
 
-impl Engine {
+impl Committer {
     /// After a round.
     pub(crate) fn trim_queues(&self) {
-        trim(&mut self.commit.pending.borrow_mut());
-        trim(&mut self.commit.later.borrow_mut().queue);
+        trim(&mut self.pending.borrow_mut());
+        trim(&mut self.later.borrow_mut().queue);
     }
 
     /// Queues a slot: the next round records what it holds.
@@ -73,7 +73,7 @@ impl Engine {
         if !map.slot(slot).has(PENDING | DYING) {
             map.clear_flags(slot, LATER);
             map.add_flags(slot, PENDING);
-            self.commit.pending.borrow_mut().push_back(slot);
+            self.pending.borrow_mut().push_back(slot);
         }
     }
 
@@ -82,14 +82,14 @@ impl Engine {
         let mut map = self.map.borrow_mut();
         if !map.slot(slot).has(PENDING | LATER | DYING) {
             map.add_flags(slot, LATER);
-            self.commit.later.borrow_mut().push(slot);
+            self.later.borrow_mut().push(slot);
         }
     }
 
     /// Takes up the oldest slot whose record may wait.
     pub(crate) fn pop_later(&self) -> Option<BlockId> {
         loop {
-            let slot = self.commit.later.borrow_mut().pop()?;
+            let slot = self.later.borrow_mut().pop()?;
             let mut map = self.map.borrow_mut();
             if map.slot(slot).has(LATER) {
                 map.clear_flags(slot, LATER);
@@ -103,11 +103,31 @@ impl Engine {
         let entry = self.map.borrow().slot(slot);
         !entry.has(PENDING | LATER | DEFERRED)
             && entry.record_at != NO_RECORD
-            && !self.commit.log.borrow().in_flight(entry.record_at)
+            && !self.log.borrow().in_flight(entry.record_at)
     }
 
     /// Queues something else for the next round.
     pub(crate) fn queue_entry(&self, entry: Entry) {
-        self.commit.entries.borrow_mut().push(entry);
+        self.entries.borrow_mut().push(entry);
+    }
+
+    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
+    /// may log the slot behind it, and its region's mark owes it nothing any more.
+    pub(crate) fn kill_slot(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        self.map.borrow_mut().kill(slot);
+        if entry.has(UNRECORDED) {
+            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
+            self.marks.recorded(entry.key);
+        }
+    }
+
+    /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
+    pub(crate) fn note_unrecorded(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        if !entry.has(UNRECORDED) {
+            self.map.borrow_mut().add_flags(slot, UNRECORDED);
+            self.marks.unrecorded(entry.key);
+        }
     }
 }

@@ -137,12 +137,12 @@ impl Engine {
 impl Engine {
     /// Whether what is written to a volume bypasses the cache, which has failed.
     pub(crate) fn diverges(&self, volume: &AttachedVolume) -> bool {
-        !self.commit.is_alive() && !self.commit.stopping.get() && volume.falls_back()
+        !self.committer.is_alive() && !self.committer.is_stopping() && volume.falls_back()
     }
 
     /// Whether the cache has failed, and a volume refuses writes for that.
     pub(crate) fn refuses_writes(&self, volume: &AttachedVolume) -> bool {
-        !self.commit.is_alive() && !self.commit.stopping.get() && !volume.falls_back()
+        !self.committer.is_alive() && !self.committer.is_stopping() && !volume.falls_back()
     }
 
     /// Whether no write is to take the place of what is dirty of a volume.
@@ -157,10 +157,10 @@ impl Engine {
         let divergence = volume.divergence();
         // In the other modes a write fails for what it asks the cache to keep, or goes to the backing device.
         let asks = divergence.is_some_and(|divergence| divergence.fallback() == Fallback::AllModes);
-        if asks && self.commit.is_alive() && !self.commit.stopping.get() {
-            self.queue_entry(Entry::Open);
+        if asks && self.committer.is_alive() && !self.committer.is_stopping() {
+            self.committer.queue_entry(Entry::Open);
             // If it fails, that is what is asked next.
-            let _ = self.commit().await;
+            let _ = self.committer.commit().await;
         }
         self.diverges(volume)
     }
@@ -225,8 +225,7 @@ impl Engine {
         // With `sync`, what was acknowledged is durable.
         if !self.sync_durability() && !planted(Fault::FlushDiverged) {
             let map = self.map.borrow();
-            let not_flushed = self.commit.not_flushed();
-            let log = self.commit.log.borrow();
+            let not_flushed = self.committer.not_flushed();
             for slot in map.of_volume(volume.id) {
                 let entry = map.slot(slot);
                 let block = entry.block();
@@ -234,8 +233,9 @@ impl Engine {
                 let at = |byte| self.geometry.backing_offset(block, byte);
                 let recorded = entry.record_at != NO_RECORD;
                 let overwritten = entry.has(UNFLUSHED) || not_flushed.contains(&slot);
-                let is_on_its_way = log.in_flight(entry.record_at) || entry.has(PENDING);
-                let is_durable = recorded && (!is_on_its_way || self.regions.is_repeated(slot));
+                let is_on_its_way =
+                    self.committer.is_in_flight(entry.record_at) || entry.has(PENDING);
+                let is_durable = recorded && (!is_on_its_way || self.marks.is_repeated(slot));
                 let hides_older = overwritten && (recorded || entry.has(DYING)) && !is_kept;
                 if hides_older && !planted(Fault::OweDirtyAlone) {
                     owed.push(at(0)..at(limit));

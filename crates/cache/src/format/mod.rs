@@ -13,7 +13,7 @@ use forebay_metadata::superblock::{
 use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
 
-use crate::checksum::LoadedSums;
+use crate::checksum::LoadedChecksums;
 use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::places;
 use crate::media::truncation::{Gone, ranges};
@@ -223,7 +223,7 @@ pub async fn inspect(
     gone.settle(gone.has_doubts() && lie_in_doubt(&gone, &superblock, &blocks));
     let sums = match gone.is_empty() {
         true => None,
-        false => LoadedSums::open(metadata.as_ref(), &superblock).await?,
+        false => LoadedChecksums::open(metadata.as_ref(), &superblock).await?,
     };
     let sums = sums.map(|mut sums| {
         blocks.iter().for_each(|found| sums.restore(&found.block));
@@ -290,7 +290,7 @@ fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
     blocks: &[FoundBlock],
-    (gone, sums): (&Gone, Option<&LoadedSums>),
+    (gone, sums): (&Gone, Option<&LoadedChecksums>),
     overwritten: impl Fn(&BlockRecord) -> bool,
 ) -> Inspection {
     let geometry = Geometry::of(superblock);

@@ -122,18 +122,18 @@ impl Engine {
         if matches!(marked, Marked::After(_)) {
             self.in_turn(tree.writer.durable(marked)).await?;
         }
-        self.check_alive()
+        self.committer.check_alive()
     }
 
     /// Writes of the tree go one at a time with other flushes of its device, and one that fails is told before the
     /// next: of two, the one that is told of lost data might be answered last (rule 9).
     async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
-        let turn = self.commit.metadata_turn(self.is_one_device());
-        if self.metadata_volatile {
+        let turn = self.committer.metadata_turn();
+        if self.devices.metadata_is_volatile() {
             turn.acquire(1).await;
         }
         let result = self.tree_written(written.await);
-        if self.metadata_volatile {
+        if self.devices.metadata_is_volatile() {
             turn.release(1);
         }
         result
@@ -142,15 +142,15 @@ impl Engine {
     /// What a failed write of the tree may have been is a failed flush.
     fn tree_written(&self, result: Result<()>) -> Result<()> {
         // A cache that has failed otherwise must know that its data is in doubt as well.
-        let known = match self.is_one_device() {
-            true => self.commit.flush_failed(),
-            false => !self.commit.is_alive(),
+        let known = match self.devices.is_one() {
+            true => self.committer.flush_failed(),
+            false => !self.committer.is_alive(),
         };
         if let Err(error) = &result
             && !known
         {
-            self.metadata_flush_failed();
-            self.fail(error.clone());
+            self.committer.metadata_flush_failed();
+            self.committer.fail(error.clone());
         }
         result
     }
@@ -212,7 +212,7 @@ impl Engine {
     /// At recovery: what is cached, and of these slots what counts as dirty though no record says so.
     pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
         for slot in unrecorded {
-            self.note_unrecorded(*slot);
+            self.committer.note_unrecorded(*slot);
             self.map.borrow_mut().add_flags(*slot, RECOVERED | COMPARED);
         }
         self.recovering.set(unrecorded.len() as u64);
@@ -264,7 +264,7 @@ impl Engine {
         };
         loop {
             rt::sleep(PERIOD).await;
-            if self.stopping.get() || !self.commit.is_alive() {
+            if self.stopping.get() || !self.committer.is_alive() {
                 return;
             }
             let persists = tree.writer.tree().persists();

@@ -136,7 +136,7 @@ impl Engine {
         tracts.turn.acquire(1).await;
         // Who had the turn before may have taken it along, or have failed.
         let missing = !tracts.set.borrow().has(bit);
-        let result = match self.check_alive() {
+        let result = match self.committer.check_alive() {
             Ok(()) if missing => {
                 let wanted = tracts.wanted.take();
                 self.write_tracts(&wanted, true).await
@@ -185,7 +185,7 @@ impl Engine {
     /// what a slot holds after power loss may be older than what the backing device has, and called dirty.
     fn clean_tracts(&self) -> Vec<usize> {
         let (map, set) = (self.map.borrow(), self.tracts.set.borrow());
-        let not_flushed = self.commit.not_flushed();
+        let not_flushed = self.committer.not_flushed();
         let doubtful = not_flushed.into_iter().filter(|slot| map.has(*slot, LIVE));
         let mut doubtful: Vec<usize> = doubtful
             .map(|slot| map.slot(slot).key)
@@ -212,11 +212,11 @@ impl Engine {
         let mut clean_before: Vec<usize> = Vec::new();
         loop {
             rt::sleep(TICK).await;
-            if self.stopping.get() || !self.commit.is_alive() {
+            if self.stopping.get() || !self.committer.is_alive() {
                 return;
             }
             self.tracts.turn.acquire(1).await;
-            if self.stopping.get() || !self.commit.is_alive() {
+            if self.stopping.get() || !self.committer.is_alive() {
                 self.tracts.turn.release(1);
                 return;
             }

@@ -7,6 +7,7 @@
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
 mod granules;
+pub(crate) mod marks;
 mod presence;
 mod restore;
 

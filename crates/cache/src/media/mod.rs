@@ -175,7 +175,7 @@ impl Engine {
         if self.data_superblock.borrow().is_some() {
             // A process that died may have left the generation that the data device shows in the device's
             // cache, where a power loss takes it. The metadata is about to ask for it.
-            self.flush_data().await?;
+            self.committer.flush_data().await?;
         }
         let generation = match planted(Fault::KeepAnnounced) {
             true => self.superblock.borrow().service.generation,
@@ -211,7 +211,7 @@ impl Engine {
     /// device. Returns it.
     pub(crate) async fn announce_end(&self) -> Result<u64> {
         let generation = self.next_generation();
-        if self.commit.journal.borrow().is_some()
+        if self.committer.has_journal()
             && let Some(buf) = &self.options.journal
         {
             Journal::announce(buf, &self.superblock.borrow().uuid, generation);
@@ -243,20 +243,20 @@ impl Engine {
         }
         change(&mut next);
         let mut result = Ok(());
-        let turn = self.commit.data_turn();
+        let turn = self.committer.data_turn();
         turn.acquire(1).await;
         for _ in 0..2 {
             next.sequence += 1;
             if result.is_ok() {
-                result = next.write(self.data.as_ref(), Role::Data).await;
+                result = next.write(self.devices.data().as_ref(), Role::Data).await;
             }
         }
         match &result {
             Ok(()) => *self.data_superblock.borrow_mut() = Some(next),
             // The device may have reported lost data to this flush alone.
             Err(error) => {
-                self.commit.data_flush_failed();
-                self.fail(error.clone());
+                self.committer.data_flush_failed();
+                self.committer.fail(error.clone());
             }
         }
         turn.release(1);

@@ -209,7 +209,7 @@ impl Engine {
     /// Begins to mind the device: what its holes mean is known now.
     pub(crate) fn begin_cut_watch(&self, tells: bool) {
         self.cut.tells.set(tells);
-        let allocated = self.data.allocated_bytes().unwrap_or(0);
+        let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
         self.cut.allocated_bytes.set(allocated);
     }
 
@@ -218,8 +218,8 @@ impl Engine {
         if planted(Fault::OverlookCut) {
             return;
         }
-        let (size, end) = (self.data.info().size_bytes, self.geometry_end());
-        let allocated = self.data.allocated_bytes().unwrap_or(0);
+        let (size, end) = (self.devices.data().info().size_bytes, self.geometry_end());
+        let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
         let had = self.cut.allocated_bytes.replace(allocated);
         if size < end {
             self.mind_cut(size).await;
@@ -239,7 +239,7 @@ impl Engine {
         let at = self
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
-        let holes = self.data.holes(at..at + len);
+        let holes = self.devices.data().holes(at..at + len);
         if holes.is_none_or(|holes| holes.is_empty()) || self.are_zeroes(slot, start, len) {
             return Ok(());
         }
@@ -254,12 +254,17 @@ impl Engine {
     pub(crate) async fn cut(&self) -> Option<Error> {
         if !planted(Fault::OverlookCut) {
             // What was written since the last look may hide that the file takes less.
-            let size = self.data.info().size_bytes.min(self.geometry_end());
+            let size = self
+                .devices
+                .data()
+                .info()
+                .size_bytes
+                .min(self.geometry_end());
             self.mind_cut(size).await;
         }
         let size = self.cut.seen_bytes.get()?;
-        let name = self.data.info().name;
-        if !is_file(self.data.as_ref()) {
+        let name = self.devices.data().info().name;
+        if !is_file(self.devices.data().as_ref()) {
             let what = format!(
                 "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST unless the device \
                  has its length again: it was not written back"
@@ -283,9 +288,9 @@ impl Engine {
     /// error from now on.
     async fn mind_cut(&self, size: u64) {
         let (end, offset) = (self.geometry_end(), self.superblock.borrow().data_offset);
-        let is_file = is_file(self.data.as_ref());
+        let is_file = is_file(self.devices.data().as_ref());
         let mut stretches = match self.cut.tells.get() {
-            true => self.data.holes(offset..end).unwrap_or_default(),
+            true => self.devices.data().holes(offset..end).unwrap_or_default(),
             false => Vec::new(),
         };
         if size < end {
@@ -301,13 +306,13 @@ impl Engine {
         if seen == Some(smallest) {
             return;
         }
-        let name = self.data.info().name;
+        let name = self.devices.data().info().name;
         if !is_file && !planted(Fault::NoteAnyShort) {
             let what = format!(
                 "{name} became shorter while it is in use: {size} of {end} bytes are left; nothing is lost if it \
                  has its length again at the next start"
             );
-            return self.fail(Error::new(ErrorKind::Io, what));
+            return self.committer.fail(Error::new(ErrorKind::Io, what));
         }
         let in_holes = lost.is_some() && size >= end;
         for range in lost.unwrap_or_default() {
@@ -319,7 +324,7 @@ impl Engine {
             );
         }
         let what = format!("{name} was cut while it is in use: {size} of {end} bytes were left");
-        self.fail(Error::new(ErrorKind::Lost, what));
+        self.committer.fail(Error::new(ErrorKind::Lost, what));
         if smallest < end || in_holes {
             let noted = self
                 .change_superblock(|superblock| {
@@ -363,7 +368,7 @@ impl Engine {
                 place,
                 known.size_bytes,
             );
-            let sums = self.sums.as_ref();
+            let sums = self.checksums.as_ref();
             let zeroes = sums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
             let gone = gone & !zeroes;
             if gone == 0 || entry.has(UNKNOWN) {
@@ -379,7 +384,7 @@ impl Engine {
             drop(superblock);
             // What is clean is on the backing device.
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-            self.leave_in_doubt(slot, 0);
+            self.committer.leave_in_doubt(slot, 0);
         }
         found.then(|| LostRange::joined(lost))
     }

@@ -69,5 +69,5 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
     if volume.backing.owes_clients() {
         engine.flush_backing(volume).await?;
     }
-    engine.commit().await
+    engine.committer.commit().await
 }

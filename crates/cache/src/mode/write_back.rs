@@ -149,7 +149,7 @@ async fn write_missed(
         // A cache device that takes nothing (a full file system under it, say) is no reason to refuse
         // what the backing device can take, as long as no trace of the attempt is left.
         let found = engine.map.borrow().find(volume.key(block));
-        if result.is_ok() || found.is_some() || !engine.commit.is_alive() {
+        if result.is_ok() || found.is_some() || !engine.committer.is_alive() {
             return result;
         }
     }

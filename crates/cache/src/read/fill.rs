@@ -71,7 +71,7 @@ pub(crate) async fn fill(
         let wanted = span.mask() & asked != 0;
         let piece = wanted.then(|| geometry.piece(&job.part, span));
         let touched = piece.map_or(0, |piece| geometry.touched(&piece));
-        if engine.commit.is_alive() {
+        if engine.committer.is_alive() {
             takers.push(Taker {
                 slot,
                 span,
@@ -89,7 +89,7 @@ pub(crate) async fn fill(
         }
         let piece = job.piece(geometry, span);
         let within = piece.part.start..piece.part.end;
-        if !engine.commit.is_alive() {
+        if !engine.committer.is_alive() {
             let base = geometry.block_start(span);
             let runs = geometry.runs(span.class, touched & !valid, within.clone());
             reads.extend(runs.map(|run| base + run.start..base + run.end));
@@ -103,7 +103,7 @@ pub(crate) async fn fill(
     }
     let fresh = takers.len();
     // What nobody asked for goes with what was asked for before it, if any of that was missing.
-    let may = !job.bypass && engine.commit.is_alive();
+    let may = !job.bypass && engine.committer.is_alive();
     let mut admitted = may && volume.admits_all();
     for span in geometry.sizes().cut_asked(missing, asked) {
         let block = geometry.block_in(wide.region, span);
@@ -111,7 +111,7 @@ pub(crate) async fn fill(
         if wanted {
             volume.counters.read_misses.add(1);
             admitted =
-                !job.bypass && engine.commit.is_alive() && volume.promotes(volume.key(block));
+                !job.bypass && engine.committer.is_alive() && volume.promotes(volume.key(block));
         }
         let slot = match (admitted, wanted) {
             (true, true) => engine.allocate(volume.id, block).await,
@@ -326,10 +326,10 @@ impl Intake {
                 }
             }
             // After a failed flush nobody knows what is there.
-            if filled != 0 && !engine.is_in_doubt(taker.slot) {
+            if filled != 0 && !engine.committer.is_in_doubt(taker.slot) {
                 (engine.map.borrow_mut()).fill(taker.slot, filled, taker.asked);
                 engine.stats.promotions.add(1);
-                engine.queue_later(taker.slot);
+                engine.committer.queue_later(taker.slot);
             }
         }
     }

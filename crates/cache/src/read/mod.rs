@@ -173,7 +173,7 @@ pub(crate) async fn from_slot(
     run: Range<u32>,
 ) -> Result<()> {
     let part = job.buf.slice(relative(job, &run));
-    let read = match engine.is_in_doubt(slot) {
+    let read = match engine.committer.is_in_doubt(slot) {
         false => match engine.read_verified(volume, slot, run.clone(), part).await {
             Ok(Verdict::Corrupt(error)) => return Err(error),
             Ok(Verdict::Sound) => Ok(()),
@@ -182,7 +182,7 @@ pub(crate) async fn from_slot(
         true => Ok(()),
     };
     // The flush may have failed while this was read.
-    let doubt = || match engine.is_in_doubt(slot) {
+    let doubt = || match engine.committer.is_in_doubt(slot) {
         false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Io,

@@ -53,7 +53,7 @@ impl Engine {
         write: bool,
         sequential: bool,
     ) -> Range<u64> {
-        let promotes = volume.mode().promotes_reads() && !sequential && self.commit.is_alive();
+        let promotes = volume.mode().promotes_reads() && !sequential && self.committer.is_alive();
         let granule = self.geometry.region_granule_bytes();
         let (mut footprint, map) = (self.footprint.borrow_mut(), self.map.borrow());
         let mut missing: Option<Range<u64>> = None;

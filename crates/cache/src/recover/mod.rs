@@ -14,12 +14,12 @@ use forebay_metadata::replay::{Elsewhere, Replayed, replay_with, rewrite_last_ba
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
-use crate::checksum::{LoadedSums, Sums};
+use crate::checksum::{Checksums, LoadedChecksums};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 use crate::intent::dirty_tracking::Tracking;
-use crate::intent::regions::Regions;
 use crate::map::Map;
+use crate::map::marks::Marks;
 use crate::media::own_journal;
 use crate::media::truncation::Gone;
 use crate::options::{CacheOptions, Devices};
@@ -117,7 +117,7 @@ pub(crate) struct Zombie {
 /// A recovered map, before the cache goes into service.
 pub(crate) struct RecoveredMap {
     pub(crate) map: Map,
-    pub(crate) regions: Regions,
+    pub(crate) marks: Marks,
     pub(crate) log: Log,
     /// Slots whose records differ from the map, to be logged first.
     pub(crate) stale: Vec<BlockId>,
@@ -128,7 +128,7 @@ pub(crate) struct RecoveredMap {
     /// and of those of which a record does say so in part, which.
     pub(crate) recorded: HashMap<BlockId, u64>,
     pub(crate) tracking: Tracking,
-    pub(crate) sums: Option<Sums>,
+    pub(crate) sums: Option<Checksums>,
     /// The data device has holes in what is cached, though it was not cut.
     pub(crate) is_sparse: bool,
     pub(crate) report: RecoveryReport,
@@ -151,7 +151,7 @@ pub(crate) async fn recover(
     let usable = journal
         .filter(|found| !found.poisoned)
         .map_or(&[][..], |found| &found.entries);
-    let sums = LoadedSums::open(metadata.as_ref(), superblock).await?;
+    let sums = LoadedChecksums::open(metadata.as_ref(), superblock).await?;
     let gone = match planted(Fault::OverlookCut) {
         true => Gone::default(),
         false => Gone::find(devices, superblock),

@@ -11,11 +11,11 @@ use forebay_metadata::replay::{FoundBlock, Replayed};
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockId, BlockKey, Misplaced};
 
-use crate::checksum::{CELL, LoadedSums};
+use crate::checksum::{CELL, LoadedChecksums};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::Tracking;
-use crate::intent::regions::Regions;
+use crate::map::marks::Marks;
 use crate::map::{LIVE, Map, NO_RECORD, Slot};
 use crate::media::truncation::{Gone, ranges};
 use crate::recover::{LostRange, Placed, RecoveredMap, RecoveryReport, Zombie};
@@ -65,7 +65,7 @@ pub(crate) struct Rebuild {
     filter: Vec<u64>,
     /// By slot.
     notes: Vec<u8>,
-    sums: Option<LoadedSums>,
+    sums: Option<LoadedChecksums>,
     /// Where nothing of the data is left.
     gone: Gone,
     zombies: Vec<Zombie>,
@@ -78,7 +78,7 @@ impl Rebuild {
     pub(crate) fn new(
         superblock: &Superblock,
         forgotten: HashSet<Placed>,
-        sums: Option<LoadedSums>,
+        sums: Option<LoadedChecksums>,
         gone: Gone,
     ) -> Self {
         let geometry = Geometry::of(superblock);
@@ -198,7 +198,7 @@ impl Rebuild {
         tracking: Tracking,
         mut report: RecoveryReport,
     ) -> RecoveredMap {
-        let regions = self.restore_marks(superblock, replayed);
+        let marks = self.restore_marks(superblock, replayed);
         for &(place, lsn) in &replayed.shadowed {
             if let Some(slot) = self.map.at_place(place)
                 && self.notes[slot as usize] & JOURNALED != 0
@@ -300,10 +300,10 @@ impl Rebuild {
         }
         if !tracking.is_exact() {
             for slot in &unrecorded {
-                regions.restore_unlogged(self.map.slot(*slot).key);
+                marks.restore_unlogged(self.map.slot(*slot).key);
             }
         }
-        let log = self.log(superblock, replayed, &regions);
+        let log = self.log(superblock, replayed, &marks);
         report.damaged_records += self.misplaced;
         report.cached_blocks = self.map.len() as u64;
         report.dirty_blocks = self.map.dirty_blocks();
@@ -314,14 +314,14 @@ impl Rebuild {
         report.cut = LostRange::joined(cut);
         RecoveredMap {
             map: self.map,
-            regions,
+            marks,
             log,
             stale,
             zombies: self.zombies,
             unrecorded,
             recorded,
             tracking,
-            sums: self.sums.map(LoadedSums::finish),
+            sums: self.sums.map(LoadedChecksums::finish),
             is_sparse,
             report,
         }
@@ -342,8 +342,8 @@ impl Rebuild {
     }
 
     /// The marks, which are noted at the slots beneath them.
-    fn restore_marks(&mut self, superblock: &Superblock, replayed: &Replayed) -> Regions {
-        let regions = Regions::new(superblock.region_shift);
+    fn restore_marks(&mut self, superblock: &Superblock, replayed: &Replayed) -> Marks {
+        let marks = Marks::new(superblock.region_shift);
         let table = self.map.table();
         // A marked region is as long as one of the table, or several times that.
         let shift = superblock
@@ -354,7 +354,7 @@ impl Rebuild {
                 continue;
             }
             let place = ring_place(mark.lsn, self.log_records);
-            regions.restore(mark.volume, mark.region, mark.state, place);
+            marks.restore(mark.volume, mark.region, mark.state, place);
             let note = match mark.state {
                 MarkState::None => 0,
                 MarkState::MaybeDirty => MAYBE_DIRTY,
@@ -366,19 +366,19 @@ impl Rebuild {
                 }
             }
         }
-        regions
+        marks
     }
 
     /// The log, that goes on behind what was found.
-    fn log(&self, superblock: &Superblock, replayed: &Replayed, regions: &Regions) -> Log {
+    fn log(&self, superblock: &Superblock, replayed: &Replayed, marks: &Marks) -> Log {
         let unit = superblock.log.unit_records();
         let next = replayed.next.next_multiple_of(unit);
         let mut log = Log::new(superblock.log, superblock.seed(), replayed.tail, next);
         // A cache that dies again and again while it opens must not fill its log with what it has already
         // logged again.
-        let marks = (0..regions.numbers()).filter_map(|id| regions.record_at(id));
+        let records = (0..marks.numbers()).filter_map(|id| marks.record_at(id));
         let slots = (0..self.map.numbers()).map(|slot| self.map.record_at(slot));
-        let counting = marks.chain(slots).filter(|place| *place != NO_RECORD);
+        let counting = records.chain(slots).filter(|place| *place != NO_RECORD);
         log.give_up_before(counting);
         log
     }

@@ -57,14 +57,14 @@ impl CachedVolume {
         let answer = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(answer) = answer {
             if write {
-                engine.slot_written(slot);
+                engine.committer.slot_written(slot);
             }
             let agrees = engine.short_ended(cells, slot, &request, answer.is_ok());
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
-            done.complete(match write && !engine.commit.is_alive() {
-                true => engine.check_alive(),
+            done.complete(match write && !engine.committer.is_alive() {
+                true => engine.committer.check_alive(),
                 false => Ok(()),
             });
             return Ok(());
@@ -83,20 +83,20 @@ impl CachedVolume {
             let mut result = io.await;
             volume.end_io(Whose::Cache, begun);
             if write {
-                engine.slot_written(slot);
+                engine.committer.slot_written(slot);
             }
             let agrees = engine.short_ended(cells, slot, &request, result.is_ok());
             drop(open);
             let failed = result.is_err() || !agrees;
             // Both are boxed, since they are seldom: each hit's future would have room for them.
-            if write && (failed || !engine.commit.is_alive()) {
+            if write && (failed || !engine.committer.is_alive()) {
                 result = Box::pin(engine.write_short_again(&volume, &request)).await;
             }
             if locked {
                 engine.locks.release(region, granules, write);
             }
             // A read meanwhile may have seen what a failed flush or write left.
-            if !write && (failed || engine.commit.has_doubts()) {
+            if !write && (failed || engine.committer.has_doubts()) {
                 result = Box::pin(engine.serve(&volume, request)).await;
             }
             volume.leave();
@@ -123,8 +123,8 @@ impl CachedVolume {
             let found = map.overlapping(volume.id, part.region, units).next();
             let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
             if !engine.locks.admits(region, granules, write)
-                || engine.commit.has_doubts()
-                || write && !engine.commit.is_alive()
+                || engine.committer.has_doubts()
+                || write && !engine.committer.is_alive()
             {
                 return None;
             }
@@ -141,10 +141,10 @@ impl CachedVolume {
                 return None;
             }
             let offset = engine.geometry.data_offset(map.place(slot), piece.start);
-            if (offset | request.len) & u64::from(engine.data_block - 1) != 0 {
+            if (offset | request.len) & u64::from(engine.devices.data_block() - 1) != 0 {
                 return None;
             }
-            let cells = match &engine.sums {
+            let cells = match &engine.checksums {
                 None => None,
                 Some(sums) => {
                     let place = map.place(slot);
@@ -162,10 +162,10 @@ impl CachedVolume {
         let _ = volume.note_request(request.offset, request.len);
         let io = if write {
             volume.counters.write_hits.add(1);
-            engine.data.write(offset, buf.clone())
+            engine.devices.data().write(offset, buf.clone())
         } else {
             volume.counters.read_hits.add(1);
-            engine.data.read(offset, buf.clone())
+            engine.devices.data().read(offset, buf.clone())
         };
         Some(Issued {
             region,

@@ -65,7 +65,7 @@ impl BlockDevice for CachedVolume {
             self.volume.name.clone(),
             self.volume.size_bytes(),
             &self.volume.backing.device.info(),
-            &self.engine.data.info(),
+            &self.engine.devices.data().info(),
             self.engine.geometry,
             self.engine.options.durability,
         )
@@ -354,7 +354,7 @@ impl Engine {
         write: impl AsyncFnOnce(Job<Extent>) -> Result<()>,
     ) -> Result<()> {
         let past = volume.falls_back().then(|| job.clone());
-        let written = match self.check_alive() {
+        let written = match self.committer.check_alive() {
             Ok(()) => write(job).await,
             Err(error) => Err(error),
         };

@@ -570,7 +570,7 @@ fn a_damaged_end_behind_a_clean_end_is_not_called_a_missing_journal() {
             let cache = live(&file, &journal, &backing, 7).await;
             match is_clean {
                 true => cache.close().await.expect("closes"),
-                false => cache.engine.commit_all().await.expect("commits"),
+                false => cache.engine.committer.commit_all().await.expect("commits"),
             }
             let (file, left) = dead(&file, &journal);
             let superblock = Superblock::read(&file).await.expect("sound");

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
-use forebay_metadata::journal::Journal;
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
@@ -41,10 +40,10 @@ pub(crate) async fn write(
     }
     let fresh = write_data(engine, volume, slot, job).await?;
     if job.durable {
-        return engine.commit().await;
+        return engine.committer.commit().await;
     }
     // The device failed meanwhile: whether the data is there nobody knows.
-    engine.check_alive()?;
+    engine.committer.check_alive()?;
     if fresh && !Site::here().lacks(Part::Step) {
         return survive_the_process(engine, slot).await;
     }
@@ -68,18 +67,11 @@ pub(crate) fn forget_if_empty(engine: &Engine, slot: BlockId) {
 /// slot still waits for its record. Behind that record an entry would say less than the log does, and
 /// win over it.
 async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
-    let room = engine.commit.journal.borrow().as_ref().map(Journal::room);
-    if room.unwrap_or(0) == 0 {
-        // Without a journal, or with a full one, the log is the only place that outlives the process.
-        return engine.commit().await;
-    }
     debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
-    let record = engine.dirty_record(slot);
-    let stamp = engine.commit.log.borrow().next();
-    if let Some(journal) = &mut *engine.commit.journal.borrow_mut() {
-        journal.append(stamp, record);
+    if !engine.committer.journal_dirty(slot) {
+        // Without a journal, or with a full one, the log is the only place that outlives the process.
+        return engine.committer.commit().await;
     }
-    engine.map.borrow_mut().add_flags(slot, TRACED);
     Ok(())
 }
 
@@ -125,15 +117,15 @@ async fn write_data(
         engine.announce(slot).await?;
     }
     // From here on the slot holds old and new, if this fails.
-    engine.check_alive()?;
+    engine.committer.check_alive()?;
     let writing = engine.write_slot(volume, slot, start, buf);
     let written = volume.timed(Whose::Cache, writing).await;
-    if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
+    if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
         drop_clean(engine, slot, clean);
         // Nothing that is tried again would find them to drop.
-        if let Err(error) = engine.commit().await {
-            engine.leave_in_doubt(slot, clean);
+        if let Err(error) = engine.committer.commit().await {
+            engine.committer.leave_in_doubt(slot, clean);
             return Err(error);
         }
     } else {
@@ -148,15 +140,16 @@ async fn write_data(
         map.set(slot, now.valid | turned, now.dirty | turned);
         drop(map);
         if mark.is_some() {
-            engine.note_unrecorded(slot);
+            engine.committer.note_unrecorded(slot);
         }
     }
     written?;
     // The mark speaks for clean granules only if a durable record calls them valid.
-    let fresh = touched & !before.valid != 0 || clean != 0 && !engine.record_is_durable(slot);
+    let fresh =
+        touched & !before.valid != 0 || clean != 0 && !engine.committer.record_is_durable(slot);
     if fresh {
-        engine.regions.says_more(slot);
-        engine.queue_record(slot);
+        engine.marks.says_more(slot);
+        engine.committer.queue_record(slot);
     }
     if engine.above_dirty_limit() || engine.cleaning.get() == Cleaning::Acp {
         engine.cleaners.kick();

@@ -161,7 +161,7 @@ async fn zero_cached(
     durable: bool,
 ) -> Result<()> {
     // As in `write_locked`.
-    engine.check_alive()?;
+    engine.committer.check_alive()?;
     let mut dropped = false;
     let mut zeroed = false;
     let mut result = Ok(());
@@ -185,7 +185,7 @@ async fn zero_cached(
     if dropped {
         // The clean copies are durably gone before the backing device changes (rule 5); after an error,
         // too, because nothing that is tried again would find them to drop.
-        engine.commit().await?;
+        engine.committer.commit().await?;
     }
     result?;
     let discard = request.op == Op::Discard;
@@ -195,9 +195,9 @@ async fn zero_cached(
         result => result?,
     }
     match zeroed {
-        true if durable => engine.commit().await,
+        true if durable => engine.committer.commit().await,
         // The device failed meanwhile: whether the zeroes are there nobody knows.
-        true => engine.check_alive(),
+        true => engine.committer.check_alive(),
         false => Ok(()),
     }
 }

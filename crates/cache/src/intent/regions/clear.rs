@@ -11,9 +11,9 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use forebay_metadata::record::MarkState;
 
-use super::RegionId;
 use crate::commit::queue::Entry;
 use crate::engine::Engine;
+use crate::map::marks::{Cleared, Region};
 use crate::volume::AttachedVolume;
 
 /// A mark is cleared after this much quiet.
@@ -35,47 +35,32 @@ pub(super) enum Clear {
 struct Taken {
     /// The volume whose backing device is to be flushed first; none if none needs to be.
     flushed: Option<Rc<AttachedVolume>>,
-    regions: Vec<(RegionId, u16, u64)>,
+    regions: Vec<Cleared>,
 }
 
 impl Engine {
     /// Takes the regions whose marks are to be cleared.
     fn take_idle(&self, which: Clear) -> Vec<Taken> {
         let now = rt::now();
-        let mut table = self.regions.table.borrow_mut();
-        let mut idle: Vec<(Duration, RegionId)> = table
-            .by_address
-            .values()
-            .filter_map(|&id| {
-                let region = table.regions[id as usize].as_ref()?;
-                let exact = region.state != MarkState::MaybeDirty || region.unrecorded == 0;
-                let wanted = which != Clear::Quiet || exact && region.last_used + QUIET <= now;
-                // What cannot be flushed stays announced, and must not be picked again and again.
-                let stuck = which != Clear::All
-                    && region.state == MarkState::Intent
-                    && (self.volumes.get(region.volume)).is_some_and(|volume| match which {
-                        Clear::Quiet => self.regions.in_line.borrow().contains(&volume.id),
-                        _ => volume.backing.check().is_err(),
-                    });
-                let idle = !region.busy && region.users == 0;
-                let room = which != Clear::OlderHalf || region.marked;
-                (idle && wanted && room && !stuck).then_some((region.last_used, id))
-            })
-            .collect();
-        // The table's order is not the same in each run; a simulation's must be.
-        idle.sort_unstable();
-        if which == Clear::OlderHalf {
-            idle.truncate(idle.len().div_ceil(2));
-        }
+        let is_wanted = |region: &Region| {
+            let wanted =
+                which != Clear::Quiet || region.is_exact() && region.last_used() + QUIET <= now;
+            // What cannot be flushed stays announced, and must not be picked again and again.
+            let stuck = which != Clear::All
+                && region.state() == MarkState::Intent
+                && (self.volumes.get(region.volume())).is_some_and(|volume| match which {
+                    Clear::Quiet => self.regions.in_line.borrow().contains(&volume.id),
+                    _ => volume.backing.check().is_err(),
+                });
+            let room = which != Clear::OlderHalf || region.is_marked();
+            wanted && room && !stuck
+        };
         let mut taken: Vec<Taken> = Vec::new();
-        for (_, id) in idle {
-            let region = table.get(id);
-            region.busy = true;
+        for region in self.marks.take_idle(which == Clear::OlderHalf, is_wanted) {
             let flushed = match region.state {
                 MarkState::Intent => self.volumes.get(region.volume),
                 _ => None,
             };
-            let region = (id, region.volume, region.region);
             let of = |taken: &Taken| taken.flushed.as_ref().map(|volume| volume.id);
             let own = flushed.as_ref().map(|volume| volume.id);
             match taken.iter_mut().find(|taken| of(taken) == own) {
@@ -118,11 +103,11 @@ impl Engine {
     /// # Errors
     /// As [`Engine::clear_all_marks`].
     pub(super) async fn clear_older_half(self: &Rc<Self>) -> Result<()> {
-        let before = self.regions.len();
+        let before = self.marks.len();
         let clearing = self.start_clearing(Clear::OlderHalf);
         let is_over = || clearing.iter().all(Promise::is_set);
         (self.regions.changed)
-            .until(|| is_over() || self.regions.len() < before)
+            .until(|| is_over() || self.marks.len() < before)
             .await;
         let mut result = Ok(());
         for cleared in clearing.into_iter().filter(Promise::is_set) {
@@ -146,31 +131,21 @@ impl Engine {
         };
         if result.is_ok() {
             // With checksums, copies may have been refreshed under intent, and their records are older.
-            if which != Clear::Quiet || self.sums.is_some() {
-                for (_, volume, number) in &regions {
-                    self.queue_unrecorded(*volume, *number);
+            if which != Clear::Quiet || self.checksums.is_some() {
+                for cleared in &regions {
+                    self.queue_unrecorded(cleared.volume, cleared.region);
                 }
             }
-            result = self.commit().await;
+            result = self.committer.commit().await;
         }
-        let mut table = self.regions.table.borrow_mut();
-        for (id, volume, region) in regions {
-            // A volume that was detached meanwhile took its regions along.
-            if table.by_address.get(&(volume, region)) != Some(&id) {
-                continue;
-            }
-            if result.is_ok() {
-                // From here on the region counts as unmarked: a new mark is logged after this.
-                if table.get(id).marked {
-                    self.queue_entry(Entry::Unmark { volume, region });
-                    self.regions.unmarked.set(self.next_round());
-                }
-                table.remove(id);
-            } else {
-                table.get(id).busy = false;
+        for cleared in regions {
+            let Cleared { volume, region, .. } = cleared;
+            // From here on the region counts as unmarked: a new mark is logged after this.
+            if self.marks.end_clearing(cleared, result.is_ok()) {
+                self.committer.queue_entry(Entry::Unmark { volume, region });
+                self.regions.unmarked.set(self.committer.next_round());
             }
         }
-        drop(table);
         self.regions.changed.wake_all();
         result
     }
@@ -181,21 +156,21 @@ impl Engine {
         while !self.stopping.get() {
             rt::sleep(QUIET).await;
             // A start that may yet be refused changes no backing device.
-            if self.commit.failure().is_some() || self.holds_write_back.get() {
+            if self.committer.failure().is_some() || self.holds_write_back.get() {
                 continue;
             }
             // A failed flush is told to the clients of the volume; marks and records simply wait.
-            if !self.deferred.borrow().is_empty() {
+            if self.committer.deferred_slots() > 0 {
                 let volumes: Vec<_> = self.volumes.all();
                 for volume in volumes {
                     if volume.backing.unflushed() {
                         self.flush_behind(volume);
                     } else {
-                        self.release_deferred(volume.id);
+                        self.committer.release_deferred(volume.id);
                     }
                 }
             }
-            if !self.regions.is_empty() {
+            if !self.marks.is_empty() {
                 let _ = self.start_clearing(Clear::Quiet);
             }
         }

@@ -9,10 +9,8 @@
 //! when the region has been quiet for a while.
 
 mod clear;
-mod table;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -27,170 +25,25 @@ use crate::commit::queue::Entry;
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::intent::dirty_tracking::Tracking;
-use crate::map::{NO_RECORD, UNRECORDED};
-use table::Table;
+use crate::map::UNRECORDED;
+use crate::map::marks::{Entered, MarkId};
 
-/// Number of a region in the table.
-pub(crate) type RegionId = u32;
-
-/// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
-const RING_SHARE: u64 = 16;
-
-/// The regions that have a mark, if only in memory, or are getting one.
-#[derive(Debug)]
+/// The service that sets and clears marks.
+#[derive(Debug, Default)]
 pub(crate) struct Regions {
-    /// Blocks in a region, as a power of two.
-    shift: u8,
-    table: RefCell<Table>,
     changed: WaitList,
-    /// Somebody is making room in the table.
+    /// Whether a task makes room in the table.
     clearing: Cell<bool>,
     /// The last round that logs the end of a mark.
     unmarked: Cell<Ticket>,
     /// Volumes whose backing devices are being flushed so that marks can go.
     in_line: RefCell<Vec<u16>>,
-    /// Slots whose record on its way says what durable record and mark say already.
-    repeated: RefCell<HashSet<BlockId>>,
 }
 
 impl Regions {
-    pub(crate) fn new(shift: u8) -> Self {
-        Self {
-            shift,
-            table: RefCell::default(),
-            changed: WaitList::new(),
-            clearing: Cell::new(false),
-            unmarked: Cell::default(),
-            in_line: RefCell::default(),
-            repeated: RefCell::default(),
-        }
-    }
-
-    /// Whether the record of a slot that is on its way says nothing new.
-    pub(crate) fn is_repeated(&self, slot: BlockId) -> bool {
-        self.repeated.borrow().contains(&slot)
-    }
-
-    /// The record of a slot says more than a durable record and a mark.
-    pub(crate) fn says_more(&self, slot: BlockId) {
-        let mut repeated = self.repeated.borrow_mut();
-        if !repeated.is_empty() {
-            repeated.remove(&slot);
-        }
-    }
-
-    /// A round of commits has ended: only what is still to be logged is on its way.
-    pub(crate) fn trim_repeated(&self, is_pending: impl Fn(BlockId) -> bool) {
-        (self.repeated.borrow_mut()).retain(|slot| is_pending(*slot));
-    }
-
-    /// The region that a block belongs to.
-    fn address(&self, key: BlockKey) -> (u16, u64) {
-        (key.volume(), key.block() >> self.shift)
-    }
-
-    /// What the log should say of a region; none if it is gone.
-    pub(crate) fn logged(&self, id: RegionId) -> Option<(u16, u64, MarkState)> {
-        let table = self.table.borrow();
-        let region = table.regions.get(id as usize)?.as_ref()?;
-        Some((region.volume, region.region, region.logged))
-    }
-
-    pub(crate) fn set_record(&self, id: RegionId, at: u32) {
-        self.table.borrow_mut().get(id).record_at = at;
-    }
-
-    /// Place of the record that counts; none if the region is gone.
-    pub(crate) fn record_at(&self, id: RegionId) -> Option<u32> {
-        let table = self.table.borrow();
-        table
-            .regions
-            .get(id as usize)?
-            .as_ref()
-            .map(|region| region.record_at)
-    }
-
-    /// A slot of this block turned dirty in place, without a record.
-    pub(crate) fn unrecorded(&self, key: BlockKey) {
-        if let Some(region) = self.table.borrow_mut().find(self.address(key)) {
-            region.unrecorded += 1;
-        }
-    }
-
-    /// A record of such a slot was logged.
-    pub(crate) fn recorded(&self, key: BlockKey) {
-        if let Some(region) = self.table.borrow_mut().find(self.address(key)) {
-            debug_assert!(region.unrecorded > 0);
-            region.unrecorded -= 1;
-        }
-    }
-
-    /// At recovery: a region was found marked.
-    pub(crate) fn restore(
-        &self,
-        volume: u16,
-        number: u64,
-        state: MarkState,
-        place: u32,
-    ) -> RegionId {
-        let mut table = self.table.borrow_mut();
-        let id = table.get_or_insert(volume, number);
-        let region = table.get(id);
-        region.state = state;
-        region.logged = state;
-        region.record_at = place;
-        table.set_marked(id, true);
-        id
-    }
-
-    /// At recovery: blocks of the region of this one are dirty, as something else than a mark says.
-    pub(crate) fn restore_unlogged(&self, key: BlockKey) {
-        let (volume, number) = self.address(key);
-        let mut table = self.table.borrow_mut();
-        let id = table.get_or_insert(volume, number);
-        let region = table.get(id);
-        debug_assert_ne!(region.state, MarkState::Intent, "intent wins");
-        region.state = MarkState::MaybeDirty;
-    }
-
-    /// Marks that a log of this many records has room for.
-    pub(crate) const fn limit(&self, capacity: u64) -> u64 {
-        capacity / RING_SHARE
-    }
-
-    /// Numbers that were ever given out; all are below this.
-    pub(crate) fn numbers(&self) -> RegionId {
-        u32::try_from(self.table.borrow().regions.len()).expect("fewer than 2^31 regions")
-    }
-
-    /// Marks in the log.
-    pub(crate) fn len(&self) -> usize {
-        self.table.borrow().marked
-    }
-
-    fn is_empty(&self) -> bool {
-        self.table.borrow().by_address.is_empty()
-    }
-
+    /// Wakes the tasks that wait for a mark, so that they see a failure.
     pub(crate) fn wake(&self) {
         self.changed.wake_all();
-    }
-
-    /// Forgets a volume that was detached: its records count no more. Regions that somebody is at go when they fall quiet.
-    pub(crate) fn forget_volume(&self, volume: u16) {
-        let mut table = self.table.borrow_mut();
-        let ids: Vec<RegionId> = table
-            .by_address
-            .iter()
-            .filter(|((owner, _), _)| *owner == volume)
-            .map(|(_, id)| *id)
-            .collect();
-        for id in ids {
-            let region = table.get(id);
-            if !region.busy && region.users == 0 {
-                table.remove(id);
-            }
-        }
     }
 }
 
@@ -199,18 +52,12 @@ impl Regions {
 #[derive(Debug)]
 pub(crate) struct RegionUse {
     engine: Rc<Engine>,
-    id: RegionId,
+    id: MarkId,
 }
 
 impl Drop for RegionUse {
     fn drop(&mut self) {
-        let quiet = {
-            let mut table = self.engine.regions.table.borrow_mut();
-            let region = table.get(self.id);
-            region.users -= 1;
-            region.users == 0
-        };
-        if quiet {
+        if self.engine.marks.leave(self.id) {
             self.engine.regions.changed.wake_all();
         }
     }
@@ -244,15 +91,10 @@ impl Engine {
         let site = Site::here();
         async move {
             let unmarked = site.lacks(Part::Step) || planted(Fault::SumBeforeData);
-            if self.sums.is_none() || unmarked {
+            if self.checksums.is_none() || unmarked {
                 return Ok(None);
             }
-            let has_intent = {
-                let mut table = self.regions.table.borrow_mut();
-                let region = table.find(self.regions.address(key));
-                region.is_some_and(|region| !region.busy && region.state == MarkState::Intent)
-            };
-            let want = match has_intent {
+            let want = match self.marks.has(key, MarkState::Intent) {
                 true => MarkState::Intent,
                 false => MarkState::MaybeDirty,
             };
@@ -264,23 +106,16 @@ impl Engine {
     /// once. With a bit-tree it is the tree that must have one, too.
     #[inline]
     pub(crate) fn is_open_for_overwriting(&self, key: BlockKey) -> bool {
-        let mut table = self.regions.table.borrow_mut();
-        let region = table.find(self.regions.address(key));
-        region.is_some_and(|region| {
-            let open = match region.state {
-                MarkState::None => false,
-                MarkState::MaybeDirty => !matches!(self.tracking, Tracking::Abt(_)),
-                MarkState::Intent => true,
-            };
-            open && !region.busy
+        self.marks.state(key).is_some_and(|state| match state {
+            MarkState::None => false,
+            MarkState::MaybeDirty => !matches!(self.tracking, Tracking::Abt(_)),
+            MarkState::Intent => true,
         })
     }
 
     /// Keeps the mark of a region that has one and that nobody is changing.
     pub(crate) fn keep_open(self: &Rc<Self>, key: BlockKey) -> Option<RegionUse> {
-        let mut table = self.regions.table.borrow_mut();
-        let id = *table.by_address.get(&self.regions.address(key))?;
-        table.get(id).users += 1;
+        let id = self.marks.hold(key)?;
         Some(RegionUse {
             engine: Rc::clone(self),
             id,
@@ -289,47 +124,25 @@ impl Engine {
 
     async fn enter(self: &Rc<Self>, key: BlockKey, want: MarkState) -> Result<RegionUse> {
         loop {
-            self.check_alive()?;
-            let (volume, number) = self.regions.address(key);
+            self.committer.check_alive()?;
             let logged = self.logs_mark(want);
             if logged && !self.has_room_for_mark(key) {
                 self.make_room_for_marks().await?;
                 continue;
             }
-            let id = {
-                let mut table = self.regions.table.borrow_mut();
-                let id = table.get_or_insert(volume, number);
-                let region = table.get(id);
-                if region.busy {
-                    None
-                } else if region.state == want {
-                    region.users += 1;
-                    region.last_used = rt::now();
-                    return Ok(RegionUse {
-                        engine: Rc::clone(self),
-                        id,
-                    });
-                } else {
-                    region.busy = true;
-                    if logged {
-                        table.set_marked(id, true);
-                    }
-                    Some(id)
+            let id = match self.marks.enter(key, want, logged, rt::now()) {
+                Entered::Held(id) => {
+                    let engine = Rc::clone(self);
+                    return Ok(RegionUse { engine, id });
                 }
-            };
-            let Some(id) = id else {
-                self.regions.changed.wait().await;
-                continue;
+                Entered::Busy => {
+                    self.regions.changed.wait().await;
+                    continue;
+                }
+                Entered::ToChange(id) => id,
             };
             let result = self.change_region(id, want).await;
-            {
-                let mut table = self.regions.table.borrow_mut();
-                let region = table.get(id);
-                region.busy = false;
-                if result.is_ok() {
-                    region.state = want;
-                }
-            }
+            (self.marks).end_change(id, result.is_ok().then_some(want));
             self.regions.changed.wake_all();
             result?;
         }
@@ -342,10 +155,7 @@ impl Engine {
 
     /// Whether the region of `key` has a mark, or one more would leave the log its room.
     fn has_room_for_mark(&self, key: BlockKey) -> bool {
-        let limit = self.regions.limit(self.commit.log.borrow().capacity());
-        let mut table = self.regions.table.borrow_mut();
-        (table.marked as u64) < limit
-            || (table.find(self.regions.address(key))).is_some_and(|region| region.marked)
+        self.marks.has_room(key, self.committer.log_records())
     }
 
     /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall out
@@ -355,20 +165,16 @@ impl Engine {
             self.regions.changed.wait().await;
             return Ok(());
         }
-        let before = self.regions.len();
+        let before = self.marks.len();
         let result = self.clear_older_half().await;
         self.regions.clearing.set(false);
-        if self.regions.len() < before {
+        if self.marks.len() < before {
             self.regions.changed.wake_all();
             return Ok(());
         }
         result?;
         // Others who wait for room are not woken: they would find none either, and wake us.
-        let in_motion = {
-            let table = self.regions.table.borrow();
-            (table.regions.iter().flatten()).any(|region| region.busy || region.users > 0)
-        };
-        if !in_motion {
+        if !self.marks.are_in_motion() {
             self.regions.changed.wake_all();
             return Err(Error::new(
                 ErrorKind::Io,
@@ -380,19 +186,11 @@ impl Engine {
     }
 
     /// Changes a region's mark from whatever it is to `want`.
-    async fn change_region(&self, id: RegionId, want: MarkState) -> Result<()> {
-        loop {
-            let users = self.regions.table.borrow_mut().get(id).users;
-            if users == 0 {
-                break;
-            }
+    async fn change_region(&self, id: MarkId, want: MarkState) -> Result<()> {
+        while self.marks.is_used(id) {
             self.regions.changed.wait().await;
         }
-        let (volume, number, state) = {
-            let mut table = self.regions.table.borrow_mut();
-            let region = table.get(id);
-            (region.volume, region.region, region.state)
-        };
+        let (volume, number, state) = self.marks.region(id);
         if state != MarkState::None {
             self.make_exact(volume, number, state).await?;
         }
@@ -400,24 +198,17 @@ impl Engine {
             true => want,
             false => MarkState::None,
         };
-        let before = {
-            let mut table = self.regions.table.borrow_mut();
-            std::mem::replace(&mut table.get(id).logged, logged)
-        };
-        if before == logged {
+        if self.marks.set_logged(id, logged) == logged {
             // An earlier mark of the region is what the next process believes until the end of it is durable.
             let unmarked = self.regions.unmarked.get();
-            self.request(unmarked);
-            return self.committed(unmarked).await;
+            self.committer.request(unmarked);
+            return self.committer.committed(unmarked).await;
         }
-        self.queue_entry(Entry::Mark(id));
+        self.committer.queue_entry(Entry::Mark(id));
         self.stats.marks.add(1);
-        self.commit().await?;
+        self.committer.commit().await?;
         if logged == MarkState::None {
-            // What the log says of no mark need not be said again.
-            let mut table = self.regions.table.borrow_mut();
-            table.set_marked(id, false);
-            table.get(id).record_at = NO_RECORD;
+            self.marks.unlog(id);
         }
         Ok(())
     }
@@ -431,15 +222,15 @@ impl Engine {
             self.flush_backing(&attached).await?;
         }
         self.queue_unrecorded(volume, number);
-        self.commit().await
+        self.committer.commit().await
     }
 
     /// Queues the records of a region's slots that are dirty by its mark only.
     fn queue_unrecorded(&self, volume: u16, number: u64) {
-        let shift = self.regions.shift;
+        let units = self.marks.units(number);
         // Marks cover whole regions of blocks.
-        let first = self.geometry.region_of(number << shift);
-        let last = self.geometry.region_of(((number + 1) << shift) - 1);
+        let first = self.geometry.region_of(units.start);
+        let last = self.geometry.region_of(units.end - 1);
         for region in first..=last {
             let slots: Vec<BlockId> = {
                 let map = self.map.borrow();
@@ -449,10 +240,10 @@ impl Engine {
                     .collect()
             };
             for slot in slots {
-                if self.record_is_durable(slot) {
-                    self.regions.repeated.borrow_mut().insert(slot);
+                if self.committer.record_is_durable(slot) {
+                    self.marks.repeat(slot);
                 }
-                self.queue_record(slot);
+                self.committer.queue_record(slot);
             }
         }
     }

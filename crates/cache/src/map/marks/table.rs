@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use forebay_metadata::record::MarkState;
 
-use super::RegionId;
+use super::MarkId;
 use crate::map::NO_RECORD;
 
 /// A region that has a mark, if only in memory, or is getting one.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(crate) struct Region {
     pub(super) volume: u16,
     pub(super) region: u64,
     /// The durable state; during a change, the state before it.
@@ -29,19 +29,51 @@ pub(super) struct Region {
     pub(super) last_used: Duration,
 }
 
+impl Region {
+    /// Returns the volume's number.
+    pub(crate) const fn volume(&self) -> u16 {
+        self.volume
+    }
+
+    /// Returns the durable state; during a change, the state before it.
+    pub(crate) const fn state(&self) -> MarkState {
+        self.state
+    }
+
+    /// Returns whether the log has a mark of it, or is getting one.
+    pub(crate) const fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// Returns whether no operation relies on the state and no task changes it.
+    pub(crate) const fn is_idle(&self) -> bool {
+        !self.busy && self.users == 0
+    }
+
+    /// Returns whether the records of its blocks say all that they hold.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.state != MarkState::MaybeDirty || self.unrecorded == 0
+    }
+
+    /// Returns the time of the last use.
+    pub(crate) const fn last_used(&self) -> Duration {
+        self.last_used
+    }
+}
+
 /// Regions; a number stays with its region until it is removed.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) by_address: HashMap<(u16, u64), RegionId>,
+    pub(super) by_address: HashMap<(u16, u64), MarkId>,
     pub(super) regions: Vec<Option<Region>>,
     /// Numbers that nobody has.
-    free: Vec<RegionId>,
+    free: Vec<MarkId>,
     /// Regions that have a mark in the log.
     pub(super) marked: usize,
 }
 
 impl Table {
-    pub(super) fn get_or_insert(&mut self, volume: u16, region: u64) -> RegionId {
+    pub(super) fn get_or_insert(&mut self, volume: u16, region: u64) -> MarkId {
         if let Some(&id) = self.by_address.get(&(volume, region)) {
             return id;
         }
@@ -65,7 +97,7 @@ impl Table {
         id
     }
 
-    pub(super) fn get(&mut self, id: RegionId) -> &mut Region {
+    pub(super) fn get(&mut self, id: MarkId) -> &mut Region {
         self.regions[id as usize]
             .as_mut()
             .expect("a region in use is in the table")
@@ -77,12 +109,12 @@ impl Table {
     }
 
     /// Counts a region among those that take room in the log, or no more.
-    pub(super) fn set_marked(&mut self, id: RegionId, marked: bool) {
+    pub(super) fn set_marked(&mut self, id: MarkId, marked: bool) {
         let before = std::mem::replace(&mut self.get(id).marked, marked);
         self.marked = self.marked + usize::from(marked) - usize::from(before);
     }
 
-    pub(super) fn remove(&mut self, id: RegionId) {
+    pub(super) fn remove(&mut self, id: MarkId) {
         if let Some(region) = self.regions[id as usize].take() {
             self.by_address.remove(&(region.volume, region.region));
             self.marked -= usize::from(region.marked);
