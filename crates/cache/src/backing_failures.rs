@@ -3,15 +3,66 @@
 //! Clients are told by their own flushes while the volume stays attached. The superblock remembers it beyond that, so that a
 //! later process, whose flush succeeds, does not take the device's word for what an earlier flush did not cover.
 
+use std::rc::Rc;
+
 use forebay_block::{Error, Result};
+use forebay_metadata::order::{Part, Site};
 use forebay_metadata::superblock::VolumeEntry;
 
-use crate::engine::Engine;
+use crate::commit::Committer;
 use crate::failpoints::{Fault, planted};
-use crate::volume::AttachedVolume;
+use crate::presumed_dirty::PresumedDirty;
+use crate::superblock::SuperblockStore;
 use crate::volume::backing::Backing;
+use crate::volume::{AttachedVolume, Volumes};
 
-impl Engine {
+/// The flushes of backing devices, and what is remembered of those that failed.
+#[derive(Debug)]
+pub(crate) struct BackingFailures {
+    superblock: Rc<SuperblockStore>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    presumed: Rc<PresumedDirty>,
+}
+
+impl BackingFailures {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) const fn new(
+        superblock: Rc<SuperblockStore>,
+        committer: Rc<Committer>,
+        volumes: Rc<Volumes>,
+        presumed: Rc<PresumedDirty>,
+    ) -> Self {
+        Self {
+            superblock,
+            committer,
+            volumes,
+            presumed,
+        }
+    }
+
+    /// Flushes a volume's backing device and lets the records go that waited for it.
+    #[track_caller]
+    pub(crate) fn flush_backing<'a>(
+        &'a self,
+        volume: &'a AttachedVolume,
+    ) -> impl Future<Output = Result<()>> + 'a {
+        let site = Site::here();
+        async move {
+            if site.lacks(Part::Step) {
+                return Ok(());
+            }
+            if let Err(error) = volume.backing.flush().await {
+                self.note_failure(volume).await;
+                return Err(error);
+            }
+            if !volume.backing.unflushed() {
+                self.committer.release_deferred(volume.id);
+            }
+            Ok(())
+        }
+    }
+
     /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before any of them is told.
     pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
         let hung = volume.backing.take_note();
@@ -24,16 +75,17 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::note_failure`], before a volume is there, or of one that is being fitted to a new size.
+    /// As [`BackingFailures::note_failure`], before a volume is there, or of one that is being fitted to a new size.
     pub(crate) async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
-        self.change_superblock(|superblock| {
-            let mut volumes = superblock.volumes.iter_mut();
-            if let Some(entry) = volumes.find(|entry| entry.id == id) {
-                entry.flush_failed |= clients_hung_on_it;
-                entry.may_show_lost |= !planted(Fault::ForgetFailure);
-            }
-        })
-        .await
+        self.superblock
+            .change(|superblock| {
+                let mut volumes = superblock.volumes.iter_mut();
+                if let Some(entry) = volumes.find(|entry| entry.id == id) {
+                    entry.flush_failed |= clients_hung_on_it;
+                    entry.may_show_lost |= !planted(Fault::ForgetFailure);
+                }
+            })
+            .await
     }
 
     /// Before a volume is attached: whether what can be read from its backing device may be lost with that device's next power loss,
@@ -42,12 +94,12 @@ impl Engine {
     pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
         let told =
             |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
-        self.recovering.get() > 0 && (!self.power_was_lost || known.is_some_and(told))
+        !self.presumed.is_over() && (!self.presumed.power_was_lost() || known.is_some_and(told))
     }
 
     /// When all that recovery presumed to be dirty has been written back or dropped: earlier failures no longer matter.
     pub(crate) async fn forget_failures(&self) {
-        if self.recovering.get() > 0 {
+        if !self.presumed.is_over() {
             return;
         }
         let mut over = self.volumes.all();
@@ -60,7 +112,8 @@ impl Engine {
             volume.set_may_show_lost(false);
             // It is kept where this fails, and costs comparisons.
             let _ = self
-                .change_superblock(|superblock| {
+                .superblock
+                .change(|superblock| {
                     let mut volumes = superblock.volumes.iter_mut();
                     if let Some(entry) = volumes.find(|entry| entry.id == volume.id) {
                         entry.may_show_lost = false;
@@ -83,7 +136,7 @@ impl Engine {
         needed: bool,
     ) -> Result<()> {
         let failed = {
-            let superblock = self.superblock.borrow();
+            let superblock = self.superblock.current();
             let known = superblock.volumes.iter().find(|known| known.id == id);
             known.is_some_and(|known| known.flush_failed)
         };
@@ -105,18 +158,5 @@ impl Engine {
             backing.lost.set(true);
         }
         Ok(())
-    }
-}
-
-impl Backing {
-    /// What clients wrote may be lost: why, in words.
-    pub(crate) fn loss(&self) -> Option<String> {
-        match self.check() {
-            Err(error) => Some(error.report()),
-            Ok(()) => self.lost.get().then(|| {
-                "a flush failed before this start: what was written since the last good one may be lost"
-                    .to_owned()
-            }),
-        }
     }
 }

@@ -107,7 +107,10 @@ pub(crate) async fn write_present(
     let before = engine.map.borrow().slot(slot);
     // The cleaner will not call dirty granules clean while this goes on: see `clean`.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
-    let _mark = engine.enter_region(before.key, MarkState::Intent).await?;
+    let _mark = engine
+        .regions
+        .enter_region(before.key, MarkState::Intent)
+        .await?;
     engine.committer.settle(slot).await?;
     let dirty = touched & before.dirty;
     for run in engine

@@ -12,6 +12,7 @@ use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::Footprint;
 use forebay_policy::cleaning::Cleaning;
 
+use crate::backing_failures::BackingFailures;
 use crate::checksum::Scrubber;
 use crate::clean::cleaner::Cleaners;
 use crate::commit::queue::Entry;
@@ -22,15 +23,19 @@ use crate::evict::{Dirty, Reclaimer};
 use crate::failpoints::{Fault, planted};
 use crate::format::{check_fit, check_parts};
 use crate::geometry::Geometry;
-use crate::intent::regions::Regions;
-use crate::intent::zones::TractBits;
+use crate::intent::dirty_tracking::{DirtyTracker, TrackerParts};
+use crate::intent::regions::{RegionParts, Regions};
+use crate::intent::zones::Zones;
 use crate::lock::LockTable;
 use crate::media::media_of;
-use crate::media::truncation::{Cut, note_shrunk};
+use crate::media::truncation::{TruncationWatch, note_shrunk};
 use crate::options::{Admission, CacheOptions, Devices, Mode};
+use crate::presumed_dirty::PresumedDirty;
 use crate::read::read_ahead::worth;
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
-use crate::stats::{CacheStats, RecoveryProgress, VolumeStats};
+use crate::service::ServiceState;
+use crate::stats::{CacheStats, VolumeStats};
+use crate::superblock::SuperblockStore;
 
 /// An open cache. Clones are handles to the same one.
 #[derive(Clone, Debug)]
@@ -94,43 +99,95 @@ impl Cache {
         let (volumes, stats) = (Rc::clone(&parts.volumes), Rc::clone(&parts.stats));
         let checksums = parts.checksums.clone();
         let committer = Rc::new(Committer::new(parts, log));
+        let superblock = Rc::new(SuperblockStore::new(
+            Rc::clone(&devices),
+            Rc::clone(&options),
+            Rc::clone(&committer),
+            superblock,
+            data_superblock,
+        ));
+        let power_was_lost = report.power_was_lost || planted(Fault::CompareAfterProcessDeath);
+        let presumed = PresumedDirty::new(report.doubtful_blocks, power_was_lost, recorded);
+        let presumed = Rc::new(presumed);
+        let failures = Rc::new(BackingFailures::new(
+            Rc::clone(&superblock),
+            Rc::clone(&committer),
+            Rc::clone(&volumes),
+            Rc::clone(&presumed),
+        ));
+        let truncation = Rc::new(TruncationWatch::new(
+            Rc::clone(&devices),
+            geometry,
+            Rc::clone(&map),
+            Rc::clone(&committer),
+            Rc::clone(&superblock),
+            checksums.clone(),
+        ));
+        let service = Rc::new(ServiceState::new(options.hold_write_back));
+        let locks = Rc::new(LockTable::default());
+        let tracker = TrackerParts {
+            devices: Rc::clone(&devices),
+            geometry,
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            presumed: Rc::clone(&presumed),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        };
+        let tracker = Rc::new(DirtyTracker::new(tracking, tracker));
+        let regions = Rc::new(Regions::new(RegionParts {
+            geometry,
+            map: Rc::clone(&map),
+            marks: Rc::clone(&marks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            failures: Rc::clone(&failures),
+            tracker: Rc::clone(&tracker),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+            has_checksums: checksums.is_some(),
+        }));
+        let zones = Rc::new(Zones::new(
+            geometry,
+            Rc::clone(&map),
+            Rc::clone(&committer),
+            Rc::clone(&superblock),
+            Rc::clone(&failures),
+            Rc::clone(&service),
+        ));
         let engine = Rc::new(Engine {
             devices,
             geometry,
-            superblock_lock: Semaphore::new(1),
+            superblock,
+            failures,
             attaching: Semaphore::new(1),
             map,
             footprint: RefCell::new(footprint),
             along_bytes: Cell::new(0),
-            locks: LockTable::default(),
+            locks,
             marks,
-            regions: Regions::default(),
-            tracking,
-            tracts: TractBits::new(superblock.tracts.as_ref(), geometry.tract_shift()),
+            regions,
+            tracker,
+            zones,
             checksums,
             scrubber: Scrubber::default(),
-            recovering: Cell::new(0),
-            found_blocks: report.doubtful_blocks,
-            recorded: RefCell::new(recorded),
-            power_was_lost: report.power_was_lost || planted(Fault::CompareAfterProcessDeath),
-            opened: rt::now(),
+            presumed,
             committer,
-            cut: Cut::default(),
+            truncation,
             volumes,
             stats,
-            stopping: Cell::new(false),
+            service,
             reclaim,
             cleaners: Cleaners::default(),
             cleaning: Cell::new(options.cleaning),
-            holds_write_back: Cell::new(options.hold_write_back),
-            superblock: RefCell::new(superblock),
-            data_superblock: RefCell::new(data_superblock),
             options,
         });
         let weak = Rc::downgrade(&engine);
         engine.committer.on_round(move || {
             if let Some(engine) = weak.upgrade() {
-                engine.unmark_clean();
+                engine.tracker.unmark_clean();
             }
         });
         let weak = Rc::downgrade(&engine);
@@ -139,7 +196,7 @@ impl Cache {
                 engine.wake_everyone();
             }
         });
-        engine.restore_tracking(&unrecorded);
+        engine.tracker.restore_tracking(&unrecorded);
         for slot in stale {
             engine.committer.queue_record(slot);
         }
@@ -156,16 +213,16 @@ impl Cache {
             if engine.committer.flush_failed()
                 && let Some(buf) = &engine.options.journal
             {
-                let uuid = engine.superblock.borrow().uuid;
+                let uuid = engine.superblock.current().uuid;
                 Journal::poison_remains(buf, &uuid, &engine.options.boot_id);
             }
             engine.committer.stop();
             return Err(error);
         }
         rt::spawn(Rc::clone(&engine.committer).commit_timer());
-        rt::spawn(Rc::clone(&engine).mark_timer());
-        rt::spawn(Rc::clone(&engine).tree_timer());
-        rt::spawn(Rc::clone(&engine).tract_timer());
+        rt::spawn(Rc::clone(&engine.regions).mark_timer());
+        rt::spawn(Rc::clone(&engine.tracker).tree_timer());
+        rt::spawn(Rc::clone(&engine.zones).run_timer());
         rt::spawn(Rc::clone(&engine).kick_at_times());
         rt::spawn(Rc::clone(&engine).reclaim_loop());
         Ok((Self { engine }, report))
@@ -229,7 +286,7 @@ impl Cache {
     /// # Errors
     /// The first device's that fails. That is remembered.
     pub async fn flush_attached(&self) -> Result<()> {
-        if !self.engine.sync_durability() {
+        if !self.engine.committer.is_sync() {
             return Ok(());
         }
         let volumes: Vec<_> = self.engine.volumes.all();
@@ -238,7 +295,7 @@ impl Cache {
             if volume.backing.has_flushed() {
                 continue;
             }
-            let flushed = self.engine.flush_backing(&volume).await;
+            let flushed = self.engine.failures.flush_backing(&volume).await;
             result = result.and(flushed.map_err(|error| {
                 let what = "what was written before may be lost";
                 error.context(format!("volume {:?}: {what}", volume.name))
@@ -249,7 +306,7 @@ impl Cache {
 
     /// Lets the cleaners of all volumes begin, where [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
     pub fn allow_write_back(&self) {
-        self.engine.holds_write_back.set(false);
+        self.engine.service.allow_write_back();
         self.engine.cleaners.kick();
     }
 
@@ -276,26 +333,26 @@ impl Cache {
     /// Looks whether the data device was cut since the last look. What is gone is named, and is an error from
     /// then on; the cache takes no more writes.
     pub async fn look_for_cut(&self) {
-        self.engine.look_for_cut().await;
+        self.engine.truncation.look().await;
     }
 
     /// Which opening this is, and on which devices.
     #[must_use]
     pub fn service(&self) -> Service {
-        self.engine.superblock.borrow().service
+        self.engine.superblock.current().service
     }
 
     /// Whether the cache knows a volume of this name, attached or not.
     #[must_use]
     pub fn knows(&self, name: &str) -> bool {
-        let superblock = self.engine.superblock.borrow();
+        let superblock = self.engine.superblock.current();
         superblock.volumes.iter().any(|volume| volume.name == name)
     }
 
     /// The cache's identity.
     #[must_use]
     pub fn uuid(&self) -> [u8; 16] {
-        self.engine.superblock.borrow().uuid
+        self.engine.superblock.current().uuid
     }
 
     /// The counters and sizes.
@@ -320,17 +377,10 @@ impl Cache {
             commit_time_us: stats.commit_time_us.get(),
             marks: stats.marks.get(),
             cleaning: engine.cleaning.get(),
-            dirty_tracking: engine.superblock.borrow().dirty_tracking,
+            dirty_tracking: engine.superblock.current().dirty_tracking,
             checksums: engine.checksum_stats(),
-            tree: engine.tracking.stats(),
-            recovery: RecoveryProgress {
-                found_blocks: engine.found_blocks,
-                left_blocks: engine.recovering.get(),
-                elapsed_ms: u64::try_from((rt::now() - engine.opened).as_millis())
-                    .unwrap_or(u64::MAX),
-                compared_bytes: stats.compared_bytes.get(),
-                same_bytes: stats.same_bytes.get(),
-            },
+            tree: engine.tracker.tree_stats(),
+            recovery: engine.presumed.progress(stats),
             evictions: stats.evictions.get(),
             promotions: stats.promotions.get(),
             write_backs: stats.write_backs.get(),
@@ -340,7 +390,10 @@ impl Cache {
             memory_bytes: map.memory_bytes() as u64
                 + engine.footprint.borrow().memory_bytes() as u64
                 + engine.committer.memory_bytes() as u64
-                + engine.tracking.stats().map_or(0, |tree| tree.memory_bytes)
+                + engine
+                    .tracker
+                    .tree_stats()
+                    .map_or(0, |tree| tree.memory_bytes)
                 + engine
                     .checksums
                     .as_ref()
@@ -387,10 +440,10 @@ impl Engine {
         media: Media,
         is_sparse: bool,
     ) -> Result<()> {
-        let uuid = self.superblock.borrow().uuid;
+        let uuid = self.superblock.current().uuid;
         let boot_id = &self.options.boot_id;
         let begin = |buf: &Buf| -> Result<Option<Journal>> {
-            let (tie, place) = (self.tie(media), self.place());
+            let (tie, place) = (self.superblock.tie(media), self.superblock.place());
             let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, &place)?;
             journal.reached(self.committer.log_batch());
             Ok(Some(journal))
@@ -400,9 +453,10 @@ impl Engine {
         let old = (self.options.journal.as_ref())
             .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
         // A process died between two that agree. Another announcement would end the agreement.
-        let is_announced = old.is_some_and(|(_, tie)| self.has_announced(tie));
+        let is_announced = old.is_some_and(|(_, tie)| self.superblock.has_announced(tie));
         if !is_announced {
-            self.raise_generation(media, is_sparse, old.map(|(buf, _)| buf))
+            self.superblock
+                .raise_generation(media, is_sparse, old.map(|(buf, _)| buf))
                 .await?;
         }
         let mut journal = match (&self.options.journal, old) {
@@ -410,17 +464,18 @@ impl Engine {
             _ => None,
         };
         self.committer.commit().await?;
-        let service = self.superblock.borrow().service;
+        let service = self.superblock.current().service;
         if service.cut_bytes != 0 || service.was_cut {
             // What lay there is forgotten, durably.
-            self.change_superblock(|superblock| {
-                superblock.service.cut_bytes = 0;
-                superblock.service.was_cut = false;
-            })
-            .await?;
+            self.superblock
+                .change(|superblock| {
+                    superblock.service.cut_bytes = 0;
+                    superblock.service.was_cut = false;
+                })
+                .await?;
         }
-        self.begin_cut_watch(!is_sparse);
-        self.settle_tracts().await?;
+        self.truncation.begin(!is_sparse);
+        self.zones.write_found().await?;
         for zombie in zombies.iter().filter(|zombie| zombie.held) {
             self.map.borrow_mut().release(zombie.place, zombie.class);
         }
@@ -428,7 +483,9 @@ impl Engine {
             journal = begin(buf)?;
             if is_announced {
                 // Somebody may have a copy of the devices with that generation.
-                self.raise_generation(media, is_sparse, Some(buf)).await?;
+                self.superblock
+                    .raise_generation(media, is_sparse, Some(buf))
+                    .await?;
                 journal = begin(buf)?;
             }
         }
@@ -444,40 +501,5 @@ impl Engine {
             map.has(slot, crate::map::CLEANING)
                 && self.volumes.contains(map.table().address(slot).0)
         })
-    }
-
-    /// Writes a changed superblock, as the newer copy.
-    pub(crate) async fn change_superblock(
-        &self,
-        change: impl FnOnce(&mut Superblock),
-    ) -> Result<()> {
-        self.superblock_lock.acquire(1).await;
-        let mut next = self.superblock.borrow().clone();
-        next.reached = self.committer.log_batch();
-        next.service.data_generation = self.data_generation();
-        change(&mut next);
-        let device = self.devices.metadata();
-        let mut result = Ok(());
-        let turn = self.committer.metadata_turn();
-        turn.acquire(1).await;
-        // One copy after the other, so that losing either loses nothing.
-        for _ in 0..2 {
-            next.sequence += 1;
-            if result.is_ok() {
-                result = next.write(device.as_ref(), next.role).await;
-            }
-        }
-        match &result {
-            Ok(()) => *self.superblock.borrow_mut() = next,
-            // Its flush may have been the one that was told of lost data, and which copy is on media
-            // nobody knows.
-            Err(error) => {
-                self.committer.metadata_flush_failed();
-                self.committer.fail(error.clone());
-            }
-        }
-        turn.release(1);
-        self.superblock_lock.release(1);
-        result
     }
 }

@@ -1,31 +1,32 @@
 //! The engine: what the parts of the cache share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
-use forebay_metadata::order::{Ordered, Part, Site};
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::order::{Ordered, Site};
 use forebay_policy::cleaning::Cleaning;
-use forebay_policy::{BlockId, BlockKey, Footprint};
+use forebay_policy::{BlockId, Footprint};
 
+use crate::backing_failures::BackingFailures;
 use crate::checksum::{Checksums, Scrubber};
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
-use crate::geometry::{Block, Geometry};
-use crate::intent::dirty_tracking::Tracking;
+use crate::geometry::Geometry;
+use crate::intent::dirty_tracking::DirtyTracker;
 use crate::intent::regions::Regions;
-use crate::intent::zones::TractBits;
+use crate::intent::zones::Zones;
 use crate::lock::LockTable;
 use crate::map::marks::Marks;
-use crate::map::{LIVE, Map, Slot, UNRECORDED};
-use crate::media::truncation::Cut;
-use crate::options::{CacheOptions, Durability};
+use crate::map::{LIVE, Map, UNRECORDED};
+use crate::media::truncation::TruncationWatch;
+use crate::options::CacheOptions;
+use crate::presumed_dirty::PresumedDirty;
+use crate::service::ServiceState;
 use crate::stats::Stats;
+use crate::superblock::SuperblockStore;
 use crate::volume::{AttachedVolume, Volumes};
 
 /// Everything of an open cache.
@@ -34,11 +35,8 @@ pub(crate) struct Engine {
     pub(crate) devices: Rc<CacheDevices>,
     pub(crate) geometry: Geometry,
     pub(crate) options: Rc<CacheOptions>,
-    pub(crate) superblock: RefCell<Superblock>,
-    /// The superblock on a data device whose metadata lies elsewhere.
-    pub(crate) data_superblock: RefCell<Option<Superblock>>,
-    /// One change of the superblock at a time.
-    pub(crate) superblock_lock: Semaphore,
+    pub(crate) superblock: Rc<SuperblockStore>,
+    pub(crate) failures: Rc<BackingFailures>,
     /// One volume is attached at a time.
     pub(crate) attaching: Semaphore,
     pub(crate) map: Rc<RefCell<Map>>,
@@ -46,36 +44,27 @@ pub(crate) struct Engine {
     pub(crate) footprint: RefCell<Footprint>,
     /// Bytes on their way into the cache that nobody asked for.
     pub(crate) along_bytes: Cell<u64>,
-    pub(crate) locks: LockTable,
+    pub(crate) locks: Rc<LockTable>,
     /// The marks of regions, as the log has them.
     pub(crate) marks: Rc<Marks>,
-    pub(crate) regions: Regions,
-    pub(crate) tracking: Tracking,
-    pub(crate) tracts: TractBits,
+    pub(crate) regions: Rc<Regions>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) zones: Rc<Zones>,
     /// Checksums of what is cached, if it has some.
     pub(crate) checksums: Option<Rc<Checksums>>,
     pub(crate) scrubber: Scrubber,
     /// Blocks that count as dirty since recovery, though no record says so.
-    pub(crate) recovering: Cell<u64>,
-    /// How many these were when it was opened.
-    pub(crate) found_blocks: u64,
-    /// The cache was open last in an earlier boot of the machine.
-    pub(crate) power_was_lost: bool,
-    /// Of blocks that recovery found dirty in a part that no record calls so: what their records do.
-    pub(crate) recorded: RefCell<HashMap<BlockId, u64>>,
-    pub(crate) opened: Duration,
+    pub(crate) presumed: Rc<PresumedDirty>,
     pub(crate) committer: Rc<Committer>,
-    /// What is known of a data device that was cut.
-    pub(crate) cut: Cut,
+    /// The watch for a data device that is cut.
+    pub(crate) truncation: Rc<TruncationWatch>,
     /// The volumes that are attached.
     pub(crate) volumes: Rc<Volumes>,
     pub(crate) stats: Rc<Stats>,
-    pub(crate) stopping: Cell<bool>,
+    pub(crate) service: Rc<ServiceState>,
     pub(crate) reclaim: crate::evict::Reclaimer,
     pub(crate) cleaners: crate::clean::cleaner::Cleaners,
     pub(crate) cleaning: Cell<Cleaning>,
-    /// Whether cleaners wait for [`Cache::allow_write_back`](crate::Cache::allow_write_back).
-    pub(crate) holds_write_back: Cell<bool>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -91,10 +80,6 @@ impl Engine {
         self.reclaim.wake();
         self.cleaners.kick();
         self.volumes.for_each(|volume| volume.cleaner.wake());
-    }
-
-    pub(crate) fn sync_durability(&self) -> bool {
-        self.options.durability == Durability::Sync
     }
 
     /// Reads from a slot.
@@ -170,28 +155,6 @@ impl Engine {
         (from, wide)
     }
 
-    /// Flushes a volume's backing device and lets the records go that waited for it.
-    #[track_caller]
-    pub(crate) fn flush_backing<'a>(
-        &'a self,
-        volume: &'a AttachedVolume,
-    ) -> impl Future<Output = Result<()>> + 'a {
-        let site = Site::here();
-        async move {
-            if site.lacks(Part::Step) {
-                return Ok(());
-            }
-            if let Err(error) = volume.backing.flush().await {
-                self.note_failure(volume).await;
-                return Err(error);
-            }
-            if !volume.backing.unflushed() {
-                self.committer.release_deferred(volume.id);
-            }
-            Ok(())
-        }
-    }
-
     /// Takes a slot out of the map; its slot is free at once.
     pub(crate) fn forget_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
@@ -199,7 +162,7 @@ impl Engine {
         if entry.has(UNRECORDED) {
             self.marks.recorded(entry.key);
         }
-        self.note_gone(slot);
+        self.tracker.note_gone(slot);
         self.forget_sums(slot);
         self.map.borrow_mut().remove(slot);
         // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
@@ -208,19 +171,6 @@ impl Engine {
 }
 
 impl Engine {
-    /// What the locks call a block: its region, and its granules there.
-    pub(crate) fn lock_of(&self, volume: u16, block: Block) -> (BlockKey, u64) {
-        let region = self.geometry.region_of(block.unit);
-        let granules = self.geometry.covers(self.geometry.span(block));
-        (BlockKey::new(volume, region), granules)
-    }
-
-    /// Whether somebody is changing a block.
-    pub(crate) fn is_being_changed(&self, entry: &Slot) -> bool {
-        let (region, granules) = self.lock_of(entry.key.volume(), entry.block());
-        self.locks.is_exclusive(region, granules)
-    }
-
     /// Runs several futures as tasks and waits for all. Their results come in order.
     pub(crate) async fn join<T: Clone + 'static>(
         futures: Vec<impl Future<Output = T> + 'static>,

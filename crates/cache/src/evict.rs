@@ -131,7 +131,7 @@ impl Engine {
             if slot.is_some() {
                 return slot;
             }
-            if self.committer.failure().is_some() || self.stopping.get() {
+            if self.committer.failure().is_some() || self.service.is_stopping() {
                 return None;
             }
             if !self.want_room() {
@@ -148,7 +148,7 @@ impl Engine {
     pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
         let slot = self.map.borrow_mut().allocate(volume, block);
         if let Some(slot) = slot {
-            self.note_placed(slot);
+            self.tracker.note_placed(slot);
         }
         self.ask_for_room(block.class);
         if (slot.is_none() || self.is_scarce(block.class))
@@ -195,9 +195,9 @@ impl Engine {
         loop {
             self.reclaim
                 .kick
-                .until(|| self.stopping.get() || self.is_time_to_reclaim())
+                .until(|| self.service.is_stopping() || self.is_time_to_reclaim())
                 .await;
-            if self.stopping.get() || self.committer.failure().is_some() {
+            if self.service.is_stopping() || self.committer.failure().is_some() {
                 self.reclaim.stuck.set(true);
                 self.reclaim.freed.wake_all();
                 return;

@@ -93,13 +93,13 @@ impl Geometry {
     }
 
     /// Bytes of a tract, as a power of two.
-    pub(crate) const fn tract_shift(&self) -> u8 {
+    pub(crate) const fn zone_shift(&self) -> u8 {
         self.tract_shift
     }
 
     /// The bit of the tract that a unit of a volume lies in.
     #[inline]
-    pub(crate) const fn tract_bit(&self, volume: u16, unit: u64) -> usize {
+    pub(crate) const fn zone_bit(&self, volume: u16, unit: u64) -> usize {
         Tracts::bit(self.tract_shift, volume, unit << self.sizes.unit_shift())
     }
 

@@ -33,12 +33,15 @@ mod memory;
 mod mode;
 mod online_open;
 mod options;
+mod presumed_dirty;
 mod read;
 mod recover;
 mod repair;
 mod request;
+mod service;
 mod size;
 mod stats;
+mod superblock;
 mod volume;
 mod write;
 

@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::shrunk;
 use crate::geometry::Block;
+use crate::lock::lock_of;
 use crate::map::CLEANING;
 use crate::volume::AttachedVolume;
 
@@ -133,7 +134,7 @@ impl Cache {
                     .await,
             );
         }
-        engine.stopping.set(true);
+        engine.service.stop();
         engine.wake_everyone();
         // A batch of the cleaner that is under way ends first.
         let cleaned = async {
@@ -141,7 +142,7 @@ impl Cache {
                 rt::sleep(Duration::from_millis(1)).await;
             }
             // Nor may the superblock be written after the cache is closed.
-            engine.tracts_are_quiet().await;
+            engine.zones.until_quiet().await;
         };
         let cleaned = rt::at_most(until.saturating_sub(rt::now()), cleaned).await;
         result = result.and(cleaned.ok_or_else(|| late("a write-back")));
@@ -212,7 +213,7 @@ impl Engine {
         self.write_back_in_time(volume.id, true).await?;
         let (engine, flushed) = (Rc::clone(self), Rc::clone(volume));
         let what = format!("volume {}: a flush of its backing device", volume.name);
-        let flush = async move { engine.flush_backing(&flushed).await };
+        let flush = async move { engine.failures.flush_backing(&flushed).await };
         in_time(&what, self.options.patience, flush).await
     }
 
@@ -262,10 +263,11 @@ impl Engine {
     pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
         // From here on the records of this number mean nothing, durably.
         if !planted(Fault::AbandonInMemory) {
-            self.change_superblock(|superblock| {
-                superblock.volumes.retain(|entry| entry.id != id);
-            })
-            .await?;
+            self.superblock
+                .change(|superblock| {
+                    superblock.volumes.retain(|entry| entry.id != id);
+                })
+                .await?;
         }
         self.volumes.remove(id);
         for (slot, block) in self.slots_of(id) {
@@ -285,7 +287,7 @@ impl Engine {
         if !self.is_block(volume, slot, block) {
             return true;
         }
-        let (region, granules) = self.lock_of(volume, block);
+        let (region, granules) = lock_of(self.geometry, volume, block);
         let lock = self.locks.try_exclusive(Site::here(), region, granules);
         let free = lock.is_some() && !self.map.borrow().has(slot, CLEANING);
         if free {
@@ -296,7 +298,7 @@ impl Engine {
 
     /// A device still has something of a block: its slot is nobody else's until that has ended.
     async fn forget_later(self: Rc<Self>, volume: u16, slot: BlockId, block: Block) {
-        while !self.stopping.get() && !self.try_forget(volume, slot, block) {
+        while !self.service.is_stopping() && !self.try_forget(volume, slot, block) {
             rt::sleep(LOOK).await;
         }
         self.reclaim.hint();
@@ -310,7 +312,7 @@ impl Engine {
     ) -> Result<()> {
         let flush = |volume: &Rc<AttachedVolume>| {
             let (engine, volume) = (Rc::clone(&self), Rc::clone(volume));
-            begin(async move { engine.flush_backing(&volume).await })
+            begin(async move { engine.failures.flush_backing(&volume).await })
         };
         let flushing: Vec<_> = volumes.iter().map(flush).collect();
         let mut flushed = Ok(());
@@ -320,10 +322,10 @@ impl Engine {
             flushed = flushed.and(ended.unwrap_or_else(|| Err(late(&what()))));
         }
         // The clean mark says that what is cached is there.
-        if let Some(cut) = self.cut().await {
+        if let Some(cut) = self.truncation.reason().await {
             flushed = flushed.and(Err(cut));
         }
-        if let Some(shrunk) = shrunk(&self.superblock.borrow(), self.devices.data().as_ref()) {
+        if let Some(shrunk) = shrunk(&self.superblock.current(), self.devices.data().as_ref()) {
             let what = format!(
                 "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
             );
@@ -333,14 +335,14 @@ impl Engine {
             let ended = self.end_uncleanly().await;
             return flushed.and(ended);
         }
-        self.clear_all_marks().await?;
+        self.regions.clear_all_marks().await?;
         self.committer.commit_all().await?;
-        self.close_tracking().await?;
-        let generation = self.announce_end().await?;
+        self.tracker.close_tracking().await?;
+        let generation = self.superblock.announce_end().await?;
         self.committer.queue_entry(Entry::Close);
         self.committer.commit().await?;
         // Says from outside how far the log went, too.
-        self.end_generation(generation).await
+        self.superblock.end_generation(generation).await
     }
 
     /// Nothing is exact then, but what was acknowledged is to be durable all the same.

@@ -123,7 +123,7 @@ impl Engine {
             self.drop_clean_slots(known.id).await?;
         }
         let others: Vec<VolumeEntry> = {
-            let superblock = self.superblock.borrow();
+            let superblock = self.superblock.current();
             let overlaps = |entry: &&VolumeEntry| {
                 let was = entry.identity;
                 was.overlaps(entry.size_bytes, identity, size_bytes)
@@ -147,10 +147,11 @@ impl Engine {
                 "the backing device was served under another name: what was cached under it is dropped"
             );
             self.drop_clean_slots(other.id).await?;
-            self.change_superblock(|superblock| {
-                superblock.volumes.retain(|entry| entry.id != other.id);
-            })
-            .await?;
+            self.superblock
+                .change(|superblock| {
+                    superblock.volumes.retain(|entry| entry.id != other.id);
+                })
+                .await?;
             self.marks.forget_volume(other.id);
         }
         Ok(())

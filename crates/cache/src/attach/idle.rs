@@ -45,7 +45,7 @@ impl Cache {
     /// Number of volumes that the cache can take in beside those that it knows.
     #[must_use]
     pub fn free_volumes(&self) -> usize {
-        MAX_VOLUMES.saturating_sub(self.engine.superblock.borrow().volumes.len())
+        MAX_VOLUMES.saturating_sub(self.engine.superblock.current().volumes.len())
     }
 
     /// Returns the volumes that are not attached, in the order in which they were attached first.
@@ -53,7 +53,7 @@ impl Cache {
     pub fn idle_volumes(&self) -> Vec<IdleVolume> {
         let engine = &self.engine;
         let map = engine.map.borrow();
-        let superblock = engine.superblock.borrow();
+        let superblock = engine.superblock.current();
         let idle = superblock.volumes.iter();
         let mut idle: Vec<&VolumeEntry> = idle
             .filter(|entry| !engine.volumes.contains(entry.id))
@@ -150,7 +150,7 @@ pub(crate) fn no_number() -> Error {
 
 impl Engine {
     fn idle_volume(&self, name: &str) -> Result<u16> {
-        let superblock = self.superblock.borrow();
+        let superblock = self.superblock.current();
         let known = superblock.volumes.iter().find(|entry| entry.name == name);
         let Some(known) = known else {
             let names: Vec<&str> = (superblock.volumes.iter())

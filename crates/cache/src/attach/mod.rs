@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::check_whole;
 use crate::geometry::Block;
+use crate::lock::lock_of;
 use crate::options::VolumeOptions;
 use crate::request::CachedVolume;
 use crate::size::{check_volume_size, shrank};
@@ -97,24 +98,25 @@ impl Cache {
         let size_bytes = info.size_bytes - info.size_bytes % u64::from(logical_block);
         check_volume_size(engine.geometry.sizes(), size_bytes)?;
         let known = engine.known_volume(name);
-        if known.is_none() && engine.superblock.borrow().volumes.len() >= MAX_VOLUMES {
+        if known.is_none() && engine.superblock.current().volumes.len() >= MAX_VOLUMES {
             return Err(no_room(&self.idle_volumes()));
         }
         let backing = Backing::new(backing);
         let id = match &known {
             Some(known) => known.id,
-            None => engine.superblock.borrow().next_volume,
+            None => engine.superblock.current().next_volume,
         };
         if id == u16::MAX {
             return Err(no_number());
         }
         // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
         // A start that may yet be refused changes no device: `flush_attached` does it then.
-        let needed = engine.sync_durability() && !engine.holds_write_back.get();
+        let needed = engine.committer.is_sync() && !engine.service.holds_write_back();
         engine
+            .failures
             .flush_what_was_left(name, id, &backing, needed)
             .await?;
-        let may_show_lost = engine.may_show_lost(known.as_ref(), options.epoch);
+        let may_show_lost = engine.failures.may_show_lost(known.as_ref(), options.epoch);
         let identity = info.identity;
         engine
             .check_identity(name, known.as_ref(), identity, size_bytes, &options)
@@ -137,7 +139,8 @@ impl Cache {
             .max(known.as_ref().map_or(0, |known| known.epoch))
             + 1;
         engine
-            .change_superblock(|superblock| {
+            .superblock
+            .change(|superblock| {
                 superblock.volumes.retain(|volume| volume.id != id);
                 superblock.volumes.push(VolumeEntry {
                     id,
@@ -200,7 +203,8 @@ impl Cache {
             let _lock = engine.locks.exclusive(last, u64::MAX).await;
             engine.resize(&known, size, &volume.backing).await?;
             engine
-                .change_superblock(|superblock| {
+                .superblock
+                .change(|superblock| {
                     for entry in &mut superblock.volumes {
                         if entry.id == known.id {
                             entry.size_bytes = size;
@@ -218,7 +222,7 @@ impl Cache {
 impl Engine {
     fn known_volume(&self, name: &str) -> Option<VolumeEntry> {
         self.superblock
-            .borrow()
+            .current()
             .volumes
             .iter()
             .find(|volume| volume.name == name)
@@ -349,7 +353,7 @@ impl Engine {
         let mut locks = Vec::with_capacity(slots.len());
         let mut killed = Vec::with_capacity(slots.len());
         for (slot, block) in slots {
-            let (region, granules) = self.lock_of(volume, block);
+            let (region, granules) = lock_of(self.geometry, volume, block);
             // The reclaimer may be at it, or may have had it.
             let lock = self.locks.exclusive(region, granules).await;
             if self.is_block(volume, slot, block) {
@@ -428,6 +432,7 @@ impl Engine {
             // What is read becomes a part of a clean granule, which claims that it is durable there.
             if let Err(error) = backing.flush().await {
                 let _ = self
+                    .failures
                     .set_flush_failed(known.id, backing.owes_clients())
                     .await;
                 return Err(error);

@@ -19,6 +19,7 @@ use forebay_policy::{BlockId, BlockKey};
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Block;
+use crate::lock::lock_of;
 use crate::map::{DYING, LIVE};
 
 /// Time that samples of all volumes may take together.
@@ -108,7 +109,7 @@ impl Engine {
                 }
                 return Ok(());
             }
-            let volumes = self.superblock.borrow().volumes.len();
+            let volumes = self.superblock.current().volumes.len();
             let limit = TIME / u32::try_from(volumes.max(1)).expect("at most MAX_VOLUMES");
             let comparing = async {
                 for part in sample.chunks(AT_ONCE) {
@@ -139,13 +140,14 @@ impl Engine {
             return self.drop_clean_of(known, at, backing).await;
         }
         let device = backing.info().name;
-        self.change_superblock(|superblock| {
-            let mut volumes = superblock.volumes.iter_mut();
-            if let Some(entry) = volumes.find(|entry| entry.id == known.id) {
-                entry.differs_at = Some(at);
-            }
-        })
-        .await?;
+        self.superblock
+            .change(|superblock| {
+                let mut volumes = superblock.volumes.iter_mut();
+                if let Some(entry) = volumes.find(|entry| entry.id == known.id) {
+                    entry.differs_at = Some(at);
+                }
+            })
+            .await?;
         let dirty = self.map.borrow().share(known.id).dirty_bytes;
         Err(Error::new(
             ErrorKind::InvalidInput,
@@ -179,7 +181,7 @@ impl Engine {
     /// each start, and the same ones where a run is replayed.
     fn draw_sample(&self, known: &VolumeEntry) -> Vec<Granule> {
         let seed = {
-            let superblock = self.superblock.borrow();
+            let superblock = self.superblock.current();
             let half = |at: usize| {
                 superblock.uuid[at..at + 8]
                     .iter()
@@ -297,7 +299,7 @@ impl Engine {
             block,
             number,
         } = granule;
-        let (region, granules) = self.lock_of(volume, block);
+        let (region, granules) = lock_of(self.geometry, volume, block);
         let _lock = self.locks.shared(region, granules).await;
         if !self.is_block(volume, slot, block) || self.clean_of(slot) >> number & 1 == 0 {
             return None;

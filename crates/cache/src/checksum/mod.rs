@@ -191,6 +191,12 @@ impl Checksums {
         cells.into_iter().all(is_zero)
     }
 
+    /// Returns whether the checksums of these bytes of what lies at `place` are known, and are those of zeroes.
+    pub(crate) fn holds_zeroes(&self, place: u32, start: u32, len: u64) -> bool {
+        let len = u32::try_from(len).expect("at most a block");
+        self.are_zeroes(self.cell(place, start)..=self.cell(place, start + len.max(1) - 1))
+    }
+
     fn digest(&self, place: u32, class: u8, valid: u64) -> u32 {
         let values = self.values.borrow();
         let sums = self.cells_of(place, class, valid).map(|cell| values[cell]);

@@ -200,16 +200,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns whether the checksums of these bytes of a slot are known, and are those of zeroes.
-    pub(crate) fn are_zeroes(&self, slot: BlockId, start: u32, len: u64) -> bool {
-        let Some(sums) = &self.checksums else {
-            return false;
-        };
-        let place = self.map.borrow().place(slot);
-        let len = u32::try_from(len).expect("at most a block");
-        sums.are_zeroes(sums.cell(place, start)..=sums.cell(place, start + len.max(1) - 1))
-    }
-
     /// Whether nothing is known of some cells that are read the short way.
     pub(super) fn knows(&self, sums: &Checksums, first: usize, cells: usize) -> bool {
         let values = sums.values.borrow();

@@ -15,6 +15,7 @@ use forebay_policy::BlockId;
 use super::Verdict;
 use crate::cache::Cache;
 use crate::engine::Engine;
+use crate::lock::lock_of;
 use crate::map::LIVE;
 
 /// Bytes read at a time.
@@ -80,7 +81,7 @@ impl Cache {
         let slots = engine.map.borrow().numbers();
         let (began, mut read) = (rt::now(), 0);
         for slot in 0..slots {
-            if engine.scrubber.stop.get() || engine.stopping.get() {
+            if engine.scrubber.stop.get() || engine.service.is_stopping() {
                 engine.scrubbed(|scrub| scrub.stopped = true);
                 break;
             }
@@ -132,7 +133,7 @@ impl Engine {
         }
         volume.enter();
         let geometry = self.geometry;
-        let (region, granules) = self.lock_of(volume.id, found.block());
+        let (region, granules) = lock_of(self.geometry, volume.id, found.block());
         let lock = self.locks.shared(region, granules).await;
         let entry = self.map.borrow().slot(slot);
         let is_there = entry.has(LIVE) && entry.key == found.key && entry.class == found.class;

@@ -66,7 +66,7 @@ impl Engine {
         let entry = self.map.borrow().slot(slot);
         let geometry = self.geometry;
         let (name, size_bytes) = {
-            let superblock = self.superblock.borrow();
+            let superblock = self.superblock.current();
             let mut volumes = superblock.volumes.iter();
             let Some(volume) = volumes.find(|volume| volume.id == entry.key.volume()) else {
                 return Ok(());

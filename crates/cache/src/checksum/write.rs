@@ -195,7 +195,10 @@ impl Engine {
             return None;
         }
         let first = sums.cell(place, piece.start);
-        let open = || self.is_open_for_overwriting(piece.block.key(volume));
+        let open = || {
+            self.regions
+                .is_open_for_overwriting(piece.block.key(volume))
+        };
         let known = || self.knows(sums, first, piece.len() / CELL as usize);
         match write {
             true if sums.bad.get() != 0 && !known() => None,

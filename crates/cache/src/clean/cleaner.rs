@@ -52,7 +52,7 @@ impl Engine {
     pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<AttachedVolume>) {
         while self.is_serving(&volume) && self.committer.failure().is_none() {
             let (began, cleaner) = (rt::now(), &volume.cleaner);
-            let is_stopping = || self.stopping.get();
+            let is_stopping = || self.service.is_stopping();
             let turn = match self.must_wait(cleaner) {
                 false => self.next_turn(&volume),
                 true => None,
@@ -92,13 +92,13 @@ impl Engine {
 
     /// Returns whether a cleaner may not begin a turn.
     fn must_wait(&self, cleaner: &VolumeCleaner) -> bool {
-        let is_held = self.holds_write_back.get() && !planted(Fault::CleanBeforeAllAttached);
+        let is_held = self.service.holds_write_back() && !planted(Fault::CleanBeforeAllAttached);
         cleaner.is_suspended() || is_held
     }
 
     /// Whether a volume's task has something to live for.
     fn is_serving(&self, volume: &Rc<AttachedVolume>) -> bool {
-        !self.stopping.get() && self.volumes.is_served(volume)
+        !self.service.is_stopping() && self.volumes.is_served(volume)
     }
 
     fn next_turn(&self, volume: &AttachedVolume) -> Option<Turn> {
@@ -123,7 +123,7 @@ impl Engine {
 
     /// Has the policies asked every so often: nothing that is dirty lies for ever.
     pub(crate) async fn kick_at_times(self: Rc<Self>) {
-        while !self.stopping.get() {
+        while !self.service.is_stopping() {
             rt::sleep(TICK).await;
             self.cleaners.kick();
         }
@@ -224,6 +224,6 @@ impl Engine {
             && entry.dirty != 0
             && !entry.has(crate::map::CLEANING)
             && self.volumes.contains(entry.key.volume())
-            && !self.is_being_changed(entry)
+            && !self.locks.is_changed(self.geometry, entry)
     }
 }

@@ -74,7 +74,7 @@ impl Engine {
             volume.first_flush().acquire(1).await;
             if !volume.backing.has_flushed() {
                 // Where it fails nothing is compared.
-                let _ = self.flush_backing(volume).await;
+                let _ = self.failures.flush_backing(volume).await;
             }
             volume.first_flush().release(1);
         }
@@ -98,7 +98,7 @@ impl Engine {
         let granule = self
             .geometry
             .granule_bytes(self.map.borrow().slot(*slot).class);
-        let recorded = self.recorded.borrow().get(slot).copied().unwrap_or(0);
+        let recorded = self.presumed.recorded(*slot);
         for from in at.clone().step_by(granule as usize) {
             let to = (from + granule).min(at.end);
             let piece = (from - start) as usize..(to - start) as usize;

@@ -18,6 +18,7 @@ use crate::clean::compare::{OnBacking, Run};
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Spread};
+use crate::lock::lock_of;
 use crate::map::{CLEANED, CLEANING, COMPARED, LIVE, Map, REWRITTEN};
 use crate::volume::AttachedVolume;
 
@@ -83,16 +84,15 @@ impl Engine {
         let mut error = None;
         for volume in volumes {
             let flushed = match self.volumes.get(volume) {
-                Some(attached) => {
-                    (self.flush_backing(&attached).await).map(|()| attached.backing.session())
-                }
+                Some(attached) => (self.failures.flush_backing(&attached).await)
+                    .map(|()| attached.backing.session()),
                 None => Err(ErrorKind::ShuttingDown.into()),
             };
             let failed = |done: &WrittenBack| done.volume == volume && done.result.is_err();
             if results.iter().any(failed)
                 && let Some(attached) = self.volumes.get(volume)
             {
-                self.note_failure(&attached).await;
+                self.failures.note_failure(&attached).await;
             }
             for done in results.iter_mut().filter(|done| done.volume == volume) {
                 let flushed = match &flushed {
@@ -226,7 +226,9 @@ impl Engine {
             for (slot, from, at) in joined {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
                 self.read_slot(*slot, *from, buf.slice(piece)).await?;
-                self.refuse_cut(*slot, *from, at.end - at.start).await?;
+                self.truncation
+                    .refuse(*slot, *from, at.end - at.start)
+                    .await?;
             }
             self.committer.flush_in_flight().await;
             let doubtful = |(slot, ..): &Run| self.committer.is_in_doubt(*slot);
@@ -291,7 +293,7 @@ impl Engine {
         let is_clean = map.slot(done.slot).dirty == 0;
         drop(map);
         if is_clean {
-            self.note_clean(done.slot);
+            self.tracker.note_clean(done.slot);
         }
         // Whoever relies on the block being clean waits for this record (a write around the cache, see
         // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
@@ -359,7 +361,7 @@ impl Engine {
             !slots.iter().any(|slot| map.has(*slot, CLEANING))
         };
         self.cleaners.ended.until(is_over).await;
-        if self.stopping.get() {
+        if self.service.is_stopping() {
             return Err(ErrorKind::ShuttingDown.into());
         }
         self.clean_batch(slots, BATCH).await.map_err(|error| {
@@ -380,7 +382,7 @@ impl Engine {
             let entry = self.map.borrow().slot(*slot);
             if entry.has(LIVE) && entry.dirty != 0 {
                 busy.push(*slot);
-                wanted.push(self.lock_of(entry.key.volume(), entry.block()));
+                wanted.push(lock_of(self.geometry, entry.key.volume(), entry.block()));
             }
         }
         // One lock a region, in ascending order, as all who hold locks and want more.

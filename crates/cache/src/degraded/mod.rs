@@ -223,7 +223,7 @@ impl Engine {
         }
         let mut owed = Vec::new();
         // With `sync`, what was acknowledged is durable.
-        if !self.sync_durability() && !planted(Fault::FlushDiverged) {
+        if !self.committer.is_sync() && !planted(Fault::FlushDiverged) {
             let map = self.map.borrow();
             let not_flushed = self.committer.not_flushed();
             for slot in map.of_volume(volume.id) {
@@ -349,7 +349,7 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
         engine.begin_to_diverge(volume).await?;
     }
     if volume.backing.owes_clients() {
-        engine.flush_backing(volume).await?;
+        engine.failures.flush_backing(volume).await?;
     }
     engine.owe(volume, is_kept);
     let Some((first, has_others)) = divergence.first_owed() else {

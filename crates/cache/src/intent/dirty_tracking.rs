@@ -16,9 +16,15 @@ use forebay_metadata::superblock::{DirtyTracking, Superblock};
 use forebay_metadata::tree::{self, LoadReport, Loaded, Marked, TreeOptions, TreeWriter};
 use forebay_policy::BlockId;
 
-use crate::engine::Engine;
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
+use crate::geometry::Geometry;
+use crate::lock::LockTable;
 use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
-use crate::stats::TreeStats;
+use crate::presumed_dirty::PresumedDirty;
+use crate::service::ServiceState;
+use crate::stats::{Stats, TreeStats};
+use crate::volume::Volumes;
 
 /// How often the tree is looked after.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -104,7 +110,68 @@ fn places_of(map: &Map, slot: BlockId) -> Range<u64> {
     places(map.place(slot), map.slot(slot).class)
 }
 
-impl Engine {
+/// The part that says, durably, which copies may be overwritten in place.
+#[derive(Debug)]
+pub(crate) struct DirtyTracker {
+    tracking: Tracking,
+    devices: Rc<CacheDevices>,
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    locks: Rc<LockTable>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    presumed: Rc<PresumedDirty>,
+    service: Rc<ServiceState>,
+    stats: Rc<Stats>,
+}
+
+/// The parts that the tracker uses.
+pub(crate) struct TrackerParts {
+    pub(crate) devices: Rc<CacheDevices>,
+    pub(crate) geometry: Geometry,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) locks: Rc<LockTable>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) presumed: Rc<PresumedDirty>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) stats: Rc<Stats>,
+}
+
+impl DirtyTracker {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) fn new(tracking: Tracking, parts: TrackerParts) -> Self {
+        Self {
+            tracking,
+            devices: parts.devices,
+            geometry: parts.geometry,
+            map: parts.map,
+            locks: parts.locks,
+            committer: parts.committer,
+            volumes: parts.volumes,
+            presumed: parts.presumed,
+            service: parts.service,
+            stats: parts.stats,
+        }
+    }
+
+    /// Returns whether the log says what may be dirty.
+    #[inline]
+    pub(crate) const fn is_exact(&self) -> bool {
+        self.tracking.is_exact()
+    }
+
+    /// Returns whether a bit-tree says what may be dirty.
+    #[inline]
+    pub(crate) const fn has_tree(&self) -> bool {
+        matches!(self.tracking, Tracking::Abt(_))
+    }
+
+    /// Returns the counters of the bit-tree, if there is one.
+    pub(crate) fn tree_stats(&self) -> Option<TreeStats> {
+        self.tracking.stats()
+    }
+
     /// Makes durable that a block may be dirty, before the first byte of a write in place. Its region has the
     /// mark in memory, and what is written of it is locked exclusively.
     pub(crate) async fn announce(&self, slot: BlockId) -> Result<()> {
@@ -199,7 +266,7 @@ impl Engine {
                 // It will come again when it is clean again.
                 return false;
             }
-            if entry.has(UNFLUSHED) || self.is_being_changed(&entry) {
+            if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) {
                 return true;
             }
             self.map.borrow_mut().clear_flags(slot, MARKED);
@@ -215,7 +282,7 @@ impl Engine {
             self.committer.note_unrecorded(*slot);
             self.map.borrow_mut().add_flags(*slot, RECOVERED | COMPARED);
         }
-        self.recovering.set(unrecorded.len() as u64);
+        self.presumed.begin(unrecorded.len());
         let Tracking::Abt(tree) = &self.tracking else {
             return;
         };
@@ -235,8 +302,7 @@ impl Engine {
         let mut map = self.map.borrow_mut();
         if map.has(slot, RECOVERED) {
             map.clear_flags(slot, RECOVERED | COMPARED);
-            self.recorded.borrow_mut().remove(&slot);
-            self.recovering.set(self.recovering.get() - 1);
+            self.presumed.remove(slot);
         }
     }
 
@@ -264,7 +330,7 @@ impl Engine {
         };
         loop {
             rt::sleep(PERIOD).await;
-            if self.stopping.get() || !self.committer.is_alive() {
+            if self.service.is_stopping() || !self.committer.is_alive() {
                 return;
             }
             let persists = tree.writer.tree().persists();

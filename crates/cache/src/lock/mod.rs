@@ -19,6 +19,8 @@ use std::task::{Context, Poll, Waker};
 use forebay_metadata::order::{Part, Site};
 use forebay_policy::BlockKey;
 
+use crate::geometry::{Block, Geometry};
+use crate::map::Slot;
 use range::Held;
 
 /// Stands for a block that nobody else locks: what a test locks that leaves a lock out.
@@ -159,6 +161,13 @@ impl Lock {
     }
 }
 
+/// Returns the region of a block and the granules that the block covers there.
+pub(crate) fn lock_of(geometry: Geometry, volume: u16, block: Block) -> (BlockKey, u64) {
+    let region = geometry.region_of(block.unit);
+    let granules = geometry.covers(geometry.span(block));
+    (BlockKey::new(volume, region), granules)
+}
+
 type Locks = HashMap<u64, Lock, BuildHasherDefault<Identity>>;
 
 /// All block locks that are held or waited for.
@@ -269,6 +278,12 @@ impl LockTable {
     /// Gives back a lock that [`LockTable::take`] took.
     pub(crate) fn release(&self, region: BlockKey, granules: u64, exclusive: bool) {
         self.give_back(region.hash(), granules, exclusive);
+    }
+
+    /// Returns whether a task holds the lock of some of a cached block alone.
+    pub(crate) fn is_changed(&self, geometry: Geometry, entry: &Slot) -> bool {
+        let (region, granules) = lock_of(geometry, entry.key.volume(), entry.block());
+        self.is_exclusive(region, granules)
     }
 
     fn give_back(&self, key: u64, granules: u64, exclusive: bool) {

@@ -10,6 +10,7 @@ mod granules;
 pub(crate) mod marks;
 mod presence;
 mod restore;
+mod zone_holds;
 
 use std::ops::Range;
 
@@ -19,9 +20,9 @@ use forebay_policy::{
 };
 
 use presence::Presence;
+use zone_holds::ZoneHolds;
 
 use crate::geometry::{Block, Geometry, Spread};
-use crate::intent::zones::Holds;
 use crate::map::granules::Granules;
 
 /// No record in the ring.
@@ -123,8 +124,8 @@ pub(crate) struct Map {
     dirty_orders: Vec<DirtyOrder>,
     dirty_blocks: u64,
     dirty_units: u64,
-    /// What keeps tracts from being called clean.
-    pub(crate) tracts: Holds,
+    /// Dirty blocks, and writes that may make some, by zone.
+    zones: ZoneHolds,
 }
 
 impl Map {
@@ -142,7 +143,7 @@ impl Map {
             dirty_orders: Vec::new(),
             dirty_blocks: 0,
             dirty_units: 0,
-            tracts: Holds::default(),
+            zones: ZoneHolds::default(),
         }
     }
 
@@ -254,7 +255,7 @@ impl Map {
                 .iter()
                 .map(DirtyOrder::memory_bytes)
                 .sum::<usize>()
-            + self.tracts.memory_bytes()
+            + self.zones.memory_bytes()
             + self.granules.memory_bytes()
             + self.presence.memory_bytes()
     }
@@ -440,7 +441,7 @@ impl Map {
         if before != dirty {
             let (was, is) = (u64::from(before != 0), u64::from(dirty != 0));
             let unit = self.geometry.block_in(region, span).unit;
-            (self.tracts).turned(self.geometry.tract_bit(volume, unit), was, is);
+            (self.zones).turned(self.geometry.zone_bit(volume, unit), was, is);
             let units = u64::from(span.units());
             self.dirty_blocks = self.dirty_blocks + is - was;
             self.dirty_units = self.dirty_units + is * units - was * units;
@@ -503,6 +504,26 @@ impl Map {
 
     pub(crate) fn set_record(&mut self, slot: BlockId, record_at: u32) {
         self.records[slot as usize] = record_at;
+    }
+
+    /// Keeps a zone from being called clean, while a write is under way that may make a block dirty.
+    pub(crate) fn hold_zone(&mut self, bit: usize) {
+        self.zones.hold(bit);
+    }
+
+    /// Ends a hold of a zone.
+    pub(crate) fn release_zone(&mut self, bit: usize) {
+        self.zones.release(bit);
+    }
+
+    /// Returns whether nothing in a zone is dirty, or about to turn so.
+    pub(crate) fn is_zone_clean(&self, bit: usize) -> bool {
+        self.zones.is_clean(bit)
+    }
+
+    /// Returns the zones that are not clean, in order.
+    pub(crate) fn held_zones(&self) -> impl Iterator<Item = usize> + '_ {
+        self.zones.held()
     }
 
     /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it, in order.

@@ -7,31 +7,24 @@
 //! named, is not written back, and is an error until the next start, which forgets it. A block device that
 //! is shorter loses nothing: nothing is noted of it. docs/durability.md argues it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_metadata::superblock::{Role, Superblock};
 use forebay_policy::BlockId;
 
-use crate::engine::Engine;
+use crate::checksum::Checksums;
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Geometry};
-use crate::map::{LIVE, UNKNOWN};
+use crate::map::{LIVE, Map, UNKNOWN};
 use crate::media::media_of;
 use crate::options::Devices;
 use crate::recover::LostRange;
-
-/// What is known in service of a data device that was cut.
-#[derive(Debug, Default)]
-pub(crate) struct Cut {
-    /// The smallest size that was seen below what the cache needs, bytes.
-    seen_bytes: Cell<Option<u64>>,
-    /// The space that the file took at the last look, bytes.
-    allocated_bytes: Cell<u64>,
-    /// Whether holes tell what was cut off.
-    tells: Cell<bool>,
-}
+use crate::superblock::SuperblockStore;
 
 /// Where nothing of the data is left when a cache is opened.
 #[derive(Debug, Default)]
@@ -205,22 +198,61 @@ pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> R
     Ok(())
 }
 
-impl Engine {
+/// The watch on the data device of a cache in service.
+#[derive(Debug)]
+pub(crate) struct TruncationWatch {
+    devices: Rc<CacheDevices>,
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    committer: Rc<Committer>,
+    superblock: Rc<SuperblockStore>,
+    checksums: Option<Rc<Checksums>>,
+    /// Smallest size that was seen below the size that the cache needs, in bytes.
+    seen_bytes: Cell<Option<u64>>,
+    /// Space that the file took at the last look, in bytes.
+    allocated_bytes: Cell<u64>,
+    /// Whether holes tell what was cut off.
+    tells: Cell<bool>,
+}
+
+impl TruncationWatch {
+    /// Returns a watch that has not begun.
+    pub(crate) fn new(
+        devices: Rc<CacheDevices>,
+        geometry: Geometry,
+        map: Rc<RefCell<Map>>,
+        committer: Rc<Committer>,
+        superblock: Rc<SuperblockStore>,
+        checksums: Option<Rc<Checksums>>,
+    ) -> Self {
+        Self {
+            devices,
+            geometry,
+            map,
+            committer,
+            superblock,
+            checksums,
+            seen_bytes: Cell::default(),
+            allocated_bytes: Cell::default(),
+            tells: Cell::default(),
+        }
+    }
+
     /// Begins to mind the device: what its holes mean is known now.
-    pub(crate) fn begin_cut_watch(&self, tells: bool) {
-        self.cut.tells.set(tells);
+    pub(crate) fn begin(&self, tells: bool) {
+        self.tells.set(tells);
         let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
-        self.cut.allocated_bytes.set(allocated);
+        self.allocated_bytes.set(allocated);
     }
 
     /// Looks whether the data device was cut since the last look, and minds it.
-    pub(crate) async fn look_for_cut(&self) {
+    pub(crate) async fn look(&self) {
         if planted(Fault::OverlookCut) {
             return;
         }
         let (size, end) = (self.devices.data().info().size_bytes, self.geometry_end());
         let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
-        let had = self.cut.allocated_bytes.replace(allocated);
+        let had = self.allocated_bytes.replace(allocated);
         if size < end {
             self.mind_cut(size).await;
         } else if allocated < had {
@@ -232,15 +264,15 @@ impl Engine {
     ///
     /// # Errors
     /// `Lost` if some of it does.
-    pub(crate) async fn refuse_cut(&self, slot: BlockId, start: u32, len: u64) -> Result<()> {
-        if !self.cut.tells.get() || planted(Fault::OverlookCut) {
+    pub(crate) async fn refuse(&self, slot: BlockId, start: u32, len: u64) -> Result<()> {
+        if !self.tells.get() || planted(Fault::OverlookCut) {
             return Ok(());
         }
         let at = self
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
         let holes = self.devices.data().holes(at..at + len);
-        if holes.is_none_or(|holes| holes.is_empty()) || self.are_zeroes(slot, start, len) {
+        if holes.is_none_or(|holes| holes.is_empty()) || self.holds_zeroes(slot, start, len) {
             return Ok(());
         }
         self.mind_cut(self.geometry_end()).await;
@@ -251,7 +283,7 @@ impl Engine {
     }
 
     /// Why the end cannot be a clean one, if the data device was cut while it was in use.
-    pub(crate) async fn cut(&self) -> Option<Error> {
+    pub(crate) async fn reason(&self) -> Option<Error> {
         if !planted(Fault::OverlookCut) {
             // What was written since the last look may hide that the file takes less.
             let size = self
@@ -262,7 +294,7 @@ impl Engine {
                 .min(self.geometry_end());
             self.mind_cut(size).await;
         }
-        let size = self.cut.seen_bytes.get()?;
+        let size = self.seen_bytes.get()?;
         let name = self.devices.data().info().name;
         if !is_file(self.devices.data().as_ref()) {
             let what = format!(
@@ -280,16 +312,22 @@ impl Engine {
         ))
     }
 
+    /// Returns whether the checksums of these bytes of a slot are known, and are those of zeroes.
+    fn holds_zeroes(&self, slot: BlockId, start: u32, len: u64) -> bool {
+        let place = self.map.borrow().place(slot);
+        (self.checksums.as_ref()).is_some_and(|it| it.holds_zeroes(place, start, len))
+    }
+
     fn geometry_end(&self) -> u64 {
-        self.superblock.borrow().data_end()
+        self.superblock.current().data_end()
     }
 
     /// The device was cut to `size` bytes, or was cut and has its length again: what is gone is named, and is an
     /// error from now on.
     async fn mind_cut(&self, size: u64) {
-        let (end, offset) = (self.geometry_end(), self.superblock.borrow().data_offset);
+        let (end, offset) = (self.geometry_end(), self.superblock.current().data_offset);
         let is_file = is_file(self.devices.data().as_ref());
-        let mut stretches = match self.cut.tells.get() {
+        let mut stretches = match self.tells.get() {
             true => self.devices.data().holes(offset..end).unwrap_or_default(),
             false => Vec::new(),
         };
@@ -300,9 +338,9 @@ impl Engine {
         if lost.is_none() && size >= end {
             return;
         }
-        let seen = self.cut.seen_bytes.get();
+        let seen = self.seen_bytes.get();
         let smallest = seen.map_or(size, |seen| seen.min(size));
-        self.cut.seen_bytes.set(Some(smallest));
+        self.seen_bytes.set(Some(smallest));
         if seen == Some(smallest) {
             return;
         }
@@ -327,7 +365,8 @@ impl Engine {
         self.committer.fail(Error::new(ErrorKind::Lost, what));
         if smallest < end || in_holes {
             let noted = self
-                .change_superblock(|superblock| {
+                .superblock
+                .change(|superblock| {
                     superblock.service.was_cut |= in_holes;
                     if smallest < end {
                         superblock.service.cut_bytes = smallest.max(1);
@@ -357,7 +396,7 @@ impl Engine {
                 (map.slot(slot), map.place(slot))
             };
             let volume = entry.key.volume();
-            let superblock = self.superblock.borrow();
+            let superblock = self.superblock.current();
             let Some(known) = superblock.volumes.iter().find(|known| known.id == volume) else {
                 continue;
             };

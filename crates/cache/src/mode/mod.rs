@@ -67,7 +67,7 @@ pub(crate) async fn read(
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
     if volume.backing.owes_clients() {
-        engine.flush_backing(volume).await?;
+        engine.failures.flush_backing(volume).await?;
     }
     engine.committer.commit().await
 }

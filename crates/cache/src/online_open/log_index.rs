@@ -127,7 +127,7 @@ impl Found {
             self.is_sound &= *class == 0 || *class == record.class + 1;
             *class = record.class + 1;
         }
-        if !(self.tracts).has(geometry.tract_bit(record.volume, record.block)) {
+        if !(self.tracts).has(geometry.zone_bit(record.volume, record.block)) {
             return;
         }
         let region = geometry.region_of(record.block);

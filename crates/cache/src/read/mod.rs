@@ -193,7 +193,7 @@ pub(crate) async fn from_slot(
         return Ok(());
     };
     engine.stats.cache_read_errors.add(1);
-    engine.look_for_cut().await;
+    engine.truncation.look().await;
     let dirty = engine.map.borrow().slot(slot).dirty;
     let piece = Piece {
         block: job.part.block,

@@ -180,7 +180,7 @@ impl Engine {
     /// Logs all that counts once more, and moves the log's tail up to there.
     async fn leave_damage_behind(self: &Rc<Self>) -> Result<()> {
         // No volume is attached: what their marks of *intent* were for is dropped, durably, since the start.
-        self.clear_all_marks().await?;
+        self.regions.clear_all_marks().await?;
         if planted(Fault::GiveUpUnlogged) {
             self.committer.give_up_log();
             return self.committer.commit().await;

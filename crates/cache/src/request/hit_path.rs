@@ -75,7 +75,7 @@ impl CachedVolume {
         }
         // Nobody has run since it was seen to be there.
         let open = cells.filter(|_| write);
-        let open = open.and_then(|(_, block)| engine.keep_open(block));
+        let open = open.and_then(|(_, block)| engine.regions.keep_open(block));
         let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));
         volume.enter();
         let begun = volume.begin_io();
@@ -110,7 +110,7 @@ impl CachedVolume {
         let mode = volume.mode();
         let write = match request.op {
             Op::Read => false,
-            Op::Write { fua: false } if mode.makes_dirty() && !engine.sync_durability() => true,
+            Op::Write { fua: false } if mode.makes_dirty() && !engine.committer.is_sync() => true,
             _ => return None,
         };
         let buf = request.buf.as_ref()?;

@@ -87,7 +87,7 @@ impl BlockDevice for CachedVolume {
         rt::spawn(async move {
             let result = engine.serve(&volume, request).await;
             if result.is_err() {
-                engine.note_failure(&volume).await;
+                engine.failures.note_failure(&volume).await;
             }
             volume.leave();
             done.complete(result);
@@ -113,7 +113,7 @@ impl Engine {
         volume: &Rc<AttachedVolume>,
         request: Request,
     ) -> Result<()> {
-        let sync = self.sync_durability();
+        let sync = self.committer.is_sync();
         match request.op {
             Op::Flush => match mode::flush(self, volume).await {
                 Err(_) if self.diverges(volume) => degraded::flush(self, volume).await,

@@ -432,7 +432,7 @@ async fn cut_life(
     let journal = Buf::zeroed(1 << 16);
     let cache = live(&file, &journal, &backing, 7).await;
     // Slots are taken from the beginning: eight blocks of 4 KiB.
-    let begins = cache.engine.superblock.borrow().data_offset;
+    let begins = cache.engine.superblock.current().data_offset;
     plant(fault);
     cut(&cache, &file, begins + 5 * 4096, 1 << 20).await;
     let closed = cache.close().await;
@@ -495,7 +495,7 @@ fn a_device_found_too_short_is_remembered_so_though_it_tells_no_holes() {
         let file = formatted(1, 1 << 20).await;
         let journal = Buf::zeroed(1 << 16);
         let cache = live(&file, &journal, &backing, 7).await;
-        let begins = cache.engine.superblock.borrow().data_offset;
+        let begins = cache.engine.superblock.current().data_offset;
         cache.close().await.expect("closes");
         file.0.tells_holes.set(false);
         file.cut(begins + 5 * 4096);

@@ -239,7 +239,7 @@ fn missing(seed: u64, nth: u64) -> usize {
         rt::spawn(async move {
             let attached = beside.engine.volumes.named("v").expect("attached");
             for _ in 0..40 {
-                let _ = beside.engine.flush_backing(&attached).await;
+                let _ = beside.engine.failures.flush_backing(&attached).await;
                 rt::sleep(Duration::from_micros(100)).await;
             }
         });

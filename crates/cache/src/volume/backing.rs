@@ -325,4 +325,15 @@ impl Backing {
             None => Ok(()),
         }
     }
+
+    /// What clients wrote may be lost: why, in words.
+    pub(crate) fn loss(&self) -> Option<String> {
+        match self.check() {
+            Err(error) => Some(error.report()),
+            Ok(()) => self.lost.get().then(|| {
+                "a flush failed before this start: what was written since the last good one may be lost"
+                    .to_owned()
+            }),
+        }
+    }
 }

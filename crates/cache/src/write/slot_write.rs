@@ -101,20 +101,21 @@ async fn write_data(
     // What the next process may read round the cache must be known before the first byte.
     let _tract = match touched & !before.dirty {
         0 => None,
-        _ => Some(engine.enter_tract(before.key).await?),
+        _ => Some(engine.zones.enter(before.key).await?),
     };
     let clean = touched & before.valid & !before.dirty;
     let mark = if clean != 0 {
         engine
+            .regions
             .enter_region(before.key, MarkState::MaybeDirty)
             .await?
     } else if touched & before.valid != 0 {
-        engine.open_for_overwriting(before.key).await?
+        engine.regions.open_for_overwriting(before.key).await?
     } else {
         None
     };
     if mark.is_some() {
-        engine.announce(slot).await?;
+        engine.tracker.announce(slot).await?;
     }
     // From here on the slot holds old and new, if this fails.
     engine.committer.check_alive()?;

@@ -226,9 +226,9 @@ async fn zero_dirty(
     if dirty == 0 {
         return Ok(false);
     }
-    let mark = engine.open_for_overwriting(entry.key).await?;
+    let mark = engine.regions.open_for_overwriting(entry.key).await?;
     if mark.is_some() {
-        engine.announce(slot).await?;
+        engine.tracker.announce(slot).await?;
     }
     for run in engine
         .geometry

@@ -11,8 +11,8 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use forebay_metadata::record::MarkState;
 
+use super::Regions;
 use crate::commit::queue::Entry;
-use crate::engine::Engine;
 use crate::map::marks::{Cleared, Region};
 use crate::volume::AttachedVolume;
 
@@ -38,7 +38,7 @@ struct Taken {
     regions: Vec<Cleared>,
 }
 
-impl Engine {
+impl Regions {
     /// Takes the regions whose marks are to be cleared.
     fn take_idle(&self, which: Clear) -> Vec<Taken> {
         let now = rt::now();
@@ -49,7 +49,7 @@ impl Engine {
             let stuck = which != Clear::All
                 && region.state() == MarkState::Intent
                 && (self.volumes.get(region.volume())).is_some_and(|volume| match which {
-                    Clear::Quiet => self.regions.in_line.borrow().contains(&volume.id),
+                    Clear::Quiet => self.in_line.borrow().contains(&volume.id),
                     _ => volume.backing.check().is_err(),
                 });
             let room = which != Clear::OlderHalf || region.is_marked();
@@ -77,9 +77,9 @@ impl Engine {
     /// Clears marks, of each volume by itself. Returns what there is to wait for.
     fn start_clearing(self: &Rc<Self>, which: Clear) -> Vec<Promise<Result<()>>> {
         let start = |taken| {
-            let (engine, promise) = (Rc::clone(self), Promise::new());
+            let (regions, promise) = (Rc::clone(self), Promise::new());
             let set = promise.clone();
-            rt::spawn(async move { set.set(engine.clear_taken(which, taken).await) });
+            rt::spawn(async move { set.set(regions.clear_taken(which, taken).await) });
             promise
         };
         self.take_idle(which).into_iter().map(start).collect()
@@ -101,12 +101,12 @@ impl Engine {
     /// Clears half of the marks, or as many as make room while others wait for their backing devices.
     ///
     /// # Errors
-    /// As [`Engine::clear_all_marks`].
+    /// As [`Regions::clear_all_marks`].
     pub(super) async fn clear_older_half(self: &Rc<Self>) -> Result<()> {
         let before = self.marks.len();
         let clearing = self.start_clearing(Clear::OlderHalf);
         let is_over = || clearing.iter().all(Promise::is_set);
-        (self.regions.changed)
+        self.changed
             .until(|| is_over() || self.marks.len() < before)
             .await;
         let mut result = Ok(());
@@ -120,9 +120,9 @@ impl Engine {
         let Taken { flushed, regions } = taken;
         let mut result = match &flushed {
             Some(volume) => {
-                self.regions.in_line.borrow_mut().push(volume.id);
-                let result = self.flush_backing(volume).await;
-                let mut in_line = self.regions.in_line.borrow_mut();
+                self.in_line.borrow_mut().push(volume.id);
+                let result = self.failures.flush_backing(volume).await;
+                let mut in_line = self.in_line.borrow_mut();
                 let at = in_line.iter().position(|id| *id == volume.id);
                 in_line.swap_remove(at.expect("it was put there"));
                 result
@@ -131,7 +131,7 @@ impl Engine {
         };
         if result.is_ok() {
             // With checksums, copies may have been refreshed under intent, and their records are older.
-            if which != Clear::Quiet || self.checksums.is_some() {
+            if which != Clear::Quiet || self.has_checksums {
                 for cleared in &regions {
                     self.queue_unrecorded(cleared.volume, cleared.region);
                 }
@@ -143,20 +143,20 @@ impl Engine {
             // From here on the region counts as unmarked: a new mark is logged after this.
             if self.marks.end_clearing(cleared, result.is_ok()) {
                 self.committer.queue_entry(Entry::Unmark { volume, region });
-                self.regions.unmarked.set(self.committer.next_round());
+                self.unmarked.set(self.committer.next_round());
             }
         }
-        self.regions.changed.wake_all();
+        self.changed.wake_all();
         result
     }
 
     /// The task that clears marks, and flushes backing devices for the records that wait for it: a
     /// client that never flushes should find its data cached after a crash all the same. It waits for none of them.
     pub(crate) async fn mark_timer(self: Rc<Self>) {
-        while !self.stopping.get() {
+        while !self.service.is_stopping() {
             rt::sleep(QUIET).await;
             // A start that may yet be refused changes no backing device.
-            if self.committer.failure().is_some() || self.holds_write_back.get() {
+            if self.committer.failure().is_some() || self.service.holds_write_back() {
                 continue;
             }
             // A failed flush is told to the clients of the volume; marks and records simply wait.
@@ -181,9 +181,9 @@ impl Engine {
         if volume.backing.behind.replace(true) {
             return;
         }
-        let engine = Rc::clone(self);
+        let failures = Rc::clone(&self.failures);
         rt::spawn(async move {
-            let _ = engine.flush_backing(&volume).await;
+            let _ = failures.flush_backing(&volume).await;
             volume.backing.behind.set(false);
         });
     }

@@ -20,17 +20,32 @@ use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::{BlockId, BlockKey};
 
-use crate::commit::Ticket;
+use super::dirty_tracking::DirtyTracker;
+use crate::backing_failures::BackingFailures;
 use crate::commit::queue::Entry;
-use crate::engine::Engine;
+use crate::commit::{Committer, Ticket};
 use crate::failpoints::{Fault, planted};
-use crate::intent::dirty_tracking::Tracking;
-use crate::map::UNRECORDED;
-use crate::map::marks::{Entered, MarkId};
+use crate::geometry::Geometry;
+use crate::map::marks::{Entered, MarkId, Marks};
+use crate::map::{Map, UNRECORDED};
+use crate::service::ServiceState;
+use crate::stats::Stats;
+use crate::volume::Volumes;
 
 /// The service that sets and clears marks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Regions {
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    marks: Rc<Marks>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    failures: Rc<BackingFailures>,
+    tracker: Rc<DirtyTracker>,
+    service: Rc<ServiceState>,
+    stats: Rc<Stats>,
+    /// Whether cached data has checksums.
+    has_checksums: bool,
     changed: WaitList,
     /// Whether a task makes room in the table.
     clearing: Cell<bool>,
@@ -40,7 +55,41 @@ pub(crate) struct Regions {
     in_line: RefCell<Vec<u16>>,
 }
 
+/// The parts that the service of marks uses.
+pub(crate) struct RegionParts {
+    pub(crate) geometry: Geometry,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) marks: Rc<Marks>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) failures: Rc<BackingFailures>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) stats: Rc<Stats>,
+    pub(crate) has_checksums: bool,
+}
+
 impl Regions {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) fn new(parts: RegionParts) -> Self {
+        Self {
+            geometry: parts.geometry,
+            map: parts.map,
+            marks: parts.marks,
+            committer: parts.committer,
+            volumes: parts.volumes,
+            failures: parts.failures,
+            tracker: parts.tracker,
+            service: parts.service,
+            stats: parts.stats,
+            has_checksums: parts.has_checksums,
+            changed: WaitList::new(),
+            clearing: Cell::new(false),
+            unmarked: Cell::default(),
+            in_line: RefCell::default(),
+        }
+    }
+
     /// Wakes the tasks that wait for a mark, so that they see a failure.
     pub(crate) fn wake(&self) {
         self.changed.wake_all();
@@ -51,19 +100,19 @@ impl Regions {
 #[must_use = "dropping it lets the mark go"]
 #[derive(Debug)]
 pub(crate) struct RegionUse {
-    engine: Rc<Engine>,
+    regions: Rc<Regions>,
     id: MarkId,
 }
 
 impl Drop for RegionUse {
     fn drop(&mut self) {
-        if self.engine.marks.leave(self.id) {
-            self.engine.regions.changed.wake_all();
+        if self.regions.marks.leave(self.id) {
+            self.regions.changed.wake_all();
         }
     }
 }
 
-impl Engine {
+impl Regions {
     /// Waits until the region of `key` durably has the mark `want`, and keeps it so for as long as the
     /// returned value lives. What is written of the block is locked exclusively.
     #[track_caller]
@@ -91,7 +140,7 @@ impl Engine {
         let site = Site::here();
         async move {
             let unmarked = site.lacks(Part::Step) || planted(Fault::SumBeforeData);
-            if self.checksums.is_none() || unmarked {
+            if !self.has_checksums || unmarked {
                 return Ok(None);
             }
             let want = match self.marks.has(key, MarkState::Intent) {
@@ -108,7 +157,7 @@ impl Engine {
     pub(crate) fn is_open_for_overwriting(&self, key: BlockKey) -> bool {
         self.marks.state(key).is_some_and(|state| match state {
             MarkState::None => false,
-            MarkState::MaybeDirty => !matches!(self.tracking, Tracking::Abt(_)),
+            MarkState::MaybeDirty => !self.tracker.has_tree(),
             MarkState::Intent => true,
         })
     }
@@ -117,7 +166,7 @@ impl Engine {
     pub(crate) fn keep_open(self: &Rc<Self>, key: BlockKey) -> Option<RegionUse> {
         let id = self.marks.hold(key)?;
         Some(RegionUse {
-            engine: Rc::clone(self),
+            regions: Rc::clone(self),
             id,
         })
     }
@@ -132,25 +181,25 @@ impl Engine {
             }
             let id = match self.marks.enter(key, want, logged, rt::now()) {
                 Entered::Held(id) => {
-                    let engine = Rc::clone(self);
-                    return Ok(RegionUse { engine, id });
+                    let regions = Rc::clone(self);
+                    return Ok(RegionUse { regions, id });
                 }
                 Entered::Busy => {
-                    self.regions.changed.wait().await;
+                    self.changed.wait().await;
                     continue;
                 }
                 Entered::ToChange(id) => id,
             };
             let result = self.change_region(id, want).await;
             (self.marks).end_change(id, result.is_ok().then_some(want));
-            self.regions.changed.wake_all();
+            self.changed.wake_all();
             result?;
         }
     }
 
     /// Whether a region with this mark has it in the log, not in memory alone.
     fn logs_mark(&self, want: MarkState) -> bool {
-        want == MarkState::Intent || self.tracking.is_exact()
+        want == MarkState::Intent || self.tracker.is_exact()
     }
 
     /// Whether the region of `key` has a mark, or one more would leave the log its room.
@@ -161,34 +210,34 @@ impl Engine {
     /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall out
     /// of use.
     async fn make_room_for_marks(self: &Rc<Self>) -> Result<()> {
-        if self.regions.clearing.replace(true) {
-            self.regions.changed.wait().await;
+        if self.clearing.replace(true) {
+            self.changed.wait().await;
             return Ok(());
         }
         let before = self.marks.len();
         let result = self.clear_older_half().await;
-        self.regions.clearing.set(false);
+        self.clearing.set(false);
         if self.marks.len() < before {
-            self.regions.changed.wake_all();
+            self.changed.wake_all();
             return Ok(());
         }
         result?;
         // Others who wait for room are not woken: they would find none either, and wake us.
         if !self.marks.are_in_motion() {
-            self.regions.changed.wake_all();
+            self.changed.wake_all();
             return Err(Error::new(
                 ErrorKind::Io,
                 "the log has no room for another mark: those of volumes whose backing devices cannot be flushed fill it; restart to attach them again",
             ));
         }
-        self.regions.changed.wait().await;
+        self.changed.wait().await;
         Ok(())
     }
 
     /// Changes a region's mark from whatever it is to `want`.
     async fn change_region(&self, id: MarkId, want: MarkState) -> Result<()> {
         while self.marks.is_used(id) {
-            self.regions.changed.wait().await;
+            self.changed.wait().await;
         }
         let (volume, number, state) = self.marks.region(id);
         if state != MarkState::None {
@@ -200,7 +249,7 @@ impl Engine {
         };
         if self.marks.set_logged(id, logged) == logged {
             // An earlier mark of the region is what the next process believes until the end of it is durable.
-            let unmarked = self.regions.unmarked.get();
+            let unmarked = self.unmarked.get();
             self.committer.request(unmarked);
             return self.committer.committed(unmarked).await;
         }
@@ -219,7 +268,7 @@ impl Engine {
             && let Some(attached) = self.volumes.get(volume)
         {
             // What went round the cache is durable before its announcement goes (rule 5).
-            self.flush_backing(&attached).await?;
+            self.failures.flush_backing(&attached).await?;
         }
         self.queue_unrecorded(volume, number);
         self.committer.commit().await

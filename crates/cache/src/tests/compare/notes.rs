@@ -134,7 +134,7 @@ fn a_failure_while_another_note_is_taken_back_is_not_forgotten() {
         // In memory it has gone, on media it has not.
         disks[2].set_faults(FaultPlan::default());
         failing.await.expect_err("it fails");
-        let entry = cache.engine.superblock.borrow().volumes[0].clone();
+        let entry = cache.engine.superblock.current().volumes[0].clone();
         assert!(entry.name == "v" && entry.may_show_lost, "{entry:?}");
         rt::sleep(Duration::from_secs(60)).await;
         assert!(!noted(&disks, "v").await);
