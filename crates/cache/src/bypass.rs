@@ -120,7 +120,7 @@ pub(crate) async fn write_present(
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
-        engine.write_slot(volume, slot, run.start, part).await?;
+        engine.slots.write(volume, slot, run.start, part).await?;
     }
     let result = to_backing(engine, volume, job).await;
     if result.is_err() || copy == Copy::Drop {
@@ -180,7 +180,7 @@ async fn refresh(
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
-        let written = engine.write_slot(volume, slot, run.start, part).await;
+        let written = engine.slots.write(volume, slot, run.start, part).await;
         failed |= written.is_err();
     }
     if failed || engine.committer.is_in_doubt(slot) {

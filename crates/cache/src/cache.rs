@@ -1,6 +1,6 @@
 //! The life of a cache: open, serve, close.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -9,17 +9,17 @@ use forebay_io::sync::Semaphore;
 use forebay_metadata::Media;
 use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::{Service, Superblock};
-use forebay_policy::Footprint;
 use forebay_policy::cleaning::Cleaning;
 
+use crate::admission::AdmissionControl;
 use crate::backing_failures::BackingFailures;
-use crate::checksum::Scrubber;
-use crate::clean::cleaner::Cleaners;
+use crate::checksum::scrubber::Scrubber;
+use crate::clean::{Cleaner, CleanerParts};
 use crate::commit::queue::Entry;
 use crate::commit::{Committer, Parts};
 use crate::devices::CacheDevices;
 use crate::engine::Engine;
-use crate::evict::{Dirty, Reclaimer};
+use crate::evict::{Dirty, Reclaimer, ReclaimerParts};
 use crate::failpoints::{Fault, planted};
 use crate::format::{check_fit, check_parts};
 use crate::geometry::Geometry;
@@ -31,9 +31,11 @@ use crate::media::media_of;
 use crate::media::truncation::{TruncationWatch, note_shrunk};
 use crate::options::{Admission, CacheOptions, Devices, Mode};
 use crate::presumed_dirty::PresumedDirty;
-use crate::read::read_ahead::worth;
+use crate::read_ahead::ReadAhead;
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
 use crate::service::ServiceState;
+use crate::signals::Signals;
+use crate::slots::{SlotIo, SlotParts};
 use crate::stats::{CacheStats, VolumeStats};
 use crate::superblock::SuperblockStore;
 
@@ -75,15 +77,11 @@ impl Cache {
         } = recover(&devices, &mut superblock, &options).await?;
         let media = media_of(&devices);
         let geometry = Geometry::of(&superblock);
-        let (sizes, units) = (geometry.sizes(), superblock.slots);
-        let granule = geometry.region_granule_bytes();
-        let granules = u32::try_from(sizes.region_bytes() / granule).expect("at most 64");
-        let footprint = Footprint::new(sizes, granules, units, worth(granule));
+        let units = superblock.slots;
         let dirty = match options.admission {
             Admission::Always => Dirty::Wanted,
             Admission::Measured => Dirty::Beside,
         };
-        let reclaim = Reclaimer::new(sizes, units, dirty);
         let parts = Parts {
             devices: Rc::new(CacheDevices::new(devices.data, metadata)),
             geometry,
@@ -124,6 +122,7 @@ impl Cache {
             checksums.clone(),
         ));
         let service = Rc::new(ServiceState::new(options.hold_write_back));
+        let signals = Rc::<Signals>::default();
         let locks = Rc::new(LockTable::default());
         let tracker = TrackerParts {
             devices: Rc::clone(&devices),
@@ -157,6 +156,58 @@ impl Cache {
             Rc::clone(&failures),
             Rc::clone(&service),
         ));
+        let slots = Rc::new(SlotIo::new(SlotParts {
+            devices: Rc::clone(&devices),
+            geometry,
+            map: Rc::clone(&map),
+            marks: Rc::clone(&marks),
+            checksums: checksums.clone(),
+            committer: Rc::clone(&committer),
+            tracker: Rc::clone(&tracker),
+            regions: Rc::clone(&regions),
+            volumes: Rc::clone(&volumes),
+            signals: Rc::clone(&signals),
+        }));
+        let (for_ahead, committing) = (Rc::clone(&map), Rc::clone(&committer));
+        let read_ahead = Rc::new(ReadAhead::new(geometry, units, for_ahead, committing));
+        let reclaimer = ReclaimerParts {
+            geometry,
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            tracker: Rc::clone(&tracker),
+            slots: Rc::clone(&slots),
+            read_ahead: Rc::clone(&read_ahead),
+            signals: Rc::clone(&signals),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        };
+        let reclaimer = Rc::new(Reclaimer::new(reclaimer, units, dirty));
+        let cleaner = Rc::new(Cleaner::new(CleanerParts {
+            geometry,
+            options: Rc::clone(&options),
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            failures: Rc::clone(&failures),
+            presumed: Rc::clone(&presumed),
+            tracker: Rc::clone(&tracker),
+            truncation: Rc::clone(&truncation),
+            checksums: checksums.clone(),
+            slots: Rc::clone(&slots),
+            signals: Rc::clone(&signals),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        }));
+        let admission = AdmissionControl::new(
+            geometry,
+            Rc::clone(&options),
+            Rc::clone(&map),
+            Rc::clone(&reclaimer),
+            Rc::clone(&cleaner),
+        );
         let engine = Rc::new(Engine {
             devices,
             geometry,
@@ -164,8 +215,10 @@ impl Cache {
             failures,
             attaching: Semaphore::new(1),
             map,
-            footprint: RefCell::new(footprint),
-            along_bytes: Cell::new(0),
+            slots,
+            read_ahead,
+            admission,
+            signals,
             locks,
             marks,
             regions,
@@ -179,9 +232,8 @@ impl Cache {
             volumes,
             stats,
             service,
-            reclaim,
-            cleaners: Cleaners::default(),
-            cleaning: Cell::new(options.cleaning),
+            reclaimer,
+            cleaner,
             options,
         });
         let weak = Rc::downgrade(&engine);
@@ -223,8 +275,8 @@ impl Cache {
         rt::spawn(Rc::clone(&engine.regions).mark_timer());
         rt::spawn(Rc::clone(&engine.tracker).tree_timer());
         rt::spawn(Rc::clone(&engine.zones).run_timer());
-        rt::spawn(Rc::clone(&engine).kick_at_times());
-        rt::spawn(Rc::clone(&engine).reclaim_loop());
+        rt::spawn(Rc::clone(&engine.cleaner).kick_at_times());
+        rt::spawn(Rc::clone(&engine.reclaimer).reclaim_loop());
         Ok((Self { engine }, report))
     }
 
@@ -259,7 +311,7 @@ impl Cache {
     pub fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
         self.check_mode(name, mode)?;
         self.engine.volumes.named(name)?.set_mode(mode);
-        self.engine.cleaners.kick();
+        self.engine.signals.kick_cleaners();
         Ok(())
     }
 
@@ -307,16 +359,12 @@ impl Cache {
     /// Lets the cleaners of all volumes begin, where [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
     pub fn allow_write_back(&self) {
         self.engine.service.allow_write_back();
-        self.engine.cleaners.kick();
+        self.engine.signals.kick_cleaners();
     }
 
     /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
     pub fn set_cleaning(&self, cleaning: Cleaning) {
-        self.engine.cleaning.set(cleaning);
-        self.engine
-            .volumes
-            .for_each(|volume| volume.cleaner.set_policy(cleaning));
-        self.engine.cleaners.kick();
+        self.engine.cleaner.set_policy(cleaning);
     }
 
     /// The epoch of an attached volume: what the state directory must remember before the volume is
@@ -376,9 +424,9 @@ impl Cache {
             commits: stats.commits.get(),
             commit_time_us: stats.commit_time_us.get(),
             marks: stats.marks.get(),
-            cleaning: engine.cleaning.get(),
+            cleaning: engine.cleaner.policy(),
             dirty_tracking: engine.superblock.current().dirty_tracking,
-            checksums: engine.checksum_stats(),
+            checksums: engine.checksums.as_ref().map(|it| it.stats()),
             tree: engine.tracker.tree_stats(),
             recovery: engine.presumed.progress(stats),
             evictions: stats.evictions.get(),
@@ -388,7 +436,7 @@ impl Cache {
             write_back_errors: stats.write_back_errors.get(),
             cache_read_errors: stats.cache_read_errors.get(),
             memory_bytes: map.memory_bytes() as u64
-                + engine.footprint.borrow().memory_bytes() as u64
+                + engine.read_ahead.memory_bytes() as u64
                 + engine.committer.memory_bytes() as u64
                 + engine
                     .tracker

@@ -10,20 +10,28 @@ use std::time::Duration;
 
 use forebay_block::Result;
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
-use forebay_policy::{Ahead, BlockId, BlockKey, BlockSizes, Leave};
+use forebay_policy::cleaning::WIDEST;
+use forebay_policy::{Ahead, BlockId, BlockKey, Leave};
 
-use crate::commit::Ticket;
 use crate::commit::queue::Entry;
-use crate::engine::Engine;
-use crate::geometry::Block;
-use crate::map::{CLEANING, Candidate, TRACED};
-use crate::volume::AttachedVolume;
+use crate::commit::{Committer, Ticket};
+use crate::geometry::{Block, Geometry};
+use crate::intent::dirty_tracking::DirtyTracker;
+use crate::lock::LockTable;
+use crate::map::{CLEANING, Candidate, Map, TRACED};
+use crate::read_ahead::ReadAhead;
+use crate::service::ServiceState;
+use crate::signals::Signals;
+use crate::slots::SlotIo;
+use crate::stats::Stats;
+use crate::volume::{AttachedVolume, Volumes};
 
 /// How long kills wait for somebody else's round of commits.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// After a round that found nothing, the next one is not worth its time for so long.
 const RETRY: Duration = Duration::from_millis(1);
+/// Blocks that are wanted clean at a time.
+const WANTED: usize = 16 * WIDEST;
 
 /// Whether blocks that are dirty are written back to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,35 +45,67 @@ pub(crate) enum Dirty {
     Spared,
 }
 
-/// State of the reclaimer.
+/// The part that frees slots ahead of need.
 #[derive(Debug)]
 pub(crate) struct Reclaimer {
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    locks: Rc<LockTable>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    tracker: Rc<DirtyTracker>,
+    slots: Rc<SlotIo>,
+    read_ahead: Rc<ReadAhead>,
+    signals: Rc<Signals>,
+    service: Rc<ServiceState>,
+    stats: Rc<Stats>,
     ahead: RefCell<Ahead>,
-    kick: WaitList,
-    freed: WaitList,
-    /// How many wait for that.
+    /// Number of writes that wait for room.
     waiting: Cell<u32>,
-    /// Kills wait for this round, for which nobody has asked yet.
+    /// Round for which kills wait and which was not requested yet.
     waits_for: Cell<Option<Ticket>>,
-    /// The last round found nothing that could be evicted.
-    stuck: Cell<bool>,
-    /// Something could have been, had it been written back, which was not asked for.
+    /// Whether something could have been evicted, had it been written back, which was not asked for.
     spared: Cell<bool>,
     dirty: Cell<Dirty>,
-    /// When it ended.
+    /// End of the last round.
     ended: Cell<Duration>,
     busy: Cell<bool>,
 }
 
+/// The parts that the reclaimer uses.
+pub(crate) struct ReclaimerParts {
+    pub(crate) geometry: Geometry,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) locks: Rc<LockTable>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) slots: Rc<SlotIo>,
+    pub(crate) read_ahead: Rc<ReadAhead>,
+    pub(crate) signals: Rc<Signals>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) stats: Rc<Stats>,
+}
+
 impl Reclaimer {
-    pub(crate) fn new(sizes: BlockSizes, units: u32, dirty: Dirty) -> Self {
+    /// Returns the reclaimer of a cache of so many units, wired to the parts that it uses.
+    pub(crate) fn new(parts: ReclaimerParts, units: u32, dirty: Dirty) -> Self {
+        let ahead = Ahead::new(parts.geometry.sizes(), units);
         Self {
-            ahead: RefCell::new(Ahead::new(sizes, units)),
-            kick: WaitList::new(),
-            freed: WaitList::new(),
+            geometry: parts.geometry,
+            map: parts.map,
+            locks: parts.locks,
+            committer: parts.committer,
+            volumes: parts.volumes,
+            tracker: parts.tracker,
+            slots: parts.slots,
+            read_ahead: parts.read_ahead,
+            signals: parts.signals,
+            service: parts.service,
+            stats: parts.stats,
+            ahead: RefCell::new(ahead),
             waiting: Cell::new(0),
             waits_for: Cell::new(None),
-            stuck: Cell::new(false),
             spared: Cell::new(false),
             dirty: Cell::new(dirty),
             ended: Cell::new(Duration::ZERO),
@@ -73,54 +113,30 @@ impl Reclaimer {
         }
     }
 
-    pub(crate) fn wake(&self) {
-        self.kick.wake_all();
-        self.freed.wake_all();
-    }
-
-    /// A slot is free.
-    pub(crate) fn made_room(&self) {
-        self.freed.wake_all();
-    }
-
-    /// Units that room is made for at a time.
+    /// Returns the units that room is made for at a time.
     pub(crate) fn batch(&self) -> u32 {
         self.ahead.borrow().batch()
     }
 
-    /// Something changed that may let blocks be evicted.
-    pub(crate) fn hint(&self) {
-        if self.stuck.replace(false) {
-            self.look_again();
-        }
-    }
-
-    /// The cleaner has done what it was asked for.
-    pub(crate) fn look_again(&self) {
-        self.kick.wake_all();
-    }
-}
-
-impl Engine {
     /// Whether it is time to make room.
     fn is_low(&self) -> bool {
-        self.map.borrow().is_low(&self.reclaim.ahead.borrow())
+        self.map.borrow().is_low(&self.ahead.borrow())
     }
 
     /// Blocks that wait to be written back are colder than what else could go: as long as nothing presses,
     /// they are waited for.
     fn is_time_to_reclaim(&self) -> bool {
         let pressed = || {
-            let ahead = self.reclaim.ahead.borrow();
+            let ahead = self.ahead.borrow();
             ahead.is_pressed(self.map.borrow().table())
         };
-        !self.reclaim.stuck.get() && self.is_low() && (!self.is_clean_wanted() || pressed())
+        !self.signals.is_stuck() && self.is_low() && (!self.is_clean_wanted() || pressed())
     }
 
     /// Whether so little room is left that kills should not wait for somebody else's round.
     fn is_scarce(&self, class: u8) -> bool {
         let room = self.map.borrow().table().room(class);
-        room < self.reclaim.ahead.borrow().low() / 2
+        room < self.ahead.borrow().low() / 2
     }
 
     /// A slot for a block that is not in the map, nor overlaps one that is, and whose units are locked.
@@ -137,9 +153,9 @@ impl Engine {
             if !self.want_room() {
                 return None;
             }
-            let waiting = &self.reclaim.waiting;
+            let waiting = &self.waiting;
             waiting.set(waiting.get() + 1);
-            self.reclaim.freed.wait().await;
+            self.signals.room().await;
             waiting.set(waiting.get() - 1);
         }
     }
@@ -152,7 +168,7 @@ impl Engine {
         }
         self.ask_for_room(block.class);
         if (slot.is_none() || self.is_scarce(block.class))
-            && let Some(round) = self.reclaim.waits_for.take()
+            && let Some(round) = self.waits_for.take()
         {
             self.committer.request(round);
         }
@@ -161,20 +177,20 @@ impl Engine {
 
     /// The reclaimer hears that blocks of a class are placed.
     pub(crate) fn ask_for_room(&self, class: u8) {
-        self.reclaim.ahead.borrow_mut().ask(class);
-        if !self.reclaim.busy.get() && self.is_low() {
-            self.reclaim.kick.wake_all();
+        self.ahead.borrow_mut().ask(class);
+        if !self.busy.get() && self.is_low() {
+            self.signals.kick_reclaimer();
         }
     }
 
     /// Has room made, at the price of dirty blocks. False if that was tried in vain just now.
     pub(crate) fn want_room(&self) -> bool {
-        self.reclaim.dirty.set(Dirty::Wanted);
-        if self.reclaim.stuck.get() {
-            if !self.reclaim.spared.replace(false) && rt::now() < self.reclaim.ended.get() + RETRY {
+        self.dirty.set(Dirty::Wanted);
+        if self.signals.is_stuck() {
+            if !self.spared.replace(false) && rt::now() < self.ended.get() + RETRY {
                 return false;
             }
-            self.reclaim.hint();
+            self.signals.hint();
         }
         true
     }
@@ -182,10 +198,10 @@ impl Engine {
     /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for room, or writes of some volume
     /// would rather.
     pub(crate) fn keep_dirty(&self) {
-        if self.reclaim.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
+        if self.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
             return;
         }
-        if self.reclaim.dirty.replace(Dirty::Spared) == Dirty::Wanted {
+        if self.dirty.replace(Dirty::Spared) == Dirty::Wanted {
             self.want_clean(Vec::new());
         }
     }
@@ -193,20 +209,18 @@ impl Engine {
     /// The reclaimer's task.
     pub(crate) async fn reclaim_loop(self: Rc<Self>) {
         loop {
-            self.reclaim
-                .kick
-                .until(|| self.service.is_stopping() || self.is_time_to_reclaim())
-                .await;
+            let is_due = || self.service.is_stopping() || self.is_time_to_reclaim();
+            self.signals.until_reclaim(is_due).await;
             if self.service.is_stopping() || self.committer.failure().is_some() {
-                self.reclaim.stuck.set(true);
-                self.reclaim.freed.wake_all();
+                self.signals.set_stuck();
+                self.signals.made_room();
                 return;
             }
-            self.reclaim.busy.set(true);
+            self.busy.set(true);
             self.reclaim_round().await;
-            self.reclaim.busy.set(false);
-            self.reclaim.ended.set(rt::now());
-            self.reclaim.freed.wake_all();
+            self.busy.set(false);
+            self.ended.set(rt::now());
+            self.signals.made_room();
         }
     }
 
@@ -217,18 +231,18 @@ impl Engine {
         if urgent {
             self.committer.request(round);
         } else {
-            self.reclaim.waits_for.set(Some(round));
-            let engine = Rc::clone(self);
+            self.waits_for.set(Some(round));
+            let reclaimer = Rc::clone(self);
             rt::spawn(async move {
                 rt::sleep(PATIENCE).await;
-                if engine.reclaim.waits_for.get() == Some(round) {
-                    engine.reclaim.waits_for.set(None);
-                    engine.committer.request(round);
+                if reclaimer.waits_for.get() == Some(round) {
+                    reclaimer.waits_for.set(None);
+                    reclaimer.committer.request(round);
                 }
             });
         }
         let durable = self.committer.committed(round).await;
-        self.reclaim.waits_for.set(None);
+        self.waits_for.set(None);
         durable
     }
 
@@ -255,23 +269,23 @@ impl Engine {
 
     async fn reclaim_round(self: &Rc<Self>) {
         let (urgent, picked) = {
-            let mut ahead = self.reclaim.ahead.borrow_mut();
+            let mut ahead = self.ahead.borrow_mut();
             let urgent = ahead.is_pressed(self.map.borrow().table());
             let mut map = self.map.borrow_mut();
             (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
         };
-        let wanted = match self.reclaim.dirty.get() {
+        let wanted = match self.dirty.get() {
             Dirty::Beside => !picked.leaving.is_empty(),
             Dirty::Wanted => true,
             Dirty::Spared => false,
         };
-        self.reclaim.spared.set(!wanted && !picked.dirty.is_empty());
+        self.spared.set(!wanted && !picked.dirty.is_empty());
         if wanted && !picked.dirty.is_empty() {
             self.want_clean(picked.dirty);
         }
         let victims = picked.leaving;
         if victims.is_empty() {
-            self.reclaim.stuck.set(true);
+            self.signals.set_stuck();
             return;
         }
         // Nobody is at them, and nobody will be.
@@ -301,8 +315,8 @@ impl Engine {
             self.stats.evictions.add(victims.len() as u64);
             for slot in victims {
                 let (volume, region, span) = self.map.borrow().table().address(slot);
-                self.note_evicted(volume, region, span);
-                self.forget_slot(slot);
+                self.read_ahead.note_evicted(volume, region, span);
+                self.slots.forget(slot);
             }
         } else {
             for slot in victims {
@@ -312,5 +326,25 @@ impl Engine {
         for (region, granules) in locks {
             self.locks.release(region, granules, true);
         }
+    }
+
+    /// Whether some of what the reclaimer wants clean was not tried yet.
+    fn is_clean_wanted(&self) -> bool {
+        self.volumes.any(|volume| volume.cleaner.is_wanted())
+    }
+
+    /// The reclaimer wants these clean, in place of what it wanted before.
+    fn want_clean(&self, mut blocks: Vec<BlockId>) {
+        let map = self.map.borrow();
+        // The coldest come first; more of them than are written back soon would only take time to sort.
+        blocks.truncate(WANTED);
+        blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
+        (self.volumes).for_each(|volume| volume.cleaner.withdraw(blocks.is_empty()));
+        for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
+            if let Some(volume) = self.volumes.get(map.volume(same[0])) {
+                volume.cleaner.want(same);
+            }
+        }
+        self.signals.kick_cleaners();
     }
 }

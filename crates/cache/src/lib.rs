@@ -10,6 +10,7 @@
 //! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/format.md and
 //! docs/durability.md argue why the order is what it is.
 
+mod admission;
 mod attach;
 mod backing_failures;
 mod bypass;
@@ -33,13 +34,17 @@ mod memory;
 mod mode;
 mod online_open;
 mod options;
+mod parallel;
 mod presumed_dirty;
 mod read;
+mod read_ahead;
 mod recover;
 mod repair;
 mod request;
 mod service;
+mod signals;
 mod size;
+mod slots;
 mod stats;
 mod superblock;
 mod volume;
@@ -47,7 +52,7 @@ mod write;
 
 pub use attach::idle::{IdleVolume, no_room};
 pub use cache::Cache;
-pub use checksum::{DataReport, ScrubProgress};
+pub use checksum::scrubber::ScrubProgress;
 pub use forebay_metadata::replay::Progress as OpeningProgress;
 pub use forebay_metadata::superblock::DirtyTracking;
 pub use forebay_policy::cleaning::Cleaning;
@@ -60,6 +65,7 @@ pub use options::{
     Admission, CacheOptions, Devices, Durability, FormatOptions, Mode, VolumeOptions,
 };
 pub use recover::{LostRange, RecoveryReport};
+pub use repair::verify::DataReport;
 pub use repair::{RepairOptions, RepairReport, count_unverified, open_alone, repair, verify};
 pub use size::check_volume_size;
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, TreeStats, VolumeStats};

@@ -224,7 +224,8 @@ impl Engine {
         until_clean: bool,
     ) -> Result<()> {
         let engine = Rc::clone(self);
-        let cleaned = begin(async move { engine.write_back_volume(volume, until_clean).await });
+        let cleaned =
+            begin(async move { engine.cleaner.write_back_volume(volume, until_clean).await });
         let done = || self.stats.write_backs.get() + self.stats.write_back_errors.get();
         let (mut seen, mut since) = (done(), rt::now());
         loop {
@@ -277,7 +278,7 @@ impl Engine {
         }
         self.marks.forget_volume(id);
         self.wake_everyone();
-        self.reclaim.hint();
+        self.signals.hint();
         Ok(())
     }
 
@@ -291,7 +292,7 @@ impl Engine {
         let lock = self.locks.try_exclusive(Site::here(), region, granules);
         let free = lock.is_some() && !self.map.borrow().has(slot, CLEANING);
         if free {
-            self.forget_slot(slot);
+            self.slots.forget(slot);
         }
         free
     }
@@ -301,7 +302,7 @@ impl Engine {
         while !self.service.is_stopping() && !self.try_forget(volume, slot, block) {
             rt::sleep(LOOK).await;
         }
-        self.reclaim.hint();
+        self.signals.hint();
     }
 
     async fn end_service(

@@ -164,12 +164,12 @@ impl Cache {
             logical_block,
             may_show_lost,
         };
-        let (measured, cleaning) = (engine.new_measures(), engine.cleaning.get());
+        let (measured, cleaning) = (engine.admission.new_measures(), engine.cleaner.policy());
         let volume = AttachedVolume::new(found, backing, &options, blocks, measured, cleaning);
         let volume = Rc::new(volume);
         engine.map.borrow_mut().expect_volume(id, size_bytes);
         engine.volumes.insert(Rc::clone(&volume));
-        rt::spawn(Rc::clone(engine).clean_volume(Rc::clone(&volume)));
+        rt::spawn(Rc::clone(&engine.cleaner).clean_volume(Rc::clone(&volume)));
         Ok(Rc::new(CachedVolume {
             engine: Rc::clone(engine),
             volume,
@@ -370,7 +370,7 @@ impl Engine {
         }
         self.committer.commit().await?;
         for slot in killed {
-            self.forget_slot(slot);
+            self.slots.forget(slot);
         }
         Ok(())
     }
@@ -440,9 +440,9 @@ impl Engine {
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
             backing.device.read(old, buf.clone()).await?;
             let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
-            let written = self.write_slot_data(Site::here(), slot, start, buf).await;
+            let written = self.slots.write_data(Site::here(), slot, start, buf).await;
             self.committer.slot_written(slot);
-            self.lose_sums_at(slot, bytes);
+            self.slots.lose_sums_at(slot, bytes);
             written?;
             self.committer.commit().await?;
         }

@@ -21,6 +21,7 @@ use crate::failpoints::{Fault, planted};
 use crate::geometry::Block;
 use crate::lock::lock_of;
 use crate::map::{DYING, LIVE};
+use crate::parallel;
 
 /// Time that samples of all volumes may take together.
 const TIME: Duration = Duration::from_millis(100);
@@ -282,7 +283,7 @@ impl Engine {
                 }
             }
         };
-        Self::join(granules.iter().map(one).collect()).await;
+        parallel::join(granules.iter().map(one).collect()).await;
     }
 
     /// Compares a granule, as far as it lies within `size_bytes` of the volume. An error is the first byte that differs. None
@@ -311,8 +312,9 @@ impl Engine {
         let len = usize::try_from(len).ok().filter(|len| *len > 0)?;
         let (ours, theirs) = (Buf::scratch(len), Buf::scratch(len));
         let reading = backing.read(at, theirs.clone());
-        let read = self.read_slot(slot, start, ours.clone()).await;
-        if reading.await.is_err() || read.is_err() || !self.is_known_sound(slot, start, &ours) {
+        let read = self.slots.read(slot, start, ours.clone()).await;
+        if reading.await.is_err() || read.is_err() || !self.slots.is_known_sound(slot, start, &ours)
+        {
             return None;
         }
         Some(match first_difference(&ours, &theirs) {

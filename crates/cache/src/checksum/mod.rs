@@ -5,37 +5,27 @@
 //! them: before the first overwrite of what is valid the block's region has a mark ([`region`](crate::intent::regions)),
 //! which goes when a record was written behind the last overwrite; and a record has a digest of the checksums
 //! that it goes with. What is under a mark after a crash, or does not fit its record, has no checksum that is known:
-//! it is believed, and gets one when it is next seen ([`read`]). docs/durability.md argues it.
+//! it is believed, and gets one when it is next seen. docs/durability.md argues it.
 //!
-//! [`mod@write`] keeps them, [`mod@read`] verifies, [`mod@restore`] reads the table back, [`mod@scrub`]
-//! looks at everything, [`mod@unserved`] where no volume is served.
+//! [`slots`](crate::slots) keeps and verifies them, [`mod@restore`] reads the table back.
 
-mod read;
 mod restore;
-mod scrub;
-mod unserved;
-mod write;
+pub(crate) mod scrubber;
 
-pub(crate) use read::Verdict;
 pub(crate) use restore::LoadedChecksums;
-pub use scrub::ScrubProgress;
-pub(crate) use scrub::Scrubber;
-pub use unserved::DataReport;
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 
-use forebay_block::{Buf, Error, ErrorKind};
+use forebay_block::Buf;
 use forebay_metadata::Seed;
 use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, UNKNOWN, digest};
-use forebay_policy::BlockId;
+pub(crate) use forebay_metadata::sums::UNKNOWN;
+use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, digest};
 
-use crate::engine::Engine;
-use crate::geometry::{Block, Geometry};
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Geometry;
 use crate::stats::{ChecksumStats, Counter};
-use crate::volume::AttachedVolume;
 
 /// What one checksum covers, bytes.
 pub(crate) const CELL: u32 = CELL_BYTES as u32;
@@ -58,7 +48,7 @@ pub(crate) struct Checksums {
     bad_cells: RefCell<Vec<u64>>,
     /// How many these are.
     bad: Cell<u64>,
-    pub(crate) stats: ChecksumCounters,
+    pub(crate) counters: ChecksumCounters,
 }
 
 /// What was found, in cells.
@@ -76,7 +66,7 @@ pub(crate) struct ChecksumCounters {
 
 /// How a cell looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+pub(crate) enum Look {
     Sound,
     Unknown,
     Corrupt,
@@ -103,13 +93,18 @@ pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
 impl Checksums {
     /// The cell that a byte of what lies at `place` is in.
     #[inline]
-    const fn cell(&self, place: u32, start: u32) -> usize {
+    pub(crate) const fn cell(&self, place: u32, start: u32) -> usize {
         let byte = ((place as u64) << self.geometry.sizes().unit_shift()) + start as u64;
         byte as usize / CELL_BYTES
     }
 
     /// The cells of granules of a block at `place`.
-    fn cells_of(&self, place: u32, class: u8, granules: u64) -> impl Iterator<Item = usize> {
+    pub(crate) fn cells_of(
+        &self,
+        place: u32,
+        class: u8,
+        granules: u64,
+    ) -> impl Iterator<Item = usize> {
         let each = self.geometry.granule_bytes(class) as usize / CELL_BYTES;
         let first = self.cell(place, 0);
         (0..u64::BITS as usize)
@@ -118,12 +113,12 @@ impl Checksums {
     }
 
     #[inline]
-    fn sum_of(&self, buf: &Buf) -> u32 {
+    pub(crate) fn sum_of(&self, buf: &Buf) -> u32 {
         sum_of(&self.hash, buf)
     }
 
     #[inline]
-    fn look(&self, cell: usize, buf: &Buf) -> Look {
+    pub(crate) fn look(&self, cell: usize, buf: &Buf) -> Look {
         if self.is_bad(cell) {
             return Look::Corrupt;
         }
@@ -134,7 +129,7 @@ impl Checksums {
         }
     }
 
-    fn set(&self, cell: usize, sum: u32) {
+    pub(crate) fn set(&self, cell: usize, sum: u32) {
         let before = std::mem::replace(&mut self.values.borrow_mut()[cell], sum);
         if before != sum {
             let unit = cell / self.place.unit_cells();
@@ -146,7 +141,7 @@ impl Checksums {
         }
     }
 
-    fn set_bad(&self, cell: usize) {
+    pub(crate) fn set_bad(&self, cell: usize) {
         if !self.is_bad(cell) {
             self.bad_cells.borrow_mut()[cell / 64] |= 1 << (cell % 64);
             self.bad.set(self.bad.get() + 1);
@@ -154,7 +149,7 @@ impl Checksums {
     }
 
     #[inline]
-    fn is_bad(&self, cell: usize) -> bool {
+    pub(crate) fn is_bad(&self, cell: usize) -> bool {
         self.bad.get() != 0 && self.bad_cells.borrow()[cell / 64] >> (cell % 64) & 1 != 0
     }
 
@@ -239,14 +234,14 @@ impl Checksums {
                 let first = run[0] as usize * each;
                 let end = (first + run.len() * each).min(values.len());
                 let (offset, buf) = self.place.encode(run[0], &values[first..end]);
-                self.stats.table_bytes.add(buf.len() as u64);
+                self.counters.table_bytes.add(buf.len() as u64);
                 LogExtent { offset, buf }
             })
             .collect()
     }
 
     /// Nothing is known any more of what a block's place holds.
-    fn forget(&self, place: u32, class: u8) {
+    pub(crate) fn forget(&self, place: u32, class: u8) {
         if self.bad.get() != 0 {
             let cells = self.cells_of(
                 place,
@@ -261,93 +256,41 @@ impl Checksums {
         self.values.borrow().capacity() * size_of::<u32>()
             + (self.changed.borrow().len() + self.bad_cells.borrow().len()) * 8
     }
-}
 
-impl Engine {
-    pub(crate) fn checksum_stats(&self) -> Option<ChecksumStats> {
-        let sums = self.checksums.as_ref()?;
-        let stats = &sums.stats;
-        Some(ChecksumStats {
-            unverified: stats.unverified.get(),
-            refetched: stats.refetched.get(),
-            condemned: stats.condemned.get(),
-            corrupt_bytes: sums.bad.get() * u64::from(CELL),
-            table_bytes: stats.table_bytes.get(),
-        })
+    /// Returns whether the checksums of some cells are known.
+    pub(crate) fn knows(&self, first: usize, cells: usize) -> bool {
+        let values = self.values.borrow();
+        let mut cells = first..first + cells;
+        cells.all(|cell| values[cell] != UNKNOWN && !self.is_bad(cell))
     }
 
-    /// A block leaves its slot.
-    pub(crate) fn forget_sums(&self, slot: BlockId) {
-        if let Some(sums) = &self.checksums {
-            let map = self.map.borrow();
-            sums.forget(map.place(slot), map.slot(slot).class);
+    /// Returns whether some cell is known to be bad.
+    #[inline]
+    pub(crate) fn has_bad(&self) -> bool {
+        self.bad.get() != 0
+    }
+
+    /// Returns the counters, for status and metrics.
+    pub(crate) fn stats(&self) -> ChecksumStats {
+        let counters = &self.counters;
+        ChecksumStats {
+            unverified: counters.unverified.get(),
+            refetched: counters.refetched.get(),
+            condemned: counters.condemned.get(),
+            corrupt_bytes: self.bad.get() * u64::from(CELL),
+            table_bytes: counters.table_bytes.get(),
         }
     }
 
-    /// Dirty granules of a slot that are known to be bad: nothing but a whole rewrite ends that.
-    pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
-        let Some(sums) = &self.checksums else {
-            return 0;
-        };
-        let map = self.map.borrow();
-        let entry = map.slot(slot);
-        sums.bad_granules(map.place(slot), entry.class, entry.dirty)
-    }
-
-    /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so for all
-    /// processes to come.
-    fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
-        let Some(sums) = &self.checksums else {
-            return ErrorKind::Corrupt.into();
-        };
-        let (entry, place) = {
-            let map = self.map.borrow();
-            (map.slot(slot), map.place(slot))
-        };
-        let bytes = self.geometry.granule_bytes(entry.class) as u32;
-        let error = self.corrupt(
-            volume,
-            entry.block(),
-            granule * bytes..(granule + 1) * bytes,
-        );
-        if sums.bad_granules(place, entry.class, 1 << granule) == 0 {
-            let cells = sums.cells_of(place, entry.class, 1 << granule);
-            cells.for_each(|cell| sums.set_bad(cell));
-            sums.stats.condemned.add(1);
-            tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
-            self.committer.queue_record(slot);
-            self.committer.request_commit();
+    /// Whether all of a buffer, whole cells, is what was written there.
+    #[inline]
+    pub(crate) fn agree(&self, first: usize, buf: &Buf) -> bool {
+        if planted(Fault::SkipVerify) {
+            return true;
         }
-        error
-    }
-
-    /// The error of who asks for dirty data that is corrupt.
-    fn corrupt(&self, volume: &AttachedVolume, block: Block, bytes: Range<u32>) -> Error {
-        let end = bytes.end.min(volume.limit(self.geometry, block));
-        let at = self.geometry.backing_offset(block, bytes.start);
-        Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "volume {}: {} bytes at {at} are dirty in the cache, and what its device holds is not what was written: \
-                 they are lost; write them anew, whole, from a backup",
-                volume.name,
-                end - bytes.start,
-            ),
-        )
-    }
-
-    /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
-    pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
-        self.checksums.as_ref().filter(|sums| sums.bad.get() != 0)?;
-        let attached = self.volumes.get(volume)?;
-        let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
-        slots.into_iter().find_map(|slot| {
-            let found = self.map.borrow().slot(slot);
-            let bad = self.bad_granules(slot);
-            let bytes = self.geometry.granule_bytes(found.class) as u32;
-            let first = bad.trailing_zeros();
-            (bad != 0)
-                .then(|| self.corrupt(&attached, found.block(), first * bytes..(first + 1) * bytes))
+        (0..buf.len() / CELL as usize).all(|nth| {
+            let at = nth * CELL as usize;
+            self.look(first + nth, &buf.slice(at..at + CELL as usize)) == Look::Sound
         })
     }
 }

@@ -48,7 +48,7 @@ impl LoadedChecksums {
                 due: RefCell::default(),
                 bad_cells: RefCell::new(vec![0; found.len().div_ceil(64)]),
                 bad: Cell::new(0),
-                stats: ChecksumCounters::default(),
+                counters: ChecksumCounters::default(),
             },
             found,
             unknown: 0,

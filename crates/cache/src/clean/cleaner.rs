@@ -7,14 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
 use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Ended, Look, Turn};
 
+use super::Cleaner;
 use crate::checksum::Checksums;
 use crate::clean::write_back::BATCH;
 use crate::clean::write_back::forget_rewrite;
-use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::map::{LIVE, Map, REWRITTEN, Slot};
 use crate::options::Admission;
@@ -30,24 +29,7 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 /// Stretches of the volume that are looked at for a batch.
 const LOOK_AT: usize = 16 * BATCH;
 
-/// Blocks that are wanted clean at a time.
-const WANTED: usize = 16 * BATCH;
-
-/// What the tasks of all volumes share.
-#[derive(Debug, Default)]
-pub(crate) struct Cleaners {
-    kick: WaitList,
-    /// Woken when the write-back of a block ends.
-    pub(crate) ended: WaitList,
-}
-
-impl Cleaners {
-    pub(crate) fn kick(&self) {
-        self.kick.wake_all();
-    }
-}
-
-impl Engine {
+impl Cleaner {
     /// A volume's task.
     pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<AttachedVolume>) {
         while self.is_serving(&volume) && self.committer.failure().is_none() {
@@ -68,7 +50,7 @@ impl Engine {
                     false => rt::sleep(REST).await,
                 }
                 if !cleaner.is_wanted() && self.is_serving(&volume) {
-                    self.cleaners.kick.wait().await;
+                    self.signals.cleaners_kicked().await;
                 }
                 continue;
             };
@@ -125,35 +107,15 @@ impl Engine {
     pub(crate) async fn kick_at_times(self: Rc<Self>) {
         while !self.service.is_stopping() {
             rt::sleep(TICK).await;
-            self.cleaners.kick();
+            self.signals.kick_cleaners();
         }
-    }
-
-    /// Whether some of what the reclaimer wants clean was not tried yet.
-    pub(crate) fn is_clean_wanted(&self) -> bool {
-        self.volumes.any(|volume| volume.cleaner.is_wanted())
     }
 
     /// All that the reclaimer wanted clean of a volume was tried.
     fn wishes_are_done(&self, volume: &AttachedVolume) {
         if volume.cleaner.end_wishes() {
-            self.reclaim.look_again();
+            self.signals.kick_reclaimer();
         }
-    }
-
-    /// The reclaimer wants these clean, in place of what it wanted before.
-    pub(crate) fn want_clean(&self, mut blocks: Vec<BlockId>) {
-        let map = self.map.borrow();
-        // The coldest come first; more of them than are written back soon would only take time to sort.
-        blocks.truncate(WANTED);
-        blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
-        (self.volumes).for_each(|volume| volume.cleaner.withdraw(blocks.is_empty()));
-        for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
-            if let Some(volume) = self.volumes.get(map.volume(same[0])) {
-                volume.cleaner.want(same);
-            }
-        }
-        self.cleaners.kick();
     }
 
     pub(crate) fn dirty_percent(&self) -> u64 {

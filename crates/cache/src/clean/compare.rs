@@ -17,7 +17,7 @@ use std::ops::Range;
 use forebay_block::Buf;
 use forebay_policy::BlockId;
 
-use crate::engine::Engine;
+use super::Cleaner;
 use crate::failpoints::{Fault, planted};
 use crate::map::{COMPARED, REWRITTEN};
 use crate::volume::AttachedVolume;
@@ -27,7 +27,7 @@ pub(crate) type Run = (BlockId, u32, Range<u64>);
 /// The same without where in the slot.
 pub(crate) type OnBacking = (BlockId, Range<u64>);
 
-impl Engine {
+impl Cleaner {
     fn is_comparable(volume: &AttachedVolume) -> bool {
         !volume.may_show_lost() && volume.backing.shows_what_it_has()
     }

@@ -14,12 +14,13 @@ use forebay_io::rt;
 use forebay_policy::cleaning::WIDEST;
 use forebay_policy::{BlockId, BlockKey, clean_with};
 
+use super::Cleaner;
 use crate::clean::compare::{OnBacking, Run};
-use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Spread};
 use crate::lock::lock_of;
 use crate::map::{CLEANED, CLEANING, COMPARED, LIVE, Map, REWRITTEN};
+use crate::parallel;
 use crate::volume::AttachedVolume;
 
 /// Blocks written back between two flushes of the backing device.
@@ -56,7 +57,7 @@ pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
     }
 }
 
-impl Engine {
+impl Cleaner {
     /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to
     /// meanwhile. Dirty blocks go back on the queue.
     ///
@@ -76,7 +77,7 @@ impl Engine {
                 .iter()
                 .filter_map(|slots| self.start_write_back(slots))
                 .collect();
-            results.extend(Self::join(started).await.into_iter().flatten());
+            results.extend(parallel::join(started).await.into_iter().flatten());
         }
         let mut volumes: Vec<u16> = results.iter().map(|done| done.volume).collect();
         volumes.sort_unstable();
@@ -109,8 +110,8 @@ impl Engine {
                 error.get_or_insert(found);
             }
         }
-        self.cleaners.ended.wake_all();
-        self.reclaim.hint();
+        self.signals.end_write_backs();
+        self.signals.hint();
         error.map_or(Ok(()), Err)
     }
 
@@ -144,7 +145,7 @@ impl Engine {
                 let shift = (region - first) * geometry.region_granule_count();
                 for (slot, span) in map.overlapping(id, region, u64::MAX) {
                     let entry = map.slot(slot);
-                    let sound = entry.dirty & !self.bad_granules(slot);
+                    let sound = entry.dirty & !self.slots.bad_granules(slot);
                     if self.can_be_cleaned(&entry) && sound != 0 {
                         let granules = geometry.spread(sound, span, Spread::Any) << shift;
                         all |= granules;
@@ -181,17 +182,17 @@ impl Engine {
         if parts.is_empty() {
             return None;
         }
-        let engine = Rc::clone(self);
+        let cleaner = Rc::clone(self);
         Some(async move {
             let session = volume.backing.session();
-            let together = engine.write_back_parts(&volume, &parts).await;
+            let together = cleaner.write_back_parts(&volume, &parts).await;
             let mut written = Vec::with_capacity(parts.len());
             for part in &parts {
                 let result = match &together {
                     // One that cannot be read or written does not keep the others.
                     Err(_) if parts.len() > 1 => {
                         let alone = std::slice::from_ref(part);
-                        engine.write_back_parts(&volume, alone).await
+                        cleaner.write_back_parts(&volume, alone).await
                     }
                     result => result.clone(),
                 };
@@ -225,7 +226,7 @@ impl Engine {
             let buf = Buf::scratch((end - start) as usize);
             for (slot, from, at) in joined {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
-                self.read_slot(*slot, *from, buf.slice(piece)).await?;
+                self.slots.read(*slot, *from, buf.slice(piece)).await?;
                 self.truncation
                     .refuse(*slot, *from, at.end - at.start)
                     .await?;
@@ -238,7 +239,8 @@ impl Engine {
             for (slot, from, at) in joined {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
                 let piece = buf.slice(piece);
-                self.verify_for_write_back(volume, *slot, *from, &piece)
+                self.slots
+                    .verify_for_write_back(volume, *slot, *from, &piece)
                     .await?;
             }
             let wanted = self.what_differs(volume, joined, &buf).await;
@@ -317,7 +319,7 @@ impl Engine {
         suspend(1);
         let result = self.write_back_passes(volume, until_clean).await;
         suspend(-1);
-        self.cleaners.kick();
+        self.signals.kick_cleaners();
         result
     }
 
@@ -326,12 +328,12 @@ impl Engine {
             let mut slots: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.of_volume(volume)
-                    .filter(|slot| map.slot(*slot).dirty & !self.bad_granules(*slot) != 0)
+                    .filter(|slot| map.slot(*slot).dirty & !self.slots.bad_granules(*slot) != 0)
                     .collect()
             };
             if slots.is_empty() {
                 self.committer.check_alive()?;
-                return self.bad_left(volume).map_or(Ok(()), Err);
+                return self.slots.bad_left(volume).map_or(Ok(()), Err);
             }
             let is_leaving = || (self.volumes.get(volume)).is_some_and(|v| v.is_detaching());
             if until_clean && !is_leaving() {
@@ -348,7 +350,7 @@ impl Engine {
             }
             if !until_clean {
                 self.committer.check_alive()?;
-                return self.bad_left(volume).map_or(Ok(()), Err);
+                return self.slots.bad_left(volume).map_or(Ok(()), Err);
             }
             rt::yield_now().await;
         }
@@ -360,7 +362,7 @@ impl Engine {
             let map = self.map.borrow();
             !slots.iter().any(|slot| map.has(*slot, CLEANING))
         };
-        self.cleaners.ended.until(is_over).await;
+        self.signals.until_cleaned(is_over).await;
         if self.service.is_stopping() {
             return Err(ErrorKind::ShuttingDown.into());
         }

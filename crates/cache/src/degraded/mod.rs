@@ -179,7 +179,7 @@ impl Engine {
     ) -> Result<bool> {
         if !planted(Fault::DivergeBesideCleaner) {
             let is_over = || !self.map.borrow().has(slot, CLEANING);
-            self.cleaners.ended.until(is_over).await;
+            self.signals.until_cleaned(is_over).await;
         }
         if agreement(volume).keeps_dirty() {
             // Nothing that is kept is touched. A write that found the cache failed may have called the rest dirty.

@@ -11,6 +11,7 @@ use forebay_policy::{BlockId, Span};
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece, Spread};
 use crate::job::Job;
+use crate::parallel;
 use crate::volume::AttachedVolume;
 use crate::write::slot_write::{self, Use};
 use crate::{bypass, read};
@@ -26,7 +27,7 @@ pub(super) async fn write(
     }
     let starts = [job.part.start].into_iter().chain(cuts.clone());
     let ends = cuts.into_iter().chain([job.part.end]);
-    Engine::all((starts.zip(ends)).map(|(start, end)| {
+    parallel::all((starts.zip(ends)).map(|(start, end)| {
         let job = job.cut(start..end);
         write_part(engine, volume, job, Use::Noted)
     }))
@@ -101,7 +102,7 @@ async fn write_pieces(
     job: Job<Extent>,
     using: Use,
 ) -> Result<()> {
-    if job.bypass || engine.above_dirty_limit() {
+    if job.bypass || engine.cleaner.above_dirty_limit() {
         let present = move |engine, volume, slot, job| async move {
             write_present(&engine, &volume, slot, &job, using).await
         };
@@ -140,8 +141,8 @@ async fn write_missed(
 ) -> Result<()> {
     volume.counters.write_misses.add(1);
     let block = job.part.block;
-    let admitted = !engine.above_dirty_limit() && volume.promotes(volume.key(block));
-    if admitted && let Some(slot) = engine.allocate(volume.id, block).await {
+    let admitted = !engine.cleaner.above_dirty_limit() && volume.promotes(volume.key(block));
+    if admitted && let Some(slot) = engine.reclaimer.allocate(volume.id, block).await {
         let result = slot_write::write(engine, volume, slot, job, Use::New).await;
         if result.is_err() {
             slot_write::forget_if_empty(engine, slot);

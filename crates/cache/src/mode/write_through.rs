@@ -44,7 +44,7 @@ async fn write_piece(
     volume.counters.write_misses.add(1);
     let block = job.part.block;
     if volume.promotes(volume.key(block))
-        && let Some(slot) = engine.allocate(volume.id, block).await
+        && let Some(slot) = engine.reclaimer.allocate(volume.id, block).await
     {
         return bypass::write_and_insert(engine, volume, slot, job).await;
     }

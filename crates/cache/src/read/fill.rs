@@ -16,7 +16,8 @@ use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
 use crate::job::Job;
 use crate::lock::Guard;
-use crate::read::read_ahead::Along;
+use crate::parallel;
+use crate::read_ahead::AheadBytes;
 use crate::volume::AttachedVolume;
 use crate::write::slot_write::forget_if_empty;
 
@@ -39,7 +40,7 @@ pub(crate) struct Held<'a> {
     /// All blocks of what comes.
     pub(crate) lock: Guard<'a>,
     /// Counts what nobody asked for, if some of it is.
-    pub(crate) along: Option<Along>,
+    pub(crate) along: Option<AheadBytes>,
 }
 
 /// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of `wide`. The
@@ -114,8 +115,8 @@ pub(crate) async fn fill(
                 !job.bypass && engine.committer.is_alive() && volume.promotes(volume.key(block));
         }
         let slot = match (admitted, wanted) {
-            (true, true) => engine.allocate(volume.id, block).await,
-            (true, false) => engine.allocate_now(volume.id, block),
+            (true, true) => engine.reclaimer.allocate(volume.id, block).await,
+            (true, false) => engine.reclaimer.allocate_now(volume.id, block),
             (false, _) => None,
         };
         if let Some(slot) = slot {
@@ -161,7 +162,7 @@ pub(crate) async fn fill(
     }
     let result = match work.pop() {
         Some(only) if work.is_empty() => only.await,
-        Some(last) => Engine::all(work.into_iter().chain([last])).await,
+        Some(last) => parallel::all(work.into_iter().chain([last])).await,
         None => Ok(()),
     };
     let mut come = read.take();
@@ -279,7 +280,7 @@ impl Intake {
             let lock = self.engine.locks.adopt(lock);
             let runs = come.into_iter().map(|come| self.take(come));
             // Nobody asked for it: an error is nobody's.
-            let _ = Engine::all(runs).await;
+            let _ = parallel::all(runs).await;
             self.end();
             drop((lock, along));
             self.volume.leave();
@@ -314,7 +315,8 @@ impl Intake {
                 let at = (base + part.start - run.start) as usize;
                 let data = buf.slice(at..at + part.len());
                 if engine
-                    .write_slot(&self.volume, taker.slot, part.start, data)
+                    .slots
+                    .write(&self.volume, taker.slot, part.start, data)
                     .await
                     .is_ok()
                 {

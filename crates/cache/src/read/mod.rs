@@ -1,7 +1,6 @@
 //! Reads: from the cache, from the backing device, or from both. What promotion does is in `take_in`.
 
 mod fill;
-pub(crate) mod read_ahead;
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,10 +10,10 @@ use forebay_metadata::order::Site;
 use forebay_policy::cleaning::Whose;
 use forebay_policy::{BlockId, Way};
 
-use crate::checksum::Verdict;
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
 use crate::job::Job;
+use crate::slots::Verdict;
 use crate::volume::AttachedVolume;
 use fill::{Held, fill};
 
@@ -49,7 +48,7 @@ pub(crate) async fn promoting(
     let key = volume.region_key(wide.region);
     let locked = || engine.granules_to_lock(volume, &wide);
     if job.part.len() == 0 {
-        if let Some(along) = engine.come_along(wide.len())
+        if let Some(along) = engine.read_ahead.begin(wide.len())
             && let Some(lock) = engine.locks.try_exclusive(site, key, locked())
         {
             let held = Held {
@@ -63,7 +62,10 @@ pub(crate) async fn promoting(
     let mut lock = engine.lock_blocks(site, volume, &job.part).await;
     let along = match wide.len() - job.part.len() {
         0 => None,
-        beside => engine.come_along(beside).filter(|_| lock.widen(locked())),
+        beside => engine
+            .read_ahead
+            .begin(beside)
+            .filter(|_| lock.widen(locked())),
     };
     let wide = if along.is_some() { wide } else { job.part };
     fill(engine, volume, job, wide, Held { lock, along }).await
@@ -149,16 +151,19 @@ async fn from_cache(
     let within = job.part.start..job.part.end;
     let dirty = engine.map.borrow().slot(slot).dirty;
     let bytes = job.part.len() as u64;
-    let hit = engine.way_of_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
+    let hit =
+        engine
+            .admission
+            .way_of_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
     let around = matches!(hit, Some((Way::Around, _)));
     if around && (from_backing(engine, volume, job, within.clone()).await).is_ok() {
-        engine.hit_took(volume, bytes, hit);
+        engine.admission.hit_ended(volume, bytes, hit);
         return Ok(());
     }
     from_slot(engine, volume, slot, job, within).await?;
     // Where the backing device failed, the cache has it; what that took says nothing.
     if !around {
-        engine.hit_took(volume, bytes, hit);
+        engine.admission.hit_ended(volume, bytes, hit);
     }
     Ok(())
 }
@@ -174,7 +179,11 @@ pub(crate) async fn from_slot(
 ) -> Result<()> {
     let part = job.buf.slice(relative(job, &run));
     let read = match engine.committer.is_in_doubt(slot) {
-        false => match engine.read_verified(volume, slot, run.clone(), part).await {
+        false => match engine
+            .slots
+            .read_verified(volume, slot, run.clone(), part)
+            .await
+        {
             Ok(Verdict::Corrupt(error)) => return Err(error),
             Ok(Verdict::Sound) => Ok(()),
             Err(error) => Err(error),

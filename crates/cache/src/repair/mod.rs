@@ -10,6 +10,8 @@
 //! To verify without changing anything is the same on devices that keep what is written in memory.
 
 mod overlay;
+pub(crate) mod scrub;
+pub(crate) mod verify;
 
 use std::rc::Rc;
 
@@ -18,7 +20,6 @@ use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::cleaning::Cleaning;
 
 use crate::cache::Cache;
-use crate::checksum::DataReport;
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
@@ -26,6 +27,7 @@ use crate::map::LIVE;
 use crate::options::{CacheOptions, Devices};
 use crate::recover::RecoveryReport;
 use overlay::Overlay;
+use verify::DataReport;
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]

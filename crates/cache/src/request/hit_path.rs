@@ -59,7 +59,9 @@ impl CachedVolume {
             if write {
                 engine.committer.slot_written(slot);
             }
-            let agrees = engine.short_ended(cells, slot, &request, answer.is_ok());
+            let agrees = engine
+                .slots
+                .short_ended(cells, slot, &request, answer.is_ok());
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
@@ -85,7 +87,9 @@ impl CachedVolume {
             if write {
                 engine.committer.slot_written(slot);
             }
-            let agrees = engine.short_ended(cells, slot, &request, result.is_ok());
+            let agrees = engine
+                .slots
+                .short_ended(cells, slot, &request, result.is_ok());
             drop(open);
             let failed = result.is_err() || !agrees;
             // Both are boxed, since they are seldom: each hit's future would have room for them.
@@ -131,7 +135,7 @@ impl CachedVolume {
             let piece = engine.geometry.piece(&part, span);
             let (valid, dirty) = map.maps(slot, span.class);
             // Clean hits that are measured may be read elsewhere.
-            let usable = if write || mode == Mode::PassThrough || engine.measures_hits() {
+            let usable = if write || mode == Mode::PassThrough || engine.admission.measures_hits() {
                 dirty
             } else {
                 valid
@@ -148,7 +152,9 @@ impl CachedVolume {
                 None => None,
                 Some(sums) => {
                     let place = map.place(slot);
-                    let first = engine.short_cells(sums, &piece, place, write, volume.id)?;
+                    let first = engine
+                        .slots
+                        .short_cells(sums, &piece, place, write, volume.id)?;
                     Some((first, piece.block.key(volume.id)))
                 }
             };
@@ -158,7 +164,9 @@ impl CachedVolume {
             map.used(slot, span.class, asked);
             (slot, offset, cells)
         };
-        engine.note_part(volume.id, &part, granules, write);
+        engine
+            .read_ahead
+            .note_part(volume.id, &part, granules, write);
         let _ = volume.note_request(request.offset, request.len);
         let io = if write {
             volume.counters.write_hits.add(1);

@@ -9,8 +9,6 @@ use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request,
 use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span, Way};
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 
 use crate::degraded;
 use crate::engine::Engine;
@@ -19,11 +17,8 @@ use crate::job::Job;
 use crate::lock::Guard;
 use crate::mode;
 use crate::options::Durability;
+use crate::parallel;
 use crate::volume::AttachedVolume;
-
-/// Parts of one request that are under way at a time: with blocks of 4 KiB a whole one of 1 MiB, so that their records
-/// become durable together.
-const PARTS_IN_FLIGHT: usize = 256;
 
 /// A volume as a device: what `Cache::attach` returns.
 pub(crate) struct CachedVolume {
@@ -138,9 +133,9 @@ impl Engine {
                 let fua = request.op == Op::Write { fua: true };
                 let (start, end) = (request.offset, request.offset + request.len);
                 let sequential = volume.note_request(start, request.len);
-                let wide = self.bring(volume, start..end, write, sequential);
+                let wide = self.read_ahead.range(volume, start..end, write, sequential);
                 let visit = match write && !sequential {
-                    true => self.way(volume, start..end),
+                    true => self.admission.way_of_write(volume, start..end),
                     false => None,
                 };
                 let around = sequential || visit.is_some_and(|visit| visit.way != Way::Cache);
@@ -166,7 +161,7 @@ impl Engine {
                 let first = parts.next().expect("a request has a part");
                 if first.len() as u64 == wide.end - wide.start {
                     let result = self.run(volume, job(first), first, write).await;
-                    self.went(volume, visit, &result);
+                    self.admission.write_ended(volume, visit, &result);
                     return result;
                 }
                 // What was asked for gets room first.
@@ -179,8 +174,8 @@ impl Engine {
                     let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
                     async move { engine.run(&volume, job, part, write).await }
                 });
-                let result = Self::all(parts).await;
-                self.went(volume, visit, &result);
+                let result = parallel::all(parts).await;
+                self.admission.write_ended(volume, visit, &result);
                 result
             }
         }
@@ -197,23 +192,6 @@ impl Engine {
             true => mode::write(self, volume, job).await,
             false => mode::read(self, volume, job, wide).await,
         }
-    }
-
-    /// Runs the parts of a request, up to [`PARTS_IN_FLIGHT`] at a time, each begun in its turn. The first error is the
-    /// request's; all parts end before it is told.
-    pub(crate) async fn all<F>(parts: impl Iterator<Item = F>) -> Result<()>
-    where
-        F: Future<Output = Result<()>>,
-    {
-        let mut parts = parts.fuse();
-        // Of those that wait, only who was woken is asked again.
-        let mut running: FuturesUnordered<F> = parts.by_ref().take(PARTS_IN_FLIGHT).collect();
-        let mut result = Ok(());
-        while let Some(ended) = running.next().await {
-            result = result.and(ended);
-            running.extend(parts.next());
-        }
-        result
     }
 
     /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that fit;
@@ -254,7 +232,7 @@ impl Engine {
         if let [(found, span)] = pieces[..] {
             return start(found, span).await;
         }
-        Self::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
+        parallel::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
     }
 
     /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent` for what lies in none,
@@ -291,7 +269,7 @@ impl Engine {
             let run = job.cut(run);
             parts.push(Box::pin(absent(Rc::clone(self), Rc::clone(volume), run)));
         }
-        Self::all(parts.into_iter()).await
+        parallel::all(parts.into_iter()).await
     }
 
     /// Whether all that a part touches is valid in the cache.

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::geometry::Extent;
 use crate::job::Job;
 use crate::mode;
-use crate::read::read_ahead::ALONG_MAX_BYTES;
+use crate::read_ahead::MAX_BYTES;
 
 const K: u64 = 1 << 10;
 
@@ -62,17 +62,17 @@ fn what_nobody_asked_for_is_not_waited_for() {
         let took = read_along(engine, 1).await;
         assert!(took < Duration::from_millis(10), "waited for {took:?}");
         assert_eq!(cached(1), 0, "it is on its way");
-        assert_eq!(engine.along_bytes.get(), 24 * K);
+        assert_eq!(engine.read_ahead.in_flight_bytes(), 24 * K);
         let reads = disks[1].counters().reads;
         let block = Buf::zeroed(4096);
         volume.read(56 * K, block).await.expect("waits, and reads");
         assert_eq!(disks[1].counters().reads, reads, "one read brought all");
-        assert_eq!((cached(1), engine.along_bytes.get()), (0x7f, 0));
+        assert_eq!((cached(1), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
 
         // Who closes the cache waits for it.
         read_along(engine, 2).await;
         cache.close().await.expect("closes");
-        assert_eq!((cached(2), engine.along_bytes.get()), (0x7f, 0));
+        assert_eq!((cached(2), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
     });
 }
 
@@ -109,7 +109,7 @@ impl BlockDevice for Counting {
 #[test]
 fn what_comes_along_is_bounded() {
     const READS: u64 = 1800;
-    const { assert!(READS * 24 * K > ALONG_MAX_BYTES * 5 / 4, "too few reads") };
+    const { assert!(READS * 24 * K > MAX_BYTES * 5 / 4, "too few reads") };
     let mut world = World::new(13);
     world.add_disk(&device("cache", 64 << 20, 10));
     world.add_disk(&device("backing", READS * 32 * K, 1_000_000));
@@ -129,12 +129,12 @@ fn what_comes_along_is_bounded() {
             let engine = Rc::clone(&cache.engine);
             async move { read_along(&engine, region).await }
         };
-        Engine::join((0..READS).map(read).collect()).await;
+        crate::parallel::join((0..READS).map(read).collect()).await;
         let along = most.get() - READS * 4 * K;
-        assert!(along <= ALONG_MAX_BYTES, "{along} bytes came along");
-        assert!(along > ALONG_MAX_BYTES - 24 * K, "only {along} bytes");
+        assert!(along <= MAX_BYTES, "{along} bytes came along");
+        assert!(along > MAX_BYTES - 24 * K, "only {along} bytes");
         rt::sleep(Duration::from_secs(1)).await;
-        assert_eq!(cache.engine.along_bytes.get(), 0);
+        assert_eq!(cache.engine.read_ahead.in_flight_bytes(), 0);
         cache.close().await.expect("closes");
     });
 }

@@ -59,7 +59,7 @@ pub(crate) fn forget_if_empty(engine: &Engine, slot: BlockId) {
         entry.valid == 0 && !entry.has(TRACED)
     };
     if empty {
-        engine.forget_slot(slot);
+        engine.slots.forget(slot);
     }
 }
 
@@ -119,7 +119,7 @@ async fn write_data(
     }
     // From here on the slot holds old and new, if this fails.
     engine.committer.check_alive()?;
-    let writing = engine.write_slot(volume, slot, start, buf);
+    let writing = engine.slots.write(volume, slot, start, buf);
     let written = volume.timed(Whose::Cache, writing).await;
     if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
@@ -152,8 +152,8 @@ async fn write_data(
         engine.marks.says_more(slot);
         engine.committer.queue_record(slot);
     }
-    if engine.above_dirty_limit() || engine.cleaning.get() == Cleaning::Acp {
-        engine.cleaners.kick();
+    if engine.cleaner.above_dirty_limit() || engine.cleaner.policy() == Cleaning::Acp {
+        engine.signals.kick_cleaners();
     }
     Ok(fresh)
 }

@@ -235,7 +235,7 @@ async fn zero_dirty(
         .runs(piece.block.class, dirty, piece.start..piece.end)
     {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
-        engine.write_slot(volume, slot, run.start, zeroes).await?;
+        engine.slots.write(volume, slot, run.start, zeroes).await?;
     }
     Ok(true)
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use forebay_block::{BlockDeviceExt, Buf, Error, Result};
 use forebay_policy::BlockId;
 
-use super::{CELL, Checksums, Look, UNKNOWN};
-use crate::engine::Engine;
+use super::SlotIo;
+use crate::checksum::{CELL, Checksums, Look};
 use crate::failpoints::{Fault, planted};
 use crate::map::REWRITTEN;
 use crate::volume::AttachedVolume;
@@ -20,21 +20,7 @@ pub(crate) enum Verdict {
     Corrupt(Error),
 }
 
-impl Checksums {
-    /// Whether all of a buffer, whole cells, is what was written there.
-    #[inline]
-    pub(crate) fn agree(&self, first: usize, buf: &Buf) -> bool {
-        if planted(Fault::SkipVerify) {
-            return true;
-        }
-        (0..buf.len() / CELL as usize).all(|nth| {
-            let at = nth * CELL as usize;
-            self.look(first + nth, &buf.slice(at..at + CELL as usize)) == Look::Sound
-        })
-    }
-}
-
-impl Engine {
+impl SlotIo {
     /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at least a shared lock.
     ///
     /// Of what is clean and corrupt the backing device is asked, and the copy goes.
@@ -46,7 +32,7 @@ impl Engine {
         buf: Buf,
     ) -> Result<Verdict> {
         let Some(sums) = &self.checksums else {
-            let read = self.read_slot(slot, run.start, buf).await;
+            let read = self.read(slot, run.start, buf).await;
             return read.map(|()| Verdict::Sound);
         };
         let (entry, place) = {
@@ -60,7 +46,7 @@ impl Engine {
             true => buf.clone(),
             false => Buf::scratch(wide.len()),
         };
-        self.read_slot(slot, wide.start, whole.clone()).await?;
+        self.read(slot, wide.start, whole.clone()).await?;
         let mut gone = 0;
         let mut unknown = 0;
         // The cell that the volume ends in has no checksum.
@@ -90,7 +76,7 @@ impl Engine {
             }
             let offset = geometry.backing_offset(entry.block(), at);
             volume.backing.device.read(offset, part).await?;
-            sums.stats.refetched.add(1);
+            sums.counters.refetched.add(1);
             tracing::warn!(
                 volume = volume.name,
                 offset,
@@ -99,7 +85,7 @@ impl Engine {
             gone |= 1 << granule;
         }
         if unknown != 0 {
-            sums.stats.unverified.add(unknown);
+            sums.counters.unverified.add(unknown);
             // The record's digest is one without these.
             self.committer.queue_later(slot);
         }
@@ -127,7 +113,7 @@ impl Engine {
 
     /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for one that no
     /// record speaks of.
-    pub(super) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
+    pub(crate) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
         {
             let mut map = self.map.borrow_mut();
             let entry = map.slot(slot);
@@ -140,7 +126,7 @@ impl Engine {
     }
 
     /// Reads a cell once more, into its buffer: the way from the medium may have been at fault.
-    pub(super) async fn looks_sound_again(
+    pub(crate) async fn looks_sound_again(
         &self,
         sums: &Checksums,
         slot: BlockId,
@@ -153,7 +139,7 @@ impl Engine {
             return false;
         }
         let again = Buf::scratch(CELL as usize);
-        let read = self.read_slot(slot, at, again.clone()).await;
+        let read = self.read(slot, at, again.clone()).await;
         let sound = read.is_ok() && sums.look(cell, &again) == Look::Sound;
         if sound {
             part.copy_from_buf(&again);
@@ -198,12 +184,5 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// Whether nothing is known of some cells that are read the short way.
-    pub(super) fn knows(&self, sums: &Checksums, first: usize, cells: usize) -> bool {
-        let values = sums.values.borrow();
-        let mut cells = first..first + cells;
-        cells.all(|cell| values[cell] != UNKNOWN && !sums.is_bad(cell))
     }
 }

@@ -5,6 +5,7 @@
 //! Writes that hit, or find room, are not asked about. Of reads those are that hit what is clean: both devices have it, and
 //! they may be read from the backing device ([`forebay_policy::Split`]).
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,9 +14,12 @@ use forebay_block::Result;
 use forebay_io::rt;
 use forebay_policy::{Measured, Way};
 
+use crate::clean::Cleaner;
 use crate::clean::write_back::BATCH;
-use crate::engine::Engine;
-use crate::options::Admission;
+use crate::evict::Reclaimer;
+use crate::geometry::Geometry;
+use crate::map::Map;
+use crate::options::{Admission, CacheOptions};
 use crate::volume::AttachedVolume;
 
 /// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks back at a time, and whoever
@@ -35,9 +39,36 @@ pub(crate) struct Visit {
     began: (Duration, u64),
 }
 
-impl Engine {
+/// The part that decides which device serves a request.
+#[derive(Debug)]
+pub(crate) struct AdmissionControl {
+    geometry: Geometry,
+    options: Rc<CacheOptions>,
+    map: Rc<RefCell<Map>>,
+    reclaimer: Rc<Reclaimer>,
+    cleaner: Rc<Cleaner>,
+}
+
+impl AdmissionControl {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) const fn new(
+        geometry: Geometry,
+        options: Rc<CacheOptions>,
+        map: Rc<RefCell<Map>>,
+        reclaimer: Rc<Reclaimer>,
+        cleaner: Rc<Cleaner>,
+    ) -> Self {
+        Self {
+            geometry,
+            options,
+            map,
+            reclaimer,
+            cleaner,
+        }
+    }
+
     pub(crate) fn new_measures(&self) -> Measured {
-        let window = self.reclaim.batch().saturating_mul(8).max(WINDOW);
+        let window = self.reclaimer.batch().saturating_mul(8).max(WINDOW);
         // To know the price, half a window is given up: in a small cache not the half of that.
         let window = window.min((self.map.borrow().units() / 8).max(2 * BATCH as u32));
         let block_bytes = self.geometry.block_bytes(0);
@@ -45,10 +76,14 @@ impl Engine {
     }
 
     /// Which way a write takes; none if nothing of it is missing, or it is not measured.
-    pub(crate) fn way(&self, volume: &Rc<AttachedVolume>, range: Range<u64>) -> Option<Visit> {
+    pub(crate) fn way_of_write(
+        &self,
+        volume: &Rc<AttachedVolume>,
+        range: Range<u64>,
+    ) -> Option<Visit> {
         if self.options.admission == Admission::Always
             || !volume.mode().makes_dirty()
-            || self.above_dirty_limit()
+            || self.cleaner.above_dirty_limit()
         {
             return None;
         }
@@ -81,9 +116,9 @@ impl Engine {
                 let way = volume.way_of_write(bytes);
                 let is_sent = way == Way::Around;
                 volume.counters.sent_round.add(u64::from(is_sent));
-                self.keep_dirty();
+                self.reclaimer.keep_dirty();
                 // What is clean makes room for the next ones, whichever way this one goes.
-                self.ask_for_room(class);
+                self.reclaimer.ask_for_room(class);
                 way
             }
         };
@@ -115,7 +150,7 @@ impl Engine {
     }
 
     /// It was read, from there since then.
-    pub(crate) fn hit_took(
+    pub(crate) fn hit_ended(
         &self,
         volume: &AttachedVolume,
         bytes: u64,
@@ -129,7 +164,12 @@ impl Engine {
     }
 
     /// A write has ended.
-    pub(crate) fn went(&self, volume: &AttachedVolume, visit: Option<Visit>, result: &Result<()>) {
+    pub(crate) fn write_ended(
+        &self,
+        volume: &AttachedVolume,
+        visit: Option<Visit>,
+        result: &Result<()>,
+    ) {
         let Some(visit) = visit.filter(|visit| visit.all && result.is_ok()) else {
             return;
         };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_block::{Buf, ErrorKind, Result};
 use forebay_policy::BlockId;
 
-use super::{CELL, Checksums, Look};
+use crate::checksum::{CELL, Checksums, Look};
 use crate::engine::Engine;
 use crate::map::{LIVE, Slot};
 use crate::recover::LostRange;
@@ -118,7 +118,7 @@ impl Engine {
     ) -> Result<()> {
         let place = self.map.borrow().place(slot);
         let buf = Buf::scratch(part.len());
-        let whole = self.read_slot(slot, part.start, buf.clone()).await;
+        let whole = self.slots.read(slot, part.start, buf.clone()).await;
         for at in part.clone().step_by(CELL as usize) {
             let len = CELL.min(part.end - at);
             let from = (at - part.start) as usize;
@@ -126,7 +126,7 @@ impl Engine {
             let granule = 1 << (at / self.geometry.granule_bytes(entry.class) as u32);
             let read = match &whole {
                 Ok(()) => Ok(()),
-                Err(_) => self.read_slot(slot, at, piece.clone()).await,
+                Err(_) => self.slots.read(slot, at, piece.clone()).await,
             };
             match read {
                 Ok(()) => report.read_bytes += u64::from(len),
@@ -146,7 +146,7 @@ impl Engine {
                     wrong.learned.push((cell, sums.sum_of(&piece)));
                     report.unverified_bytes += u64::from(CELL);
                 }
-                Look::Corrupt if self.looks_sound_again(sums, slot, at, &piece).await => {}
+                Look::Corrupt if self.slots.looks_sound_again(sums, slot, at, &piece).await => {}
                 Look::Corrupt => wrong.corrupt |= granule,
             }
         }
@@ -181,6 +181,6 @@ impl Engine {
         let new = bad & !sums.bad_granules(place, class, bad);
         sums.cells_of(place, class, new)
             .for_each(|cell| sums.set_bad(cell));
-        sums.stats.condemned.add(u64::from(new.count_ones()));
+        sums.counters.condemned.add(u64::from(new.count_ones()));
     }
 }

@@ -4,7 +4,6 @@
 //! what is clean and corrupt goes, and is brought in anew by a read; what is dirty and corrupt is named, and is an
 //! error from then on. What has no checksum that is known gets one.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,44 +11,15 @@ use forebay_block::{Buf, Error, ErrorKind, Request, Result};
 use forebay_io::rt;
 use forebay_policy::BlockId;
 
-use super::Verdict;
 use crate::cache::Cache;
+use crate::checksum::scrubber::ScrubProgress;
 use crate::engine::Engine;
 use crate::lock::lock_of;
 use crate::map::LIVE;
+use crate::slots::Verdict;
 
 /// Bytes read at a time.
 const READ_BYTES: u32 = 256 << 10;
-
-/// How far a scrub is, or how the last one ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScrubProgress {
-    /// It goes on.
-    pub running: bool,
-    /// It was stopped before its end.
-    pub stopped: bool,
-    /// Cached bytes that were read.
-    pub read_bytes: u64,
-    /// Blocks that were looked at, or are not there any more.
-    pub blocks_done: u64,
-    /// Blocks that it began with.
-    pub blocks: u64,
-    /// Pieces of 4 KiB that were clean and corrupt, and were brought in anew.
-    pub refetched: u64,
-    /// Blocks with dirty data that is corrupt: the daemon's log names the ranges.
-    pub corrupt_blocks: u64,
-    /// Reads that failed.
-    pub errors: u64,
-    /// The first range that was found corrupt or unreadable, in words.
-    pub first: Option<String>,
-}
-
-/// State of the scrubber.
-#[derive(Debug, Default)]
-pub(crate) struct Scrubber {
-    progress: RefCell<Option<ScrubProgress>>,
-    stop: Cell<bool>,
-}
 
 impl Cache {
     /// Reads and verifies all that is cached of the attached volumes, at most so many bytes a second.
@@ -72,17 +42,12 @@ impl Cache {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let blocks = engine.map.borrow().len() as u64;
-        engine.scrubber.stop.set(false);
-        *engine.scrubber.progress.borrow_mut() = Some(ScrubProgress {
-            running: true,
-            blocks,
-            ..ScrubProgress::default()
-        });
+        engine.scrubber.begin(blocks);
         let slots = engine.map.borrow().numbers();
         let (began, mut read) = (rt::now(), 0);
         for slot in 0..slots {
-            if engine.scrubber.stop.get() || engine.service.is_stopping() {
-                engine.scrubbed(|scrub| scrub.stopped = true);
+            if engine.scrubber.is_stopping() || engine.service.is_stopping() {
+                engine.scrubber.note(|scrub| scrub.stopped = true);
                 break;
             }
             if !engine.map.borrow().has(slot, LIVE) {
@@ -97,31 +62,25 @@ impl Cache {
                 None => rt::yield_now().await,
             }
         }
-        engine.scrubbed(|scrub| scrub.running = false);
+        engine.scrubber.note(|scrub| scrub.running = false);
         Ok(self.scrub_progress().unwrap_or_default())
     }
 
     /// Stops a scrub, which ends after the block that it is at. Returns whether one was under way.
     #[must_use]
     pub fn stop_scrub(&self) -> bool {
-        self.engine.scrubber.stop.set(true);
+        self.engine.scrubber.stop();
         self.scrub_progress().is_some_and(|scrub| scrub.running)
     }
 
     /// How far the scrub is, or how the last one since the cache was opened ended.
     #[must_use]
     pub fn scrub_progress(&self) -> Option<ScrubProgress> {
-        self.engine.scrubber.progress.borrow().clone()
+        self.engine.scrubber.progress()
     }
 }
 
 impl Engine {
-    fn scrubbed(&self, change: impl FnOnce(&mut ScrubProgress)) {
-        if let Some(scrub) = &mut *self.scrubber.progress.borrow_mut() {
-            change(scrub);
-        }
-    }
-
     /// Reads a block. Returns how many bytes.
     async fn scrub_block(self: &Rc<Self>, slot: BlockId) -> u64 {
         let found = self.map.borrow().slot(slot);
@@ -146,13 +105,17 @@ impl Engine {
                 let buf = Buf::scratch(part.len());
                 read += part.len() as u64;
                 let before = self.refetched();
-                match self.read_verified(&volume, slot, part.clone(), buf).await {
+                match self
+                    .slots
+                    .read_verified(&volume, slot, part.clone(), buf)
+                    .await
+                {
                     Ok(Verdict::Sound) if self.refetched() == before => {}
                     Ok(Verdict::Sound) => gone.push((part, self.refetched() - before)),
                     Ok(Verdict::Corrupt(error)) => corrupt = Some(error),
                     Err(error) => {
                         let first = error.report();
-                        self.scrubbed(|scrub| {
+                        self.scrubber.note(|scrub| {
                             scrub.errors += 1;
                             scrub.first.get_or_insert(first);
                         });
@@ -166,10 +129,10 @@ impl Engine {
             let at = geometry.backing_offset(entry.block(), part.start);
             let read = Request::read(at, Buf::scratch(part.len()));
             let _ = self.serve(&volume, read).await;
-            self.scrubbed(|scrub| scrub.refetched += pieces);
+            self.scrubber.note(|scrub| scrub.refetched += pieces);
         }
         volume.leave();
-        self.scrubbed(|scrub| {
+        self.scrubber.note(|scrub| {
             scrub.blocks_done += 1;
             scrub.read_bytes += read;
             if let Some(error) = corrupt {
@@ -181,7 +144,7 @@ impl Engine {
     }
 
     fn refetched(&self) -> u64 {
-        let sums = self.checksums.as_ref();
-        sums.map_or(0, |sums| sums.stats.refetched.get())
+        let checksums = self.checksums.as_ref();
+        checksums.map_or(0, |it| it.counters.refetched.get())
     }
 }

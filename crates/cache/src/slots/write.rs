@@ -6,8 +6,8 @@ use forebay_block::{BlockDeviceExt, Buf, Op, Request, Result};
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, BlockKey};
 
-use super::{CELL, Checksums, Look, UNKNOWN};
-use crate::engine::Engine;
+use super::SlotIo;
+use crate::checksum::{CELL, Checksums, Look, UNKNOWN};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Piece;
 use crate::map::{LIVE, Slot};
@@ -23,7 +23,7 @@ struct Merged {
     refetched: bool,
 }
 
-impl Engine {
+impl SlotIo {
     /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some of it is valid, its
     /// region has a mark.
     pub(crate) async fn write_summed(
@@ -72,7 +72,7 @@ impl Engine {
             self.committer.commit().await?;
         }
         let (at, data) = widened(start, &buf, &merged);
-        let result = self.write_slot_data(site, slot, at, data).await;
+        let result = self.write_data(site, slot, at, data).await;
         self.committer.slot_written(slot);
         match result.is_ok() {
             true => self.set_sums(sums, place, start..end, limit, &buf, &merged),
@@ -109,7 +109,7 @@ impl Engine {
         }
         let cell = sums.cell(self.map.borrow().place(slot), at);
         let buf = Buf::scratch(CELL as usize);
-        self.read_slot(slot, at, buf.clone()).await?;
+        self.read(slot, at, buf.clone()).await?;
         let mut refetched = false;
         if sums.look(cell, &buf) == Look::Corrupt
             && !self.looks_sound_again(sums, slot, at, &buf).await
@@ -125,7 +125,7 @@ impl Engine {
                 self.drop_corrupt(slot, 1 << granule).await;
                 return Err(error);
             }
-            sums.stats.refetched.add(1);
+            sums.counters.refetched.add(1);
             refetched = true;
         }
         let (from, to) = (piece.start.max(at), piece.end.min(at + CELL));
@@ -199,9 +199,9 @@ impl Engine {
             self.regions
                 .is_open_for_overwriting(piece.block.key(volume))
         };
-        let known = || self.knows(sums, first, piece.len() / CELL as usize);
+        let known = || sums.knows(first, piece.len() / CELL as usize);
         match write {
-            true if sums.bad.get() != 0 && !known() => None,
+            true if sums.has_bad() && !known() => None,
             true => open().then_some(first),
             false => Some(first),
         }
