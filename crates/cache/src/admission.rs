@@ -19,7 +19,7 @@ use crate::clean::write_back::BATCH;
 use crate::evict::Reclaimer;
 use crate::geometry::Geometry;
 use crate::map::Map;
-use crate::options::{Admission, CacheOptions};
+use crate::options::{Admission, Settings};
 use crate::volume::AttachedVolume;
 
 /// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks back at a time, and whoever
@@ -43,7 +43,7 @@ pub(crate) struct Visit {
 #[derive(Debug)]
 pub(crate) struct AdmissionControl {
     geometry: Geometry,
-    options: Rc<CacheOptions>,
+    settings: Rc<Settings>,
     map: Rc<RefCell<Map>>,
     reclaimer: Rc<Reclaimer>,
     cleaner: Rc<Cleaner>,
@@ -53,14 +53,14 @@ impl AdmissionControl {
     /// Returns the part, wired to those that it uses.
     pub(crate) const fn new(
         geometry: Geometry,
-        options: Rc<CacheOptions>,
+        settings: Rc<Settings>,
         map: Rc<RefCell<Map>>,
         reclaimer: Rc<Reclaimer>,
         cleaner: Rc<Cleaner>,
     ) -> Self {
         Self {
             geometry,
-            options,
+            settings,
             map,
             reclaimer,
             cleaner,
@@ -81,7 +81,7 @@ impl AdmissionControl {
         volume: &Rc<AttachedVolume>,
         range: Range<u64>,
     ) -> Option<Visit> {
-        if self.options.admission == Admission::Always
+        if self.settings.admission == Admission::Always
             || !volume.mode().makes_dirty()
             || self.cleaner.above_dirty_limit()
         {
@@ -134,7 +134,7 @@ impl AdmissionControl {
     /// Whether clean hits may be read elsewhere.
     #[inline]
     pub(crate) fn measures_hits(&self) -> bool {
-        self.options.admission == Admission::Measured
+        self.settings.admission == Admission::Measured
     }
 
     /// Where a hit is read of which these granules are dirty; none if it is not measured, or the backing device may forget

@@ -20,7 +20,6 @@ use crate::geometry::{Extent, Piece};
 use crate::job::Job;
 use crate::map::{REWRITTEN, Slot};
 use crate::volume::AttachedVolume;
-use crate::write::slot_write::forget_if_empty;
 
 /// What becomes of the cache's clean copy of what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +90,7 @@ pub(crate) async fn write_and_insert(
     if result.is_ok() {
         refresh(engine, volume, slot, job, Copy::Extend).await;
     }
-    forget_if_empty(engine, slot);
+    engine.slots.forget_if_empty(slot);
     result
 }
 
@@ -125,7 +124,7 @@ pub(crate) async fn write_present(
     let result = to_backing(engine, volume, job).await;
     if result.is_err() || copy == Copy::Drop {
         // After an error nobody knows which of old and new the backing device holds.
-        drop_clean(engine, slot, touched);
+        engine.slots.drop_clean(slot, touched);
     } else {
         refresh(engine, volume, slot, job, copy).await;
     }
@@ -135,20 +134,6 @@ pub(crate) async fn write_present(
         // The device failed meanwhile: whether the data is there nobody knows.
         true => engine.committer.check_alive(),
         false => Ok(()),
-    }
-}
-
-/// Drops clean granules from a slot.
-pub(crate) fn drop_clean(engine: &Engine, slot: BlockId, granules: u64) {
-    let changed = {
-        let mut map = engine.map.borrow_mut();
-        let Slot { valid, dirty, .. } = map.slot(slot);
-        let gone = granules & valid & !dirty;
-        map.set(slot, valid & !gone, dirty);
-        gone != 0
-    };
-    if changed {
-        engine.committer.queue_record(slot);
     }
 }
 
@@ -184,7 +169,7 @@ async fn refresh(
         failed |= written.is_err();
     }
     if failed || engine.committer.is_in_doubt(slot) {
-        drop_clean(engine, slot, held);
+        engine.slots.drop_clean(slot, held);
     } else if new != 0 {
         engine.map.borrow_mut().fill(slot, new, touched);
         engine.committer.queue_later(slot);

@@ -1,43 +1,24 @@
 //! The life of a cache: open, serve, close.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
-use forebay_io::sync::Semaphore;
 use forebay_metadata::Media;
 use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::cleaning::Cleaning;
 
-use crate::admission::AdmissionControl;
-use crate::backing_failures::BackingFailures;
-use crate::checksum::scrubber::Scrubber;
-use crate::clean::{Cleaner, CleanerParts};
+use crate::cache_options::CacheOptions;
 use crate::commit::queue::Entry;
-use crate::commit::{Committer, Parts};
 use crate::devices::CacheDevices;
-use crate::engine::Engine;
-use crate::evict::{Dirty, Reclaimer, ReclaimerParts};
-use crate::failpoints::{Fault, planted};
+use crate::engine::{Engine, Sources};
 use crate::format::{check_fit, check_parts};
-use crate::geometry::Geometry;
-use crate::intent::dirty_tracking::{DirtyTracker, TrackerParts};
-use crate::intent::regions::{RegionParts, Regions};
-use crate::intent::zones::Zones;
-use crate::lock::LockTable;
+use crate::media::gone::note_shrunk;
 use crate::media::media_of;
-use crate::media::truncation::{TruncationWatch, note_shrunk};
-use crate::options::{Admission, CacheOptions, Devices, Mode};
-use crate::presumed_dirty::PresumedDirty;
-use crate::read_ahead::ReadAhead;
+use crate::options::{Devices, Mode};
 use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
-use crate::service::ServiceState;
-use crate::signals::Signals;
-use crate::slots::{SlotIo, SlotParts};
 use crate::stats::{CacheStats, VolumeStats};
-use crate::superblock::SuperblockStore;
 
 /// An open cache. Clones are handles to the same one.
 #[derive(Clone, Debug)]
@@ -76,178 +57,20 @@ impl Cache {
             report,
         } = recover(&devices, &mut superblock, &options).await?;
         let media = media_of(&devices);
-        let geometry = Geometry::of(&superblock);
-        let units = superblock.slots;
-        let dirty = match options.admission {
-            Admission::Always => Dirty::Wanted,
-            Admission::Measured => Dirty::Beside,
-        };
-        let parts = Parts {
-            devices: Rc::new(CacheDevices::new(devices.data, metadata)),
-            geometry,
-            options: Rc::new(options),
-            map: Rc::new(RefCell::new(map)),
-            marks: Rc::new(marks),
-            checksums: sums.map(Rc::new),
-            volumes: Rc::default(),
-            stats: Rc::default(),
-        };
-        let (devices, options) = (Rc::clone(&parts.devices), Rc::clone(&parts.options));
-        let (map, marks) = (Rc::clone(&parts.map), Rc::clone(&parts.marks));
-        let (volumes, stats) = (Rc::clone(&parts.volumes), Rc::clone(&parts.stats));
-        let checksums = parts.checksums.clone();
-        let committer = Rc::new(Committer::new(parts, log));
-        let superblock = Rc::new(SuperblockStore::new(
-            Rc::clone(&devices),
-            Rc::clone(&options),
-            Rc::clone(&committer),
+        let sources = Sources {
+            devices: CacheDevices::new(devices.data, metadata),
+            settings: options.settings(),
+            map,
+            marks,
+            log,
+            checksums: sums,
+            tracking,
+            presumed: (report.doubtful_blocks, recorded),
+            power_was_lost: report.power_was_lost,
             superblock,
             data_superblock,
-        ));
-        let power_was_lost = report.power_was_lost || planted(Fault::CompareAfterProcessDeath);
-        let presumed = PresumedDirty::new(report.doubtful_blocks, power_was_lost, recorded);
-        let presumed = Rc::new(presumed);
-        let failures = Rc::new(BackingFailures::new(
-            Rc::clone(&superblock),
-            Rc::clone(&committer),
-            Rc::clone(&volumes),
-            Rc::clone(&presumed),
-        ));
-        let truncation = Rc::new(TruncationWatch::new(
-            Rc::clone(&devices),
-            geometry,
-            Rc::clone(&map),
-            Rc::clone(&committer),
-            Rc::clone(&superblock),
-            checksums.clone(),
-        ));
-        let service = Rc::new(ServiceState::new(options.hold_write_back));
-        let signals = Rc::<Signals>::default();
-        let locks = Rc::new(LockTable::default());
-        let tracker = TrackerParts {
-            devices: Rc::clone(&devices),
-            geometry,
-            map: Rc::clone(&map),
-            locks: Rc::clone(&locks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            presumed: Rc::clone(&presumed),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
         };
-        let tracker = Rc::new(DirtyTracker::new(tracking, tracker));
-        let regions = Rc::new(Regions::new(RegionParts {
-            geometry,
-            map: Rc::clone(&map),
-            marks: Rc::clone(&marks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            failures: Rc::clone(&failures),
-            tracker: Rc::clone(&tracker),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-            has_checksums: checksums.is_some(),
-        }));
-        let zones = Rc::new(Zones::new(
-            geometry,
-            Rc::clone(&map),
-            Rc::clone(&committer),
-            Rc::clone(&superblock),
-            Rc::clone(&failures),
-            Rc::clone(&service),
-        ));
-        let slots = Rc::new(SlotIo::new(SlotParts {
-            devices: Rc::clone(&devices),
-            geometry,
-            map: Rc::clone(&map),
-            marks: Rc::clone(&marks),
-            checksums: checksums.clone(),
-            committer: Rc::clone(&committer),
-            tracker: Rc::clone(&tracker),
-            regions: Rc::clone(&regions),
-            volumes: Rc::clone(&volumes),
-            signals: Rc::clone(&signals),
-        }));
-        let (for_ahead, committing) = (Rc::clone(&map), Rc::clone(&committer));
-        let read_ahead = Rc::new(ReadAhead::new(geometry, units, for_ahead, committing));
-        let reclaimer = ReclaimerParts {
-            geometry,
-            map: Rc::clone(&map),
-            locks: Rc::clone(&locks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            tracker: Rc::clone(&tracker),
-            slots: Rc::clone(&slots),
-            read_ahead: Rc::clone(&read_ahead),
-            signals: Rc::clone(&signals),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-        };
-        let reclaimer = Rc::new(Reclaimer::new(reclaimer, units, dirty));
-        let cleaner = Rc::new(Cleaner::new(CleanerParts {
-            geometry,
-            options: Rc::clone(&options),
-            map: Rc::clone(&map),
-            locks: Rc::clone(&locks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            failures: Rc::clone(&failures),
-            presumed: Rc::clone(&presumed),
-            tracker: Rc::clone(&tracker),
-            truncation: Rc::clone(&truncation),
-            checksums: checksums.clone(),
-            slots: Rc::clone(&slots),
-            signals: Rc::clone(&signals),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-        }));
-        let admission = AdmissionControl::new(
-            geometry,
-            Rc::clone(&options),
-            Rc::clone(&map),
-            Rc::clone(&reclaimer),
-            Rc::clone(&cleaner),
-        );
-        let engine = Rc::new(Engine {
-            devices,
-            geometry,
-            superblock,
-            failures,
-            attaching: Semaphore::new(1),
-            map,
-            slots,
-            read_ahead,
-            admission,
-            signals,
-            locks,
-            marks,
-            regions,
-            tracker,
-            zones,
-            checksums,
-            scrubber: Scrubber::default(),
-            presumed,
-            committer,
-            truncation,
-            volumes,
-            stats,
-            service,
-            reclaimer,
-            cleaner,
-            options,
-        });
-        let weak = Rc::downgrade(&engine);
-        engine.committer.on_round(move || {
-            if let Some(engine) = weak.upgrade() {
-                engine.tracker.unmark_clean();
-            }
-        });
-        let weak = Rc::downgrade(&engine);
-        engine.committer.on_failure(move || {
-            if let Some(engine) = weak.upgrade() {
-                engine.wake_everyone();
-            }
-        });
+        let engine = Engine::wire(sources);
         engine.tracker.restore_tracking(&unrecorded);
         for slot in stale {
             engine.committer.queue_record(slot);
@@ -263,10 +86,10 @@ impl Cache {
         let opened = engine.go_into_service(zombies, media, is_sparse).await;
         if let Err(error) = opened {
             if engine.committer.flush_failed()
-                && let Some(buf) = &engine.options.journal
+                && let Some(buf) = &engine.settings.journal
             {
                 let uuid = engine.superblock.current().uuid;
-                Journal::poison_remains(buf, &uuid, &engine.options.boot_id);
+                Journal::poison_remains(buf, &uuid, &engine.settings.boot_id);
             }
             engine.committer.stop();
             return Err(error);
@@ -489,7 +312,7 @@ impl Engine {
         is_sparse: bool,
     ) -> Result<()> {
         let uuid = self.superblock.current().uuid;
-        let boot_id = &self.options.boot_id;
+        let boot_id = &self.settings.boot_id;
         let begin = |buf: &Buf| -> Result<Option<Journal>> {
             let (tie, place) = (self.superblock.tie(media), self.superblock.place());
             let journal = Journal::create_tied(buf.clone(), &uuid, boot_id, &tie, &place)?;
@@ -498,7 +321,7 @@ impl Engine {
         };
         // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
         // this process logs before it dies would look like a life whose journal is gone.
-        let old = (self.options.journal.as_ref())
+        let old = (self.settings.journal.as_ref())
             .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
         // A process died between two that agree. Another announcement would end the agreement.
         let is_announced = old.is_some_and(|(_, tie)| self.superblock.has_announced(tie));
@@ -507,7 +330,7 @@ impl Engine {
                 .raise_generation(media, is_sparse, old.map(|(buf, _)| buf))
                 .await?;
         }
-        let mut journal = match (&self.options.journal, old) {
+        let mut journal = match (&self.settings.journal, old) {
             (Some(buf), None) => begin(buf)?,
             _ => None,
         };

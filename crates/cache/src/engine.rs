@@ -1,32 +1,37 @@
 //! The engine: what the parts of the cache share.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use forebay_io::sync::Semaphore;
+use forebay_metadata::log::Log;
+use forebay_metadata::superblock::Superblock;
+use forebay_policy::BlockId;
 
 use crate::admission::AdmissionControl;
 use crate::backing_failures::BackingFailures;
 use crate::checksum::Checksums;
 use crate::checksum::scrubber::Scrubber;
-use crate::clean::Cleaner;
-use crate::commit::Committer;
+use crate::clean::{Cleaner, CleanerParts};
+use crate::commit::{Committer, Parts};
 use crate::devices::CacheDevices;
-use crate::evict::Reclaimer;
+use crate::evict::{Dirty, Reclaimer, ReclaimerParts};
+use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
-use crate::intent::dirty_tracking::DirtyTracker;
-use crate::intent::regions::Regions;
+use crate::intent::dirty_tracking::{DirtyTracker, TrackerParts, Tracking};
+use crate::intent::regions::{RegionParts, Regions};
 use crate::intent::zones::Zones;
 use crate::lock::LockTable;
 use crate::map::Map;
 use crate::map::marks::Marks;
 use crate::media::truncation::TruncationWatch;
-use crate::options::CacheOptions;
+use crate::options::{Admission, Settings};
 use crate::presumed_dirty::PresumedDirty;
 use crate::read_ahead::ReadAhead;
 use crate::service::ServiceState;
 use crate::signals::Signals;
-use crate::slots::SlotIo;
+use crate::slots::{SlotIo, SlotParts};
 use crate::stats::Stats;
 use crate::superblock::SuperblockStore;
 use crate::volume::Volumes;
@@ -36,7 +41,7 @@ pub(crate) struct Engine {
     /// The devices of the cache.
     pub(crate) devices: Rc<CacheDevices>,
     pub(crate) geometry: Geometry,
-    pub(crate) options: Rc<CacheOptions>,
+    pub(crate) settings: Rc<Settings>,
     pub(crate) superblock: Rc<SuperblockStore>,
     pub(crate) failures: Rc<BackingFailures>,
     /// One volume is attached at a time.
@@ -74,7 +79,204 @@ impl std::fmt::Debug for Engine {
     }
 }
 
+/// What a recovery found, from which an engine is wired.
+pub(crate) struct Sources {
+    pub(crate) devices: CacheDevices,
+    pub(crate) settings: Settings,
+    pub(crate) map: Map,
+    pub(crate) marks: Marks,
+    pub(crate) log: Log,
+    /// Checksums of cached data, if the cache was formatted with them.
+    pub(crate) checksums: Option<Checksums>,
+    pub(crate) tracking: Tracking,
+    /// Number of blocks that no record calls dirty, and of those that one calls so in part, the record.
+    pub(crate) presumed: (u64, HashMap<BlockId, u64>),
+    /// Whether the cache was open last in an earlier boot of the machine.
+    pub(crate) power_was_lost: bool,
+    pub(crate) superblock: Superblock,
+    /// The superblock of a separate data device.
+    pub(crate) data_superblock: Option<Superblock>,
+}
+
 impl Engine {
+    /// Returns the parts of an open cache, wired to each other. No task runs yet.
+    pub(crate) fn wire(sources: Sources) -> Rc<Self> {
+        let geometry = Geometry::of(&sources.superblock);
+        let units = sources.superblock.slots;
+        let dirty = match sources.settings.admission {
+            Admission::Always => Dirty::Wanted,
+            Admission::Measured => Dirty::Beside,
+        };
+        let parts = Parts {
+            devices: Rc::new(sources.devices),
+            geometry,
+            settings: Rc::new(sources.settings),
+            map: Rc::new(RefCell::new(sources.map)),
+            marks: Rc::new(sources.marks),
+            checksums: sources.checksums.map(Rc::new),
+            volumes: Rc::default(),
+            stats: Rc::default(),
+        };
+        let (devices, settings) = (Rc::clone(&parts.devices), Rc::clone(&parts.settings));
+        let (map, marks) = (Rc::clone(&parts.map), Rc::clone(&parts.marks));
+        let (volumes, stats) = (Rc::clone(&parts.volumes), Rc::clone(&parts.stats));
+        let checksums = parts.checksums.clone();
+        let committer = Rc::new(Committer::new(parts, sources.log));
+        let superblock = Rc::new(SuperblockStore::new(
+            Rc::clone(&devices),
+            Rc::clone(&settings),
+            Rc::clone(&committer),
+            sources.superblock,
+            sources.data_superblock,
+        ));
+        let power_was_lost = sources.power_was_lost || planted(Fault::CompareAfterProcessDeath);
+        let (found, recorded) = sources.presumed;
+        let presumed = PresumedDirty::new(found, power_was_lost, recorded);
+        let presumed = Rc::new(presumed);
+        let failures = Rc::new(BackingFailures::new(
+            Rc::clone(&superblock),
+            Rc::clone(&committer),
+            Rc::clone(&volumes),
+            Rc::clone(&presumed),
+        ));
+        let truncation = Rc::new(TruncationWatch::new(
+            Rc::clone(&devices),
+            geometry,
+            Rc::clone(&map),
+            Rc::clone(&committer),
+            Rc::clone(&superblock),
+            checksums.clone(),
+        ));
+        let service = Rc::new(ServiceState::new(settings.hold_write_back));
+        let signals = Rc::<Signals>::default();
+        let locks = Rc::new(LockTable::default());
+        let tracker = TrackerParts {
+            devices: Rc::clone(&devices),
+            geometry,
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            presumed: Rc::clone(&presumed),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        };
+        let tracker = Rc::new(DirtyTracker::new(sources.tracking, tracker));
+        let regions = Rc::new(Regions::new(RegionParts {
+            geometry,
+            map: Rc::clone(&map),
+            marks: Rc::clone(&marks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            failures: Rc::clone(&failures),
+            tracker: Rc::clone(&tracker),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+            has_checksums: checksums.is_some(),
+        }));
+        let zones = Rc::new(Zones::new(
+            geometry,
+            Rc::clone(&map),
+            Rc::clone(&committer),
+            Rc::clone(&superblock),
+            Rc::clone(&failures),
+            Rc::clone(&service),
+        ));
+        let slots = Rc::new(SlotIo::new(SlotParts {
+            devices: Rc::clone(&devices),
+            geometry,
+            map: Rc::clone(&map),
+            marks: Rc::clone(&marks),
+            checksums: checksums.clone(),
+            committer: Rc::clone(&committer),
+            tracker: Rc::clone(&tracker),
+            regions: Rc::clone(&regions),
+            volumes: Rc::clone(&volumes),
+            signals: Rc::clone(&signals),
+        }));
+        let (for_ahead, committing) = (Rc::clone(&map), Rc::clone(&committer));
+        let read_ahead = Rc::new(ReadAhead::new(geometry, units, for_ahead, committing));
+        let reclaimer = ReclaimerParts {
+            geometry,
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            tracker: Rc::clone(&tracker),
+            slots: Rc::clone(&slots),
+            read_ahead: Rc::clone(&read_ahead),
+            signals: Rc::clone(&signals),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        };
+        let reclaimer = Rc::new(Reclaimer::new(reclaimer, units, dirty));
+        let cleaner = Rc::new(Cleaner::new(CleanerParts {
+            geometry,
+            settings: Rc::clone(&settings),
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            failures: Rc::clone(&failures),
+            presumed: Rc::clone(&presumed),
+            tracker: Rc::clone(&tracker),
+            truncation: Rc::clone(&truncation),
+            checksums: checksums.clone(),
+            slots: Rc::clone(&slots),
+            signals: Rc::clone(&signals),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        }));
+        let admission = AdmissionControl::new(
+            geometry,
+            Rc::clone(&settings),
+            Rc::clone(&map),
+            Rc::clone(&reclaimer),
+            Rc::clone(&cleaner),
+        );
+        let engine = Rc::new(Self {
+            devices,
+            geometry,
+            superblock,
+            failures,
+            attaching: Semaphore::new(1),
+            map,
+            slots,
+            read_ahead,
+            admission,
+            signals,
+            locks,
+            marks,
+            regions,
+            tracker,
+            zones,
+            checksums,
+            scrubber: Scrubber::default(),
+            presumed,
+            committer,
+            truncation,
+            volumes,
+            stats,
+            service,
+            reclaimer,
+            cleaner,
+            settings,
+        });
+        let weak = Rc::downgrade(&engine);
+        engine.committer.on_round(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.tracker.unmark_clean();
+            }
+        });
+        let weak = Rc::downgrade(&engine);
+        engine.committer.on_failure(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.wake_everyone();
+            }
+        });
+        engine
+    }
+
     /// Wakes every task that waits for the cache's state to change, so that it sees a failure.
     pub(crate) fn wake_everyone(&self) {
         self.regions.wake();

@@ -402,6 +402,11 @@ impl Block {
     }
 }
 
+/// The places of a block.
+pub(crate) fn places(place: u32, class: u8) -> Range<u64> {
+    u64::from(place)..u64::from(place) + (1 << class)
+}
+
 /// Bits `first..last`.
 const fn bits(first: u32, last: u32) -> u64 {
     let high = if last >= 64 {

@@ -14,13 +14,13 @@ use forebay_metadata::superblock::{Role, Superblock};
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
 use crate::failpoints::{Fault, planted};
-use crate::options::CacheOptions;
+use crate::options::Settings;
 
 /// The superblock of an open cache.
 #[derive(Debug)]
 pub(crate) struct SuperblockStore {
     devices: Rc<CacheDevices>,
-    options: Rc<CacheOptions>,
+    settings: Rc<Settings>,
     committer: Rc<Committer>,
     current: RefCell<Superblock>,
     /// The superblock on a data device whose metadata lies elsewhere.
@@ -33,14 +33,14 @@ impl SuperblockStore {
     /// Returns the store of a superblock that was read, with that of a separate data device.
     pub(crate) fn new(
         devices: Rc<CacheDevices>,
-        options: Rc<CacheOptions>,
+        settings: Rc<Settings>,
         committer: Rc<Committer>,
         current: Superblock,
         data: Option<Superblock>,
     ) -> Self {
         Self {
             devices,
-            options,
+            settings,
             committer,
             current: RefCell::new(current),
             data: RefCell::new(data),
@@ -67,7 +67,7 @@ impl SuperblockStore {
     /// Returns the path of the metadata device. Without one in the options, the path in the superblock stays:
     /// a copy could not be told from its original otherwise.
     pub(crate) fn place(&self) -> String {
-        match &*self.options.place {
+        match &*self.settings.place {
             "" => self.current.borrow().place.clone(),
             place => place.to_owned(),
         }
@@ -102,7 +102,7 @@ impl SuperblockStore {
     fn next_generation(&self) -> u64 {
         let known = self.current.borrow().service.generation;
         let data = self.data_generation();
-        known.max(self.options.generation).max(data) + 1
+        known.max(self.settings.generation).max(data) + 1
     }
 
     /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a process
@@ -144,7 +144,7 @@ impl SuperblockStore {
             superblock.service.generation = generation;
             superblock.service.next = 0;
             superblock.service.media = media;
-            superblock.place.clone_from(&self.options.data_place);
+            superblock.place.clone_from(&self.settings.data_place);
         })
         .await
     }
@@ -154,7 +154,7 @@ impl SuperblockStore {
     pub(crate) async fn announce_end(&self) -> Result<u64> {
         let generation = self.next_generation();
         if self.committer.has_journal()
-            && let Some(buf) = &self.options.journal
+            && let Some(buf) = &self.settings.journal
         {
             Journal::announce(buf, &self.current.borrow().uuid, generation);
         }

@@ -124,7 +124,7 @@ impl Cache {
         for volume in &volumes {
             volume.set_detaching(true);
         }
-        let patience = engine.options.patience;
+        let patience = engine.settings.patience;
         let until = rt::now() + patience;
         let mut result = Ok(());
         for volume in &volumes {
@@ -209,12 +209,12 @@ impl Engine {
 
     /// Writes everything of a volume back that nobody writes to any more.
     async fn make_clean(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
-        self.until_idle(volume, self.options.patience).await?;
+        self.until_idle(volume, self.settings.patience).await?;
         self.write_back_in_time(volume.id, true).await?;
         let (engine, flushed) = (Rc::clone(self), Rc::clone(volume));
         let what = format!("volume {}: a flush of its backing device", volume.name);
         let flush = async move { engine.failures.flush_backing(&flushed).await };
-        in_time(&what, self.options.patience, flush).await
+        in_time(&what, self.settings.patience, flush).await
     }
 
     /// As [`Engine::write_back_volume`], for as long as it gets on.
@@ -234,7 +234,7 @@ impl Engine {
             }
             if done() != seen {
                 (seen, since) = (done(), rt::now());
-            } else if rt::now() - since > self.options.patience {
+            } else if rt::now() - since > self.settings.patience {
                 return Err(late("what is to be written back"));
             }
         }
@@ -244,7 +244,7 @@ impl Engine {
         let (engine, forgotten) = (Rc::clone(self), Rc::clone(volume));
         let work = async move { engine.forget_volume(&forgotten).await };
         let what = format!("volume {}: forgetting it", volume.name);
-        let result = in_time(&what, self.options.patience, work).await;
+        let result = in_time(&what, self.settings.patience, work).await;
         if let Err(error) = &result
             && error.kind() != ErrorKind::TimedOut
         {

@@ -87,8 +87,8 @@ impl Cleaner {
         let look = Look {
             now: rt::now(),
             dirty_percent: self.dirty_percent(),
-            low_percent: u64::from(self.options.dirty_low_percent),
-            high_percent: u64::from(self.options.dirty_limit_percent),
+            low_percent: u64::from(self.settings.dirty_low_percent),
+            high_percent: u64::from(self.settings.dirty_limit_percent),
             wanted: volume.cleaner.is_wanted(),
             idle: volume.idle_time(),
             rounds: self.map.borrow().dirty_rounds(volume.id),
@@ -126,8 +126,8 @@ impl Cleaner {
     /// Whether so much is dirty that writes which miss go round the cache. If all of it may be, what they do when there is
     /// no room is for measured admission to say.
     pub(crate) fn above_dirty_limit(&self) -> bool {
-        let limit = self.options.dirty_limit_percent;
-        let none = limit >= 100 && self.options.admission == Admission::Measured;
+        let limit = self.settings.dirty_limit_percent;
+        let none = limit >= 100 && self.settings.admission == Admission::Measured;
         !none && self.dirty_percent() >= u64::from(limit)
     }
 

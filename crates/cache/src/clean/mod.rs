@@ -18,7 +18,7 @@ use crate::intent::dirty_tracking::DirtyTracker;
 use crate::lock::LockTable;
 use crate::map::Map;
 use crate::media::truncation::TruncationWatch;
-use crate::options::CacheOptions;
+use crate::options::Settings;
 use crate::presumed_dirty::PresumedDirty;
 use crate::service::ServiceState;
 use crate::signals::Signals;
@@ -30,7 +30,7 @@ use crate::volume::Volumes;
 #[derive(Debug)]
 pub(crate) struct Cleaner {
     geometry: Geometry,
-    options: Rc<CacheOptions>,
+    settings: Rc<Settings>,
     map: Rc<RefCell<Map>>,
     locks: Rc<LockTable>,
     committer: Rc<Committer>,
@@ -50,7 +50,7 @@ pub(crate) struct Cleaner {
 /// The parts that the cleaner uses.
 pub(crate) struct CleanerParts {
     pub(crate) geometry: Geometry,
-    pub(crate) options: Rc<CacheOptions>,
+    pub(crate) settings: Rc<Settings>,
     pub(crate) map: Rc<RefCell<Map>>,
     pub(crate) locks: Rc<LockTable>,
     pub(crate) committer: Rc<Committer>,
@@ -70,9 +70,9 @@ impl Cleaner {
     /// Returns the cleaner, wired to the parts that it uses.
     pub(crate) fn new(parts: CleanerParts) -> Self {
         Self {
-            policy: Cell::new(parts.options.cleaning),
+            policy: Cell::new(parts.settings.cleaning),
             geometry: parts.geometry,
-            options: parts.options,
+            settings: parts.settings,
             map: parts.map,
             locks: parts.locks,
             committer: parts.committer,

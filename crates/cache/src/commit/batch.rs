@@ -143,7 +143,7 @@ impl Committer {
 
     pub(crate) fn log_open(&self) {
         let body = Body::Open {
-            boot_id: self.options.boot_id,
+            boot_id: self.settings.boot_id,
             journal: self.journal.borrow().is_some(),
         };
         let at = self.push_body(&body);

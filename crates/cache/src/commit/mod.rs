@@ -37,7 +37,7 @@ use crate::devices::CacheDevices;
 use crate::geometry::Geometry;
 use crate::map::marks::Marks;
 use crate::map::{CLEANED, Map, NO_RECORD, TRACED, UNFLUSHED};
-use crate::options::{CacheOptions, Durability};
+use crate::options::{Durability, Settings};
 use crate::stats::Stats;
 use crate::volume::Volumes;
 
@@ -53,7 +53,7 @@ type Hook = Box<dyn Fn()>;
 pub(crate) struct Parts {
     pub(crate) devices: Rc<CacheDevices>,
     pub(crate) geometry: Geometry,
-    pub(crate) options: Rc<CacheOptions>,
+    pub(crate) settings: Rc<Settings>,
     pub(crate) map: Rc<RefCell<Map>>,
     pub(crate) marks: Rc<Marks>,
     /// Checksums of cached data, if the cache was formatted with them.
@@ -66,7 +66,7 @@ pub(crate) struct Parts {
 pub(crate) struct Committer {
     devices: Rc<CacheDevices>,
     geometry: Geometry,
-    options: Rc<CacheOptions>,
+    settings: Rc<Settings>,
     map: Rc<RefCell<Map>>,
     marks: Rc<Marks>,
     checksums: Option<Rc<Checksums>>,
@@ -133,7 +133,7 @@ impl Committer {
         Self {
             devices: parts.devices,
             geometry: parts.geometry,
-            options: parts.options,
+            settings: parts.settings,
             map: parts.map,
             marks: parts.marks,
             checksums: parts.checksums,
@@ -242,7 +242,7 @@ impl Committer {
 
     /// Returns whether every acknowledged write is durable.
     pub(crate) fn is_sync(&self) -> bool {
-        self.options.durability == Durability::Sync
+        self.settings.durability == Durability::Sync
     }
 
     /// Returns whether the mark of a clean end was logged, or the committer was stopped.

@@ -45,7 +45,7 @@ impl Committer {
     /// remembered.
     pub(crate) async fn commit_timer(self: Rc<Self>) {
         while !self.stopping.get() {
-            rt::sleep(self.options.commit_interval).await;
+            rt::sleep(self.settings.commit_interval).await;
             if self.failure().is_some() {
                 continue;
             }

@@ -14,12 +14,14 @@ use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
 
 use crate::checksum::LoadedChecksums;
+use crate::geometry::places;
 use crate::geometry::{Block, Geometry};
-use crate::intent::dirty_tracking::places;
-use crate::media::truncation::{Gone, ranges};
+use crate::lost_range::LostRange;
+use crate::lost_range::ranges;
+use crate::media::gone::Gone;
+use crate::media::journal_trouble;
 use crate::media::{check_relation, check_same_state, media_of};
 use crate::options::{Devices, FormatOptions};
-use crate::recover::{LostRange, journal_trouble};
 
 /// Generation of a cache that was never opened.
 const FORMATTED: u64 = 1;
@@ -220,7 +222,7 @@ pub async fn inspect(
         (None, tracking) => tracking == DirtyTracking::None,
     };
     let mut gone = Gone::find(devices, &superblock);
-    gone.settle(gone.has_doubts() && lie_in_doubt(&gone, &superblock, &blocks));
+    gone.decide_last_hole(gone.has_doubts() && lie_in_doubt(&gone, &superblock, &blocks));
     let sums = match gone.is_empty() {
         true => None,
         false => LoadedChecksums::open(metadata.as_ref(), &superblock).await?,

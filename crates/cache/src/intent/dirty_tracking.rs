@@ -18,7 +18,7 @@ use forebay_policy::BlockId;
 
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, places};
 use crate::lock::LockTable;
 use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
 use crate::presumed_dirty::PresumedDirty;
@@ -99,11 +99,6 @@ impl Tracking {
             memory_bytes: tree.memory_bytes() as u64,
         })
     }
-}
-
-/// The places of a block.
-pub(crate) fn places(place: u32, class: u8) -> Range<u64> {
-    u64::from(place)..u64::from(place) + (1 << class)
 }
 
 fn places_of(map: &Map, slot: BlockId) -> Range<u64> {

@@ -9,7 +9,7 @@
 mod granules;
 pub(crate) mod marks;
 mod presence;
-mod restore;
+pub(crate) mod restore;
 mod zone_holds;
 
 use std::ops::Range;

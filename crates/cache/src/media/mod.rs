@@ -4,15 +4,17 @@
 //! restored has its identity as well. The superblock and the process journal name the devices and
 //! count the openings, so that neither is taken for what it is not ([`Relation`]).
 
+pub(crate) mod gone;
 pub(crate) mod truncation;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_metadata::Media;
 use forebay_metadata::journal::{Journal, Recovered, Relation, Tie};
+use forebay_metadata::replay::Replayed;
 use forebay_metadata::superblock::Superblock;
 
 use crate::failpoints::{Fault, planted};
-use crate::options::{CacheOptions, Devices};
+use crate::options::Devices;
 
 /// Returns the identities of the devices.
 pub(crate) fn media_of(devices: &Devices) -> Media {
@@ -63,18 +65,50 @@ pub(crate) fn own_journal(
     buf: &Buf,
     superblock: &Superblock,
     devices: &Devices,
-    options: &CacheOptions,
+    boot_id: &[u8; 16],
+    moved: bool,
 ) -> Result<Option<Recovered>> {
-    let Some(found) = Journal::recover(buf, &superblock.uuid, &options.boot_id) else {
+    let Some(found) = Journal::recover(buf, &superblock.uuid, boot_id) else {
         return Ok(None);
     };
     check_relation(
         found.tie,
         media_of(devices),
         superblock.service.generation,
-        options.moved,
+        moved,
     )?;
     Ok(Some(found))
+}
+
+/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
+/// had happened would lie to the clients.
+pub(crate) fn journal_trouble(
+    replayed: &Replayed,
+    journal: Option<&Recovered>,
+    boot_id: &[u8; 16],
+    superblock: &Superblock,
+) -> Option<String> {
+    const ACCEPT: &str =
+        "or start with --accept-journal-loss and check what the clients stored last";
+    if let Some(found) = journal.filter(|found| found.damaged > 0) {
+        return Some(format!(
+            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}",
+            found.entries.len() as u64 + found.damaged,
+            found.damaged
+        ));
+    }
+    let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
+    let is_clean = replayed.clean || superblock.service.is_closed;
+    (!is_clean && kept && journal.is_none()).then(|| {
+        // The mark of a clean end is a record, too.
+        let unless = match replayed.damaged_records + replayed.unreadable_units {
+            0 => "",
+            _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
+        };
+        format!(
+            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
+        )
+    })
 }
 
 /// Refuses a process journal that is not that of the last opening of the cache on `media` with this

@@ -145,7 +145,7 @@ async fn write_missed(
     if admitted && let Some(slot) = engine.reclaimer.allocate(volume.id, block).await {
         let result = slot_write::write(engine, volume, slot, job, Use::New).await;
         if result.is_err() {
-            slot_write::forget_if_empty(engine, slot);
+            engine.slots.forget_if_empty(slot);
         }
         // A cache device that takes nothing (a full file system under it, say) is no reason to refuse
         // what the backing device can take, as long as no trace of the attempt is left.

@@ -23,12 +23,13 @@ use forebay_policy::{BlockKey, Span};
 use super::checksums::Table;
 use crate::checksum::CELL;
 use crate::failpoints::{Fault, planted};
+use crate::geometry::places;
 use crate::geometry::{Block, Extent, Geometry};
-use crate::intent::dirty_tracking::places;
-use crate::media::truncation::Gone;
+use crate::map::marks::after_crash;
+use crate::map::restore::known_volumes;
+use crate::media::gone::Gone;
+use crate::media::journal_trouble;
 use crate::options::Devices;
-use crate::recover::journal_trouble;
-use crate::recover::rebuild::{after_crash, known_volumes};
 
 /// Lists that the records are spread over, by hash, so that finding one does not take looking at all.
 const LISTS: usize = 256;

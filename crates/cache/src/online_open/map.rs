@@ -13,7 +13,7 @@ use forebay_metadata::superblock::Superblock;
 
 use super::log_index::Sketch;
 use crate::failpoints::{Fault, planted};
-use crate::options::{CacheOptions, Devices, Durability};
+use crate::options::{Devices, Durability};
 use forebay_metadata::replay::Progress as OpeningProgress;
 
 /// What the opening takes for itself, and what it leaves to reads, in turns, while there are some.
@@ -145,15 +145,16 @@ impl EarlyMap {
         devices: &Devices,
         superblock: &Superblock,
         journal: Rc<Option<Recovered>>,
-        options: &CacheOptions,
+        durability: Durability,
+        boot_id: [u8; 16],
         progress: &OpeningProgress,
     ) {
         // What is read must not be lost with power: there the opening makes it durable first.
-        if options.durability == Durability::Sync {
+        if durability == Durability::Sync {
             return self.close();
         }
         let (early, devices, superblock) = (self.clone(), devices.clone(), superblock.clone());
-        let (boot_id, progress) = (options.boot_id, progress.clone());
+        let progress = progress.clone();
         rt::spawn(async move {
             let inner = &early.0;
             let is_idle = || matches!(*inner.state.borrow(), State::Idle);

@@ -25,7 +25,7 @@ use forebay_metadata::superblock::{Superblock, Tracts};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 use crate::options::{Devices, Durability, VolumeOptions};
-use crate::request::volume_info;
+use crate::volume::volume_info;
 pub use map::EarlyMap;
 
 /// A volume that serves reads of what is certainly clean, until it is handed over to its cache.

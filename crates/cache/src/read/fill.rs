@@ -19,7 +19,6 @@ use crate::lock::Guard;
 use crate::parallel;
 use crate::read_ahead::AheadBytes;
 use crate::volume::AttachedVolume;
-use crate::write::slot_write::forget_if_empty;
 
 /// Runs that touch are read at once up to this length, bytes: a backing device that is shared would make
 /// others wait for more.
@@ -339,7 +338,7 @@ impl Intake {
     /// All that was to come has: slots that took nothing are given back.
     fn end(&self) {
         for taker in &self.takers[self.fresh..] {
-            forget_if_empty(&self.engine, taker.slot);
+            self.engine.slots.forget_if_empty(taker.slot);
         }
     }
 }

@@ -14,42 +14,18 @@ use forebay_metadata::replay::{Elsewhere, Replayed, replay_with, rewrite_last_ba
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
+use crate::cache_options::CacheOptions;
 use crate::checksum::{Checksums, LoadedChecksums};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 use crate::intent::dirty_tracking::Tracking;
+use crate::lost_range::LostRange;
 use crate::map::Map;
 use crate::map::marks::Marks;
-use crate::media::own_journal;
-use crate::media::truncation::Gone;
-use crate::options::{CacheOptions, Devices};
+use crate::media::gone::Gone;
+use crate::media::{journal_trouble, own_journal};
+use crate::options::Devices;
 use crate::recover::rebuild::Rebuild;
-
-/// A range of a volume whose acknowledged, unflushed data is gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostRange {
-    /// The volume's name.
-    pub volume: String,
-    /// First byte.
-    pub offset: u64,
-    /// Length, bytes.
-    pub len: u64,
-}
-
-impl LostRange {
-    /// The same bytes in as few ranges as may be, in order.
-    pub(crate) fn joined(mut ranges: Vec<Self>) -> Vec<Self> {
-        ranges.sort_by(|a, b| (&a.volume, a.offset).cmp(&(&b.volume, b.offset)));
-        ranges.dedup_by(|next, kept| {
-            let touches = next.volume == kept.volume && next.offset <= kept.offset + kept.len;
-            if touches {
-                kept.len = kept.len.max(next.offset + next.len - kept.offset);
-            }
-            touches
-        });
-        ranges
-    }
-}
 
 /// What opening a cache found.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +119,7 @@ pub(crate) async fn recover(
 ) -> Result<RecoveredMap> {
     let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
     let journal = match &options.journal {
-        Some(buf) => own_journal(buf, superblock, devices, options)?,
+        Some(buf) => own_journal(buf, superblock, devices, &options.boot_id, options.moved)?,
         None => None,
     };
     let journal_kept = Rc::new(journal);
@@ -161,7 +137,14 @@ pub(crate) async fn recover(
     let early = options.early.as_ref();
     let paced = early.map(|early| {
         let kept = Rc::clone(&journal_kept);
-        early.begin(devices, superblock, kept, options, &progress);
+        early.begin(
+            devices,
+            superblock,
+            kept,
+            options.durability,
+            options.boot_id,
+            &progress,
+        );
         early.paced(&metadata)
     });
     let replayed = replay_with(
@@ -220,38 +203,7 @@ pub(crate) async fn recover(
         lost_in_flight: journal.is_some_and(|found| found.in_flight),
         ..RecoveryReport::default()
     };
-    Ok(rebuild.settle(superblock, &replayed, tracking, report))
-}
-
-/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
-/// had happened would lie to the clients.
-pub(crate) fn journal_trouble(
-    replayed: &Replayed,
-    journal: Option<&Recovered>,
-    boot_id: &[u8; 16],
-    superblock: &Superblock,
-) -> Option<String> {
-    const ACCEPT: &str =
-        "or start with --accept-journal-loss and check what the clients stored last";
-    if let Some(found) = journal.filter(|found| found.damaged > 0) {
-        return Some(format!(
-            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}",
-            found.entries.len() as u64 + found.damaged,
-            found.damaged
-        ));
-    }
-    let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
-    let is_clean = replayed.clean || superblock.service.is_closed;
-    (!is_clean && kept && journal.is_none()).then(|| {
-        // The mark of a clean end is a record, too.
-        let unless = match replayed.damaged_records + replayed.unreadable_units {
-            0 => "",
-            _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
-        };
-        format!(
-            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
-        )
-    })
+    Ok(rebuild.finish(superblock, &replayed, tracking, report))
 }
 
 fn check_journal(
@@ -329,29 +281,4 @@ fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
         .filter(|(_, record)| record.dirty == 0)
         .map(|(_, record)| (record.volume, record.block, record.slot))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_that_touch_are_one() {
-        let range = |volume: &str, offset, len| LostRange {
-            volume: volume.to_owned(),
-            offset,
-            len,
-        };
-        let found = LostRange::joined(vec![
-            range("b", 4, 4),
-            range("a", 8, 4),
-            range("a", 0, 4),
-            range("a", 4, 8),
-            range("b", 0, 3),
-        ]);
-        assert_eq!(
-            found,
-            [range("a", 0, 12), range("b", 0, 3), range("b", 4, 4)]
-        );
-    }
 }

@@ -15,10 +15,13 @@ use crate::checksum::{CELL, LoadedChecksums};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::Tracking;
-use crate::map::marks::Marks;
+use crate::lost_range::LostRange;
+use crate::lost_range::ranges;
+use crate::map::marks::{Marks, after_crash};
+use crate::map::restore::known_volumes;
 use crate::map::{LIVE, Map, NO_RECORD, Slot};
-use crate::media::truncation::{Gone, ranges};
-use crate::recover::{LostRange, Placed, RecoveredMap, RecoveryReport, Zombie};
+use crate::media::gone::Gone;
+use crate::recover::{Placed, RecoveredMap, RecoveryReport, Zombie};
 
 /// What is to be looked at of a slot when all are there: the state of its mark,
 const MAYBE_DIRTY: u8 = 1;
@@ -29,28 +32,6 @@ const JOURNALED: u8 = 8;
 const FORGOTTEN: u8 = 16;
 /// or it holds nothing.
 const EMPTY: u8 = 32;
-
-/// What counts after a crash of what a record calls valid and dirty (docs/format.md, "The order of things").
-pub(crate) const fn after_crash(state: MarkState, valid: u64, dirty: u64) -> (u64, u64) {
-    match state {
-        MarkState::MaybeDirty => (valid, valid),
-        MarkState::Intent => (dirty, dirty),
-        MarkState::None => (valid, dirty),
-    }
-}
-
-/// By number: whether there is such a volume.
-pub(crate) fn known_volumes(superblock: &Superblock) -> Vec<bool> {
-    let numbers = || {
-        superblock
-            .volumes
-            .iter()
-            .map(|volume| usize::from(volume.id))
-    };
-    let mut known = vec![false; numbers().max().map_or(0, |most| most + 1)];
-    numbers().for_each(|number| known[number] = true);
-    known
-}
 
 /// A map that is being put together.
 pub(crate) struct Rebuild {
@@ -191,7 +172,7 @@ impl Rebuild {
     }
 
     /// When all are there.
-    pub(crate) fn settle(
+    pub(crate) fn finish(
         mut self,
         superblock: &Superblock,
         replayed: &Replayed,
@@ -219,7 +200,7 @@ impl Rebuild {
         // are let go, though one that kept them may have been.
         let mut doubted = Vec::new();
         let mut is_sparse = self.lies_in_doubt(superblock);
-        self.gone.settle(is_sparse);
+        self.gone.decide_last_hole(is_sparse);
         let mut cut = Vec::new();
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
@@ -474,7 +455,7 @@ mod tests {
             let mut rebuild = Rebuild::new(&superblock, HashSet::new(), None, Gone::default());
             rebuild.add(&[newer, older]);
             let report = RecoveryReport::default();
-            let recovered = rebuild.settle(&superblock, &replayed, Tracking::Exact, report);
+            let recovered = rebuild.finish(&superblock, &replayed, Tracking::Exact, report);
             assert_eq!(
                 (
                     recovered.report.dirty_blocks,

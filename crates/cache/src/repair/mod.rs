@@ -20,11 +20,12 @@ use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::cleaning::Cleaning;
 
 use crate::cache::Cache;
+use crate::cache_options::CacheOptions;
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
 use crate::map::LIVE;
-use crate::options::{CacheOptions, Devices};
+use crate::options::Devices;
 use crate::recover::RecoveryReport;
 use overlay::Overlay;
 use verify::DataReport;

@@ -7,8 +7,8 @@ use forebay_policy::BlockId;
 
 use crate::checksum::{CELL, Checksums, Look};
 use crate::engine::Engine;
+use crate::lost_range::LostRange;
 use crate::map::{LIVE, Slot};
-use crate::recover::LostRange;
 
 /// Bytes read at a time.
 const READ_BYTES: u32 = 256 << 10;

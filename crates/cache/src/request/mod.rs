@@ -12,46 +12,17 @@ use forebay_policy::{BlockId, Span, Way};
 
 use crate::degraded;
 use crate::engine::Engine;
-use crate::geometry::{Extent, Geometry, Piece};
+use crate::geometry::{Extent, Piece};
 use crate::job::Job;
 use crate::lock::Guard;
 use crate::mode;
-use crate::options::Durability;
 use crate::parallel;
-use crate::volume::AttachedVolume;
+use crate::volume::{AttachedVolume, volume_info};
 
 /// A volume as a device: what `Cache::attach` returns.
 pub(crate) struct CachedVolume {
     pub(crate) engine: Rc<Engine>,
     pub(crate) volume: Rc<AttachedVolume>,
-}
-
-/// What a volume of this size is, over this backing device.
-pub(crate) fn volume_info(
-    name: String,
-    size_bytes: u64,
-    backing: &DeviceInfo,
-    data: &DeviceInfo,
-    geometry: Geometry,
-    durability: Durability,
-) -> DeviceInfo {
-    DeviceInfo {
-        name,
-        size_bytes,
-        logical_block_bytes: backing.logical_block_bytes,
-        physical_block_bytes: u32::try_from(geometry.granule_bytes(0))
-            .unwrap_or(4096)
-            .max(backing.physical_block_bytes.min(4096)),
-        atomic_write_bytes: backing.logical_block_bytes,
-        volatile_cache: durability == Durability::Flush,
-        fua: true,
-        byte_addressable: false,
-        persistence: backing.persistence.min(data.persistence),
-        discard: true,
-        emulated: backing.emulated.clone(),
-        // A volume is what its backing device is, whatever holds its data for a while.
-        identity: backing.identity,
-    }
 }
 
 impl BlockDevice for CachedVolume {
@@ -62,7 +33,7 @@ impl BlockDevice for CachedVolume {
             &self.volume.backing.device.info(),
             &self.engine.devices.data().info(),
             self.engine.geometry,
-            self.engine.options.durability,
+            self.engine.settings.durability,
         )
     }
 

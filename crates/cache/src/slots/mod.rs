@@ -18,7 +18,7 @@ use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::DirtyTracker;
 use crate::intent::regions::Regions;
 use crate::map::marks::Marks;
-use crate::map::{LIVE, Map, UNRECORDED};
+use crate::map::{LIVE, Map, Slot, TRACED, UNRECORDED};
 use crate::signals::Signals;
 use crate::volume::{AttachedVolume, Volumes};
 pub(crate) use read::Verdict;
@@ -229,5 +229,31 @@ impl SlotIo {
             (bad != 0)
                 .then(|| self.corrupt(&attached, found.block(), first * bytes..(first + 1) * bytes))
         })
+    }
+
+    /// Drops clean granules from a slot.
+    pub(crate) fn drop_clean(&self, slot: BlockId, granules: u64) {
+        let changed = {
+            let mut map = self.map.borrow_mut();
+            let Slot { valid, dirty, .. } = map.slot(slot);
+            let gone = granules & valid & !dirty;
+            map.set(slot, valid & !gone, dirty);
+            gone != 0
+        };
+        if changed {
+            self.committer.queue_record(slot);
+        }
+    }
+
+    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively since.
+    pub(crate) fn forget_if_empty(&self, slot: BlockId) {
+        let empty = {
+            let map = self.map.borrow();
+            let entry = map.slot(slot);
+            entry.valid == 0 && !entry.has(TRACED)
+        };
+        if empty {
+            self.forget(slot);
+        }
     }
 }

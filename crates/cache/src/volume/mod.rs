@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
 use forebay_io::told::Told;
@@ -17,11 +17,39 @@ use forebay_policy::cleaning::{Cleaning, Whose};
 use forebay_policy::{BlockKey, Measured, PromotionFilter, SequentialDetector, Split, Way};
 
 use crate::geometry::{Block, Geometry};
-use crate::options::{Mode, VolumeOptions};
+use crate::options::{Durability, Mode, VolumeOptions};
 use crate::stats::VolumeCounters;
 use backing::Backing;
 use cleaner::VolumeCleaner;
 use fallback::{Divergence, Fallback};
+
+/// What a volume of this size is, over this backing device.
+pub(crate) fn volume_info(
+    name: String,
+    size_bytes: u64,
+    backing: &DeviceInfo,
+    data: &DeviceInfo,
+    geometry: Geometry,
+    durability: Durability,
+) -> DeviceInfo {
+    DeviceInfo {
+        name,
+        size_bytes,
+        logical_block_bytes: backing.logical_block_bytes,
+        physical_block_bytes: u32::try_from(geometry.granule_bytes(0))
+            .unwrap_or(4096)
+            .max(backing.physical_block_bytes.min(4096)),
+        atomic_write_bytes: backing.logical_block_bytes,
+        volatile_cache: durability == Durability::Flush,
+        fua: true,
+        byte_addressable: false,
+        persistence: backing.persistence.min(data.persistence),
+        discard: true,
+        emulated: backing.emulated.clone(),
+        // A volume is what its backing device is, whatever holds its data for a while.
+        identity: backing.identity,
+    }
+}
 
 /// Identity of a volume and what was found of it when it was attached.
 #[derive(Debug)]

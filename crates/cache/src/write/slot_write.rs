@@ -8,11 +8,10 @@ use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Cleaning, Whose};
 
-use crate::bypass::drop_clean;
 use crate::engine::Engine;
 use crate::geometry::Piece;
 use crate::job::Job;
-use crate::map::{PENDING, REWRITTEN, TRACED};
+use crate::map::{PENDING, REWRITTEN};
 use crate::volume::AttachedVolume;
 
 /// Whether a client's use of a block is new, or noted already.
@@ -48,19 +47,6 @@ pub(crate) async fn write(
         return survive_the_process(engine, slot).await;
     }
     Ok(())
-}
-
-/// A slot that was given out for a write that failed. All that it covers is locked since: nobody else is
-/// at it.
-pub(crate) fn forget_if_empty(engine: &Engine, slot: BlockId) {
-    let empty = {
-        let map = engine.map.borrow();
-        let entry = map.slot(slot);
-        entry.valid == 0 && !entry.has(TRACED)
-    };
-    if empty {
-        engine.slots.forget(slot);
-    }
 }
 
 /// Puts the record of an acknowledged write where the next process finds it: in the journal, while the
@@ -123,7 +109,7 @@ async fn write_data(
     let written = volume.timed(Whose::Cache, writing).await;
     if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
-        drop_clean(engine, slot, clean);
+        engine.slots.drop_clean(slot, clean);
         // Nothing that is tried again would find them to drop.
         if let Err(error) = engine.committer.commit().await {
             engine.committer.leave_in_doubt(slot, clean);

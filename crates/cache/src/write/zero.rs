@@ -16,7 +16,6 @@ use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
-use crate::bypass::drop_clean;
 use crate::degraded;
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
@@ -210,7 +209,7 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
     if !planted(Fault::ForgetDiscard) {
         engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     }
-    drop_clean(engine, slot, touched);
+    engine.slots.drop_clean(slot, touched);
     touched & before.valid & !before.dirty != 0 && before.has(TRACED)
 }
 

@@ -21,6 +21,15 @@ pub(crate) type MarkId = u32;
 /// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
 const RING_SHARE: u64 = 16;
 
+/// What counts after a crash of what a record calls valid and dirty (docs/format.md, "The order of things").
+pub(crate) const fn after_crash(state: MarkState, valid: u64, dirty: u64) -> (u64, u64) {
+    match state {
+        MarkState::MaybeDirty => (valid, valid),
+        MarkState::Intent => (dirty, dirty),
+        MarkState::None => (valid, dirty),
+    }
+}
+
 /// The answer to a caller that wants a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
