@@ -47,11 +47,13 @@ pub(crate) struct AdmissionControl {
     map: Rc<RefCell<Map>>,
     reclaimer: Rc<Reclaimer>,
     cleaner: Rc<Cleaner>,
+    /// Whether clean hits may be read from the backing device.
+    measures_hits: bool,
 }
 
 impl AdmissionControl {
     /// Returns the part, wired to those that it uses.
-    pub(crate) const fn new(
+    pub(crate) fn new(
         geometry: Geometry,
         settings: Rc<Settings>,
         map: Rc<RefCell<Map>>,
@@ -59,6 +61,7 @@ impl AdmissionControl {
         cleaner: Rc<Cleaner>,
     ) -> Self {
         Self {
+            measures_hits: matches!(settings.admission, Admission::Measured),
             geometry,
             settings,
             map,
@@ -134,7 +137,7 @@ impl AdmissionControl {
     /// Whether clean hits may be read elsewhere.
     #[inline]
     pub(crate) fn measures_hits(&self) -> bool {
-        self.settings.admission == Admission::Measured
+        self.measures_hits
     }
 
     /// Where a hit is read of which these granules are dirty; none if it is not measured, or the backing device may forget

@@ -317,7 +317,7 @@ impl Geometry {
     }
 
     /// What of a part lies in a block of its region, which it touches.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn piece(&self, part: &Extent, span: Span) -> Piece {
         if self.sizes.top() == 0 {
             return Piece {

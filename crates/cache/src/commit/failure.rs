@@ -32,6 +32,7 @@ impl Committer {
             self.give_up_unflushed();
         }
         self.failed.borrow_mut().get_or_insert(error);
+        self.alive.set(false);
         self.done.wake_all();
         self.on_failure.borrow().iter().for_each(|hook| hook());
     }
@@ -106,6 +107,7 @@ impl Committer {
     /// one may have the next process take them for dirty. Until then they are neither old nor new.
     pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
         self.unknown.set(true);
+        self.doubts.set(true);
         let mut map = self.map.borrow_mut();
         let entry = map.slot(slot);
         map.set(slot, entry.valid | granules, entry.dirty | granules);
@@ -124,7 +126,7 @@ impl Committer {
     /// A flush of the metadata device failed: the data is in doubt if it lies on the same device.
     pub(crate) fn metadata_flush_failed(&self) {
         if self.devices.is_one() {
-            self.flush_failed.set(true);
+            self.set_flush_failed();
         }
     }
 }

@@ -94,6 +94,14 @@ pub(crate) struct Committer {
     kick: WaitList,
     done: WaitList,
     failed: RefCell<Option<Error>>,
+    /// Whether the cache has not failed.
+    alive: Cell<bool>,
+    /// Whether some slot may be in doubt: a flush failed or a slot is `UNKNOWN`.
+    doubts: Cell<bool>,
+    /// Whether every acknowledged write is durable.
+    is_sync: bool,
+    /// Whether the data device has a volatile write cache.
+    data_is_volatile: bool,
     /// Slots written to since the last flush of the data device began.
     unflushed: RefCell<Vec<BlockId>>,
     /// Slots that the flush in flight covers: in doubt with it.
@@ -131,6 +139,8 @@ impl Committer {
     /// Returns the committer of a log. The process journal comes later.
     pub(crate) fn new(parts: Parts, log: Log) -> Self {
         Self {
+            is_sync: parts.settings.durability == Durability::Sync,
+            data_is_volatile: parts.devices.data_is_volatile(),
             devices: parts.devices,
             geometry: parts.geometry,
             settings: parts.settings,
@@ -155,6 +165,8 @@ impl Committer {
             kick: WaitList::new(),
             done: WaitList::new(),
             failed: RefCell::new(None),
+            alive: Cell::new(true),
+            doubts: Cell::new(false),
             unflushed: RefCell::default(),
             covered: RefCell::default(),
             flushing: Semaphore::new(1),
@@ -176,6 +188,7 @@ impl Committer {
         self.failed
             .borrow_mut()
             .get_or_insert_with(|| ErrorKind::ShuttingDown.into());
+        self.alive.set(false);
         self.kick.wake_all();
         self.done.wake_all();
     }
@@ -196,7 +209,12 @@ impl Committer {
 
     /// A flush of the data device failed.
     pub(crate) fn data_flush_failed(&self) {
+        self.set_flush_failed();
+    }
+
+    fn set_flush_failed(&self) {
         self.flush_failed.set(true);
+        self.doubts.set(true);
     }
 
     /// What the next round must log.
@@ -215,13 +233,15 @@ impl Committer {
     }
 
     /// Whether a slot may be in doubt.
+    #[inline]
     pub(crate) const fn has_doubts(&self) -> bool {
-        self.flush_failed.get() || self.unknown.get()
+        self.doubts.get()
     }
 
     /// Whether the cache still takes writes.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.failed.borrow().is_none()
+    #[inline]
+    pub(crate) const fn is_alive(&self) -> bool {
+        self.alive.get()
     }
 
     /// Slots written to that no good flush is known to cover.
@@ -241,8 +261,9 @@ impl Committer {
     }
 
     /// Returns whether every acknowledged write is durable.
-    pub(crate) fn is_sync(&self) -> bool {
-        self.settings.durability == Durability::Sync
+    #[inline]
+    pub(crate) const fn is_sync(&self) -> bool {
+        self.is_sync
     }
 
     /// Returns whether the mark of a clean end was logged, or the committer was stopped.
@@ -423,7 +444,7 @@ impl Committer {
     /// A write to a slot completed, with whatever result.
     pub(crate) fn slot_written(&self, slot: BlockId) {
         self.data_written.set(self.data_written.get() + 1);
-        if self.devices.data_is_volatile() && !self.map.borrow().has(slot, UNFLUSHED) {
+        if self.data_is_volatile && !self.map.borrow().has(slot, UNFLUSHED) {
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
             self.unflushed.borrow_mut().push(slot);
         }

@@ -112,7 +112,7 @@ impl Committer {
                 self.unflushed.borrow_mut().extend(covered);
             }
             if result.is_err() {
-                self.flush_failed.set(true);
+                self.set_flush_failed();
             }
             self.flushing.release(1);
             result?;

@@ -216,7 +216,7 @@ impl SlotIo {
         request: &Request,
         ok: bool,
     ) -> bool {
-        let (Some(sums), Some((first, _)), Some(buf)) = (&self.checksums, cells, &request.buf)
+        let (Some((first, _)), Some(sums), Some(buf)) = (cells, &self.checksums, &request.buf)
         else {
             return true;
         };

@@ -225,7 +225,7 @@ impl AttachedVolume {
     }
 
     /// Notes a read or a write. Returns whether it belongs to a long sequential stream.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_request(&self, offset: u64, len: u64) -> bool {
         self.streams.borrow_mut().request(offset, len)
     }
