@@ -10,7 +10,6 @@
 use std::rc::Rc;
 
 use forebay_block::Result;
-use forebay_metadata::order::Site;
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
 use forebay_policy::cleaning::Whose;
@@ -19,32 +18,21 @@ use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
 use crate::job::Job;
 use crate::map::{REWRITTEN, Slot};
+use crate::mode::CopyRule;
 use crate::volume::AttachedVolume;
 
-/// What becomes of the cache's clean copy of what is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copy {
-    /// It is kept up to date, and granules that are written wholly are taken in.
-    Extend,
-    /// It is kept up to date.
-    Refresh,
-    /// It is dropped.
-    Drop,
-}
-
-/// A part of a write in the modes that do not take missed blocks in.
+/// Writes a part to the backing device. No block is added to the cache. The part is locked exclusively.
 pub(crate) async fn write_beside(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
-    copy: Copy,
+    copy: CopyRule,
 ) -> Result<()> {
     let present = move |engine, volume: Rc<AttachedVolume>, slot, job| async move {
         volume.counters.write_hits.add(1);
         write_present(&engine, &volume, slot, &job, copy).await
     };
-    let write = async |job| engine.each_block(volume, job, present, write_missed).await;
-    engine.write_locked(Site::here(), volume, job, write).await
+    engine.each_block(volume, job, present, write_missed).await
 }
 
 /// Writes what lies in no block, and stays out of the cache.
@@ -88,7 +76,7 @@ pub(crate) async fn write_and_insert(
 ) -> Result<()> {
     let result = to_backing(engine, volume, job).await;
     if result.is_ok() {
-        refresh(engine, volume, slot, job, Copy::Extend).await;
+        refresh(engine, volume, slot, job, CopyRule::Extend).await;
     }
     engine.slots.forget_if_empty(slot);
     result
@@ -100,7 +88,7 @@ pub(crate) async fn write_present(
     volume: &Rc<AttachedVolume>,
     slot: BlockId,
     job: &Job<Piece>,
-    copy: Copy,
+    copy: CopyRule,
 ) -> Result<()> {
     let touched = engine.geometry.touched(&job.part);
     let before = engine.map.borrow().slot(slot);
@@ -122,7 +110,7 @@ pub(crate) async fn write_present(
         engine.slots.write(volume, slot, run.start, part).await?;
     }
     let result = to_backing(engine, volume, job).await;
-    if result.is_err() || copy == Copy::Drop {
+    if result.is_err() || copy == CopyRule::Drop {
         // After an error nobody knows which of old and new the backing device holds.
         engine.slots.drop_clean(slot, touched);
     } else {
@@ -144,7 +132,7 @@ async fn refresh(
     volume: &AttachedVolume,
     slot: BlockId,
     job: &Job<Piece>,
-    copy: Copy,
+    copy: CopyRule,
 ) {
     let geometry = engine.geometry;
     let limit = volume.limit(geometry, job.part.block);
@@ -153,8 +141,8 @@ async fn refresh(
     let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
     let held = touched & valid & !dirty;
     let new = match copy {
-        Copy::Extend => geometry.covered(&job.part, limit) & !valid,
-        Copy::Refresh | Copy::Drop => 0,
+        CopyRule::Extend => geometry.covered(&job.part, limit) & !valid,
+        CopyRule::Refresh | CopyRule::Drop => 0,
     };
     let mut failed = false;
     for run in geometry.runs(

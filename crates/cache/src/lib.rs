@@ -47,6 +47,7 @@ mod service;
 mod signals;
 mod size;
 mod slots;
+mod split;
 mod stats;
 mod superblock;
 mod volume;

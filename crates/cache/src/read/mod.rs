@@ -1,4 +1,4 @@
-//! Reads: from the cache, from the backing device, or from both. What promotion does is in `take_in`.
+//! Reads: from the cache, from the backing device, or from both. [`fill`](mod@fill) adds missing data to the cache.
 
 mod fill;
 
@@ -13,36 +13,54 @@ use forebay_policy::{BlockId, Way};
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
 use crate::job::Job;
+use crate::mode::{ReadRule, Usable};
 use crate::slots::Verdict;
 use crate::volume::AttachedVolume;
 use fill::{Held, fill};
 
-/// What of the cache a read may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Whatever is valid.
-    AllValid,
-    /// What is dirty: the backing device has the rest.
-    DirtyOnly,
-}
-
-/// Serves a read from the cache; what is missing of `wide` is taken in, if the policy admits it. The answer
-/// waits for nothing that was not asked for: that is locked, and gets room, at once or not at all, and most
-/// of it comes behind the answer.
-pub(crate) async fn promoting(
+/// Reads a part of a request, with what is read ahead: `wide` holds the part, which may be empty.
+pub(crate) async fn read(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
     wide: Extent,
 ) -> Result<()> {
-    if job.part.len() > 0 {
-        let region = volume.region_key(job.part.region);
-        let granules = engine.geometry.region_granules(&job.part);
-        let _lock = engine.locks.shared(region, granules).await;
-        if engine.holds(volume.id, &job.part) {
-            return engine.each_piece(volume, job, read_held).await;
+    if job.part.len() == 0 {
+        return match volume.mode().read_rule() {
+            ReadRule::Fill => read_and_fill(engine, volume, job, wide).await,
+            // The mode has changed since.
+            ReadRule::Bypass(_) => Ok(()),
+        };
+    }
+    let region = volume.region_key(job.part.region);
+    let granules = engine.geometry.region_granules(&job.part);
+    let lock = engine.locks.shared(region, granules).await;
+    match volume.mode().read_rule() {
+        ReadRule::Bypass(usable) => {
+            let present = move |engine, volume, slot, job| async move {
+                read_beside(&engine, &volume, slot, &job, usable).await
+            };
+            engine.each_block(volume, job, present, read_missed).await
+        }
+        ReadRule::Fill if engine.holds(volume.id, &job.part) => {
+            engine.each_piece(volume, job, read_held).await
+        }
+        ReadRule::Fill => {
+            drop(lock);
+            read_and_fill(engine, volume, job, wide).await
         }
     }
+}
+
+/// Serves a read that misses; missing data of `wide` is filled, if the policy admits it. The answer waits for
+/// nothing that no client asked for: that is locked, and gets room, at once or not at all, and most of it comes
+/// behind the answer.
+async fn read_and_fill(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    wide: Extent,
+) -> Result<()> {
     // Promotion changes blocks, and a read of the backing device must not race with a write to it.
     let site = Site::here();
     let key = volume.region_key(wide.region);
@@ -86,22 +104,6 @@ async fn read_held(
     from_cache(&engine, &volume, slot, &job).await
 }
 
-/// Serves a read from wherever the data is, and leaves the cache as it is.
-pub(crate) async fn without_promotion(
-    engine: &Rc<Engine>,
-    volume: &Rc<AttachedVolume>,
-    job: Job<Extent>,
-    usable: Use,
-) -> Result<()> {
-    let region = volume.region_key(job.part.region);
-    let granules = engine.geometry.region_granules(&job.part);
-    let _lock = engine.locks.shared(region, granules).await;
-    let present = move |engine, volume, slot, job| async move {
-        read_beside(&engine, &volume, slot, &job, usable).await
-    };
-    engine.each_block(volume, job, present, read_missed).await
-}
-
 /// Reads what lies in no block.
 async fn read_missed(
     engine: Rc<Engine>,
@@ -120,13 +122,13 @@ async fn read_beside(
     volume: &Rc<AttachedVolume>,
     slot: BlockId,
     job: &Job<Piece>,
-    usable: Use,
+    usable: Usable,
 ) -> Result<()> {
     let needed = engine.geometry.touched(&job.part);
     let entry = engine.map.borrow().slot(slot);
     let mask = match usable {
-        Use::AllValid => entry.valid,
-        Use::DirtyOnly => entry.dirty,
+        Usable::AllValid => entry.valid,
+        Usable::DirtyOnly => entry.dirty,
     };
     if needed & !mask == 0 {
         volume.counters.read_hits.add(1);

@@ -19,10 +19,10 @@ use forebay_policy::{BlockId, BlockKey};
 use crate::engine::Engine;
 use crate::job::Job;
 use crate::map::REWRITTEN;
-use crate::mode;
 use crate::options::Mode;
 use crate::request::CachedVolume;
 use crate::volume::AttachedVolume;
+use crate::write;
 
 /// A request that was issued to the data device.
 struct Issued {
@@ -199,7 +199,7 @@ impl Engine {
             durable: false,
             bypass: false,
         };
-        let result = mode::write_again(self, volume, job).await;
+        let result = write::write_again(self, volume, job).await;
         if let Err(error) = &result {
             volume.log_failure(error);
         }

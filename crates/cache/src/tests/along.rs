@@ -9,7 +9,6 @@ use super::*;
 use crate::engine::Engine;
 use crate::geometry::Extent;
 use crate::job::Job;
-use crate::mode;
 use crate::read_ahead::MAX_BYTES;
 
 const K: u64 = 1 << 10;
@@ -33,7 +32,7 @@ async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
         bypass: false,
     };
     let began = rt::now();
-    let read = mode::read(engine, &volume, job, part(28 << 10));
+    let read = crate::read::read(engine, &volume, job, part(28 << 10));
     read.await.expect("reads");
     rt::now() - began
 }

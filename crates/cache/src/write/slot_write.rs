@@ -16,7 +16,7 @@ use crate::volume::AttachedVolume;
 
 /// Whether a client's use of a block is new, or noted already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(super) enum Use {
     New,
     Noted,
 }
@@ -26,7 +26,7 @@ pub(crate) enum Use {
 /// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
 /// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark is
 /// durable before the first byte.
-pub(crate) async fn write(
+pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     slot: BlockId,

@@ -1,45 +1,26 @@
-//! Write-back. Reads: served from the cache, promoted on a miss. Writes: to the cache, and to the
-//! backing device later. A write that misses goes to the backing device when it belongs to a long
-//! sequential stream, when promotion refuses it, or when too much is dirty or nothing can be evicted.
+//! Writes that leave dirty data: hits go to the cache, and a miss to a new block, if one may be had.
+//!
+//! A write that misses bypasses the cache when it belongs to a long sequential stream, when promotion refuses it,
+//! or when too much is dirty or nothing can be evicted.
 
 use std::rc::Rc;
 
 use forebay_block::Result;
-use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
+use super::slot_write::{self, Use};
+use crate::bypass;
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece, Spread};
 use crate::job::Job;
-use crate::parallel;
 use crate::volume::AttachedVolume;
-use crate::write::slot_write::{self, Use};
-use crate::{bypass, read};
-
-pub(super) async fn write(
-    engine: &Rc<Engine>,
-    volume: &Rc<AttachedVolume>,
-    job: Job<Extent>,
-) -> Result<()> {
-    let cuts = cuts(engine, volume, &job.part);
-    if cuts.is_empty() {
-        return write_part(engine, volume, job, Use::New).await;
-    }
-    let starts = [job.part.start].into_iter().chain(cuts.clone());
-    let ends = cuts.into_iter().chain([job.part.end]);
-    parallel::all((starts.zip(ends)).map(|(start, end)| {
-        let job = job.cut(start..end);
-        write_part(engine, volume, job, Use::Noted)
-    }))
-    .await
-}
 
 /// Where a write is cut, bytes within the region: off goes what it writes in part of a granule that must be completed from the
 /// backing device first, if a block is there for it. Many small writes one behind the other each share such a granule with the next; if
 /// each held all that it writes while it waits for its own, each would wait for all before it.
 ///
 /// If it is cut, the use of the blocks, which are hits, is noted here, once for all that is written.
-fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
+pub(super) fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
     let geometry = engine.geometry;
     #[expect(
         clippy::cast_possible_truncation,
@@ -76,27 +57,8 @@ fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
     cuts
 }
 
-async fn write_part(
-    engine: &Rc<Engine>,
-    volume: &Rc<AttachedVolume>,
-    job: Job<Extent>,
-    using: Use,
-) -> Result<()> {
-    let write = async |job| write_pieces(engine, volume, job, using).await;
-    engine.write_locked(Site::here(), volume, job, write).await
-}
-
-/// What went the short way and failed, again, under the lock that it has: nobody comes in between.
-pub(crate) async fn write_again(
-    engine: &Rc<Engine>,
-    volume: &Rc<AttachedVolume>,
-    job: Job<Extent>,
-) -> Result<()> {
-    let write = async |job| write_pieces(engine, volume, job, Use::Noted).await;
-    engine.write_alone(volume, job, write).await
-}
-
-async fn write_pieces(
+/// Writes a part into the cache, dirty, or bypasses it. The part is locked exclusively.
+pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
@@ -155,13 +117,4 @@ async fn write_missed(
         }
     }
     bypass::write_absent(engine, volume, job).await
-}
-
-pub(super) async fn read(
-    engine: &Rc<Engine>,
-    volume: &Rc<AttachedVolume>,
-    job: Job<Extent>,
-    wide: Extent,
-) -> Result<()> {
-    read::promoting(engine, volume, job, wide).await
 }
