@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use client::Client;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf};
-use forebay_cache::plant::{Fault, plant};
+use forebay_cache::failpoints::{Fault, plant};
 use forebay_cache::{
     Cache, CacheOptions, Cleaning, Devices, DirtyTracking, Durability, Fallback, FormatOptions,
     Mode, Remains,

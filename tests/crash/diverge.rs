@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Op, Request};
-use forebay_cache::plant::{Fault, Part, SitePart, plant, reached, take_out};
+use forebay_cache::failpoints::{Fault, Part, SitePart, plant, reached, take_out};
 use forebay_cache::{
     Cache, CacheOptions, Cleaning, Devices, Durability, Fallback, FormatOptions, Mode,
     RecoveryReport, Remains, VolumeOptions,
@@ -523,7 +523,7 @@ fn what_keeps_a_volume_without_its_cache_right_is_found_missing() {
     }
     // The flush `mode::flush` has made before.
     sites.retain(|(file, _, _, part)| {
-        file.ends_with("cache/src/diverge.rs") && matches!(part, Part::Wait | Part::Fua)
+        file.ends_with("cache/src/degraded/mod.rs") && matches!(part, Part::Wait | Part::Fua)
     });
     assert!(sites.len() > 4, "{sites:?}");
     let mut missed = Vec::new();

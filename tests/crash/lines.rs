@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Persistence, Request};
-use forebay_cache::plant::{Part, reached, take_out};
+use forebay_cache::failpoints::{Part, reached, take_out};
 use forebay_cache::{Cache, CacheOptions, Devices, Durability, FormatOptions, Mode};
 use forebay_device::pmem::PmemDevice;
 use forebay_io::sim::{DiskConfig, Outcome, World};

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use forebay_cache::plant::{Fault, Part, SitePart, plant, reached, take_out};
+use forebay_cache::failpoints::{Fault, Part, SitePart, plant, reached, take_out};
 use forebay_cache::{LostRange, inspect, repair, verify};
 use forebay_io::sim::{Rng, Stop};
 use forebay_testkit::crash::Depth;

@@ -1,6 +1,6 @@
 //! Random lives on devices whose contents rot.
 
-use forebay_cache::plant::{Fault, plant};
+use forebay_cache::failpoints::{Fault, plant};
 
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation};
 

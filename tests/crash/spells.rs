@@ -1,7 +1,7 @@
 //! Random lives on backing devices whose writes fail for a while, and that show what they failed to write until power is
 //! lost: they are among the seeds of all random lives. Here, what they find.
 
-use forebay_cache::plant::{Fault, plant};
+use forebay_cache::failpoints::{Fault, plant};
 use forebay_testkit::rotation::assert_found_by_each_rotation;
 
 use super::stack::Setup;

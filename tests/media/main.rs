@@ -14,7 +14,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay_cache::plant::{Fault, plant};
+use forebay_cache::failpoints::{Fault, plant};
 use forebay_io::sim::Rng;
 use forebay_testkit::rotation::{Lives, Rotation, assert_found_by_each_rotation, print_row};
 

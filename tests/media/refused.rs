@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay::{Config, Engine, Reactor, Stack, Wishes};
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf};
-use forebay_cache::plant::{Fault, plant};
+use forebay_cache::failpoints::{Fault, plant};
 use forebay_cache::{Devices, FormatOptions};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::rt;

@@ -7,20 +7,20 @@ pub(crate) const SELDOM: [&str; 1] = ["metadata/tree/sector.rs choose Step"];
 /// Part of a site's name, and why nothing is lost without it.
 pub(crate) const ARGUED: [(&str, &str); 14] = [
     (
-        "cache/commit.rs commit_timer",
+        "cache/commit/mod.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
     ),
     (
-        "cache/region/clear.rs flush_behind Step: let _ = engine.flush_backing",
+        "cache/intent/regions/clear.rs flush_behind Step: let _ = engine.flush_backing",
         "lets clean data be remembered though no client flushes",
     ),
     (
-        "cache/open.rs write_back",
+        "cache/cache.rs write_back",
         "the blocks are on the backing device, flushed; without the record they are written back once more, which only \
          who uses that device without the cache next would notice (the cache's own tests do)",
     ),
     (
-        "cache/clean.rs clean_what_was_busy Lock",
+        "cache/clean/write_back.rs clean_what_was_busy Lock",
         "a block that a client was changing stays dirty in the cache, which only who uses the backing device without the \
          cache next would notice (the cache's own tests do)",
     ),
@@ -35,33 +35,33 @@ pub(crate) const ARGUED: [(&str, &str); 14] = [
          tree's own sweep, whose media rot, finds it",
     ),
     (
-        "cache/compare.rs what_backing_has Step: let _ = self.flush_backing",
+        "cache/clean/compare.rs what_backing_has Step: let _ = self.flush_backing",
         "without a flush behind it nothing is compared, and all that may be dirty is written back",
     ),
     (
-        "cache/leave.rs end_uncleanly",
+        "cache/attach/detach.rs end_uncleanly",
         "an end that a backing device keeps from being clean has promised nothing; it is for the machine that is switched \
          off next",
     ),
     (
-        "cache/leave.rs end_service Step: self.commit().await",
+        "cache/attach/detach.rs end_service Step: self.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
     ),
     (
-        "cache/leave.rs end_service Wait: self.commit().await",
+        "cache/attach/detach.rs end_service Wait: self.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
     ),
     (
-        "cache/recover.rs recover Wait: if let Err(error) = order::flush(metadata.as_ref())",
+        "cache/recover/mod.rs recover Wait: if let Err(error) = order::flush(metadata.as_ref())",
         "matters only where power tears a batch and is lost again while the next process makes that whole, which few of these \
          lives have; torn.rs goes there, leaves it out and finds it",
     ),
     (
-        "cache/recover.rs recover Step: if let Err(error) = order::flush(metadata.as_ref())",
+        "cache/recover/mod.rs recover Step: if let Err(error) = order::flush(metadata.as_ref())",
         "the superblock that an opening writes behind it is flushed on the same device, before anything is served",
     ),
     (
-        "cache/sample.rs compare_granule Lock",
+        "cache/attach/sample.rs compare_granule Lock",
         "without it a sample beside an eviction may refuse a start, which loses nothing; in these lives clients come after \
          the samples of all volumes",
     ),

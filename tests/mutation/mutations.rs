@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use forebay_cache::plant::{Fault, SitePart, plant, reached, take_out};
+use forebay_cache::failpoints::{Fault, SitePart, plant, reached, take_out};
 use forebay_testkit::case::Case;
 
 use crate::search::{self, Try};

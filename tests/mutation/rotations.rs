@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay_cache::plant::{Fault, plant};
+use forebay_cache::failpoints::{Fault, plant};
 use forebay_testkit::crash::{Failure, Report};
 use forebay_testkit::rotation::{Rotation, assert_found_by_each_rotation};
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{BlockDeviceExt, Buf};
-use forebay_cache::plant::{Part, SitePart, reached, take_out};
+use forebay_cache::failpoints::{Part, SitePart, reached, take_out};
 use forebay_cache::{
     Cache, CacheOptions, Devices, FormatOptions, Mode, RecoveryReport, VolumeOptions, format,
 };
@@ -122,7 +122,9 @@ fn what_makes_a_torn_batch_whole_is_durable_before_the_next_batch() {
     let whole: Vec<u64> = (0..SEEDS).map(damaged).collect();
     assert_eq!(whole, [0; SEEDS as usize], "records look damaged");
     let waits: Vec<SitePart> = (reached().into_iter())
-        .filter(|&(file, _, _, part)| file.ends_with("cache/src/recover.rs") && part == Part::Wait)
+        .filter(|&(file, _, _, part)| {
+            file.ends_with("cache/src/recover/mod.rs") && part == Part::Wait
+        })
         .collect();
     assert!(!waits.is_empty(), "the wait is not where it was");
     for site in waits {

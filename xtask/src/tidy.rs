@@ -3,6 +3,7 @@
 //! Each rule is one file with one function from what it looks at to its findings, and each rule's
 //! tests plant a violation: a rule that cannot fail proves nothing.
 
+mod circles;
 mod crates;
 mod inventory;
 mod layers;
@@ -87,6 +88,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
 
     let mut findings = layers::check(&metadata);
     findings.extend(crates::check(&metadata, &tree.sources));
+    findings.extend(circles::check(&metadata, &tree.sources));
     findings.extend(length::check(&tree.sources));
     findings.extend(marks::check(&tree.sources));
     findings.extend(words::check(&tree.sources));

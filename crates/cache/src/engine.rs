@@ -1,88 +1,76 @@
 //! The engine: what the parts of the cache share.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
-use forebay_io::rt;
-use forebay_io::sync::{Promise, Semaphore, WaitList};
-use forebay_io::told::Told;
-use forebay_metadata::order::{Ordered, Part, Site};
+use forebay_io::sync::Semaphore;
+use forebay_metadata::log::Log;
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::cleaning::Cleaning;
-use forebay_policy::{
-    BlockId, BlockKey, Footprint, Measured, PromotionFilter, SequentialDetector, Span, Split,
-};
+use forebay_policy::BlockId;
 
-use crate::backing::Backing;
-use crate::cleaner::Cleaner;
-use crate::commit::Committer;
-use crate::cut::Cut;
-use crate::diverge::Divergence;
-use crate::geometry::{Block, Geometry, Piece, Stretch};
-use crate::integrity::{Scrubber, Sums};
+use crate::admission::AdmissionControl;
+use crate::backing_failures::BackingFailures;
+use crate::checksum::Checksums;
+use crate::checksum::scrubber::Scrubber;
+use crate::clean::{Cleaner, CleanerParts};
+use crate::commit::{Committer, Parts};
+use crate::devices::CacheDevices;
+use crate::evict::{Dirty, Reclaimer, ReclaimerParts};
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Geometry;
+use crate::intent::dirty_tracking::{DirtyTracker, TrackerParts, Tracking};
+use crate::intent::regions::{RegionParts, Regions};
+use crate::intent::zones::Zones;
 use crate::lock::LockTable;
-use crate::map::{LIVE, Map, Slot, UNRECORDED};
-use crate::options::{CacheOptions, Durability, Mode};
-use crate::region::Regions;
-use crate::stats::{Stats, VolumeCounters};
-use crate::tracking::Tracking;
-use crate::tracts::TractBits;
+use crate::map::Map;
+use crate::map::marks::Marks;
+use crate::media::truncation::TruncationWatch;
+use crate::options::{Admission, Settings};
+use crate::presumed_dirty::PresumedDirty;
+use crate::read_ahead::ReadAhead;
+use crate::service::ServiceState;
+use crate::signals::Signals;
+use crate::slots::{SlotIo, SlotParts};
+use crate::stats::Stats;
+use crate::superblock::SuperblockStore;
+use crate::volume::Volumes;
 
 /// Everything of an open cache.
 pub(crate) struct Engine {
-    pub(crate) data: Rc<dyn BlockDevice>,
-    pub(crate) metadata: Rc<dyn BlockDevice>,
-    pub(crate) data_volatile: bool,
-    pub(crate) metadata_volatile: bool,
-    pub(crate) metadata_fua: bool,
-    pub(crate) data_block: u32,
+    /// The devices of the cache.
+    pub(crate) devices: Rc<CacheDevices>,
     pub(crate) geometry: Geometry,
-    pub(crate) options: CacheOptions,
-    pub(crate) superblock: RefCell<Superblock>,
-    /// The superblock on a data device whose metadata lies elsewhere.
-    pub(crate) data_superblock: RefCell<Option<Superblock>>,
-    /// One change of the superblock at a time.
-    pub(crate) superblock_lock: Semaphore,
+    pub(crate) settings: Rc<Settings>,
+    pub(crate) superblock: Rc<SuperblockStore>,
+    pub(crate) failures: Rc<BackingFailures>,
     /// One volume is attached at a time.
     pub(crate) attaching: Semaphore,
-    pub(crate) map: RefCell<Map>,
-    /// What reads bring in.
-    pub(crate) footprint: RefCell<Footprint>,
-    /// Bytes on their way into the cache that nobody asked for.
-    pub(crate) along_bytes: Cell<u64>,
-    pub(crate) locks: LockTable,
-    pub(crate) regions: Regions,
-    pub(crate) tracking: Tracking,
-    pub(crate) tracts: TractBits,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) slots: Rc<SlotIo>,
+    pub(crate) read_ahead: Rc<ReadAhead>,
+    pub(crate) admission: AdmissionControl,
+    pub(crate) signals: Rc<Signals>,
+    pub(crate) locks: Rc<LockTable>,
+    /// The marks of regions, as the log has them.
+    pub(crate) marks: Rc<Marks>,
+    pub(crate) regions: Rc<Regions>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) zones: Rc<Zones>,
     /// Checksums of what is cached, if it has some.
-    pub(crate) sums: Option<Sums>,
+    pub(crate) checksums: Option<Rc<Checksums>>,
     pub(crate) scrubber: Scrubber,
     /// Blocks that count as dirty since recovery, though no record says so.
-    pub(crate) recovering: Cell<u64>,
-    /// How many these were when it was opened.
-    pub(crate) found_blocks: u64,
-    /// The cache was open last in an earlier boot of the machine.
-    pub(crate) power_was_lost: bool,
-    /// Of blocks that recovery found dirty in a part that no record calls so: what their records do.
-    pub(crate) recorded: RefCell<HashMap<BlockId, u64>>,
-    pub(crate) opened: Duration,
-    pub(crate) commit: Committer,
-    /// What is known of a data device that was cut.
-    pub(crate) cut: Cut,
-    /// Slots whose clean granules wait for a backing flush.
-    pub(crate) deferred: RefCell<Vec<BlockId>>,
-    pub(crate) volumes: RefCell<BTreeMap<u16, Rc<Attached>>>,
-    pub(crate) stats: Stats,
-    pub(crate) stopping: Cell<bool>,
-    pub(crate) reclaim: crate::reclaim::Reclaimer,
-    pub(crate) cleaners: crate::cleaner::Cleaners,
-    pub(crate) cleaning: Cell<Cleaning>,
-    /// Whether cleaners wait for [`Cache::allow_write_back`](crate::Cache::allow_write_back).
-    pub(crate) holds_write_back: Cell<bool>,
+    pub(crate) presumed: Rc<PresumedDirty>,
+    pub(crate) committer: Rc<Committer>,
+    /// The watch for a data device that is cut.
+    pub(crate) truncation: Rc<TruncationWatch>,
+    /// The volumes that are attached.
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) stats: Rc<Stats>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) reclaimer: Rc<Reclaimer>,
+    pub(crate) cleaner: Rc<Cleaner>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -91,331 +79,208 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A volume that is being served.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) id: u16,
-    pub(crate) name: String,
-    pub(crate) epoch: u64,
-    pub(crate) backing: Backing,
-    pub(crate) size_bytes: Cell<u64>,
-    pub(crate) logical_block: u32,
-    pub(crate) mode: Cell<Mode>,
-    pub(crate) filter: RefCell<PromotionFilter>,
-    pub(crate) streams: RefCell<SequentialDetector>,
-    pub(crate) measured: RefCell<Measured>,
-    pub(crate) split: RefCell<Split>,
-    pub(crate) counters: VolumeCounters,
-    pub(crate) cleaner: Cleaner,
-    pub(crate) in_flight: Cell<u64>,
-    pub(crate) detaching: Cell<bool>,
-    /// That it goes on without its cache, should that fail.
-    pub(crate) divergence: OnceCell<Divergence>,
-    /// The superblock says that what can be read from its backing device may be what that has lost.
-    pub(crate) may_show_lost: Cell<bool>,
-    /// Whose turn it is to flush that before the first comparison.
-    pub(crate) first_flush: Semaphore,
-    pub(crate) told: Told,
-    pub(crate) idle: WaitList,
-}
-
-impl Attached {
-    pub(crate) const fn key(&self, block: Block) -> BlockKey {
-        block.key(self.id)
-    }
-
-    /// What the locks call a region.
-    pub(crate) const fn region_key(&self, region: u64) -> BlockKey {
-        BlockKey::new(self.id, region)
-    }
-
-    /// How far into `block` the volume reaches, bytes.
-    pub(crate) fn limit(&self, geometry: Geometry, block: Block) -> u32 {
-        let rest = self.size_bytes.get() - geometry.backing_offset(block, 0);
-        u32::try_from(rest.min(geometry.block_bytes(block.class))).expect("at most a block")
-    }
-
-    /// A request begins: the volume is not detached before it ends.
-    pub(crate) fn enter(&self) {
-        self.in_flight.set(self.in_flight.get() + 1);
-    }
-
-    /// A request ends.
-    pub(crate) fn leave(&self) {
-        self.in_flight.set(self.in_flight.get() - 1);
-        if self.in_flight.get() == 0 && self.detaching.get() {
-            self.idle.wake_all();
-        }
-    }
-
-    /// Whether a missed block is let in.
-    pub(crate) fn promotes(&self, key: BlockKey) -> bool {
-        self.filter.borrow_mut().miss(key)
-    }
-}
-
-/// What a part of a request is to do: the part that lies in a region, or a piece of that in a block.
-#[derive(Clone, Debug)]
-pub(crate) struct Job<P> {
-    pub(crate) part: P,
-    pub(crate) buf: Buf,
-    /// Force unit access, or every write under `sync`.
-    pub(crate) durable: bool,
-    /// Goes round the cache, where that does not hold it: it belongs to a sequential stream, or that is cheaper.
-    pub(crate) around: bool,
-}
-
-impl Job<Stretch> {
-    /// What of it lies in these bytes of its region.
-    pub(crate) fn cut(&self, run: Range<u32>) -> Self {
-        let at = (run.start - self.part.start) as usize;
-        Self {
-            part: Stretch {
-                start: run.start,
-                end: run.end,
-                ..self.part
-            },
-            buf: self.buf.slice(at..at + run.len()),
-            ..*self
-        }
-    }
-
-    /// What of it lies in a block of its region.
-    pub(crate) fn piece(&self, geometry: Geometry, span: Span) -> Job<Piece> {
-        let part = geometry.piece(&self.part, span);
-        let at = (geometry.block_start(span) + part.start - self.part.start) as usize;
-        Job {
-            buf: self.buf.slice(at..at + part.len()),
-            part,
-            durable: self.durable,
-            around: self.around,
-        }
-    }
-}
-
-/// A write to a slot that failed.
-#[derive(Debug)]
-pub(crate) struct SlotWriteError {
-    error: Error,
-    /// Whether the slot may hold any mixture of old and new data. Else nothing was written to it.
-    pub(crate) has_begun: bool,
-}
-
-impl SlotWriteError {
-    /// Returns the error of a write that failed before its first byte.
-    pub(crate) const fn not_begun(error: Error) -> Self {
-        let has_begun = false;
-        Self { error, has_begun }
-    }
-}
-
-impl From<Error> for SlotWriteError {
-    fn from(error: Error) -> Self {
-        let has_begun = true;
-        Self { error, has_begun }
-    }
-}
-
-impl From<SlotWriteError> for Error {
-    fn from(failed: SlotWriteError) -> Self {
-        failed.error
-    }
+/// What a recovery found, from which an engine is wired.
+pub(crate) struct Sources {
+    pub(crate) devices: CacheDevices,
+    pub(crate) settings: Settings,
+    pub(crate) map: Map,
+    pub(crate) marks: Marks,
+    pub(crate) log: Log,
+    /// Checksums of cached data, if the cache was formatted with them.
+    pub(crate) checksums: Option<Checksums>,
+    pub(crate) tracking: Tracking,
+    /// Number of blocks that no record calls dirty, and of those that one calls so in part, the record.
+    pub(crate) presumed: (u64, HashMap<BlockId, u64>),
+    /// Whether the cache was open last in an earlier boot of the machine.
+    pub(crate) power_was_lost: bool,
+    pub(crate) superblock: Superblock,
+    /// The superblock of a separate data device.
+    pub(crate) data_superblock: Option<Superblock>,
 }
 
 impl Engine {
-    pub(crate) fn volume_by_id(&self, id: u16) -> Option<Rc<Attached>> {
-        self.volumes.borrow().get(&id).cloned()
-    }
-
-    pub(crate) fn volume_by_name(&self, name: &str) -> Result<Rc<Attached>> {
-        self.volumes
-            .borrow()
-            .values()
-            .find(|volume| volume.name == name)
-            .cloned()
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NotFound,
-                    format!("no volume {name:?} is attached"),
-                )
-            })
+    /// Returns the parts of an open cache, wired to each other. No task runs yet.
+    pub(crate) fn wire(sources: Sources) -> Rc<Self> {
+        let geometry = Geometry::of(&sources.superblock);
+        let units = sources.superblock.slots;
+        let dirty = match sources.settings.admission {
+            Admission::Always => Dirty::Wanted,
+            Admission::Measured => Dirty::Beside,
+        };
+        let parts = Parts {
+            devices: Rc::new(sources.devices),
+            geometry,
+            settings: Rc::new(sources.settings),
+            map: Rc::new(RefCell::new(sources.map)),
+            marks: Rc::new(sources.marks),
+            checksums: sources.checksums.map(Rc::new),
+            volumes: Rc::default(),
+            stats: Rc::default(),
+        };
+        let (devices, settings) = (Rc::clone(&parts.devices), Rc::clone(&parts.settings));
+        let (map, marks) = (Rc::clone(&parts.map), Rc::clone(&parts.marks));
+        let (volumes, stats) = (Rc::clone(&parts.volumes), Rc::clone(&parts.stats));
+        let checksums = parts.checksums.clone();
+        let committer = Rc::new(Committer::new(parts, sources.log));
+        let superblock = Rc::new(SuperblockStore::new(
+            Rc::clone(&devices),
+            Rc::clone(&settings),
+            Rc::clone(&committer),
+            sources.superblock,
+            sources.data_superblock,
+        ));
+        let power_was_lost = sources.power_was_lost || planted(Fault::CompareAfterProcessDeath);
+        let (found, recorded) = sources.presumed;
+        let presumed = PresumedDirty::new(found, power_was_lost, recorded);
+        let presumed = Rc::new(presumed);
+        let failures = Rc::new(BackingFailures::new(
+            Rc::clone(&superblock),
+            Rc::clone(&committer),
+            Rc::clone(&volumes),
+            Rc::clone(&presumed),
+        ));
+        let truncation = Rc::new(TruncationWatch::new(
+            Rc::clone(&devices),
+            geometry,
+            Rc::clone(&map),
+            Rc::clone(&committer),
+            Rc::clone(&superblock),
+            checksums.clone(),
+        ));
+        let service = Rc::new(ServiceState::new(settings.hold_write_back));
+        let signals = Rc::<Signals>::default();
+        let locks = Rc::new(LockTable::default());
+        let tracker = TrackerParts {
+            devices: Rc::clone(&devices),
+            geometry,
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            presumed: Rc::clone(&presumed),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        };
+        let tracker = Rc::new(DirtyTracker::new(sources.tracking, tracker));
+        let regions = Rc::new(Regions::new(RegionParts {
+            geometry,
+            map: Rc::clone(&map),
+            marks: Rc::clone(&marks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            failures: Rc::clone(&failures),
+            tracker: Rc::clone(&tracker),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+            has_checksums: checksums.is_some(),
+        }));
+        let zones = Rc::new(Zones::new(
+            geometry,
+            Rc::clone(&map),
+            Rc::clone(&committer),
+            Rc::clone(&superblock),
+            Rc::clone(&failures),
+            Rc::clone(&service),
+        ));
+        let slots = Rc::new(SlotIo::new(SlotParts {
+            devices: Rc::clone(&devices),
+            geometry,
+            map: Rc::clone(&map),
+            marks: Rc::clone(&marks),
+            checksums: checksums.clone(),
+            committer: Rc::clone(&committer),
+            tracker: Rc::clone(&tracker),
+            regions: Rc::clone(&regions),
+            volumes: Rc::clone(&volumes),
+            signals: Rc::clone(&signals),
+        }));
+        let (for_ahead, committing) = (Rc::clone(&map), Rc::clone(&committer));
+        let read_ahead = Rc::new(ReadAhead::new(geometry, units, for_ahead, committing));
+        let reclaimer = ReclaimerParts {
+            geometry,
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            tracker: Rc::clone(&tracker),
+            slots: Rc::clone(&slots),
+            read_ahead: Rc::clone(&read_ahead),
+            signals: Rc::clone(&signals),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        };
+        let reclaimer = Rc::new(Reclaimer::new(reclaimer, units, dirty));
+        let cleaner = Rc::new(Cleaner::new(CleanerParts {
+            geometry,
+            settings: Rc::clone(&settings),
+            map: Rc::clone(&map),
+            locks: Rc::clone(&locks),
+            committer: Rc::clone(&committer),
+            volumes: Rc::clone(&volumes),
+            failures: Rc::clone(&failures),
+            presumed: Rc::clone(&presumed),
+            tracker: Rc::clone(&tracker),
+            truncation: Rc::clone(&truncation),
+            checksums: checksums.clone(),
+            slots: Rc::clone(&slots),
+            signals: Rc::clone(&signals),
+            service: Rc::clone(&service),
+            stats: Rc::clone(&stats),
+        }));
+        let admission = AdmissionControl::new(
+            geometry,
+            Rc::clone(&settings),
+            Rc::clone(&map),
+            Rc::clone(&reclaimer),
+            Rc::clone(&cleaner),
+        );
+        let engine = Rc::new(Self {
+            devices,
+            geometry,
+            superblock,
+            failures,
+            attaching: Semaphore::new(1),
+            map,
+            slots,
+            read_ahead,
+            admission,
+            signals,
+            locks,
+            marks,
+            regions,
+            tracker,
+            zones,
+            checksums,
+            scrubber: Scrubber::default(),
+            presumed,
+            committer,
+            truncation,
+            volumes,
+            stats,
+            service,
+            reclaimer,
+            cleaner,
+            settings,
+        });
+        let weak = Rc::downgrade(&engine);
+        engine.committer.on_round(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.tracker.unmark_clean();
+            }
+        });
+        let weak = Rc::downgrade(&engine);
+        engine.committer.on_failure(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.wake_everyone();
+            }
+        });
+        engine
     }
 
     /// Wakes every task that waits for the cache's state to change, so that it sees a failure.
     pub(crate) fn wake_everyone(&self) {
         self.regions.wake();
-        self.reclaim.wake();
-        self.cleaners.kick();
-        for volume in self.volumes.borrow().values() {
-            volume.cleaner.wake();
-        }
-    }
-
-    pub(crate) fn sync_durability(&self) -> bool {
-        self.options.durability == Durability::Sync
-    }
-
-    /// Reads from a slot.
-    pub(crate) async fn read_slot(&self, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
-        let offset = self
-            .geometry
-            .data_offset(self.map.borrow().place(slot), start);
-        let block = u64::from(self.data_block);
-        if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
-            return self.data.read(offset, buf).await;
-        }
-        // The data device has larger blocks than the volume.
-        let (from, wide) = self.widened(offset, buf.len());
-        self.data.read(from, wide.clone()).await?;
-        self.check_alive()?;
-        let skip = usize::try_from(offset - from).expect("less than a block");
-        buf.copy_from_buf(&wide.slice(skip..skip + buf.len()));
-        Ok(())
-    }
-
-    /// Writes to a slot.
-    #[track_caller]
-    pub(crate) fn write_slot<'a>(
-        &'a self,
-        volume: &'a Attached,
-        slot: BlockId,
-        start: u32,
-        buf: Buf,
-    ) -> impl Future<Output = Result<(), SlotWriteError>> + 'a {
-        let site = Site::here();
-        async move {
-            if let Some(sums) = &self.sums {
-                return self
-                    .write_summed(site, sums, volume, slot, start, buf)
-                    .await;
-            }
-            let result = self.write_slot_data(site, slot, start, buf).await;
-            self.slot_written(slot);
-            Ok(result?)
-        }
-    }
-
-    pub(crate) async fn write_slot_data(
-        &self,
-        site: Site,
-        slot: BlockId,
-        start: u32,
-        buf: Buf,
-    ) -> Result<()> {
-        let offset = self
-            .geometry
-            .data_offset(self.map.borrow().place(slot), start);
-        let block = u64::from(self.data_block);
-        // What a failed cache knows of its slots, and what is on media, are two things: its records may call clean what
-        // would be overwritten here.
-        self.check_alive()?;
-        if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
-            return Ordered::new(site, self.data.write(offset, buf)).await;
-        }
-        let (from, wide) = self.widened(offset, buf.len());
-        self.data.read(from, wide.clone()).await?;
-        self.check_alive()?;
-        let skip = usize::try_from(offset - from).expect("less than a block");
-        wide.slice(skip..skip + buf.len()).copy_from_buf(&buf);
-        Ordered::new(site, self.data.write(from, wide)).await
-    }
-
-    fn widened(&self, offset: u64, len: usize) -> (u64, Buf) {
-        let block = u64::from(self.data_block);
-        let from = offset - offset % block;
-        let end = (offset + len as u64).next_multiple_of(block);
-        let wide = Buf::scratch(usize::try_from(end - from).expect("little more than the piece"));
-        (from, wide)
-    }
-
-    /// Flushes a volume's backing device and lets the records go that waited for it.
-    #[track_caller]
-    pub(crate) fn flush_backing<'a>(
-        &'a self,
-        volume: &'a Attached,
-    ) -> impl Future<Output = Result<()>> + 'a {
-        let site = Site::here();
-        async move {
-            if site.lacks(Part::Step) {
-                return Ok(());
-            }
-            if let Err(error) = volume.backing.flush().await {
-                self.note_failure(volume).await;
-                return Err(error);
-            }
-            if !volume.backing.unflushed() {
-                self.release_deferred(volume.id);
-            }
-            Ok(())
-        }
-    }
-
-    /// Takes a slot out of the map; its slot is free at once.
-    pub(crate) fn forget_slot(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
-        debug_assert!(entry.has(LIVE));
-        if entry.has(UNRECORDED) {
-            self.regions.recorded(entry.key);
-        }
-        self.note_gone(slot);
-        self.forget_sums(slot);
-        self.map.borrow_mut().remove(slot);
-        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
-        self.reclaim.made_room();
-    }
-
-    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
-    /// may log the slot behind it, and its region's mark owes it nothing any more.
-    pub(crate) fn kill_slot(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
-        self.map.borrow_mut().kill(slot);
-        if entry.has(UNRECORDED) {
-            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
-            self.regions.recorded(entry.key);
-        }
-    }
-
-    /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
-    pub(crate) fn note_unrecorded(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
-        if !entry.has(UNRECORDED) {
-            self.map.borrow_mut().add_flags(slot, UNRECORDED);
-            self.regions.unrecorded(entry.key);
-        }
-    }
-}
-
-impl Engine {
-    /// What the locks call a block: its region, and its granules there.
-    pub(crate) fn lock_of(&self, volume: u16, block: Block) -> (BlockKey, u64) {
-        let region = self.geometry.region_of(block.unit);
-        let granules = self.geometry.covers(self.geometry.span(block));
-        (BlockKey::new(volume, region), granules)
-    }
-
-    /// Whether somebody is changing a block.
-    pub(crate) fn is_being_changed(&self, entry: &Slot) -> bool {
-        let (region, granules) = self.lock_of(entry.key.volume(), entry.block());
-        self.locks.is_exclusive(region, granules)
-    }
-
-    /// Runs several futures as tasks and waits for all. Their results come in order.
-    pub(crate) async fn join<T: Clone + 'static>(
-        futures: Vec<impl Future<Output = T> + 'static>,
-    ) -> Vec<T> {
-        let promises: Vec<Promise<T>> = futures
-            .into_iter()
-            .map(|future| {
-                let promise = Promise::new();
-                let set = promise.clone();
-                rt::spawn(async move { set.set(future.await) });
-                promise
-            })
-            .collect();
-        let mut results = Vec::with_capacity(promises.len());
-        for promise in promises {
-            results.push(promise.get().await);
-        }
-        results
+        self.signals.wake_all();
+        self.volumes.for_each(|volume| volume.cleaner.wake());
     }
 }

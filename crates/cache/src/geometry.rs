@@ -9,8 +9,6 @@ use std::ops::Range;
 use forebay_metadata::superblock::{Superblock, TRACT_SHIFT, Tracts};
 use forebay_policy::{BlockKey, BlockSizes, Span};
 
-use crate::bring::Spread;
-
 /// Sizes, and where data begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -22,7 +20,7 @@ pub(crate) struct Geometry {
 
 /// The part of a request that lies in one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct Extent {
     /// Region number.
     pub(crate) region: u64,
     /// First byte within the region.
@@ -57,10 +55,19 @@ impl Piece {
     }
 }
 
-impl Stretch {
+impl Extent {
     pub(crate) const fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
+}
+
+/// Which granules of a region stand for those of a block where they are larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// Those of which everything is set.
+    All,
+    /// Those of which something is set.
+    Any,
 }
 
 impl Geometry {
@@ -86,13 +93,13 @@ impl Geometry {
     }
 
     /// Bytes of a tract, as a power of two.
-    pub(crate) const fn tract_shift(&self) -> u8 {
+    pub(crate) const fn zone_shift(&self) -> u8 {
         self.tract_shift
     }
 
     /// The bit of the tract that a unit of a volume lies in.
     #[inline]
-    pub(crate) const fn tract_bit(&self, volume: u16, unit: u64) -> usize {
+    pub(crate) const fn zone_bit(&self, volume: u16, unit: u64) -> usize {
         Tracts::bit(self.tract_shift, volume, unit << self.sizes.unit_shift())
     }
 
@@ -143,7 +150,7 @@ impl Geometry {
 
     /// Granules of its region that a part touches.
     #[inline]
-    pub(crate) const fn region_granules(&self, part: &Stretch) -> u64 {
+    pub(crate) const fn region_granules(&self, part: &Extent) -> u64 {
         let shift = self.region_granule_shift();
         bits(part.start >> shift, ((part.end - 1) >> shift) + 1)
     }
@@ -251,7 +258,7 @@ impl Geometry {
     }
 
     /// The parts of a range, in order.
-    pub(crate) fn parts(self, offset: u64, len: u64) -> impl Iterator<Item = Stretch> {
+    pub(crate) fn parts(self, offset: u64, len: u64) -> impl Iterator<Item = Extent> {
         let (end, bytes) = (offset + len, self.sizes.region_bytes());
         let mut at = offset;
         std::iter::from_fn(move || {
@@ -264,11 +271,11 @@ impl Geometry {
         })
     }
 
-    const fn part(&self, from: u64, to: u64) -> Stretch {
+    const fn part(&self, from: u64, to: u64) -> Extent {
         let shift = self.sizes.unit_shift() + self.sizes.top() as u32;
         let region = from >> shift;
         #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
-        Stretch {
+        Extent {
             region,
             start: (from - (region << shift)) as u32,
             end: (to - (region << shift)) as u32,
@@ -281,14 +288,14 @@ impl Geometry {
     }
 
     /// The range as one part, if it lies in one region.
-    pub(crate) const fn single_part(&self, offset: u64, len: u64) -> Option<Stretch> {
+    pub(crate) const fn single_part(&self, offset: u64, len: u64) -> Option<Extent> {
         let bytes = self.sizes.region_bytes();
         let start = offset & (bytes - 1);
         if start + len > bytes {
             return None;
         }
         #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
-        Some(Stretch {
+        Some(Extent {
             region: offset >> (self.sizes.unit_shift() + self.sizes.top() as u32),
             start: start as u32,
             end: (start + len) as u32,
@@ -296,13 +303,13 @@ impl Geometry {
     }
 
     /// Where a part begins on the backing device.
-    pub(crate) const fn region_offset(&self, part: &Stretch) -> u64 {
+    pub(crate) const fn region_offset(&self, part: &Extent) -> u64 {
         part.region * self.sizes.region_bytes() + part.start as u64
     }
 
     /// Units of its region that a part touches.
     #[inline]
-    pub(crate) const fn units(&self, part: &Stretch) -> u64 {
+    pub(crate) const fn units(&self, part: &Extent) -> u64 {
         if self.sizes.top() == 0 {
             return 1;
         }
@@ -310,8 +317,8 @@ impl Geometry {
     }
 
     /// What of a part lies in a block of its region, which it touches.
-    #[inline]
-    pub(crate) fn piece(&self, part: &Stretch, span: Span) -> Piece {
+    #[inline(always)]
+    pub(crate) fn piece(&self, part: &Extent, span: Span) -> Piece {
         if self.sizes.top() == 0 {
             return Piece {
                 block: self.block_in(part.region, span),
@@ -331,7 +338,7 @@ impl Geometry {
     /// Runs of units of its region that a part touches, as bytes within the region, cut to the part.
     pub(crate) fn runs_of_units(
         self,
-        part: &Stretch,
+        part: &Extent,
         units: u64,
     ) -> impl Iterator<Item = Range<u32>> {
         let shift = self.sizes.unit_shift();
@@ -395,6 +402,11 @@ impl Block {
     }
 }
 
+/// The places of a block.
+pub(crate) fn places(place: u32, class: u8) -> Range<u64> {
+    u64::from(place)..u64::from(place) + (1 << class)
+}
+
 /// Bits `first..last`.
 const fn bits(first: u32, last: u32) -> u64 {
     let high = if last >= 64 {
@@ -437,7 +449,7 @@ mod tests {
         assert_eq!(coarse.spread(0b1111_0001, second, Spread::Any), 0b11 << 2);
         assert_eq!(coarse.gather(0b1000, second), 0xf0);
         assert_eq!(coarse.covers(second), 0b11 << 2);
-        let part = Stretch {
+        let part = Extent {
             region: 0,
             start: 17 * K,
             end: 33 * K,
@@ -450,7 +462,7 @@ mod tests {
         let fixed = geometry(&[32 * K]);
         let parts: Vec<_> = fixed.parts(40 << 10, 60 << 10).collect();
         let expected = [(1, 8 * K, 32 * K), (2, 0, 32 * K), (3, 0, 4 * K)]
-            .map(|(region, start, end)| Stretch { region, start, end });
+            .map(|(region, start, end)| Extent { region, start, end });
         assert_eq!(parts, expected);
         let several = geometry(&[32 * K, 64 * K, 128 * K, 256 * K]);
         let part = several

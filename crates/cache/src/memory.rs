@@ -3,9 +3,9 @@
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockSizes;
 
+use crate::checksum::CELL;
 use crate::format::Inspection;
 use crate::geometry::Geometry;
-use crate::integrity::CELL;
 
 /// Most bytes for each block of the smallest size: the block table with its index (33), the record that counts and flags (6), what
 /// a start has beside them (3), and the log's tail (1).

@@ -6,11 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
-use forebay_metadata::superblock::TRACT_SHIFT;
+use forebay_metadata::superblock::{DirtyTracking, TRACT_SHIFT};
 use forebay_policy::Promotion;
 use forebay_policy::cleaning::Cleaning;
-
-use crate::{DirtyTracking, EarlyMap, OpeningProgress};
 
 /// What is done with reads and writes that hit or miss. docs/concepts/modes.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -180,74 +178,35 @@ impl FormatOptions {
     }
 }
 
-/// How a cache is opened.
+/// Settings of an open cache, from [`CacheOptions`](crate::CacheOptions).
 #[derive(Clone, Debug)]
-pub struct CacheOptions {
-    /// What an acknowledgement promises.
-    pub durability: Durability,
-    /// Memory that outlives the process, for acknowledged records that are not in the log yet. Without
-    /// it a write waits for the log even with [`Durability::Flush`].
-    pub journal: Option<Buf>,
-    /// The boot of the machine.
-    pub boot_id: [u8; 16],
-    /// Above this share of dirty blocks, writes that miss go to the backing device.
-    pub dirty_limit_percent: u8,
-    /// Below this share of dirty blocks, writing them back is in no hurry.
-    pub dirty_low_percent: u8,
-    /// When dirty blocks are written back.
-    pub cleaning: Cleaning,
-    /// Whether no volume is written back until [`Cache::allow_write_back`](crate::Cache::allow_write_back). The last
-    /// volume of a start may refuse it; the backing devices of the others then stay as they were.
-    pub hold_write_back: bool,
-    /// What becomes of writes for which there is no room.
-    pub admission: Admission,
-    /// How often the map is made durable without anybody asking.
-    pub commit_interval: Duration,
-    /// What devices may take for what is under way when a volume is detached or the cache closed, before that is told to
-    /// be late.
-    pub patience: Duration,
-    /// Open although the process journal of a process that died in this boot is gone: acknowledged
-    /// writes may be lost.
-    pub accept_journal_loss: bool,
-    /// The highest generation that is known of the cache beside it; this opening takes a higher one.
-    pub generation: u64,
-    /// Path of the cache's device, for messages; empty if unknown. Of two devices that of the metadata.
-    pub place: String,
-    /// Path of the data device where the metadata lies elsewhere; empty if unknown.
-    pub data_place: String,
-    /// The cache was copied to its devices, which take the place of the former ones: the process
-    /// journal that was left on those counts here.
-    pub moved: bool,
-    /// Is told how far the opening is.
-    pub progress: Option<OpeningProgress>,
-    /// Answers reads of volumes that are served while the cache is being opened.
-    pub early: Option<EarlyMap>,
-}
-
-impl CacheOptions {
-    /// Flush durability without a journal, and the default limits.
-    #[must_use]
-    pub const fn new(boot_id: [u8; 16]) -> Self {
-        Self {
-            durability: Durability::Flush,
-            journal: None,
-            boot_id,
-            dirty_limit_percent: 75,
-            dirty_low_percent: 20,
-            cleaning: Cleaning::Auto,
-            hold_write_back: false,
-            admission: Admission::Always,
-            commit_interval: Duration::from_secs(1),
-            patience: Duration::from_secs(60),
-            accept_journal_loss: false,
-            generation: 0,
-            place: String::new(),
-            data_place: String::new(),
-            moved: false,
-            progress: None,
-            early: None,
-        }
-    }
+pub(crate) struct Settings {
+    /// Promise of an acknowledgement.
+    pub(crate) durability: Durability,
+    /// Memory for the process journal, which outlives the process.
+    pub(crate) journal: Option<Buf>,
+    /// Identity of this boot of the machine.
+    pub(crate) boot_id: [u8; 16],
+    /// Share of dirty blocks above which writes that miss bypass the cache.
+    pub(crate) dirty_limit_percent: u8,
+    /// Share of dirty blocks below which cleaning is in no hurry.
+    pub(crate) dirty_low_percent: u8,
+    /// Policy of the cleaner at the start.
+    pub(crate) cleaning: Cleaning,
+    /// Whether no volume is written back until the cache allows it.
+    pub(crate) hold_write_back: bool,
+    /// Treatment of writes that find no room.
+    pub(crate) admission: Admission,
+    /// Interval of commits that no client asks for.
+    pub(crate) commit_interval: Duration,
+    /// Time that devices may take at a detach or at the end of the cache.
+    pub(crate) patience: Duration,
+    /// Highest generation of the cache that is known beside it.
+    pub(crate) generation: u64,
+    /// Path of the metadata device; empty if unknown.
+    pub(crate) place: String,
+    /// Path of a separate data device; empty if unknown.
+    pub(crate) data_place: String,
 }
 
 /// How a volume is attached.

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use crate::{DirtyTracking, TreeStats};
+use forebay_metadata::superblock::DirtyTracking;
+
+use crate::options::Mode;
 
 /// A counter of one reactor.
 #[derive(Debug, Default)]
@@ -91,6 +93,17 @@ impl RecoveryProgress {
     }
 }
 
+/// Of a bit-tree, for status and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeStats {
+    /// Writes of its units since the cache was opened.
+    pub persists: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Memory that it takes, bytes.
+    pub memory_bytes: u64,
+}
+
 /// Checksums of cached data, for status and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChecksumStats {
@@ -112,7 +125,7 @@ pub struct VolumeStats {
     /// Name.
     pub name: String,
     /// Cache mode.
-    pub mode: crate::Mode,
+    pub mode: Mode,
     /// Epoch of this attachment.
     pub epoch: u64,
     /// Size, bytes.

@@ -1,10 +1,24 @@
 //! A map as it was before: blocks are put back where they lie.
 
 use forebay_metadata::replay::FoundBlock;
+use forebay_metadata::superblock::Superblock;
 use forebay_policy::{BlockId, Misplaced};
 
 use super::{Map, TRACED};
 use crate::geometry::Block;
+
+/// By number: whether there is such a volume.
+pub(crate) fn known_volumes(superblock: &Superblock) -> Vec<bool> {
+    let numbers = || {
+        superblock
+            .volumes
+            .iter()
+            .map(|volume| usize::from(volume.id))
+    };
+    let mut known = vec![false; numbers().max().map_or(0, |most| most + 1)];
+    numbers().for_each(|number| known[number] = true);
+    known
+}
 
 impl Map {
     /// At recovery: looks at the memory that [`Map::restore`] of these will change, at all of it at once.

@@ -10,6 +10,8 @@
 //! To verify without changing anything is the same on devices that keep what is written in memory.
 
 mod overlay;
+pub(crate) mod scrub;
+pub(crate) mod verify;
 
 use std::rc::Rc;
 
@@ -17,15 +19,16 @@ use forebay_block::{Buf, Result};
 use forebay_metadata::superblock::{Service, Superblock};
 use forebay_policy::cleaning::Cleaning;
 
+use crate::cache::Cache;
+use crate::cache_options::CacheOptions;
 use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
-use crate::integrity::DataReport;
-use crate::map::{LIVE, NO_RECORD};
-use crate::open::Cache;
-use crate::options::{CacheOptions, Devices};
-use crate::plant::{Fault, planted};
+use crate::map::LIVE;
+use crate::options::Devices;
 use crate::recover::RecoveryReport;
 use overlay::Overlay;
+use verify::DataReport;
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
@@ -180,28 +183,23 @@ impl Engine {
     /// Logs all that counts once more, and moves the log's tail up to there.
     async fn leave_damage_behind(self: &Rc<Self>) -> Result<()> {
         // No volume is attached: what their marks of *intent* were for is dropped, durably, since the start.
-        self.clear_all_marks().await?;
+        self.regions.clear_all_marks().await?;
         if planted(Fault::GiveUpUnlogged) {
-            self.commit
-                .log
-                .borrow_mut()
-                .give_up_before(std::iter::empty());
-            return self.commit().await;
+            self.committer.give_up_log();
+            return self.committer.commit().await;
         }
         let slots = self.map.borrow().numbers();
         for slot in 0..slots {
             if self.map.borrow().has(slot, LIVE) {
-                self.queue_record(slot);
+                self.committer.queue_record(slot);
             }
         }
-        self.commit_all().await?;
+        self.committer.commit_all().await?;
         let map = self.map.borrow();
         let counting = (0..slots).map(|slot| map.record_at(slot));
-        let marks = (0..self.regions.numbers()).filter_map(|id| self.regions.record_at(id));
-        let opened = std::iter::once(self.commit.opened_at.get());
-        let counting = counting.chain(marks).chain(opened);
+        let marks = (0..self.marks.numbers()).filter_map(|id| self.marks.record_at(id));
         // The next batch says so, and is built when these are durable.
-        (self.commit.log.borrow_mut()).give_up_before(counting.filter(|place| *place != NO_RECORD));
+        self.committer.give_up_before(counting.chain(marks));
         Ok(())
     }
 }

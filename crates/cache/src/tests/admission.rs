@@ -7,7 +7,7 @@ use forebay_block::{Completion, DeviceInfo, Request};
 use forebay_io::sim::FaultPlan;
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 const BLOCK: u64 = 4096;
 

@@ -182,7 +182,7 @@ fn a_tree_that_fails_after_the_cache_tells_of_the_flush() {
             });
             rt::sleep(Duration::from_micros(seed)).await;
             let broken = Error::new(ErrorKind::Io, "a write of the log failed");
-            cache.engine.fail(broken);
+            cache.engine.committer.fail(broken);
             rt::sleep(Duration::from_millis(100)).await;
             let (cache, report) = die_and_open(&disks, &journal).await;
             let older = older(&cache, &report, &disks, 0..BLOCKS, 7).await;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 
 use super::*;
-use crate::bring::ALONG_MAX_BYTES;
-use crate::engine::{Engine, Job};
-use crate::geometry::Stretch;
-use crate::mode;
+use crate::engine::Engine;
+use crate::geometry::Extent;
+use crate::job::Job;
+use crate::read_ahead::MAX_BYTES;
 
 const K: u64 = 1 << 10;
 
@@ -22,17 +22,17 @@ fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
 
 /// Reads the first 4 KiB of a region and brings in 24 KiB beside them; returns how long that took.
 async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
-    let volume = engine.volume_by_name("v").expect("attached");
+    let volume = engine.volumes.named("v").expect("attached");
     let start = 0;
-    let part = |end| Stretch { region, start, end };
+    let part = |end| Extent { region, start, end };
     let job = Job {
         part: part(4096),
         buf: Buf::zeroed(4096),
         durable: false,
-        around: false,
+        bypass: false,
     };
     let began = rt::now();
-    let read = mode::read(engine, &volume, job, part(28 << 10));
+    let read = crate::read::read(engine, &volume, job, part(28 << 10));
     read.await.expect("reads");
     rt::now() - began
 }
@@ -48,7 +48,7 @@ fn what_nobody_asked_for_is_not_waited_for() {
         let (cache, _) = open(&disks, Durability::Flush).await;
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
         let engine = &cache.engine;
-        let id = engine.volume_by_name("v").expect("attached").id;
+        let id = engine.volumes.named("v").expect("attached").id;
         let cached = |region| engine.map.borrow().cached(id, region);
 
         // Somebody is at one of the blocks that would come along.
@@ -61,17 +61,17 @@ fn what_nobody_asked_for_is_not_waited_for() {
         let took = read_along(engine, 1).await;
         assert!(took < Duration::from_millis(10), "waited for {took:?}");
         assert_eq!(cached(1), 0, "it is on its way");
-        assert_eq!(engine.along_bytes.get(), 24 * K);
+        assert_eq!(engine.read_ahead.in_flight_bytes(), 24 * K);
         let reads = disks[1].counters().reads;
         let block = Buf::zeroed(4096);
         volume.read(56 * K, block).await.expect("waits, and reads");
         assert_eq!(disks[1].counters().reads, reads, "one read brought all");
-        assert_eq!((cached(1), engine.along_bytes.get()), (0x7f, 0));
+        assert_eq!((cached(1), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
 
         // Who closes the cache waits for it.
         read_along(engine, 2).await;
         cache.close().await.expect("closes");
-        assert_eq!((cached(2), engine.along_bytes.get()), (0x7f, 0));
+        assert_eq!((cached(2), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
     });
 }
 
@@ -108,7 +108,7 @@ impl BlockDevice for Counting {
 #[test]
 fn what_comes_along_is_bounded() {
     const READS: u64 = 1800;
-    const { assert!(READS * 24 * K > ALONG_MAX_BYTES * 5 / 4, "too few reads") };
+    const { assert!(READS * 24 * K > MAX_BYTES * 5 / 4, "too few reads") };
     let mut world = World::new(13);
     world.add_disk(&device("cache", 64 << 20, 10));
     world.add_disk(&device("backing", READS * 32 * K, 1_000_000));
@@ -128,12 +128,12 @@ fn what_comes_along_is_bounded() {
             let engine = Rc::clone(&cache.engine);
             async move { read_along(&engine, region).await }
         };
-        Engine::join((0..READS).map(read).collect()).await;
+        crate::parallel::join((0..READS).map(read).collect()).await;
         let along = most.get() - READS * 4 * K;
-        assert!(along <= ALONG_MAX_BYTES, "{along} bytes came along");
-        assert!(along > ALONG_MAX_BYTES - 24 * K, "only {along} bytes");
+        assert!(along <= MAX_BYTES, "{along} bytes came along");
+        assert!(along > MAX_BYTES - 24 * K, "only {along} bytes");
         rt::sleep(Duration::from_secs(1)).await;
-        assert_eq!(cache.engine.along_bytes.get(), 0);
+        assert_eq!(cache.engine.read_ahead.in_flight_bytes(), 0);
         cache.close().await.expect("closes");
     });
 }

@@ -8,7 +8,7 @@ use forebay_block::{Error, Request};
 use forebay_io::sim::{FaultPlan, OpClass, Spell, Trouble};
 
 use super::*;
-use crate::diverge::{Fallback, Remains};
+use crate::volume::fallback::{Fallback, Remains};
 
 mod later;
 

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use forebay_io::sim::{FaultPlan, OpClass};
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 use servers::{Forgetful, Showing, WriteThrough};
 
 const BLOCK: u64 = 32 << 10;

@@ -6,7 +6,7 @@ use forebay_metadata::superblock::Superblock;
 
 use super::medium::{BOOT, PAGE, TestFile, UUID, dead, formatted, values};
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 use forebay_block::Result;
 
 const LEN: usize = 1 << 20;
@@ -82,7 +82,7 @@ fn holes_with_data_behind_them_are_those_of_a_tool() {
                 let mut file = formatted(1, LEN).await;
                 let mut journal = Buf::zeroed(1 << 16);
                 let (cache, _volume) = live(&on(&file, None), &journal, &backing, &written).await;
-                let begins = cache.engine.superblock.borrow().data_offset;
+                let begins = cache.engine.superblock.current().data_offset;
                 match is_killed {
                     true => (file, journal) = dead(&file, &journal),
                     false => cache.close().await.expect("closes"),
@@ -126,7 +126,7 @@ fn a_hole_of_zeroes_whose_checksum_is_known_has_lost_nothing() {
             let journal = Buf::zeroed(1 << 16);
             let devices = on(&file, None);
             let (cache, _volume) = live(&devices, &journal, &backing, &written).await;
-            let begins = cache.engine.superblock.borrow().data_offset;
+            let begins = cache.engine.superblock.current().data_offset;
             cache.close().await.expect("closes");
             file.cut(begins + cut_at * 4096);
             file.lengthen(LEN);
@@ -146,7 +146,7 @@ fn a_hole_of_zeroes_whose_checksum_is_known_has_lost_nothing() {
         backing.0.bytes.borrow_mut().fill(1);
         let (file, journal) = (with_checksums(1).await, Buf::zeroed(1 << 16));
         let (cache, _volume) = live(&on(&file, None), &journal, &backing, &[7, 0, 7, 0]).await;
-        let begins = cache.engine.superblock.borrow().data_offset;
+        let begins = cache.engine.superblock.current().data_offset;
         cache.look_for_cut().await;
         dig(&file, begins, &[1, 3]);
         cache.look_for_cut().await;
@@ -183,7 +183,7 @@ fn what_was_cut_off_in_service_is_lost_though_data_was_written_behind_it() {
         backing.0.bytes.borrow_mut().fill(1);
         let (file, journal) = (formatted(1, LEN).await, Buf::zeroed(1 << 16));
         let (cache, volume) = live(&on(&file, None), &journal, &backing, &[7; 8]).await;
-        let begins = cache.engine.superblock.borrow().data_offset;
+        let begins = cache.engine.superblock.current().data_offset;
         cache.look_for_cut().await;
         file.cut(begins + 5 * 4096);
         file.lengthen(LEN);
@@ -289,7 +289,7 @@ fn a_block_device_that_is_shorter_in_service_has_lost_nothing_when_it_is_back() 
             let journal = Buf::zeroed(1 << 16);
             let (cache, _volume) = live(&devices, &journal, &backing, &[7; 8]).await;
             let whole = data.0.bytes.borrow().clone();
-            let begins = cache.engine.superblock.borrow().data_offset;
+            let begins = cache.engine.superblock.current().data_offset;
             plant(fault);
             data.cut(begins + 5 * 4096);
             cache.look_for_cut().await;

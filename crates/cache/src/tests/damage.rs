@@ -290,7 +290,7 @@ fn what_waits_for_a_flush_that_never_comes_is_bounded() {
                 rt::sleep(Duration::from_secs(2)).await;
             }
         }
-        let waiting = cache.engine.deferred.borrow().len() as u64;
+        let waiting = cache.engine.committer.deferred_slots() as u64;
         assert!(waiting > 0, "nothing waits");
         assert!(waiting <= 2 * slots, "{waiting} of {slots} slots");
     });
@@ -380,7 +380,7 @@ fn damage_of_the_end_of_the_log_is_told() {
                 volume.write(at * 4096, pattern(1)).await.expect("writes");
                 volume.flush().await.expect("flushes");
             }
-            let end = cache.engine.commit.log.borrow().batch();
+            let end = cache.engine.committer.log_batch();
             if clean {
                 cache.close().await.expect("closes");
             }
@@ -420,9 +420,9 @@ fn a_cache_opens_though_most_of_its_log_is_lost() {
         let journal = Buf::zeroed(1 << 16);
         let (cache, _) = open_with(&disks, journal.clone()).await;
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
-        let records = cache.engine.commit.log.borrow().capacity();
+        let records = cache.engine.committer.log_records();
         let mut written = 0_u64;
-        while cache.engine.commit.log.borrow().batch() < 3 * records {
+        while cache.engine.committer.log_batch() < 3 * records {
             let block = written * 7 % 1024;
             volume
                 .write(block * 4096, pattern(1))
@@ -433,7 +433,7 @@ fn a_cache_opens_though_most_of_its_log_is_lost() {
                 volume.flush().await.expect("flushes");
             }
         }
-        let end = cache.engine.commit.log.borrow().batch();
+        let end = cache.engine.committer.log_batch();
         drop((volume, cache));
         for unit in (end - records * 3 / 4..end).step_by(8) {
             disks[0].rot(131_072 + unit % records * 64, 512, 1000);
@@ -443,10 +443,7 @@ fn a_cache_opens_though_most_of_its_log_is_lost() {
             if life == 0 {
                 assert!(report.damaged_records >= records / 2, "{report:?}");
                 assert!(!report.untold.is_empty(), "{report:?}");
-                assert!(
-                    cache.engine.commit.log.borrow().batch() < end,
-                    "it has room"
-                );
+                assert!(cache.engine.committer.log_batch() < end, "it has room");
             }
             let volume = attach(&cache, &disks, Mode::WriteBack).await;
             for block in 0..400 {

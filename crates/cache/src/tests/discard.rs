@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_block::{Completion, DeviceInfo, Op, Request};
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 /// A backing device that keeps writes until they are let go.
 struct Slow {

@@ -8,8 +8,8 @@ use forebay_block::{Completion, DeviceInfo, Op, Request};
 use forebay_io::sim::{FaultPlan, Trouble};
 
 use super::*;
-use crate::diverge::{Fallback, Remains};
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
+use crate::volume::fallback::{Fallback, Remains};
 
 const BLOCK: u64 = 4096;
 

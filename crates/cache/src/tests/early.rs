@@ -9,7 +9,7 @@ use forebay_io::sync::Promise;
 use forebay_metadata::superblock::{Superblock, Tracts};
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 const TRACT: u64 = 16 << 10;
 

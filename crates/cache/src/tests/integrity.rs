@@ -7,7 +7,7 @@ use forebay_io::sim::Stop;
 use forebay_metadata::superblock::Superblock;
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 async fn make_summed(disks: &[SimDisk], block_size_bytes: u32) {
     let devices = Devices {

@@ -263,7 +263,7 @@ fn the_memory_of_a_full_cache_is_foretold() {
                 let read = volume.read(number * region, Buf::zeroed(4096)).await;
                 read.expect("reads");
             }
-            let superblock = cache.engine.superblock.borrow().clone();
+            let superblock = cache.engine.superblock.current().clone();
             let (foretold, taken) = (memory_needed(&superblock), cache.stats().memory_bytes);
             assert!(taken <= foretold, "{sizes:?}: {taken} of {foretold}");
             let slack = 5 << 20;

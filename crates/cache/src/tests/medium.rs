@@ -12,7 +12,7 @@ use forebay_metadata::journal::{Journal, Relation};
 use forebay_metadata::superblock::Superblock;
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 pub(super) const PAGE: u64 = 4096;
 pub(super) const BOOT: [u8; 16] = [9; 16];
@@ -432,7 +432,7 @@ async fn cut_life(
     let journal = Buf::zeroed(1 << 16);
     let cache = live(&file, &journal, &backing, 7).await;
     // Slots are taken from the beginning: eight blocks of 4 KiB.
-    let begins = cache.engine.superblock.borrow().data_offset;
+    let begins = cache.engine.superblock.current().data_offset;
     plant(fault);
     cut(&cache, &file, begins + 5 * 4096, 1 << 20).await;
     let closed = cache.close().await;
@@ -495,7 +495,7 @@ fn a_device_found_too_short_is_remembered_so_though_it_tells_no_holes() {
         let file = formatted(1, 1 << 20).await;
         let journal = Buf::zeroed(1 << 16);
         let cache = live(&file, &journal, &backing, 7).await;
-        let begins = cache.engine.superblock.borrow().data_offset;
+        let begins = cache.engine.superblock.current().data_offset;
         cache.close().await.expect("closes");
         file.0.tells_holes.set(false);
         file.cut(begins + 5 * 4096);
@@ -570,7 +570,7 @@ fn a_damaged_end_behind_a_clean_end_is_not_called_a_missing_journal() {
             let cache = live(&file, &journal, &backing, 7).await;
             match is_clean {
                 true => cache.close().await.expect("closes"),
-                false => cache.engine.commit_all().await.expect("commits"),
+                false => cache.engine.committer.commit_all().await.expect("commits"),
             }
             let (file, left) = dead(&file, &journal);
             let superblock = Superblock::read(&file).await.expect("sound");

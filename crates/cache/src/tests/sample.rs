@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_block::{Completion, DeviceInfo, Request, Result};
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 /// Bytes of a granule in the caches of these tests.
 const GRANULE: u64 = 4096;

@@ -8,7 +8,7 @@ use forebay_io::sync::Promise;
 use forebay_metadata::superblock::Superblock;
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 const TRACT: u64 = 16 << 10;
 const PIECE: u64 = 4096;

@@ -214,9 +214,9 @@ fn what_was_abandoned_is_neither_served_nor_written_back() {
             assert_eq!(abandoned(seed, trouble), 0, "seed {seed}, {trouble:?}");
         }
     }
-    plant::plant(Some(plant::Fault::AbandonInMemory));
+    failpoints::plant(Some(failpoints::Fault::AbandonInMemory));
     let found = (0..10).any(|seed| abandoned(seed, Trouble::Vanishes) > 0);
-    plant::plant(None);
+    failpoints::plant(None);
     assert!(found, "the planted fault is found");
 }
 
@@ -237,9 +237,9 @@ fn missing(seed: u64, nth: u64) -> usize {
         // Somebody else flushes beside those who write back.
         let beside = cache.clone();
         rt::spawn(async move {
-            let attached = beside.engine.volume_by_name("v").expect("attached");
+            let attached = beside.engine.volumes.named("v").expect("attached");
             for _ in 0..40 {
-                let _ = beside.engine.flush_backing(&attached).await;
+                let _ = beside.engine.failures.flush_backing(&attached).await;
                 rt::sleep(Duration::from_micros(100)).await;
             }
         });
@@ -266,9 +266,9 @@ fn what_a_failed_flush_of_the_backing_device_lost_is_written_again() {
     for (seed, nth) in all() {
         assert_eq!(missing(seed, nth), 0, "seed {seed}, flush {nth}");
     }
-    plant::plant(Some(plant::Fault::TrustAcrossSessions));
+    failpoints::plant(Some(failpoints::Fault::TrustAcrossSessions));
     let found = all().any(|(seed, nth)| missing(seed, nth) > 0);
-    plant::plant(None);
+    failpoints::plant(None);
     assert!(found, "the planted fault is found");
 }
 

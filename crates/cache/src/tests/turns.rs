@@ -89,7 +89,7 @@ fn flushes_at_once(split: bool, fua: bool, dirty_tracking: DirtyTracking) -> (u3
                     }
                 }
             };
-            crate::engine::Engine::join((0..8).map(client).collect()).await;
+            crate::parallel::join((0..8).map(client).collect()).await;
         }
         cache.close().await.expect("closes");
         (all.get(), most.get())

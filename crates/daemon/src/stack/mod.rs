@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::RecoveryReport;
-use forebay_cache::plant::{Fault, planted};
+use forebay_cache::failpoints::{Fault, planted};
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
 use forebay_transit::Transit;

@@ -1,7 +1,7 @@
 //! Work that may wait for a file system, off the reactor.
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_cache::plant::carried;
+use forebay_cache::failpoints::carried;
 use tokio::sync::oneshot;
 
 /// Runs `work` on a thread of its own; the reactor goes on meanwhile.

@@ -20,7 +20,7 @@ use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
     Result,
 };
-use forebay_cache::plant::{Fault, planted};
+use forebay_cache::failpoints::{Fault, planted};
 use forebay_io::shm::{check_shared, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::{Stop, rt};

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use forebay_block::{Error, ErrorKind, Identity, Result};
-use forebay_cache::plant::{Fault, planted};
+use forebay_cache::failpoints::{Fault, planted};
 
 use super::epoch::{CacheId, Record};
 

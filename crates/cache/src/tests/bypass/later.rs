@@ -1,7 +1,7 @@
 //! What the next process takes for dirty.
 
 use super::*;
-use crate::plant::{Fault, plant};
+use crate::failpoints::{Fault, plant};
 
 /// An older version may be durable as dirty in a slot whose newer one was written back, and no flush of the cache covered it.
 #[test]

@@ -127,14 +127,14 @@ fn a_failure_while_another_note_is_taken_back_is_not_forgotten() {
         let failing = other.start(Request::write(0, Buf::zeroed(512), false));
         cache.write_back(Some("v")).await.expect("writes back");
         assert_eq!(disks[2].counters().failed, 1, "it is under way");
-        let first = cache.engine.volume_by_name("v").expect("attached");
-        while first.may_show_lost.get() {
+        let first = cache.engine.volumes.named("v").expect("attached");
+        while first.may_show_lost() {
             rt::sleep(Duration::from_micros(10)).await;
         }
         // In memory it has gone, on media it has not.
         disks[2].set_faults(FaultPlan::default());
         failing.await.expect_err("it fails");
-        let entry = cache.engine.superblock.borrow().volumes[0].clone();
+        let entry = cache.engine.superblock.current().volumes[0].clone();
         assert!(entry.name == "v" && entry.may_show_lost, "{entry:?}");
         rt::sleep(Duration::from_secs(60)).await;
         assert!(!noted(&disks, "v").await);

@@ -1,0 +1,186 @@
+//! What the engine tells measured admission ([`forebay_policy::Measured`]), and asks it: the one place.
+//!
+//! A write that misses and finds no room would wait until dirty blocks are written back. It is asked whether it does, or
+//! goes round the cache, as what is above the dirty limit does (rule 5: under its lock, beside what is cached of it).
+//! Writes that hit, or find room, are not asked about. Of reads those are that hit what is clean: both devices have it, and
+//! they may be read from the backing device ([`forebay_policy::Split`]).
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::Result;
+use forebay_io::rt;
+use forebay_policy::{Measured, Way};
+
+use crate::clean::Cleaner;
+use crate::clean::write_back::BATCH;
+use crate::evict::Reclaimer;
+use crate::geometry::Geometry;
+use crate::map::Map;
+use crate::options::{Admission, Settings};
+use crate::volume::AttachedVolume;
+
+/// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks back at a time, and whoever
+/// waits for the first of them waits for all.
+const WINDOW: u32 = 16 * BATCH as u32;
+
+/// A write that misses on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    pub(crate) way: Way,
+    /// What is not cached of it, bytes.
+    bytes: u64,
+    /// None of it is cached: what it takes says what such writes take.
+    all: bool,
+    had_room: bool,
+    /// When it began, and the cleaner's turns then.
+    began: (Duration, u64),
+}
+
+/// The part that decides which device serves a request.
+#[derive(Debug)]
+pub(crate) struct AdmissionControl {
+    geometry: Geometry,
+    settings: Rc<Settings>,
+    map: Rc<RefCell<Map>>,
+    reclaimer: Rc<Reclaimer>,
+    cleaner: Rc<Cleaner>,
+    /// Whether clean hits may be read from the backing device.
+    measures_hits: bool,
+}
+
+impl AdmissionControl {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) fn new(
+        geometry: Geometry,
+        settings: Rc<Settings>,
+        map: Rc<RefCell<Map>>,
+        reclaimer: Rc<Reclaimer>,
+        cleaner: Rc<Cleaner>,
+    ) -> Self {
+        Self {
+            measures_hits: matches!(settings.admission, Admission::Measured),
+            geometry,
+            settings,
+            map,
+            reclaimer,
+            cleaner,
+        }
+    }
+
+    pub(crate) fn new_measures(&self) -> Measured {
+        let window = self.reclaimer.batch().saturating_mul(8).max(WINDOW);
+        // To know the price, half a window is given up: in a small cache not the half of that.
+        let window = window.min((self.map.borrow().units() / 8).max(2 * BATCH as u32));
+        let block_bytes = self.geometry.block_bytes(0);
+        Measured::new(u64::from(window) * block_bytes, BATCH as u64 * block_bytes)
+    }
+
+    /// Which way a write takes; none if nothing of it is missing, or it is not measured.
+    pub(crate) fn way_of_write(
+        &self,
+        volume: &Rc<AttachedVolume>,
+        range: Range<u64>,
+    ) -> Option<Visit> {
+        if self.settings.admission == Admission::Always
+            || !volume.mode().makes_dirty()
+            || self.cleaner.above_dirty_limit()
+        {
+            return None;
+        }
+        let (mut missing, mut asked) = (0, 0);
+        // The class of blocks for which there is no room.
+        let mut short = None;
+        {
+            let map = self.map.borrow();
+            for part in self.geometry.parts(range.start, range.end - range.start) {
+                let units = self.geometry.units(&part);
+                let blocks = map.overlapping(volume.id, part.region, units);
+                let rest = blocks.fold(units, |rest, (_, span)| rest & !span.mask());
+                asked += units.count_ones();
+                missing += rest.count_ones();
+                if let Some(span) = self.geometry.sizes().cut(rest).next()
+                    && map.table().room(span.class) < missing
+                {
+                    short = Some(span.class);
+                }
+            }
+        }
+        if missing == 0 || !volume.admits_all() {
+            return None;
+        }
+        let bytes =
+            (u64::from(missing) * self.geometry.block_bytes(0)).min(range.end - range.start);
+        let way = match short {
+            None => Way::Cache,
+            Some(class) => {
+                let way = volume.way_of_write(bytes);
+                let is_sent = way == Way::Around;
+                volume.counters.sent_round.add(u64::from(is_sent));
+                self.reclaimer.keep_dirty();
+                // What is clean makes room for the next ones, whichever way this one goes.
+                self.reclaimer.ask_for_room(class);
+                way
+            }
+        };
+        Some(Visit {
+            way,
+            bytes,
+            all: missing == asked,
+            had_room: short.is_none(),
+            began: volume.begin_io(),
+        })
+    }
+
+    /// Whether clean hits may be read elsewhere.
+    #[inline]
+    pub(crate) fn measures_hits(&self) -> bool {
+        self.measures_hits
+    }
+
+    /// Where a hit is read of which these granules are dirty; none if it is not measured, or the backing device may forget
+    /// what it shows, which the cache does not.
+    pub(crate) fn way_of_hit(
+        &self,
+        volume: &AttachedVolume,
+        bytes: u64,
+        dirty: u64,
+    ) -> Option<(Way, Duration)> {
+        let asked = self.measures_hits() && dirty == 0 && volume.backing.keeps_what_it_shows();
+        asked.then(|| (volume.way_of_hit(bytes), rt::now()))
+    }
+
+    /// It was read, from there since then.
+    pub(crate) fn hit_ended(
+        &self,
+        volume: &AttachedVolume,
+        bytes: u64,
+        hit: Option<(Way, Duration)>,
+    ) {
+        let Some((way, began)) = hit else { return };
+        if way == Way::Around {
+            volume.counters.split_reads.add(1);
+        }
+        volume.hit_took(bytes, way, rt::now() - began);
+    }
+
+    /// A write has ended.
+    pub(crate) fn write_ended(
+        &self,
+        volume: &AttachedVolume,
+        visit: Option<Visit>,
+        result: &Result<()>,
+    ) {
+        let Some(visit) = visit.filter(|visit| visit.all && result.is_ok()) else {
+            return;
+        };
+        let took = rt::now() - visit.began.0;
+        let at_once = match visit.way {
+            Way::Cache => visit.had_room,
+            Way::Around => !volume.cleaner.cleaned_beside(visit.began.1),
+        };
+        volume.write_took(visit.bytes, visit.way, at_once, took);
+    }
+}

@@ -1,0 +1,353 @@
+//! How a volume leaves its cache, and how a cache ends.
+//!
+//! Neither waits for ever for a device that does not answer: what it has not ended by then is told, and goes on by itself,
+//! with its locks and buffers. Dirty data stays in the cache, unless it is abandoned in so many words: then the volume's
+//! number is taken out of the superblock first, durably, so that no process ever serves what was given up, or writes
+//! it back.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::rt;
+use forebay_io::sync::Promise;
+use forebay_metadata::order::Site;
+use forebay_policy::BlockId;
+
+use crate::cache::Cache;
+use crate::commit::queue::Entry;
+use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
+use crate::format::shrunk;
+use crate::geometry::Block;
+use crate::lock::lock_of;
+use crate::map::CLEANING;
+use crate::volume::AttachedVolume;
+
+/// How often it is looked whether they get on.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Cache {
+    /// Writes everything of a volume back and forgets it. Nobody is served from it from the first moment
+    /// on: new requests get `ShuttingDown`.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `Busy` if it is being detached already. If something cannot be written back, the
+    /// devices' error, or `TimedOut` if nothing gets on for a minute: the volume goes on as before, nothing is lost.
+    pub async fn detach(&self, name: &str) -> Result<()> {
+        self.detach_noting(name, async { Ok(()) }).await
+    }
+
+    /// As [`Cache::detach`]. `noted` runs when all is written back and flushed, and before the cache forgets the volume:
+    /// whoever has to hear that nothing is dirty any more hears it then.
+    ///
+    /// # Errors
+    /// As [`Cache::detach`], or those of `noted`: the volume goes on as before then, too.
+    pub async fn detach_noting(
+        &self,
+        name: &str,
+        noted: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let engine = &self.engine;
+        let volume = engine.begin_to_leave(name)?;
+        let clean = match engine.make_clean(&volume).await {
+            Ok(()) => noted.await,
+            failed => failed,
+        };
+        if let Err(error) = clean {
+            volume.set_detaching(false);
+            return Err(error);
+        }
+        engine.forget_volume_in_time(&volume).await
+    }
+
+    /// What is dirty in a volume, bytes in ascending order, ranges that touch joined.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume.
+    pub fn dirty_ranges(&self, name: &str) -> Result<Vec<Range<u64>>> {
+        let engine = &self.engine;
+        let volume = engine.volumes.named(name)?;
+        let slots: Vec<BlockId> = engine.map.borrow().of_volume(volume.id).collect();
+        Ok(engine.dirty_ranges(slots.into_iter()))
+    }
+
+    /// Forgets a volume with what is dirty in it: THAT IS LOST. Returns what it was, as [`Cache::dirty_ranges`]. Nothing of
+    /// it is sent to the backing device from the first moment on; what that has already may still arrive.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `Busy` if it is being detached already; the cache device's, or `TimedOut` if that
+    /// does not answer: then the volume is not served any more, and what becomes of its data the next process tells.
+    pub async fn abandon(&self, name: &str) -> Result<Vec<Range<u64>>> {
+        let engine = &self.engine;
+        let volume = engine.begin_to_leave(name)?;
+        volume.backing.give_up();
+        // What is under way would better end. If it does not, nobody is served by it.
+        let _ = engine.until_idle(&volume, LOOK * 5).await;
+        let lost = self.dirty_ranges(name)?;
+        for Range { start, end } in &lost {
+            tracing::warn!(
+                volume = name,
+                offset = start,
+                len = end - start,
+                "dirty data is abandoned"
+            );
+        }
+        engine.forget_volume_in_time(&volume).await?;
+        Ok(lost)
+    }
+
+    /// Shuts the cache down cleanly: what is acknowledged is made durable, the map is made exact, and
+    /// the mark is logged that lets the next open believe it. Dirty data stays in the cache. Nobody may
+    /// be sending requests any more.
+    ///
+    /// # Errors
+    /// A failed flush of any device, or `TimedOut`, with what a device has not ended within a minute; then there is no clean
+    /// mark, and the next open recovers as after a crash.
+    pub async fn close(&self) -> Result<()> {
+        self.close_with(true).await
+    }
+
+    /// Shuts down the cache of a start that was refused, and sends no backing device anything, not even a flush: it may be the
+    /// wrong one. There is no clean mark, so that the next open recovers as after a crash.
+    ///
+    /// # Errors
+    /// As [`Cache::close`].
+    pub async fn close_unflushed(&self) -> Result<()> {
+        self.close_with(false).await
+    }
+
+    async fn close_with(&self, flush: bool) -> Result<()> {
+        let engine = &self.engine;
+        let volumes: Vec<_> = engine.volumes.all();
+        for volume in &volumes {
+            volume.set_detaching(true);
+        }
+        let patience = engine.settings.patience;
+        let until = rt::now() + patience;
+        let mut result = Ok(());
+        for volume in &volumes {
+            result = result.and(
+                engine
+                    .until_idle(volume, until.saturating_sub(rt::now()))
+                    .await,
+            );
+        }
+        engine.service.stop();
+        engine.wake_everyone();
+        // A batch of the cleaner that is under way ends first.
+        let cleaned = async {
+            while engine.is_cleaning() {
+                rt::sleep(Duration::from_millis(1)).await;
+            }
+            // Nor may the superblock be written after the cache is closed.
+            engine.zones.until_quiet().await;
+        };
+        let cleaned = rt::at_most(until.saturating_sub(rt::now()), cleaned).await;
+        result = result.and(cleaned.ok_or_else(|| late("a write-back")));
+        let (ending, is_quiet) = (Rc::clone(engine), result.is_ok());
+        let ended = async move {
+            match flush {
+                true => ending.end_service(volumes, until, is_quiet).await,
+                false => ending.end_uncleanly().await,
+            }
+        };
+        // The cache device, too, has its time.
+        let rest = until.saturating_sub(rt::now()) + patience;
+        result = result.and(in_time("what the cache holds", rest, ended).await);
+        engine.committer.stop();
+        engine.volumes.clear();
+        result
+    }
+}
+
+fn late(what: &str) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!("the device did not end {what}: it goes on by itself"),
+    )
+}
+
+/// Runs `work` as a task of its own and waits for it so long.
+async fn in_time(
+    what: &str,
+    limit: Duration,
+    work: impl Future<Output = Result<()>> + 'static,
+) -> Result<()> {
+    let ended = begin(work);
+    let ended = rt::at_most(limit, ended.get()).await;
+    ended.unwrap_or_else(|| Err(late(what)))
+}
+
+fn begin(work: impl Future<Output = Result<()>> + 'static) -> Promise<Result<()>> {
+    let promise = Promise::new();
+    let set = promise.clone();
+    rt::spawn(async move { set.set(work.await) });
+    promise
+}
+
+impl Engine {
+    fn begin_to_leave(&self, name: &str) -> Result<Rc<AttachedVolume>> {
+        let volume = self.volumes.named(name)?;
+        if volume.set_detaching(true) {
+            let what = format!("volume {name:?} is being detached already");
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        Ok(volume)
+    }
+
+    /// Waits until no request of a volume is under way.
+    async fn until_idle(&self, volume: &AttachedVolume, limit: Duration) -> Result<()> {
+        let idle = volume.until_idle();
+        let idle = rt::at_most(limit, idle).await;
+        idle.ok_or_else(|| {
+            let requests = volume.in_flight();
+            late(&format!("volume {}: {requests} requests", volume.name))
+        })
+    }
+
+    /// Writes everything of a volume back that nobody writes to any more.
+    async fn make_clean(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
+        self.until_idle(volume, self.settings.patience).await?;
+        self.write_back_in_time(volume.id, true).await?;
+        let (engine, flushed) = (Rc::clone(self), Rc::clone(volume));
+        let what = format!("volume {}: a flush of its backing device", volume.name);
+        let flush = async move { engine.failures.flush_backing(&flushed).await };
+        in_time(&what, self.settings.patience, flush).await
+    }
+
+    /// As [`Engine::write_back_volume`], for as long as it gets on.
+    pub(crate) async fn write_back_in_time(
+        self: &Rc<Self>,
+        volume: u16,
+        until_clean: bool,
+    ) -> Result<()> {
+        let engine = Rc::clone(self);
+        let cleaned =
+            begin(async move { engine.cleaner.write_back_volume(volume, until_clean).await });
+        let done = || self.stats.write_backs.get() + self.stats.write_back_errors.get();
+        let (mut seen, mut since) = (done(), rt::now());
+        loop {
+            if let Some(result) = rt::at_most(LOOK, cleaned.get()).await {
+                return result;
+            }
+            if done() != seen {
+                (seen, since) = (done(), rt::now());
+            } else if rt::now() - since > self.settings.patience {
+                return Err(late("what is to be written back"));
+            }
+        }
+    }
+
+    async fn forget_volume_in_time(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
+        let (engine, forgotten) = (Rc::clone(self), Rc::clone(volume));
+        let work = async move { engine.forget_volume(&forgotten).await };
+        let what = format!("volume {}: forgetting it", volume.name);
+        let result = in_time(&what, self.settings.patience, work).await;
+        if let Err(error) = &result
+            && error.kind() != ErrorKind::TimedOut
+        {
+            volume.set_detaching(false);
+        }
+        result
+    }
+
+    /// Forgets a volume that nobody is served from, with all that is cached of it.
+    async fn forget_volume(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
+        self.forget_number(volume.id).await?;
+        (self.stats.writes_of_the_gone).add(volume.counters.writes());
+        Ok(())
+    }
+
+    /// Forgets the volume with this number, with all that is cached of it. Nobody is served from it.
+    pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
+        // From here on the records of this number mean nothing, durably.
+        if !planted(Fault::AbandonInMemory) {
+            self.superblock
+                .change(|superblock| {
+                    superblock.volumes.retain(|entry| entry.id != id);
+                })
+                .await?;
+        }
+        self.volumes.remove(id);
+        for (slot, block) in self.slots_of(id) {
+            if !self.try_forget(id, slot, block) {
+                rt::spawn(Rc::clone(self).forget_later(id, slot, block));
+            }
+        }
+        self.marks.forget_volume(id);
+        self.wake_everyone();
+        self.signals.hint();
+        Ok(())
+    }
+
+    /// Forgets a block of a volume that is gone, unless somebody is at it. Whether it is forgotten.
+    fn try_forget(&self, volume: u16, slot: BlockId, block: Block) -> bool {
+        // The reclaimer may have had it first.
+        if !self.is_block(volume, slot, block) {
+            return true;
+        }
+        let (region, granules) = lock_of(self.geometry, volume, block);
+        let lock = self.locks.try_exclusive(Site::here(), region, granules);
+        let free = lock.is_some() && !self.map.borrow().has(slot, CLEANING);
+        if free {
+            self.slots.forget(slot);
+        }
+        free
+    }
+
+    /// A device still has something of a block: its slot is nobody else's until that has ended.
+    async fn forget_later(self: Rc<Self>, volume: u16, slot: BlockId, block: Block) {
+        while !self.service.is_stopping() && !self.try_forget(volume, slot, block) {
+            rt::sleep(LOOK).await;
+        }
+        self.signals.hint();
+    }
+
+    async fn end_service(
+        self: Rc<Self>,
+        volumes: Vec<Rc<AttachedVolume>>,
+        until: Duration,
+        is_quiet: bool,
+    ) -> Result<()> {
+        let flush = |volume: &Rc<AttachedVolume>| {
+            let (engine, volume) = (Rc::clone(&self), Rc::clone(volume));
+            begin(async move { engine.failures.flush_backing(&volume).await })
+        };
+        let flushing: Vec<_> = volumes.iter().map(flush).collect();
+        let mut flushed = Ok(());
+        for (ended, volume) in flushing.into_iter().zip(&volumes) {
+            let ended = rt::at_most(until.saturating_sub(rt::now()), ended.get()).await;
+            let what = || format!("volume {}: a flush of its backing device", volume.name);
+            flushed = flushed.and(ended.unwrap_or_else(|| Err(late(&what()))));
+        }
+        // The clean mark says that what is cached is there.
+        if let Some(cut) = self.truncation.reason().await {
+            flushed = flushed.and(Err(cut));
+        }
+        if let Some(shrunk) = shrunk(&self.superblock.current(), self.devices.data().as_ref()) {
+            let what = format!(
+                "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
+            );
+            flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
+        }
+        if flushed.is_err() || !is_quiet {
+            let ended = self.end_uncleanly().await;
+            return flushed.and(ended);
+        }
+        self.regions.clear_all_marks().await?;
+        self.committer.commit_all().await?;
+        self.tracker.close_tracking().await?;
+        let generation = self.superblock.announce_end().await?;
+        self.committer.queue_entry(Entry::Close);
+        self.committer.commit().await?;
+        // Says from outside how far the log went, too.
+        self.superblock.end_generation(generation).await
+    }
+
+    /// Nothing is exact then, but what was acknowledged is to be durable all the same.
+    async fn end_uncleanly(&self) -> Result<()> {
+        self.committer.commit_all().await
+    }
+}

@@ -1,0 +1,169 @@
+//! Whose data it is: a volume's name says which cached blocks belong to it, and the backing device that it
+//! had last must be the one that it has now.
+
+use std::rc::Rc;
+
+use forebay_block::{Basis, Error, ErrorKind, Identity, Result};
+use forebay_metadata::superblock::VolumeEntry;
+
+use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
+use crate::format::Inspection;
+use crate::options::VolumeOptions;
+use crate::size::{check_volume_size, shrank};
+
+/// A backing device as it was recorded or is now, and its size in bytes.
+type Sized = (Identity, u64);
+
+fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirty: u64) -> Error {
+    let how = match (was.start, now.start) {
+        (Some(before), Some(start)) if was.medium == now.medium && before != start => format!(
+            " (another part of the same medium: it began at byte {before}, and begins at {start} now)"
+        ),
+        _ if now.basis == Basis::Name => String::new(),
+        _ if !was.differs_from(now) => {
+            format!(" (it has no serial number, and {bytes} bytes in place of {was_bytes})")
+        }
+        _ if now.basis == Basis::Path => {
+            " (it is known by its path, which is another one)".to_owned()
+        }
+        _ => " (it has no serial number: its place, driver or instance is another one)".to_owned(),
+    };
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "volume {name:?} has another backing device than before{how}, and the cache holds {dirty} bytes of dirty data for the one that it had: give it that one back, or start with --adopt {name} if this is the same data in another place"
+        ),
+    )
+}
+
+fn attached_part(name: &str, other: &str) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the backing device of volume {name:?} is, or overlaps, that of volume {other:?}, which is attached: give each a medium, or a part of one, of its own"
+        ),
+    )
+}
+
+fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "the backing device of volume {name:?} was served, in whole or in part, as volume {former:?}, and the cache holds {dirty_bytes} bytes of dirty data for it: serve it under that name, or detach {former:?} first (`forebay detach {former}`, while it is served)"
+        ),
+    )
+}
+
+impl Inspection {
+    /// Checks whether a volume of this name could be attached with the backing device that `identity` names, of so many
+    /// bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is dirty data of another backing device under this name, or of this one, or a part of
+    /// it, under another name.
+    pub fn check_identity(&self, name: &str, identity: Identity, size_bytes: u64) -> Result<()> {
+        let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
+        for known in dirty {
+            let (was, was_bytes) = (known.identity, known.size_bytes);
+            if known.name == name && was.is_replaced_by(was_bytes, identity, size_bytes) {
+                let (was, now) = ((was, was_bytes), (identity, size_bytes));
+                return Err(another_device(name, was, now, known.dirty_bytes));
+            }
+            if known.name != name && was.overlaps(was_bytes, identity, size_bytes) {
+                return Err(another_name(name, &known.name, known.dirty_bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a volume of this name could be attached to a backing device of this size, bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is dirty data of it beyond, or as [`check_volume_size`].
+    pub fn check_size(&self, name: &str, size_bytes: u64) -> Result<()> {
+        check_volume_size(self.sizes, size_bytes)?;
+        let mut volumes = self.volumes.iter();
+        match volumes.find(|known| known.name == name && known.dirty_end_bytes > size_bytes) {
+            Some(known) => Err(shrank(name, known.size_bytes, size_bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Engine {
+    /// Rule 6: what is cached of another backing device, under this volume's name, or of this backing
+    /// device, under another name, is not mixed with what this volume holds. Clean data goes; dirty data
+    /// is somebody's, and refuses.
+    pub(crate) async fn check_identity(
+        self: &Rc<Self>,
+        name: &str,
+        known: Option<&VolumeEntry>,
+        identity: Identity,
+        size_bytes: u64,
+        options: &VolumeOptions,
+    ) -> Result<()> {
+        if !identity.is_known() {
+            return Ok(());
+        }
+        if let Some(known) = known
+            && (known.identity).is_replaced_by(known.size_bytes, identity, size_bytes)
+            && !options.adopt
+            && !planted(Fault::TrustBacking)
+        {
+            let dirty = self.dirty_bytes(known.id);
+            if dirty > 0 {
+                let was = (known.identity, known.size_bytes);
+                return Err(another_device(name, was, (identity, size_bytes), dirty));
+            }
+            tracing::warn!(
+                volume = name,
+                "another backing device than before: what was cached of the former one is dropped"
+            );
+            self.drop_clean_slots(known.id).await?;
+        }
+        let others: Vec<VolumeEntry> = {
+            let superblock = self.superblock.current();
+            let overlaps = |entry: &&VolumeEntry| {
+                let was = entry.identity;
+                was.overlaps(entry.size_bytes, identity, size_bytes)
+                    && entry.name != name
+                    && !planted(Fault::TrustBacking)
+            };
+            let others = superblock.volumes.iter().filter(overlaps);
+            others.cloned().collect()
+        };
+        for other in others {
+            if self.volumes.get(other.id).is_some() {
+                return Err(attached_part(name, &other.name));
+            }
+            let dirty = self.dirty_bytes(other.id);
+            if dirty > 0 {
+                return Err(another_name(name, &other.name, dirty));
+            }
+            tracing::warn!(
+                volume = name,
+                former = other.name,
+                "the backing device was served under another name: what was cached under it is dropped"
+            );
+            self.drop_clean_slots(other.id).await?;
+            self.superblock
+                .change(|superblock| {
+                    superblock.volumes.retain(|entry| entry.id != other.id);
+                })
+                .await?;
+            self.marks.forget_volume(other.id);
+        }
+        Ok(())
+    }
+
+    fn dirty_bytes(&self, volume: u16) -> u64 {
+        self.map.borrow().share(volume).dirty_bytes
+    }
+
+    /// Kills all that is cached of a volume that is not attached and has nothing dirty.
+    async fn drop_clean_slots(&self, volume: u16) -> Result<()> {
+        let slots = self.slots_of(volume);
+        self.kill(volume, slots).await
+    }
+}

@@ -1,0 +1,479 @@
+//! Volumes come and go: attach, grow, detach (rule 6).
+
+pub(crate) mod detach;
+pub(crate) mod identity;
+pub(crate) mod idle;
+pub(crate) mod sample;
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
+};
+use forebay_io::rt;
+use forebay_metadata::order::Site;
+use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
+use forebay_policy::{BlockId, BlockKey};
+
+use crate::attach::idle::{no_number, no_room};
+use crate::cache::Cache;
+use crate::commit::queue::Entry;
+use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
+use crate::format::check_whole;
+use crate::geometry::Block;
+use crate::lock::lock_of;
+use crate::options::VolumeOptions;
+use crate::request::CachedVolume;
+use crate::size::{check_volume_size, shrank};
+use crate::volume::backing::Backing;
+use crate::volume::{AttachedVolume, Found};
+
+fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
+    Err(Error::new(kind, what))
+}
+
+impl Cache {
+    /// Makes a cached volume of `backing`, under a name by which this cache knows it again. Returns it
+    /// as a device of this reactor.
+    ///
+    /// The volume's epoch is raised, durably, before this returns; the caller stores
+    /// [`Cache::volume_epoch`] beside the cache before it serves the volume.
+    ///
+    /// # Errors
+    /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
+    /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
+    /// backing device that shrank below dirty data, that has more blocks than can be numbered, that a clean copy shows to be
+    /// another one, or whose blocks are
+    /// larger than a granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
+    pub async fn attach(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        options: VolumeOptions,
+    ) -> Result<Rc<dyn BlockDevice>> {
+        // One at a time: names and numbers are looked up first and given out at the end.
+        self.engine.attaching.acquire(1).await;
+        let result = self.attach_alone(name, backing, options).await;
+        self.engine.attaching.release(1);
+        result
+    }
+
+    async fn attach_alone(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        options: VolumeOptions,
+    ) -> Result<Rc<dyn BlockDevice>> {
+        let engine = &self.engine;
+        let info = backing.info();
+        let logical_block = info.logical_block_bytes;
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return refuse(
+                ErrorKind::InvalidInput,
+                format!("volume name {name:?}: use 1 to {MAX_NAME_BYTES} bytes"),
+            );
+        }
+        if u64::from(info.logical_block_bytes) > engine.geometry.granule_bytes(0) {
+            return refuse(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{}: blocks of {} bytes are larger than the cache's granule of {}: format the cache with larger blocks",
+                    info.name,
+                    info.logical_block_bytes,
+                    engine.geometry.granule_bytes(0)
+                ),
+            );
+        }
+        check_whole(&info)?;
+        engine.check_tearing(&info)?;
+        if engine.volumes.named(name).is_ok() {
+            return refuse(
+                ErrorKind::Busy,
+                format!("volume {name:?} is attached already"),
+            );
+        }
+        let size_bytes = info.size_bytes - info.size_bytes % u64::from(logical_block);
+        check_volume_size(engine.geometry.sizes(), size_bytes)?;
+        let known = engine.known_volume(name);
+        if known.is_none() && engine.superblock.current().volumes.len() >= MAX_VOLUMES {
+            return Err(no_room(&self.idle_volumes()));
+        }
+        let backing = Backing::new(backing);
+        let id = match &known {
+            Some(known) => known.id,
+            None => engine.superblock.current().next_volume,
+        };
+        if id == u16::MAX {
+            return Err(no_number());
+        }
+        // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
+        // A start that may yet be refused changes no device: `flush_attached` does it then.
+        let needed = engine.committer.is_sync() && !engine.service.holds_write_back();
+        engine
+            .failures
+            .flush_what_was_left(name, id, &backing, needed)
+            .await?;
+        let may_show_lost = engine.failures.may_show_lost(known.as_ref(), options.epoch);
+        let identity = info.identity;
+        engine
+            .check_identity(name, known.as_ref(), identity, size_bytes, &options)
+            .await?;
+        if let Some(known) = &known {
+            engine.drop_stale(known, &options).await?;
+            engine
+                .compare_sample(known, &backing.device, options.adopt)
+                .await?;
+            // The reclaimer must not take the block at the old end while it is filled up.
+            let last = BlockKey::new(known.id, engine.geometry.region_at(known.size_bytes));
+            let _lock = match size_bytes > known.size_bytes {
+                true => Some(engine.locks.exclusive(last, u64::MAX).await),
+                false => None,
+            };
+            engine.resize(known, size_bytes, &backing).await?;
+        }
+        let epoch = options
+            .epoch
+            .max(known.as_ref().map_or(0, |known| known.epoch))
+            + 1;
+        engine
+            .superblock
+            .change(|superblock| {
+                superblock.volumes.retain(|volume| volume.id != id);
+                superblock.volumes.push(VolumeEntry {
+                    id,
+                    name: name.to_owned(),
+                    epoch,
+                    size_bytes,
+                    identity,
+                    flush_failed: false,
+                    may_show_lost,
+                    differs_at: None,
+                });
+                superblock.next_volume = superblock.next_volume.max(id + 1);
+            })
+            .await?;
+        let blocks = engine.map.borrow().units() as usize;
+        let found = Found {
+            id,
+            name: name.to_owned(),
+            epoch,
+            size_bytes,
+            logical_block,
+            may_show_lost,
+        };
+        let (measured, cleaning) = (engine.admission.new_measures(), engine.cleaner.policy());
+        let volume = AttachedVolume::new(found, backing, &options, blocks, measured, cleaning);
+        let volume = Rc::new(volume);
+        engine.map.borrow_mut().expect_volume(id, size_bytes);
+        engine.volumes.insert(Rc::clone(&volume));
+        rt::spawn(Rc::clone(&engine.cleaner).clean_volume(Rc::clone(&volume)));
+        Ok(Rc::new(CachedVolume {
+            engine: Rc::clone(engine),
+            volume,
+        }))
+    }
+
+    /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's size.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank or has more blocks than can be numbered,
+    /// or the devices' own.
+    pub async fn grow(&self, name: &str) -> Result<u64> {
+        let engine = &self.engine;
+        let volume = engine.volumes.named(name)?;
+        let size = volume.backing.device.info().size_bytes;
+        let size = size - size % u64::from(volume.logical_block);
+        let old = volume.size_bytes();
+        if size < old {
+            return refuse(
+                ErrorKind::InvalidInput,
+                format!(
+                    "{}: the backing device has {size} bytes, the volume {old}: detach the volume before it shrinks",
+                    volume.name
+                ),
+            );
+        }
+        check_volume_size(engine.geometry.sizes(), size)?;
+        let known = engine.known_volume(name);
+        if let Some(known) = known.filter(|_| size > old) {
+            let last = volume.region_key(engine.geometry.region_at(old));
+            let _lock = engine.locks.exclusive(last, u64::MAX).await;
+            engine.resize(&known, size, &volume.backing).await?;
+            engine
+                .superblock
+                .change(|superblock| {
+                    for entry in &mut superblock.volumes {
+                        if entry.id == known.id {
+                            entry.size_bytes = size;
+                        }
+                    }
+                })
+                .await?;
+            volume.set_size_bytes(size);
+            engine.map.borrow_mut().expect_volume(volume.id, size);
+        }
+        Ok(size)
+    }
+}
+
+impl Engine {
+    fn known_volume(&self, name: &str) -> Option<VolumeEntry> {
+        self.superblock
+            .current()
+            .volumes
+            .iter()
+            .find(|volume| volume.name == name)
+            .cloned()
+    }
+
+    /// Rule 6: what was written without this cache is newer than what the cache holds.
+    async fn drop_stale(&self, known: &VolumeEntry, options: &VolumeOptions) -> Result<()> {
+        if options.epoch <= known.epoch {
+            return Ok(());
+        }
+        let everywhere = std::slice::from_ref(&(0..u64::MAX));
+        let written = options.written_elsewhere.as_deref().unwrap_or(everywhere);
+        let overlaps = |start: u64, len: u64| {
+            written
+                .iter()
+                .any(|range: &Range<u64>| range.start < start + len && start < range.end)
+        };
+        let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
+        let is_dirty = |slot: &BlockId| self.was_dirty(*slot, options) != 0;
+        let mut stale = Vec::new();
+        for slot in slots.iter().filter(|slot| is_dirty(slot)) {
+            let entry = self.map.borrow().slot(*slot);
+            let start = self.geometry.backing_offset(entry.block(), 0);
+            let len = self.geometry.block_bytes(entry.class);
+            if overlaps(start, len) {
+                stale.push((*slot, start, len));
+            }
+        }
+        if !stale.is_empty() && !options.discard_stale_dirty {
+            let named: Vec<String> = stale
+                .iter()
+                .take(8)
+                .map(|(_, at, _)| at.to_string())
+                .collect();
+            return refuse(
+                ErrorKind::Busy,
+                format!(
+                    "volume {:?} was written without this cache, which still holds older dirty data of {} blocks there (at {}{}; what is written without a cache is noted by the MiB, and blocks go whole): give that up, or keep serving the volume without the cache",
+                    known.name,
+                    stale.len(),
+                    named.join(", "),
+                    if stale.len() > named.len() {
+                        ", ..."
+                    } else {
+                        ""
+                    }
+                ),
+            );
+        }
+        for Range { start, end } in self.dirty_ranges(stale.iter().map(|(slot, ..)| *slot)) {
+            tracing::warn!(
+                volume = known.name,
+                offset = start,
+                len = end - start,
+                "stale dirty data is discarded"
+            );
+        }
+        let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, ..)| *slot).collect();
+        let dirty = |slot| match stale_slots.contains(&slot) {
+            true => 0,
+            false => self.was_dirty(slot, options),
+        };
+        self.drop_clean(known.id, dirty).await
+    }
+
+    /// Granules of a slot that are dirty, and were so when the volume went on without this cache, if that is known: a record,
+    /// a mark or the bit-tree may call more dirty.
+    fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
+        let entry = self.map.borrow().slot(slot);
+        let Some(listed) = (options.dirty_at_failure.as_ref())
+            .filter(|_| entry.dirty != 0 && !planted(Fault::KeepUnlisted))
+        else {
+            return entry.dirty;
+        };
+        let bytes = self.geometry.granule_bytes(entry.class);
+        let start = self.geometry.backing_offset(entry.block(), 0);
+        let is_listed = |granule: &u32| {
+            let from = start + u64::from(*granule) * bytes;
+            let at = listed.partition_point(|range| range.end <= from);
+            listed
+                .get(at)
+                .is_some_and(|range| range.start < from + bytes)
+        };
+        let listed = (0..64).filter(|granule| entry.dirty >> granule & 1 != 0);
+        listed
+            .filter(is_listed)
+            .fold(0, |all, granule| all | 1 << granule)
+    }
+
+    /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.
+    pub(crate) fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
+        let map = self.map.borrow();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for entry in slots.map(|slot| map.slot(slot)) {
+            let whole = 0..u32::MAX;
+            let runs = self.geometry.runs(entry.class, entry.dirty, whole);
+            let at = |byte: u32| self.geometry.backing_offset(entry.block(), byte);
+            ranges.extend(runs.map(|run| at(run.start)..at(run.end)));
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, range| {
+            let joins = next.start == range.end;
+            if joins {
+                range.end = next.end;
+            }
+            joins
+        });
+        ranges
+    }
+
+    /// The slots of a volume with their blocks: a slot may hold another block after the next wait.
+    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(BlockId, Block)> {
+        let map = self.map.borrow();
+        map.of_volume(volume)
+            .map(|slot| (slot, map.slot(slot).block()))
+            .collect()
+    }
+
+    /// Whether a slot still holds this block.
+    pub(crate) fn is_block(&self, volume: u16, slot: BlockId, block: Block) -> bool {
+        let map = self.map.borrow();
+        map.find(block.key(volume)) == Some(slot) && map.slot(slot).block() == block
+    }
+
+    /// Kills slots of a volume that nobody is served from.
+    pub(crate) async fn kill(&self, volume: u16, slots: Vec<(BlockId, Block)>) -> Result<()> {
+        let mut locks = Vec::with_capacity(slots.len());
+        let mut killed = Vec::with_capacity(slots.len());
+        for (slot, block) in slots {
+            let (region, granules) = lock_of(self.geometry, volume, block);
+            // The reclaimer may be at it, or may have had it.
+            let lock = self.locks.exclusive(region, granules).await;
+            if self.is_block(volume, slot, block) {
+                self.committer.kill_slot(slot);
+                killed.push(slot);
+                locks.push(lock);
+            }
+        }
+        if !killed.is_empty() {
+            let map = self.map.borrow();
+            let places = killed.iter().map(|slot| map.place(*slot)).collect();
+            drop(map);
+            self.committer.queue_entry(Entry::Kill(places));
+        }
+        self.committer.commit().await?;
+        for slot in killed {
+            self.slots.forget(slot);
+        }
+        Ok(())
+    }
+
+    /// Fits what is cached to a new size of the backing device.
+    async fn resize(&self, known: &VolumeEntry, size: u64, backing: &Backing) -> Result<()> {
+        let old = known.size_bytes;
+        if size < old {
+            let beyond: Vec<BlockId> = {
+                let map = self.map.borrow();
+                map.of_volume(known.id)
+                    .filter(|slot| {
+                        // A clean granule that the new end cuts is good as far as it goes.
+                        let entry = map.slot(*slot);
+                        self.end(entry.block(), entry.valid)
+                            >= size + self.geometry.granule_bytes(entry.class)
+                    })
+                    .collect()
+            };
+            let dirty = {
+                let map = self.map.borrow();
+                map.of_volume(known.id).any(|slot| {
+                    let entry = map.slot(slot);
+                    self.end(entry.block(), entry.dirty).min(old) > size
+                })
+            };
+            if dirty {
+                return Err(shrank(&known.name, old, size));
+            }
+            tracing::warn!(
+                volume = known.name,
+                "the backing device has shrunk from {old} to {size} bytes: what lay beyond its end is \
+                 gone, and the volume is so much smaller; nothing that the cache had to write back is lost"
+            );
+            let mut kill = Vec::new();
+            for slot in beyond {
+                let entry = self.map.borrow().slot(slot);
+                if entry.dirty == 0 {
+                    kill.push((slot, entry.block()));
+                } else {
+                    self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
+                    self.committer.queue_record(slot);
+                }
+            }
+            return self.kill(known.id, kill).await;
+        }
+        // The granule at the old end was cached as far as the volume went: the rest comes in now.
+        let unit = self.geometry.unit_of(old);
+        let found = self.map.borrow().find(BlockKey::new(known.id, unit));
+        if let Some(slot) = found {
+            let block = self.map.borrow().slot(slot).block();
+            let granule = self.geometry.granule_bytes(block.class);
+            if size == old || old.is_multiple_of(granule) {
+                return Ok(());
+            }
+            let start = old - self.geometry.backing_offset(block, 0);
+            let start = u32::try_from(start).expect("in a block");
+            let end = old.next_multiple_of(granule).min(size);
+            // What is read becomes a part of a clean granule, which claims that it is durable there.
+            if let Err(error) = backing.flush().await {
+                let _ = self
+                    .failures
+                    .set_flush_failed(known.id, backing.owes_clients())
+                    .await;
+                return Err(error);
+            }
+            let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
+            backing.device.read(old, buf.clone()).await?;
+            let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
+            let written = self.slots.write_data(Site::here(), slot, start, buf).await;
+            self.committer.slot_written(slot);
+            self.slots.lose_sums_at(slot, bytes);
+            written?;
+            self.committer.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// One past the last byte that these granules of a block cover; zero for none.
+    fn end(&self, block: Block, granules: u64) -> u64 {
+        match u64::from(64 - granules.leading_zeros()) {
+            0 => 0,
+            last => {
+                let granule = self.geometry.granule_bytes(block.class);
+                self.geometry.backing_offset(block, 0) + last * granule
+            }
+        }
+    }
+
+    /// Rule 8: blocks of the volume are overwritten in place on the cache device, which must write each
+    /// of them whole or not at all.
+    fn check_tearing(&self, backing: &DeviceInfo) -> Result<()> {
+        let data = self.devices.data().info();
+        let whole = data.physical_block_bytes.max(data.logical_block_bytes);
+        if backing.logical_block_bytes <= whole || data.persistence == Persistence::Process {
+            return Ok(());
+        }
+        refuse(
+            ErrorKind::InvalidInput,
+            format!(
+                "{}: its blocks of {} bytes could be torn by a power cut on the cache device {}, which writes {whole} bytes at a time: use a cache device with physical blocks of {} bytes",
+                backing.name, backing.logical_block_bytes, data.name, backing.logical_block_bytes
+            ),
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! What a failed flush of a backing device may have lost is told, in this process and in the next.
+//!
+//! Clients are told by their own flushes while the volume stays attached. The superblock remembers it beyond that, so that a
+//! later process, whose flush succeeds, does not take the device's word for what an earlier flush did not cover.
+
+use std::rc::Rc;
+
+use forebay_block::{Error, Result};
+use forebay_metadata::order::{Part, Site};
+use forebay_metadata::superblock::VolumeEntry;
+
+use crate::commit::Committer;
+use crate::failpoints::{Fault, planted};
+use crate::presumed_dirty::PresumedDirty;
+use crate::superblock::SuperblockStore;
+use crate::volume::backing::Backing;
+use crate::volume::{AttachedVolume, Volumes};
+
+/// The flushes of backing devices, and what is remembered of those that failed.
+#[derive(Debug)]
+pub(crate) struct BackingFailures {
+    superblock: Rc<SuperblockStore>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    presumed: Rc<PresumedDirty>,
+}
+
+impl BackingFailures {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) const fn new(
+        superblock: Rc<SuperblockStore>,
+        committer: Rc<Committer>,
+        volumes: Rc<Volumes>,
+        presumed: Rc<PresumedDirty>,
+    ) -> Self {
+        Self {
+            superblock,
+            committer,
+            volumes,
+            presumed,
+        }
+    }
+
+    /// Flushes a volume's backing device and lets the records go that waited for it.
+    #[track_caller]
+    pub(crate) fn flush_backing<'a>(
+        &'a self,
+        volume: &'a AttachedVolume,
+    ) -> impl Future<Output = Result<()>> + 'a {
+        let site = Site::here();
+        async move {
+            if site.lacks(Part::Step) {
+                return Ok(());
+            }
+            if let Err(error) = volume.backing.flush().await {
+                self.note_failure(volume).await;
+                return Err(error);
+            }
+            if !volume.backing.unflushed() {
+                self.committer.release_deferred(volume.id);
+            }
+            Ok(())
+        }
+    }
+
+    /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before any of them is told.
+    pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
+        let hung = volume.backing.take_note();
+        // A cache that has failed cannot note anything, and its device may not even answer.
+        let shows = !volume.backing.shows_what_it_has()
+            && !volume.may_show_lost()
+            && self.committer.is_alive();
+        if (hung || shows) && self.set_flush_failed(volume.id, hung).await.is_ok() {
+            volume.set_may_show_lost(true);
+        }
+    }
+
+    /// As [`BackingFailures::note_failure`], before a volume is there, or of one that is being fitted to a new size.
+    pub(crate) async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
+        self.superblock
+            .change(|superblock| {
+                let mut volumes = superblock.volumes.iter_mut();
+                if let Some(entry) = volumes.find(|entry| entry.id == id) {
+                    entry.flush_failed |= clients_hung_on_it;
+                    entry.may_show_lost |= !planted(Fault::ForgetFailure);
+                }
+            })
+            .await
+    }
+
+    /// Before a volume is attached: whether what can be read from its backing device may be lost with that device's next power loss,
+    /// although it was flushed meanwhile. A flush or a write failed, or may have failed as its process died or while it was served without
+    /// this cache, and what recovery presumed to be dirty has not been written again since.
+    pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
+        let told =
+            |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
+        !self.presumed.is_over() && (!self.presumed.power_was_lost() || known.is_some_and(told))
+    }
+
+    /// When all that recovery presumed to be dirty has been written back or dropped: earlier failures no longer matter.
+    pub(crate) async fn forget_failures(&self) {
+        if !self.presumed.is_over() {
+            return;
+        }
+        let mut over = self.volumes.all();
+        over.retain(|volume| volume.may_show_lost() && volume.backing.shows_what_it_has());
+        for volume in over {
+            // It may have failed while another's note was written.
+            if !volume.backing.shows_what_it_has() {
+                continue;
+            }
+            volume.set_may_show_lost(false);
+            // It is kept where this fails, and costs comparisons.
+            let _ = self
+                .superblock
+                .change(|superblock| {
+                    let mut volumes = superblock.volumes.iter_mut();
+                    if let Some(entry) = volumes.find(|entry| entry.id == volume.id) {
+                        entry.may_show_lost = false;
+                    }
+                })
+                .await;
+        }
+    }
+
+    /// Before a volume is attached: what an earlier process left in its backing device's cache is flushed if `needed`, or if a
+    /// flush failed then, which is told.
+    ///
+    /// # Errors
+    /// The device's. That is remembered, too.
+    pub(crate) async fn flush_what_was_left(
+        &self,
+        name: &str,
+        id: u16,
+        backing: &Backing,
+        needed: bool,
+    ) -> Result<()> {
+        let failed = {
+            let superblock = self.superblock.current();
+            let known = superblock.volumes.iter().find(|known| known.id == id);
+            known.is_some_and(|known| known.flush_failed)
+        };
+        if needed || failed {
+            let flushed = backing.flush().await;
+            if let Err(error) = flushed {
+                if !failed {
+                    self.set_flush_failed(id, true).await?;
+                }
+                let what = "what was written before may be lost";
+                return Err(Error::context(error, format!("volume {name:?}: {what}")));
+            }
+        }
+        if failed {
+            tracing::error!(
+                volume = name,
+                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: what was written to that since the last good one, and is not dirty in the cache, MAY BE LOST; compare what matters with a copy"
+            );
+            backing.lost.set(true);
+        }
+        Ok(())
+    }
+}

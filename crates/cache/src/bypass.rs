@@ -1,0 +1,165 @@
+//! Writes to the backing device, with or without a copy in the cache (rule 5).
+//!
+//! Where the cache holds nothing of the block, and the index says so under the block's lock, no record
+//! of it can be alive in the log either, and the write just goes. Where it holds something, the region's
+//! `Intent` mark is durable first: after a crash, clean copies in the region are not believed.
+//!
+//! Dirty granules are newer than the backing device and win over it after a crash; a write that
+//! touches them goes to the cache as well, in place, and they stay dirty.
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+use forebay_metadata::record::MarkState;
+use forebay_policy::BlockId;
+use forebay_policy::cleaning::Whose;
+
+use crate::engine::Engine;
+use crate::geometry::{Extent, Piece};
+use crate::job::Job;
+use crate::map::{REWRITTEN, Slot};
+use crate::mode::CopyRule;
+use crate::volume::AttachedVolume;
+
+/// Writes a part to the backing device. No block is added to the cache. The part is locked exclusively.
+pub(crate) async fn write_beside(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    copy: CopyRule,
+) -> Result<()> {
+    let present = move |engine, volume: Rc<AttachedVolume>, slot, job| async move {
+        volume.counters.write_hits.add(1);
+        write_present(&engine, &volume, slot, &job, copy).await
+    };
+    engine.each_block(volume, job, present, write_missed).await
+}
+
+/// Writes what lies in no block, and stays out of the cache.
+pub(crate) async fn write_missed(
+    engine: Rc<Engine>,
+    volume: Rc<AttachedVolume>,
+    job: Job<Extent>,
+) -> Result<()> {
+    volume.counters.write_misses.add(1);
+    volume.counters.bypassed_writes.add(1);
+    let offset = engine.geometry.region_offset(&job.part);
+    let writing = volume.backing.write(offset, job.buf, job.durable);
+    volume.timed(Whose::Backing, writing).await
+}
+
+/// Writes a piece of a block that is not in the cache and stays out of it.
+pub(crate) async fn write_absent(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: &Job<Piece>,
+) -> Result<()> {
+    volume.counters.bypassed_writes.add(1);
+    to_backing(engine, volume, job).await
+}
+
+async fn to_backing(engine: &Engine, volume: &AttachedVolume, job: &Job<Piece>) -> Result<()> {
+    let offset = engine
+        .geometry
+        .backing_offset(job.part.block, job.part.start);
+    let writing = volume.backing.write(offset, job.buf.clone(), job.durable);
+    volume.timed(Whose::Backing, writing).await
+}
+
+/// Writes a piece of a block that was just given `slot`. No record of it exists, so that no mark is
+/// needed: its first record waits for a flush of the backing device.
+pub(crate) async fn write_and_insert(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+) -> Result<()> {
+    let result = to_backing(engine, volume, job).await;
+    if result.is_ok() {
+        refresh(engine, volume, slot, job, CopyRule::Extend).await;
+    }
+    engine.slots.forget_if_empty(slot);
+    result
+}
+
+/// Writes a piece of a block that the cache holds a part of.
+pub(crate) async fn write_present(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    copy: CopyRule,
+) -> Result<()> {
+    let touched = engine.geometry.touched(&job.part);
+    let before = engine.map.borrow().slot(slot);
+    // The cleaner will not call dirty granules clean while this goes on: see `clean`.
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    let _mark = engine
+        .regions
+        .enter_region(before.key, MarkState::Intent)
+        .await?;
+    engine.committer.settle(slot).await?;
+    let dirty = touched & before.dirty;
+    for run in engine
+        .geometry
+        .runs(job.part.block.class, dirty, job.part.start..job.part.end)
+    {
+        let part = job
+            .buf
+            .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
+        engine.slots.write(volume, slot, run.start, part).await?;
+    }
+    let result = to_backing(engine, volume, job).await;
+    if result.is_err() || copy == CopyRule::Drop {
+        // After an error nobody knows which of old and new the backing device holds.
+        engine.slots.drop_clean(slot, touched);
+    } else {
+        refresh(engine, volume, slot, job, copy).await;
+    }
+    result?;
+    match dirty != 0 {
+        true if job.durable => engine.committer.commit().await,
+        // The device failed meanwhile: whether the data is there nobody knows.
+        true => engine.committer.check_alive(),
+        false => Ok(()),
+    }
+}
+
+/// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
+/// not the write.
+async fn refresh(
+    engine: &Rc<Engine>,
+    volume: &AttachedVolume,
+    slot: BlockId,
+    job: &Job<Piece>,
+    copy: CopyRule,
+) {
+    let geometry = engine.geometry;
+    let limit = volume.limit(geometry, job.part.block);
+    let touched = geometry.touched(&job.part);
+    (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
+    let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
+    let held = touched & valid & !dirty;
+    let new = match copy {
+        CopyRule::Extend => geometry.covered(&job.part, limit) & !valid,
+        CopyRule::Refresh | CopyRule::Drop => 0,
+    };
+    let mut failed = false;
+    for run in geometry.runs(
+        job.part.block.class,
+        held | new,
+        job.part.start..job.part.end,
+    ) {
+        let part = job
+            .buf
+            .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
+        let written = engine.slots.write(volume, slot, run.start, part).await;
+        failed |= written.is_err();
+    }
+    if failed || engine.committer.is_in_doubt(slot) {
+        engine.slots.drop_clean(slot, held);
+    } else if new != 0 {
+        engine.map.borrow_mut().fill(slot, new, touched);
+        engine.committer.queue_later(slot);
+    }
+}

@@ -1,0 +1,67 @@
+//! State of the scrubber, which [`scrub`](crate::repair::scrub) drives.
+
+use std::cell::{Cell, RefCell};
+
+/// How far a scrub is, or how the last one ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// It goes on.
+    pub running: bool,
+    /// It was stopped before its end.
+    pub stopped: bool,
+    /// Cached bytes that were read.
+    pub read_bytes: u64,
+    /// Blocks that were looked at, or are not there any more.
+    pub blocks_done: u64,
+    /// Blocks that it began with.
+    pub blocks: u64,
+    /// Pieces of 4 KiB that were clean and corrupt, and were brought in anew.
+    pub refetched: u64,
+    /// Blocks with dirty data that is corrupt: the daemon's log names the ranges.
+    pub corrupt_blocks: u64,
+    /// Reads that failed.
+    pub errors: u64,
+    /// The first range that was found corrupt or unreadable, in words.
+    pub first: Option<String>,
+}
+
+/// State of the scrubber.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubber {
+    progress: RefCell<Option<ScrubProgress>>,
+    stop: Cell<bool>,
+}
+
+impl Scrubber {
+    /// Returns the progress of the scrub, or of the last one; none if there was none.
+    pub(crate) fn progress(&self) -> Option<ScrubProgress> {
+        self.progress.borrow().clone()
+    }
+
+    /// Begins a scrub of so many blocks.
+    pub(crate) fn begin(&self, blocks: u64) {
+        self.stop.set(false);
+        *self.progress.borrow_mut() = Some(ScrubProgress {
+            running: true,
+            blocks,
+            ..ScrubProgress::default()
+        });
+    }
+
+    /// Has a scrub end.
+    pub(crate) fn stop(&self) {
+        self.stop.set(true);
+    }
+
+    /// Returns whether a scrub is to end.
+    pub(crate) const fn is_stopping(&self) -> bool {
+        self.stop.get()
+    }
+
+    /// Notes progress.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut ScrubProgress)) {
+        if let Some(scrub) = &mut *self.progress.borrow_mut() {
+            change(scrub);
+        }
+    }
+}

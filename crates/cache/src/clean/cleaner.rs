@@ -1,0 +1,191 @@
+//! What drives the cleaner: a task for each attached volume, which asks the volume's policy
+//! ([`forebay_policy::cleaning`]) what to do, picks the blocks, has [`clean`](crate::clean::write_back) write them back,
+//! and rests. A task of its own for each, so that a backing device that is slow or stuck keeps no other
+//! volume's data dirty.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_io::rt;
+use forebay_policy::BlockId;
+use forebay_policy::cleaning::{Ended, Look, Turn};
+
+use super::Cleaner;
+use crate::checksum::Checksums;
+use crate::clean::write_back::BATCH;
+use crate::clean::write_back::forget_rewrite;
+use crate::failpoints::{Fault, planted};
+use crate::map::{LIVE, Map, REWRITTEN, Slot};
+use crate::options::Admission;
+use crate::volume::AttachedVolume;
+use crate::volume::cleaner::VolumeCleaner;
+
+/// How long nothing happens before policies are asked again.
+const TICK: Duration = Duration::from_millis(500);
+/// How long the cleaner rests when it finds nothing that it can clean.
+const REST: Duration = Duration::from_millis(5);
+/// Wait after a failed write-back.
+const BACK_OFF: Duration = Duration::from_secs(1);
+/// Stretches of the volume that are looked at for a batch.
+const LOOK_AT: usize = 16 * BATCH;
+
+impl Cleaner {
+    /// A volume's task.
+    pub(crate) async fn clean_volume(self: Rc<Self>, volume: Rc<AttachedVolume>) {
+        while self.is_serving(&volume) && self.committer.failure().is_none() {
+            let (began, cleaner) = (rt::now(), &volume.cleaner);
+            let is_stopping = || self.service.is_stopping();
+            let turn = match self.must_wait(cleaner) {
+                false => self.next_turn(&volume),
+                true => None,
+            };
+            let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
+            let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
+                // Nothing is dirty, or it is locked. A kick does not change that: time does. But what is wanted after
+                // nothing was, was not tried yet.
+                self.rest_after(&volume, began, true);
+                self.wishes_are_done(&volume);
+                match cleaner.take_withdrawn() {
+                    true => cleaner.rest(REST, is_stopping).await,
+                    false => rt::sleep(REST).await,
+                }
+                if !cleaner.is_wanted() && self.is_serving(&volume) {
+                    self.signals.cleaners_kicked().await;
+                }
+                continue;
+            };
+            cleaner.count_turn();
+            let failed = self.clean_batch(&slots, turn.width).await.is_err();
+            cleaner.count_turn();
+            if failed {
+                cleaner.clear_wanted();
+            }
+            if cleaner.has_tried_all() {
+                self.wishes_are_done(&volume);
+            }
+            let rest = self.rest_after(&volume, began, false);
+            if failed {
+                rt::sleep(BACK_OFF).await;
+            } else {
+                cleaner.rest(rest, is_stopping).await;
+            }
+        }
+    }
+
+    /// Returns whether a cleaner may not begin a turn.
+    fn must_wait(&self, cleaner: &VolumeCleaner) -> bool {
+        let is_held = self.service.holds_write_back() && !planted(Fault::CleanBeforeAllAttached);
+        cleaner.is_suspended() || is_held
+    }
+
+    /// Whether a volume's task has something to live for.
+    fn is_serving(&self, volume: &Rc<AttachedVolume>) -> bool {
+        !self.service.is_stopping() && self.volumes.is_served(volume)
+    }
+
+    fn next_turn(&self, volume: &AttachedVolume) -> Option<Turn> {
+        let look = Look {
+            now: rt::now(),
+            dirty_percent: self.dirty_percent(),
+            low_percent: u64::from(self.settings.dirty_low_percent),
+            high_percent: u64::from(self.settings.dirty_limit_percent),
+            wanted: volume.cleaner.is_wanted(),
+            idle: volume.idle_time(),
+            rounds: self.map.borrow().dirty_rounds(volume.id),
+        };
+        volume.cleaner.next_turn(&look)
+    }
+
+    fn rest_after(&self, volume: &AttachedVolume, began: Duration, empty: bool) -> Duration {
+        let now = rt::now();
+        let took = now - began;
+        let ended = Ended { now, took, empty };
+        volume.cleaner.rest_after(&ended)
+    }
+
+    /// Has the policies asked every so often: nothing that is dirty lies for ever.
+    pub(crate) async fn kick_at_times(self: Rc<Self>) {
+        while !self.service.is_stopping() {
+            rt::sleep(TICK).await;
+            self.signals.kick_cleaners();
+        }
+    }
+
+    /// All that the reclaimer wanted clean of a volume was tried.
+    fn wishes_are_done(&self, volume: &AttachedVolume) {
+        if volume.cleaner.end_wishes() {
+            self.signals.kick_reclaimer();
+        }
+    }
+
+    pub(crate) fn dirty_percent(&self) -> u64 {
+        let map = self.map.borrow();
+        map.dirty_units() * 100 / u64::from(map.units()).max(1)
+    }
+
+    /// Whether so much is dirty that writes which miss go round the cache. If all of it may be, what they do when there is
+    /// no room is for measured admission to say.
+    pub(crate) fn above_dirty_limit(&self) -> bool {
+        let limit = self.settings.dirty_limit_percent;
+        let none = limit >= 100 && self.settings.admission == Admission::Measured;
+        !none && self.dirty_percent() >= u64::from(limit)
+    }
+
+    /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.
+    fn next_to_clean(&self, volume: &AttachedVolume, turn: &Turn) -> Vec<BlockId> {
+        let cleaner = &volume.cleaner;
+        let mut map = self.map.borrow_mut();
+        let mut slots = Vec::with_capacity(BATCH);
+        while slots.len() < BATCH
+            && let Some(slot) = cleaner.pop_wanted()
+        {
+            // What was wanted may have gone along with other blocks already, or be another volume's by now.
+            if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
+                slots.push(slot);
+            }
+        }
+        if !slots.is_empty() || turn.only_wanted {
+            return slots;
+        }
+        for _ in 0..map.dirty_stretches(volume.id).min(LOOK_AT) {
+            if turn.fullest {
+                let end = map.seek_fullest(volume.id, cleaner.part_end());
+                cleaner.set_part_end(end);
+            }
+            for slot in map.pop_dirty(volume.id) {
+                let entry = map.slot(slot);
+                if !self.is_worth_cleaning(&map, slot) {
+                    map.requeue_dirty(slot);
+                } else if entry.has(REWRITTEN) && turn.spare {
+                    // Written to since the hand came by last: it may be again before it comes next.
+                    forget_rewrite(&mut map, slot);
+                    map.requeue_dirty(slot);
+                } else {
+                    slots.push(slot);
+                }
+            }
+            if slots.len() >= BATCH {
+                break;
+            }
+        }
+        slots
+    }
+
+    /// Whether a block can be cleaned, and something of it is dirty that is not known to be corrupt: what is, stays, and
+    /// would be come to again and again.
+    fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
+        let entry = map.slot(slot);
+        let bad =
+            |sums: &Rc<Checksums>| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
+        let bad = self.checksums.as_ref().map_or(0, bad);
+        entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
+    }
+
+    pub(crate) fn can_be_cleaned(&self, entry: &Slot) -> bool {
+        entry.has(LIVE)
+            && entry.dirty != 0
+            && !entry.has(crate::map::CLEANING)
+            && self.volumes.contains(entry.key.volume())
+            && !self.locks.is_changed(self.geometry, entry)
+    }
+}

@@ -1,0 +1,120 @@
+//! After a crash: what is only presumed to be dirty is compared with what the backing device has, and only what differs is
+//! written back.
+//!
+//! Where no record calls a block dirty, and a mark, the bit-tree or the want of either does, most blocks are as the backing
+//! device has them: how many, depends on how few writes of metadata their dirty state may cost (docs/results/mapperx.md). Who
+//! writes all of them back writes many times what was dirty. Who reads both first writes what was.
+//!
+//! Rule 4 holds if equal bytes on the backing device stay there. They are compared only behind a flush of ours (a server that loses power
+//! shows, and loses, what another process wrote and did not flush), and never where a flush may have failed since they were
+//! written: what it lost may be shown until power is lost (rule 9). So not after a failed flush or write of this process, nor after one that
+//! the superblock tells of, nor behind a process that died in this boot of the machine, whose flush in flight nobody saw end. And only what
+//! a record calls clean, and nobody has written to since: that was on the backing device once, durably.
+//! docs/internals/comparison.md.
+
+use std::ops::Range;
+
+use forebay_block::Buf;
+use forebay_policy::BlockId;
+
+use super::Cleaner;
+use crate::failpoints::{Fault, planted};
+use crate::map::{COMPARED, REWRITTEN};
+use crate::volume::AttachedVolume;
+
+/// Bytes of a block: its slot, where in it they begin, and where they lie on the backing device.
+pub(crate) type Run = (BlockId, u32, Range<u64>);
+/// The same without where in the slot.
+pub(crate) type OnBacking = (BlockId, Range<u64>);
+
+impl Cleaner {
+    fn is_comparable(volume: &AttachedVolume) -> bool {
+        !volume.may_show_lost() && volume.backing.shows_what_it_has()
+    }
+
+    /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must be written there.
+    pub(crate) async fn what_differs(
+        &self,
+        volume: &AttachedVolume,
+        runs: &[Run],
+        buf: &Buf,
+    ) -> Vec<OnBacking> {
+        // What is written to meanwhile is not written back either.
+        let is_compared = |run: &Run| {
+            let map = self.map.borrow();
+            map.has(run.0, COMPARED) && !map.has(run.0, REWRITTEN)
+        };
+        let mut wanted = Vec::with_capacity(runs.len());
+        for alike in runs.chunk_by(|one, next| is_compared(one) == is_compared(next)) {
+            let (from, to) = (alike[0].2.start, alike[alike.len() - 1].2.end);
+            let theirs = match is_compared(&alike[0]) {
+                true => self.what_backing_has(volume, from, to).await,
+                false => None,
+            };
+            let Some(theirs) = theirs else {
+                wanted.extend(alike.iter().map(|(slot, _, at)| (*slot, at.clone())));
+                continue;
+            };
+            let ours =
+                buf.slice((from - runs[0].2.start) as usize..(to - runs[0].2.start) as usize);
+            for run in alike {
+                self.add_unequal(run, from, &ours, &theirs, &mut wanted);
+            }
+        }
+        wanted
+    }
+
+    /// What lies on the backing device, if it can be had and cannot be lost any more.
+    async fn what_backing_has(&self, volume: &AttachedVolume, from: u64, to: u64) -> Option<Buf> {
+        if !Self::is_comparable(volume) {
+            return None;
+        }
+        if !volume.backing.has_flushed() {
+            // Once, however many windows come here together.
+            volume.first_flush().acquire(1).await;
+            if !volume.backing.has_flushed() {
+                // Where it fails nothing is compared.
+                let _ = self.failures.flush_backing(volume).await;
+            }
+            volume.first_flush().release(1);
+        }
+        let theirs = Buf::scratch((to - from) as usize);
+        let read = volume.backing.read_back(from, theirs.clone()).await;
+        (read.is_ok() && volume.backing.has_flushed() && Self::is_comparable(volume))
+            .then_some(theirs)
+    }
+
+    /// Adds the granules of a run that a record calls dirty, or that are not the same in both; `start` is where the buffers begin on the
+    /// backing device.
+    fn add_unequal(
+        &self,
+        run: &Run,
+        start: u64,
+        ours: &Buf,
+        theirs: &Buf,
+        wanted: &mut Vec<OnBacking>,
+    ) {
+        let (slot, first, at) = run;
+        let granule = self
+            .geometry
+            .granule_bytes(self.map.borrow().slot(*slot).class);
+        let recorded = self.presumed.recorded(*slot);
+        for from in at.clone().step_by(granule as usize) {
+            let to = (from + granule).min(at.end);
+            let piece = (from - start) as usize..(to - start) as usize;
+            let nth = (u64::from(*first) + from - at.start) / granule;
+            if recorded >> nth & 1 == 0 || planted(Fault::CompareRecorded) {
+                self.stats.compared_bytes.add(to - from);
+                let skip = planted(Fault::CompareFirstGranule) && from != at.start;
+                if skip || ours.slice(piece.clone()).equals(&theirs.slice(piece)) {
+                    self.stats.same_bytes.add(to - from);
+                    continue;
+                }
+            }
+            match wanted.last_mut() {
+                Some((last, before)) if *last == *slot && before.end == from => before.end = to,
+                _ => wanted.push((*slot, from..to)),
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Dirty data goes back to the backing device: [`cleaner`] says when and what, [`write_back`] does it, and
+//! [`compare`] leaves out, after a crash, what the backing device has already.
+
+pub(crate) mod cleaner;
+pub(crate) mod compare;
+pub(crate) mod write_back;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_policy::cleaning::Cleaning;
+
+use crate::backing_failures::BackingFailures;
+use crate::checksum::Checksums;
+use crate::commit::Committer;
+use crate::geometry::Geometry;
+use crate::intent::dirty_tracking::DirtyTracker;
+use crate::lock::LockTable;
+use crate::map::Map;
+use crate::media::truncation::TruncationWatch;
+use crate::options::Settings;
+use crate::presumed_dirty::PresumedDirty;
+use crate::service::ServiceState;
+use crate::signals::Signals;
+use crate::slots::SlotIo;
+use crate::stats::Stats;
+use crate::volume::Volumes;
+
+/// The part that writes dirty blocks back.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    geometry: Geometry,
+    settings: Rc<Settings>,
+    map: Rc<RefCell<Map>>,
+    locks: Rc<LockTable>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    failures: Rc<BackingFailures>,
+    presumed: Rc<PresumedDirty>,
+    tracker: Rc<DirtyTracker>,
+    truncation: Rc<TruncationWatch>,
+    checksums: Option<Rc<Checksums>>,
+    slots: Rc<SlotIo>,
+    signals: Rc<Signals>,
+    service: Rc<ServiceState>,
+    stats: Rc<Stats>,
+    policy: Cell<Cleaning>,
+}
+
+/// The parts that the cleaner uses.
+pub(crate) struct CleanerParts {
+    pub(crate) geometry: Geometry,
+    pub(crate) settings: Rc<Settings>,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) locks: Rc<LockTable>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) failures: Rc<BackingFailures>,
+    pub(crate) presumed: Rc<PresumedDirty>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) truncation: Rc<TruncationWatch>,
+    pub(crate) checksums: Option<Rc<Checksums>>,
+    pub(crate) slots: Rc<SlotIo>,
+    pub(crate) signals: Rc<Signals>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) stats: Rc<Stats>,
+}
+
+impl Cleaner {
+    /// Returns the cleaner, wired to the parts that it uses.
+    pub(crate) fn new(parts: CleanerParts) -> Self {
+        Self {
+            policy: Cell::new(parts.settings.cleaning),
+            geometry: parts.geometry,
+            settings: parts.settings,
+            map: parts.map,
+            locks: parts.locks,
+            committer: parts.committer,
+            volumes: parts.volumes,
+            failures: parts.failures,
+            presumed: parts.presumed,
+            tracker: parts.tracker,
+            truncation: parts.truncation,
+            checksums: parts.checksums,
+            slots: parts.slots,
+            signals: parts.signals,
+            service: parts.service,
+            stats: parts.stats,
+        }
+    }
+
+    /// Returns the policy of all volumes.
+    pub(crate) const fn policy(&self) -> Cleaning {
+        self.policy.get()
+    }
+
+    /// Changes the policy of all volumes.
+    pub(crate) fn set_policy(&self, policy: Cleaning) {
+        self.policy.set(policy);
+        self.volumes
+            .for_each(|volume| volume.cleaner.set_policy(policy));
+        self.signals.kick_cleaners();
+    }
+}

@@ -1,0 +1,413 @@
+//! How dirty blocks are written back; when, and which, is for [`cleaner`](crate::clean::cleaner).
+//!
+//! Rule 4: a block turns clean only when its data went to the backing device, a flush there covered
+//! it, and nobody wrote to the block meanwhile. The cleaner takes no lock while it works, so that
+//! clients never wait for the backing device; a write that comes meanwhile sets `REWRITTEN`, and the
+//! block stays dirty, and what was read of it is not written back, for it may be half old, half new. It
+//! reads slots whose data may still sit in the cache device's volatile cache, which is fine as long as no flush
+//! of that failed: the dirty record stays until the copy is durable elsewhere.
+
+use std::rc::Rc;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_io::rt;
+use forebay_policy::cleaning::WIDEST;
+use forebay_policy::{BlockId, BlockKey, clean_with};
+
+use super::Cleaner;
+use crate::clean::compare::{OnBacking, Run};
+use crate::failpoints::{Fault, planted};
+use crate::geometry::{Block, Spread};
+use crate::lock::lock_of;
+use crate::map::{CLEANED, CLEANING, COMPARED, LIVE, Map, REWRITTEN};
+use crate::parallel;
+use crate::volume::AttachedVolume;
+
+/// Blocks written back between two flushes of the backing device.
+pub(crate) const BATCH: usize = WIDEST;
+
+/// Granules of a block that are written back.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    slot: BlockId,
+    block: Block,
+    granules: u64,
+}
+
+/// How a write-back of one block ended.
+#[derive(Clone, Debug)]
+struct WrittenBack {
+    slot: BlockId,
+    volume: u16,
+    granules: u64,
+    /// Of the backing device, when it began.
+    session: u64,
+    result: Result<()>,
+}
+
+/// What was written to a block until now is not counted as written meanwhile. But it is not what recovery found.
+pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
+    if map.has(slot, REWRITTEN) {
+        let compared = if planted(Fault::CompareChanged) {
+            0
+        } else {
+            COMPARED
+        };
+        map.clear_flags(slot, REWRITTEN | compared);
+    }
+}
+
+impl Cleaner {
+    /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to
+    /// meanwhile. Dirty blocks go back on the queue.
+    ///
+    /// The error, if any, is the first that a write-back met; other blocks were cleaned nevertheless.
+    pub(crate) async fn clean_batch(
+        self: &Rc<Self>,
+        slots: &[BlockId],
+        width: usize,
+    ) -> Result<()> {
+        let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
+        let windows = self.by_window(slots);
+        for chunk in windows.chunks(width) {
+            if !self.committer.is_alive() {
+                break;
+            }
+            let started: Vec<_> = chunk
+                .iter()
+                .filter_map(|slots| self.start_write_back(slots))
+                .collect();
+            results.extend(parallel::join(started).await.into_iter().flatten());
+        }
+        let mut volumes: Vec<u16> = results.iter().map(|done| done.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        let mut error = None;
+        for volume in volumes {
+            let flushed = match self.volumes.get(volume) {
+                Some(attached) => (self.failures.flush_backing(&attached).await)
+                    .map(|()| attached.backing.session()),
+                None => Err(ErrorKind::ShuttingDown.into()),
+            };
+            let failed = |done: &WrittenBack| done.volume == volume && done.result.is_err();
+            if results.iter().any(failed)
+                && let Some(attached) = self.volumes.get(volume)
+            {
+                self.failures.note_failure(&attached).await;
+            }
+            for done in results.iter_mut().filter(|done| done.volume == volume) {
+                let flushed = match &flushed {
+                    // A flush failed in between: what was written before may be gone.
+                    Ok(session) if *session != done.session => Err(interrupted()),
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.clone()),
+                };
+                done.result = done.result.clone().and(flushed);
+            }
+        }
+        for done in results {
+            if let Err(found) = self.finish_write_back(&done) {
+                error.get_or_insert(found);
+            }
+        }
+        self.signals.end_write_backs();
+        self.signals.hint();
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Blocks in backing order, window by window.
+    fn by_window(&self, slots: &[BlockId]) -> Vec<Vec<BlockId>> {
+        let map = self.map.borrow();
+        let window = |slot: &BlockId| {
+            let (volume, region, _) = map.table().address(*slot);
+            (volume, region / self.geometry.window_regions())
+        };
+        let windows = slots.chunk_by(|one, next| window(one) == window(next));
+        windows.map(<[BlockId]>::to_vec).collect()
+    }
+
+    /// Begins to write blocks of a window back, with what goes along (`clean_with`); none if there is nothing
+    /// to be done: they are not dirty, or somebody is at them.
+    fn start_write_back(
+        self: &Rc<Self>,
+        slots: &[BlockId],
+    ) -> Option<impl Future<Output = Vec<WrittenBack>> + 'static> {
+        let geometry = self.geometry;
+        let (id, region, _) = self.map.borrow().table().address(*slots.first()?);
+        let volume = self.volumes.get(id)?;
+        let regions = geometry.window_regions();
+        let first = region / regions * regions;
+        let (mut wanted, mut all) = (0, 0);
+        let mut dirty: Vec<Part> = Vec::new();
+        {
+            let map = self.map.borrow();
+            for region in first..first + regions {
+                let shift = (region - first) * geometry.region_granule_count();
+                for (slot, span) in map.overlapping(id, region, u64::MAX) {
+                    let entry = map.slot(slot);
+                    let sound = entry.dirty & !self.slots.bad_granules(slot);
+                    if self.can_be_cleaned(&entry) && sound != 0 {
+                        let granules = geometry.spread(sound, span, Spread::Any) << shift;
+                        all |= granules;
+                        wanted |= if slots.contains(&slot) { granules } else { 0 };
+                        let block = geometry.block_in(region, span);
+                        dirty.push(Part {
+                            slot,
+                            block,
+                            granules: sound,
+                        });
+                    }
+                }
+            }
+        }
+        let mut map = self.map.borrow_mut();
+        for slot in slots {
+            map.requeue_dirty(*slot);
+        }
+        let chosen = clean_with(wanted, all);
+        let mut parts = Vec::new();
+        for part in dirty {
+            let (span, region) = (
+                geometry.span(part.block),
+                geometry.region_of(part.block.unit),
+            );
+            let shift = (region - first) * geometry.region_granule_count();
+            let granules = part.granules & geometry.gather(chosen >> shift, span);
+            if granules != 0 {
+                forget_rewrite(&mut map, part.slot);
+                map.add_flags(part.slot, CLEANING);
+                parts.push(Part { granules, ..part });
+            }
+        }
+        if parts.is_empty() {
+            return None;
+        }
+        let cleaner = Rc::clone(self);
+        Some(async move {
+            let session = volume.backing.session();
+            let together = cleaner.write_back_parts(&volume, &parts).await;
+            let mut written = Vec::with_capacity(parts.len());
+            for part in &parts {
+                let result = match &together {
+                    // One that cannot be read or written does not keep the others.
+                    Err(_) if parts.len() > 1 => {
+                        let alone = std::slice::from_ref(part);
+                        cleaner.write_back_parts(&volume, alone).await
+                    }
+                    result => result.clone(),
+                };
+                written.push(WrittenBack {
+                    slot: part.slot,
+                    volume: volume.id,
+                    granules: part.granules,
+                    session,
+                    result,
+                });
+            }
+            written
+        })
+    }
+
+    /// Writes granules of blocks back; runs that touch each other, whichever blocks hold them, are one write.
+    async fn write_back_parts(&self, volume: &AttachedVolume, parts: &[Part]) -> Result<()> {
+        volume.backing.check()?;
+        let geometry = self.geometry;
+        let mut runs: Vec<Run> = Vec::new();
+        for part in parts {
+            let limit = volume.limit(geometry, part.block);
+            for run in geometry.runs(part.block.class, part.granules, 0..limit) {
+                let at = geometry.backing_offset(part.block, run.start);
+                runs.push((part.slot, run.start, at..at + run.len() as u64));
+            }
+        }
+        runs.sort_unstable_by_key(|(_, _, at)| at.start);
+        for joined in runs.chunk_by(|one, next| one.2.end == next.2.start) {
+            let (start, end) = (joined[0].2.start, joined[joined.len() - 1].2.end);
+            let buf = Buf::scratch((end - start) as usize);
+            for (slot, from, at) in joined {
+                let piece = (at.start - start) as usize..(at.end - start) as usize;
+                self.slots.read(*slot, *from, buf.slice(piece)).await?;
+                self.truncation
+                    .refuse(*slot, *from, at.end - at.start)
+                    .await?;
+            }
+            self.committer.flush_in_flight().await;
+            let doubtful = |(slot, ..): &Run| self.committer.is_in_doubt(*slot);
+            if joined.iter().any(doubtful) {
+                return Err(in_doubt());
+            }
+            for (slot, from, at) in joined {
+                let piece = (at.start - start) as usize..(at.end - start) as usize;
+                let piece = buf.slice(piece);
+                self.slots
+                    .verify_for_write_back(volume, *slot, *from, &piece)
+                    .await?;
+            }
+            let wanted = self.what_differs(volume, joined, &buf).await;
+            // Who writes to a block says so before the first byte.
+            let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
+            let is_one = |one: &OnBacking, next: &OnBacking| {
+                one.1.end == next.1.start && is_whole(one.0) == is_whole(next.0)
+            };
+            for whole in wanted.chunk_by(is_one) {
+                let (from, to) = (whole[0].1.start, whole[whole.len() - 1].1.end);
+                if is_whole(whole[0].0) {
+                    let buf = buf.slice((from - start) as usize..(to - start) as usize);
+                    volume.backing.write_back(from, buf).await?;
+                    self.stats.write_back_bytes.add(to - from);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_write_back(&self, done: &WrittenBack) -> Result<()> {
+        let mut map = self.map.borrow_mut();
+        let entry = map.slot(done.slot);
+        debug_assert!(entry.has(LIVE | CLEANING));
+        map.clear_flags(done.slot, CLEANING);
+        drop(map);
+        // Of what was read before a flush failed, and was written back since, nobody knows what it is.
+        let doubt = || {
+            if self.committer.is_in_doubt(done.slot) {
+                Err(in_doubt())
+            } else {
+                Ok(())
+            }
+        };
+        let result = done.result.clone().and_then(|()| doubt());
+        let mut map = self.map.borrow_mut();
+        if let Err(error) = result {
+            map.requeue_dirty(done.slot);
+            self.stats.write_back_errors.add(1);
+            return Err(error);
+        }
+        self.stats.write_backs.add(1);
+        if entry.has(REWRITTEN) && !planted(Fault::ForgetRewrite) {
+            map.requeue_dirty(done.slot);
+            return Ok(());
+        }
+        map.set(done.slot, entry.valid, entry.dirty & !done.granules);
+        if entry.dirty & !done.granules != 0 {
+            map.requeue_dirty(done.slot);
+        }
+        map.add_flags(done.slot, CLEANED);
+        let is_clean = map.slot(done.slot).dirty == 0;
+        drop(map);
+        if is_clean {
+            self.tracker.note_clean(done.slot);
+        }
+        // Whoever relies on the block being clean waits for this record (a write around the cache, see
+        // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
+        self.committer.queue_later(done.slot);
+        Ok(())
+    }
+
+    /// Writes everything back that is dirty in a volume now; with `until_clean`, goes on until nothing
+    /// is (nobody may be writing then).
+    pub(crate) async fn write_back_volume(
+        self: &Rc<Self>,
+        volume: u16,
+        until_clean: bool,
+    ) -> Result<()> {
+        let attached = self.volumes.get(volume);
+        let suspend = |by: i32| {
+            if let Some(attached) = &attached {
+                attached.cleaner.suspend(by);
+            }
+        };
+        suspend(1);
+        let result = self.write_back_passes(volume, until_clean).await;
+        suspend(-1);
+        self.signals.kick_cleaners();
+        result
+    }
+
+    async fn write_back_passes(self: &Rc<Self>, volume: u16, until_clean: bool) -> Result<()> {
+        loop {
+            let mut slots: Vec<BlockId> = {
+                let map = self.map.borrow();
+                map.of_volume(volume)
+                    .filter(|slot| map.slot(*slot).dirty & !self.slots.bad_granules(*slot) != 0)
+                    .collect()
+            };
+            if slots.is_empty() {
+                self.committer.check_alive()?;
+                return self.slots.bad_left(volume).map_or(Ok(()), Err);
+            }
+            let is_leaving = || (self.volumes.get(volume)).is_some_and(|v| v.is_detaching());
+            if until_clean && !is_leaving() {
+                // Who waited for it has given up.
+                return Err(ErrorKind::TimedOut.into());
+            }
+            slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
+            for chunk in slots.chunks(BATCH) {
+                self.committer.check_alive()?;
+                self.clean_in_turn(chunk).await?;
+                if !until_clean {
+                    self.clean_what_was_busy(chunk).await?;
+                }
+            }
+            if !until_clean {
+                self.committer.check_alive()?;
+                return self.slots.bad_left(volume).map_or(Ok(()), Err);
+            }
+            rt::yield_now().await;
+        }
+    }
+
+    /// Cleans blocks, after a batch that the task had begun and that may still hold some of these.
+    async fn clean_in_turn(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+        let is_over = || {
+            let map = self.map.borrow();
+            !slots.iter().any(|slot| map.has(*slot, CLEANING))
+        };
+        self.signals.until_cleaned(is_over).await;
+        if self.service.is_stopping() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        self.clean_batch(slots, BATCH).await.map_err(|error| {
+            Error::with_source(
+                error.kind(),
+                "dirty data could not be written back; it stays in the cache",
+                error,
+            )
+        })
+    }
+
+    /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and lets nobody
+    /// change them meanwhile.
+    async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+        let mut busy: Vec<BlockId> = Vec::new();
+        let mut wanted: Vec<(BlockKey, u64)> = Vec::new();
+        for slot in slots {
+            let entry = self.map.borrow().slot(*slot);
+            if entry.has(LIVE) && entry.dirty != 0 {
+                busy.push(*slot);
+                wanted.push(lock_of(self.geometry, entry.key.volume(), entry.block()));
+            }
+        }
+        // One lock a region, in ascending order, as all who hold locks and want more.
+        wanted.sort_unstable_by_key(|(region, _)| *region);
+        let mut locks = Vec::new();
+        for same in wanted.chunk_by(|one, next| one.0 == next.0) {
+            let granules = same.iter().fold(0, |all, (_, granules)| all | granules);
+            locks.push(self.locks.shared(same[0].0, granules).await);
+        }
+        busy.retain(|slot| self.map.borrow().slot(*slot).has(LIVE));
+        self.clean_in_turn(&busy).await
+    }
+}
+
+/// Why a block that was written back stays dirty.
+fn interrupted() -> Error {
+    let what =
+        "a flush of the backing device failed since this was written back: it is written again";
+    Error::new(ErrorKind::Io, what)
+}
+
+/// Why a block is not written back.
+fn in_doubt() -> Error {
+    let what = "a flush of the cache device failed since this was written: it is not written back";
+    Error::new(ErrorKind::Io, what)
+}

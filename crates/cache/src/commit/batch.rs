@@ -1,0 +1,261 @@
+//! What a round of the committer writes: batches of records, built from what is queued and from what
+//! the log's tail must give up.
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_metadata::log::LogExtent;
+use forebay_metadata::record::{Body, KILL_SLOTS, MarkState};
+use forebay_policy::BlockId;
+
+use super::Committer;
+use crate::commit::queue::Entry;
+use crate::failpoints::{Fault, planted};
+use crate::map::marks::MarkId;
+use crate::map::{CLEANED, DEFERRED, DYING, FIRST, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
+
+impl Committer {
+    /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots that
+    /// belong to this round. Returns what to write, and whether the round needs another batch.
+    pub(crate) fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
+        let (first, limit) = {
+            let log = self.log.borrow();
+            let unit = log.unit_records();
+            // A part of the room only: batches that a crash tears take room, too.
+            let share = (log.batch_records_max())
+                .min((log.room() / 4).max(2 * unit))
+                .min(log.room());
+            (log.next(), share - share % unit)
+        };
+        // The other half is for what the tail must log again: see docs/internals/format/log.md, "Room".
+        let fresh = first + limit.div_ceil(2);
+        let room = || fresh.saturating_sub(self.log.borrow().next());
+        self.log_echo(room());
+        let mut entries = std::mem::take(&mut *self.entries.borrow_mut()).into_iter();
+        while room() > 0 {
+            let Some(entry) = entries.next() else { break };
+            if let Some(rest) = self.log_entry(entry, room()) {
+                self.entries.borrow_mut().push(rest);
+            }
+        }
+        self.entries.borrow_mut().extend(entries);
+        while *quota > 0 && room() > 0 {
+            let next = self.pending.borrow_mut().pop_front();
+            let Some(slot) = next else {
+                *quota = 0;
+                break;
+            };
+            *quota -= 1;
+            let pending = self.map.borrow().slot(slot).has(PENDING);
+            if pending {
+                self.map.borrow_mut().clear_flags(slot, PENDING);
+                self.log_slot(slot);
+            }
+        }
+        let more = *quota > 0 || !self.entries.borrow().is_empty();
+        if !self.log.borrow().batch_is_empty() {
+            self.fill_unit(room);
+            self.clean_tail(first + limit);
+            return Ok((self.log.borrow_mut().seal(), more));
+        }
+        if more && limit == 0 {
+            let log = self.log.borrow();
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "the metadata log is full: {} of {} records are in use",
+                    log.used(),
+                    log.capacity()
+                ),
+            ));
+        }
+        Ok((Vec::new(), more))
+    }
+
+    /// Logs what may wait where padding would go, but not in the tail's half of the batch.
+    fn fill_unit(&self, room: impl Fn() -> u64) {
+        while self.log.borrow().unit_room() > 0
+            && room() > 0
+            && let Some(slot) = self.pop_later()
+        {
+            self.log_slot(slot);
+        }
+    }
+
+    /// Logs the last round's kills again, but for slots of which something newer was logged by now: without
+    /// that, and with the first kill lost to damage, what died there would come back.
+    fn log_echo(&self, room: u64) {
+        let mut echo = std::mem::take(&mut *self.echo.borrow_mut());
+        let fits = usize::try_from(room / 2)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(KILL_SLOTS);
+        *self.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
+        let dead: Vec<u32> = {
+            let map = self.map.borrow();
+            echo.into_iter()
+                .filter(|place| {
+                    let there = map.at_place(*place);
+                    there.is_none_or(|slot| map.has(slot, DYING) || !map.has(slot, TRACED))
+                })
+                .collect()
+        };
+        self.log_kills(&dead);
+    }
+
+    fn log_kills(&self, dead: &[u32]) {
+        for chunk in dead.chunks(KILL_SLOTS) {
+            let mut slots = [0; KILL_SLOTS];
+            slots[..chunk.len()].copy_from_slice(chunk);
+            let count = u8::try_from(chunk.len()).expect("at most KILL_SLOTS");
+            self.push_body(&Body::Kill { slots, count });
+        }
+    }
+
+    /// Logs an entry, as far as `room` records go. Returns what is left of it.
+    fn log_entry(&self, entry: Entry, room: u64) -> Option<Entry> {
+        match entry {
+            Entry::Kill(mut slots) => {
+                let fits = usize::try_from(room)
+                    .unwrap_or(usize::MAX)
+                    .saturating_mul(KILL_SLOTS);
+                let rest = slots.split_off(fits.min(slots.len()));
+                self.log_kills(&slots);
+                self.echo.borrow_mut().extend(slots);
+                return (!rest.is_empty()).then_some(Entry::Kill(rest));
+            }
+            Entry::Mark(id) => self.log_mark(id),
+            Entry::Unmark { volume, region } => {
+                let body = Body::Mark {
+                    volume,
+                    region,
+                    state: MarkState::None,
+                };
+                self.push_body(&body);
+            }
+            Entry::Open => self.log_open(),
+            Entry::Close => {
+                self.opened_at.set(NO_RECORD);
+                self.push_body(&Body::Close);
+                // Nothing comes after it.
+                self.stopping.set(true);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn log_open(&self) {
+        let body = Body::Open {
+            boot_id: self.settings.boot_id,
+            journal: self.journal.borrow().is_some(),
+        };
+        let at = self.push_body(&body);
+        self.opened_at.set(at);
+    }
+
+    pub(crate) fn log_mark(&self, id: MarkId) {
+        let Some((volume, region, state)) = self.marks.logged(id) else {
+            return;
+        };
+        let body = Body::Mark {
+            volume,
+            region,
+            state,
+        };
+        let at = self.push_body(&body);
+        self.marks.set_record(id, at);
+    }
+
+    /// Logs what a slot holds now.
+    ///
+    /// Clean granules claim that the backing device holds the same; while writes to it wait for a
+    /// flush, that is not durably so, and they are left out until it is. Where a client's write failed they are
+    /// left out for as long as the volume is attached: what such a device shows no flush need make durable.
+    pub(crate) fn log_slot(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        if !entry.has(LIVE) {
+            return;
+        }
+        let attached = self.volumes.get(entry.key.volume());
+        let backing = attached.as_ref().map(|volume| &volume.backing);
+        let unflushed =
+            !planted(Fault::ClaimBeforeFlush) && backing.is_some_and(|backing| backing.unflushed());
+        let start = self.geometry.backing_offset(entry.block(), 0);
+        let place = start..start + self.geometry.block_bytes(entry.class);
+        let doubtful = backing.is_some_and(|backing| backing.is_doubtful(&place));
+        let valid = match unflushed || doubtful {
+            true => entry.dirty,
+            false => entry.valid,
+        };
+        if valid != entry.valid && !entry.has(DEFERRED) {
+            self.map.borrow_mut().add_flags(slot, DEFERRED);
+            if !doubtful {
+                self.defer(slot);
+            }
+        }
+        if valid == 0 && !entry.has(TRACED) {
+            // There is no record that could be older.
+            self.note_recorded(slot);
+            return;
+        }
+        let block = self.block_record(slot, valid, entry.dirty);
+        if let Some(checksums) = &self.checksums {
+            checksums.joins(block.slot, block.class);
+        }
+        let at = self.push_body(&Body::Block(block));
+        {
+            let mut map = self.map.borrow_mut();
+            map.set_record(slot, at);
+            map.clear_flags(slot, CLEANED | FIRST);
+            map.add_flags(
+                slot,
+                if entry.has(TRACED) {
+                    TRACED
+                } else {
+                    TRACED | FIRST
+                },
+            );
+        }
+        self.note_recorded(slot);
+    }
+
+    /// The log says of a slot what its region's mark did.
+    fn note_recorded(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        if entry.has(UNRECORDED) {
+            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
+            self.marks.recorded(entry.key);
+        }
+    }
+
+    /// Returns the number of slots whose clean granules wait for a flush of a backing device.
+    pub(crate) fn deferred_slots(&self) -> usize {
+        self.deferred.borrow().len()
+    }
+
+    /// Slots are given out again while entries of what they held still wait for a flush, which may never come.
+    fn defer(&self, slot: BlockId) {
+        let map = self.map.borrow();
+        let mut deferred = self.deferred.borrow_mut();
+        if deferred.len() >= 2 * map.numbers() as usize {
+            deferred.sort_unstable();
+            deferred.dedup();
+            deferred.retain(|other| *other != slot && map.has(*other, DEFERRED));
+        }
+        deferred.push(slot);
+    }
+
+    /// Clean granules of `volume` that waited for a flush of its backing device may be recorded now.
+    pub(crate) fn release_deferred(&self, volume: u16) {
+        let waiting = std::mem::take(&mut *self.deferred.borrow_mut());
+        for slot in waiting {
+            let entry = self.map.borrow().slot(slot);
+            if !entry.has(DEFERRED) {
+                continue;
+            }
+            if entry.key.volume() == volume {
+                self.map.borrow_mut().clear_flags(slot, DEFERRED);
+                self.queue_later(slot);
+            } else {
+                self.deferred.borrow_mut().push(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The committer: the one place where the map becomes durable.
+//!
+//! Commits go in rounds, one at a time. A round takes what was queued when it began, makes the data
+//! that those records point to durable (one flush of the data device, if anything was written since the
+//! last one), then writes the records and makes them durable, then wakes who asked. Requests that
+//! arrive meanwhile share the next round, so that the cost of a flush is divided among them.
+//!
+//! Records that no promise waits for (a block turned clean, a read was promoted) take what room the
+//! others leave in the last unit, which would be padding. [`Committer::commit_all`] takes them along, and so
+//! does the timer, once they have waited from one of its ticks to the next.
+//!
+//! Rule 1 (data before the map) is the order of the two steps. That a record describes the map at the
+//! moment *before* the data flush was issued, never after, makes it safe to go on serving meanwhile.
+
+mod batch;
+mod failure;
+mod log_reclaim;
+pub(crate) mod queue;
+mod round;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
+use std::rc::Rc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::sync::{Semaphore, WaitList};
+use forebay_metadata::journal::Journal;
+use forebay_metadata::log::Log;
+use forebay_metadata::order::{Part, Site};
+use forebay_metadata::record::{BlockRecord, Body};
+use forebay_policy::BlockId;
+
+use crate::checksum::Checksums;
+use crate::commit::log_reclaim::Tail;
+use crate::commit::queue::{Entry, Later};
+use crate::devices::CacheDevices;
+use crate::geometry::Geometry;
+use crate::map::marks::Marks;
+use crate::map::{CLEANED, Map, NO_RECORD, TRACED, UNFLUSHED};
+use crate::options::{Durability, Settings};
+use crate::stats::Stats;
+use crate::volume::Volumes;
+
+/// Names a round, the first one being 1; see [`Committer::committed`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// A function of another part that is called at some point of the committer's work.
+type Hook = Box<dyn Fn()>;
+
+/// The parts that the committer reads and keeps up to date.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) devices: Rc<CacheDevices>,
+    pub(crate) geometry: Geometry,
+    pub(crate) settings: Rc<Settings>,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) marks: Rc<Marks>,
+    /// Checksums of cached data, if the cache was formatted with them.
+    pub(crate) checksums: Option<Rc<Checksums>>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) stats: Rc<Stats>,
+}
+
+/// State of the committer.
+pub(crate) struct Committer {
+    devices: Rc<CacheDevices>,
+    geometry: Geometry,
+    settings: Rc<Settings>,
+    map: Rc<RefCell<Map>>,
+    marks: Rc<Marks>,
+    checksums: Option<Rc<Checksums>>,
+    volumes: Rc<Volumes>,
+    stats: Rc<Stats>,
+    log: RefCell<Log>,
+    tail: RefCell<Tail>,
+    journal: RefCell<Option<Journal>>,
+    /// Where the record of this opening stands: the next process must find it, however long this one
+    /// lives.
+    opened_at: Cell<u32>,
+    pending: RefCell<VecDeque<BlockId>>,
+    later: RefCell<Later>,
+    entries: RefCell<Vec<Entry>>,
+    /// Slots whose clean granules wait for a flush of their backing device.
+    deferred: RefCell<Vec<BlockId>>,
+    /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
+    /// record back to life.
+    echo: RefCell<Vec<u32>>,
+    started: Cell<u64>,
+    completed: Cell<u64>,
+    wanted: Cell<u64>,
+    /// The last round that is to log what waits for room, too.
+    wanted_all: Cell<u64>,
+    kick: WaitList,
+    done: WaitList,
+    failed: RefCell<Option<Error>>,
+    /// Whether the cache has not failed.
+    alive: Cell<bool>,
+    /// Whether some slot may be in doubt: a flush failed or a slot is `UNKNOWN`.
+    doubts: Cell<bool>,
+    /// Whether every acknowledged write is durable.
+    is_sync: bool,
+    /// Whether the data device has a volatile write cache.
+    data_is_volatile: bool,
+    /// Slots written to since the last flush of the data device began.
+    unflushed: RefCell<Vec<BlockId>>,
+    /// Slots that the flush in flight covers: in doubt with it.
+    covered: RefCell<Vec<BlockId>>,
+    /// Flushes of the data device go one at a time: the failure of one must be told before another that
+    /// began later calls durable what it lost.
+    flushing: Semaphore,
+    /// The same of a metadata device of its own.
+    metadata_flushing: Semaphore,
+    /// A flush, or a write that carried one, failed: what a device was given since the last good one
+    /// may be gone.
+    flush_failed: Cell<bool>,
+    /// Some slot is `UNKNOWN`.
+    unknown: Cell<bool>,
+    /// Writes to the data device that have completed, and how many of them are flushed.
+    data_written: Cell<u64>,
+    data_flushed: Cell<u64>,
+    stopping: Cell<bool>,
+    /// Called behind each round.
+    on_round: RefCell<Vec<Hook>>,
+    /// Called when the cache fails.
+    on_failure: RefCell<Vec<Hook>>,
+}
+
+impl std::fmt::Debug for Committer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Committer")
+            .field("started", &self.started)
+            .field("completed", &self.completed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Committer {
+    /// Returns the committer of a log. The process journal comes later.
+    pub(crate) fn new(parts: Parts, log: Log) -> Self {
+        Self {
+            is_sync: parts.settings.durability == Durability::Sync,
+            data_is_volatile: parts.devices.data_is_volatile(),
+            devices: parts.devices,
+            geometry: parts.geometry,
+            settings: parts.settings,
+            map: parts.map,
+            marks: parts.marks,
+            checksums: parts.checksums,
+            volumes: parts.volumes,
+            stats: parts.stats,
+            tail: RefCell::new(Tail::new(log.capacity())),
+            log: RefCell::new(log),
+            journal: RefCell::new(None),
+            opened_at: Cell::new(NO_RECORD),
+            pending: RefCell::default(),
+            later: RefCell::default(),
+            entries: RefCell::default(),
+            deferred: RefCell::default(),
+            echo: RefCell::default(),
+            started: Cell::new(0),
+            completed: Cell::new(0),
+            wanted: Cell::new(0),
+            wanted_all: Cell::new(0),
+            kick: WaitList::new(),
+            done: WaitList::new(),
+            failed: RefCell::new(None),
+            alive: Cell::new(true),
+            doubts: Cell::new(false),
+            unflushed: RefCell::default(),
+            covered: RefCell::default(),
+            flushing: Semaphore::new(1),
+            metadata_flushing: Semaphore::new(1),
+            flush_failed: Cell::new(false),
+            unknown: Cell::default(),
+            // What an earlier process wrote may sit in the device's cache.
+            data_written: Cell::new(1),
+            data_flushed: Cell::new(0),
+            stopping: Cell::new(false),
+            on_round: RefCell::default(),
+            on_failure: RefCell::default(),
+        }
+    }
+
+    /// Ends the committer. Who still waits for a round, or asks for one, is told so.
+    pub(crate) fn stop(&self) {
+        self.stopping.set(true);
+        self.failed
+            .borrow_mut()
+            .get_or_insert_with(|| ErrorKind::ShuttingDown.into());
+        self.alive.set(false);
+        self.kick.wake_all();
+        self.done.wake_all();
+    }
+
+    /// Whose turn it is to flush the metadata device, which may be the data device.
+    pub(crate) fn metadata_turn(&self) -> &Semaphore {
+        match self.devices.is_one() {
+            true => &self.flushing,
+            false => &self.metadata_flushing,
+        }
+    }
+
+    /// Returns the semaphore of flushes of the data device. One flush runs at a time, so that a failure is
+    /// noted before a later flush succeeds.
+    pub(crate) const fn data_turn(&self) -> &Semaphore {
+        &self.flushing
+    }
+
+    /// A flush of the data device failed.
+    pub(crate) fn data_flush_failed(&self) {
+        self.set_flush_failed();
+    }
+
+    fn set_flush_failed(&self) {
+        self.flush_failed.set(true);
+        self.doubts.set(true);
+    }
+
+    /// What the next round must log.
+    fn waited_for(&self) -> usize {
+        self.pending.borrow().len() + self.entries.borrow().len()
+    }
+
+    /// The failure that stopped the cache from taking writes, if there was one.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failed.borrow().clone()
+    }
+
+    /// Whether a flush failed, so that what it should have covered may be gone.
+    pub(crate) const fn flush_failed(&self) -> bool {
+        self.flush_failed.get()
+    }
+
+    /// Whether a slot may be in doubt.
+    #[inline]
+    pub(crate) const fn has_doubts(&self) -> bool {
+        self.doubts.get()
+    }
+
+    /// Whether the cache still takes writes.
+    #[inline]
+    pub(crate) const fn is_alive(&self) -> bool {
+        self.alive.get()
+    }
+
+    /// Slots written to that no good flush is known to cover.
+    pub(crate) fn not_flushed(&self) -> HashSet<BlockId> {
+        let (written, covered) = (self.unflushed.borrow(), self.covered.borrow());
+        written.iter().chain(&*covered).copied().collect()
+    }
+
+    /// Has `hook` called behind each round.
+    pub(crate) fn on_round(&self, hook: impl Fn() + 'static) {
+        self.on_round.borrow_mut().push(Box::new(hook));
+    }
+
+    /// Has `hook` called when the cache fails.
+    pub(crate) fn on_failure(&self, hook: impl Fn() + 'static) {
+        self.on_failure.borrow_mut().push(Box::new(hook));
+    }
+
+    /// Returns whether every acknowledged write is durable.
+    #[inline]
+    pub(crate) const fn is_sync(&self) -> bool {
+        self.is_sync
+    }
+
+    /// Returns whether the mark of a clean end was logged, or the committer was stopped.
+    pub(crate) const fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Returns the records that the log has room for.
+    pub(crate) fn log_records(&self) -> u64 {
+        self.log.borrow().capacity()
+    }
+
+    /// Returns the records of the log that are in use.
+    pub(crate) fn log_used_records(&self) -> u64 {
+        self.log.borrow().used()
+    }
+
+    /// Returns the number of the last batch that was begun.
+    pub(crate) fn log_batch(&self) -> u64 {
+        self.log.borrow().batch()
+    }
+
+    /// Returns whether the record at a place in the ring is not durable yet.
+    pub(crate) fn is_in_flight(&self, record_at: u32) -> bool {
+        self.log.borrow().in_flight(record_at)
+    }
+
+    /// Returns the memory of the search for live records in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.tail.borrow().memory_bytes()
+    }
+
+    /// Gives up the part of the log before all records that count.
+    pub(crate) fn give_up_before(&self, counting: impl Iterator<Item = u32>) {
+        let counting = counting.chain(std::iter::once(self.opened_at.get()));
+        (self.log.borrow_mut()).give_up_before(counting.filter(|place| *place != NO_RECORD));
+    }
+
+    /// Gives up all records of the log.
+    pub(crate) fn give_up_log(&self) {
+        self.log.borrow_mut().give_up_before(std::iter::empty());
+    }
+
+    /// Returns whether there is a process journal.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.journal.borrow().is_some()
+    }
+
+    /// Sets the process journal.
+    pub(crate) fn set_journal(&self, journal: Option<Journal>) {
+        *self.journal.borrow_mut() = journal;
+    }
+
+    /// Puts the record of a slot's dirty data into the process journal. Returns whether there was room.
+    pub(crate) fn journal_dirty(&self, slot: BlockId) -> bool {
+        let room = self.journal.borrow().as_ref().map(Journal::room);
+        if room.unwrap_or(0) == 0 {
+            return false;
+        }
+        let record = self.dirty_record(slot);
+        let stamp = self.log.borrow().next();
+        if let Some(journal) = &mut *self.journal.borrow_mut() {
+            journal.append(stamp, record);
+        }
+        self.map.borrow_mut().add_flags(slot, TRACED);
+        true
+    }
+
+    /// Returns the record of a slot with these granules.
+    fn block_record(&self, slot: BlockId, valid: u64, dirty: u64) -> BlockRecord {
+        let record = self.map.borrow().record(slot, valid, dirty);
+        match &self.checksums {
+            None => record,
+            Some(checksums) => checksums.complete(record),
+        }
+    }
+
+    /// Returns the record of the data that this slot alone has: clean granules are worth nothing after a
+    /// crash that their record did not survive.
+    fn dirty_record(&self, slot: BlockId) -> BlockRecord {
+        let dirty = self.map.borrow().slot(slot).dirty;
+        self.block_record(slot, dirty, dirty)
+    }
+
+    fn push_body(&self, body: &Body) -> u32 {
+        let mut log = self.log.borrow_mut();
+        let lsn = log.push(body);
+        u32::try_from(lsn % log.capacity()).expect("a ring has fewer than 2^32 places")
+    }
+}
+
+impl Committer {
+    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
+    /// record would win, after a crash, over what is about to be written to the backing device.
+    #[track_caller]
+    pub(crate) fn settle(&self, slot: BlockId) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        let entry = self.map.borrow().slot(slot);
+        let in_flight =
+            entry.record_at != NO_RECORD && self.log.borrow().in_flight(entry.record_at);
+        let needed = (entry.has(CLEANED) || in_flight) && !site.lacks(Part::Step);
+        async move {
+            if !needed {
+                return Ok(());
+            }
+            if entry.has(CLEANED) {
+                self.queue_record(slot);
+            }
+            self.commit().await
+        }
+    }
+
+    /// The round that covers everything queued by [`Committer::queue_record`] and [`Committer::queue_entry`],
+    /// and every write to the data device completed, up to now.
+    pub(crate) fn next_round(&self) -> Ticket {
+        Ticket(self.started.get() + 1)
+    }
+
+    /// Asks for a round, unless it has begun.
+    pub(crate) fn request(&self, round: Ticket) {
+        if self.wanted.get() < round.0 {
+            self.wanted.set(round.0);
+            self.kick.wake_all();
+        }
+    }
+
+    /// Asks for the next round.
+    pub(crate) fn request_commit(&self) -> Ticket {
+        let round = self.next_round();
+        self.request(round);
+        round
+    }
+
+    /// Waits until a round is durable.
+    #[track_caller]
+    pub(crate) fn committed(&self, ticket: Ticket) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        async move {
+            if site.lacks(Part::Wait) {
+                return Ok(());
+            }
+            self.round_ended(ticket).await
+        }
+    }
+
+    async fn round_ended(&self, ticket: Ticket) -> Result<()> {
+        loop {
+            if self.completed.get() >= ticket.0 {
+                return Ok(());
+            }
+            if let Some(error) = self.failure() {
+                return Err(error);
+            }
+            self.done.wait().await;
+        }
+    }
+
+    /// As [`Committer::commit`], with the records that may wait.
+    #[track_caller]
+    pub(crate) fn commit_all(&self) -> impl Future<Output = Result<()>> + '_ {
+        self.wanted_all.set(self.next_round().0);
+        self.commit()
+    }
+
+    /// Makes everything written up to now durable, with the records that were asked for at once.
+    #[track_caller]
+    pub(crate) fn commit(&self) -> impl Future<Output = Result<()>> + '_ {
+        let site = Site::here();
+        let ticket = (!site.lacks(Part::Step)).then(|| self.request_commit());
+        async move {
+            match ticket {
+                Some(ticket) if !site.lacks(Part::Wait) => self.round_ended(ticket).await,
+                _ => Ok(()),
+            }
+        }
+    }
+
+    /// A write to a slot completed, with whatever result.
+    pub(crate) fn slot_written(&self, slot: BlockId) {
+        self.data_written.set(self.data_written.get() + 1);
+        if self.data_is_volatile && !self.map.borrow().has(slot, UNFLUSHED) {
+            self.map.borrow_mut().add_flags(slot, UNFLUSHED);
+            self.unflushed.borrow_mut().push(slot);
+        }
+    }
+
+    /// Whether the cache still takes writes.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match self.failure() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}

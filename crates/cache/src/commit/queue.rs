@@ -1,0 +1,133 @@
+//! What waits for a round of the committer: records that somebody waits for, records that nobody does, and
+//! what there is to log besides.
+
+use std::collections::VecDeque;
+
+use forebay_policy::BlockId;
+
+use super::Committer;
+use crate::map::marks::MarkId;
+use crate::map::{DEFERRED, DYING, LATER, NO_RECORD, PENDING, UNRECORDED};
+
+/// Something to log besides block records.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    /// The places of blocks.
+    Kill(Vec<u32>),
+    Mark(MarkId),
+    Unmark {
+        volume: u16,
+        region: u64,
+    },
+    Open,
+    Close,
+}
+
+/// Slots whose records nobody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Later {
+    queue: VecDeque<BlockId>,
+    /// How many were ever taken off.
+    taken: u64,
+    /// How many will have been when those of the timer's last tick are gone.
+    due: u64,
+}
+
+impl Later {
+    pub(crate) fn push(&mut self, slot: BlockId) {
+        self.queue.push_back(slot);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<BlockId> {
+        let slot = self.queue.pop_front()?;
+        self.taken += 1;
+        Some(slot)
+    }
+
+    /// Whether some wait since the last call or longer.
+    pub(crate) fn overdue(&mut self) -> bool {
+        let overdue = self.taken < self.due;
+        self.due = self.taken + self.queue.len() as u64;
+        overdue
+    }
+}
+
+/// Gives memory back that a burst took.
+fn trim(queue: &mut VecDeque<BlockId>) {
+    const KEPT: usize = 1 << 12;
+    if queue.capacity() > KEPT && queue.len() < queue.capacity() / 8 {
+        queue.shrink_to(queue.capacity() / 4);
+    }
+}
+
+impl Committer {
+    /// After a round.
+    pub(crate) fn trim_queues(&self) {
+        trim(&mut self.pending.borrow_mut());
+        trim(&mut self.later.borrow_mut().queue);
+    }
+
+    /// Queues a slot: the next round records what it holds.
+    pub(crate) fn queue_record(&self, slot: BlockId) {
+        let mut map = self.map.borrow_mut();
+        if !map.slot(slot).has(PENDING | DYING) {
+            map.clear_flags(slot, LATER);
+            map.add_flags(slot, PENDING);
+            self.pending.borrow_mut().push_back(slot);
+        }
+    }
+
+    /// Queues a slot whose record may wait for room: no promise needs it.
+    pub(crate) fn queue_later(&self, slot: BlockId) {
+        let mut map = self.map.borrow_mut();
+        if !map.slot(slot).has(PENDING | LATER | DYING) {
+            map.add_flags(slot, LATER);
+            self.later.borrow_mut().push(slot);
+        }
+    }
+
+    /// Takes up the oldest slot whose record may wait.
+    pub(crate) fn pop_later(&self) -> Option<BlockId> {
+        loop {
+            let slot = self.later.borrow_mut().pop()?;
+            let mut map = self.map.borrow_mut();
+            if map.slot(slot).has(LATER) {
+                map.clear_flags(slot, LATER);
+                return Some(slot);
+            }
+        }
+    }
+
+    /// Whether the log durably says of a slot all that the map says of its valid granules.
+    pub(crate) fn record_is_durable(&self, slot: BlockId) -> bool {
+        let entry = self.map.borrow().slot(slot);
+        !entry.has(PENDING | LATER | DEFERRED)
+            && entry.record_at != NO_RECORD
+            && !self.log.borrow().in_flight(entry.record_at)
+    }
+
+    /// Queues something else for the next round.
+    pub(crate) fn queue_entry(&self, entry: Entry) {
+        self.entries.borrow_mut().push(entry);
+    }
+
+    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
+    /// may log the slot behind it, and its region's mark owes it nothing any more.
+    pub(crate) fn kill_slot(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        self.map.borrow_mut().kill(slot);
+        if entry.has(UNRECORDED) {
+            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
+            self.marks.recorded(entry.key);
+        }
+    }
+
+    /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
+    pub(crate) fn note_unrecorded(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        if !entry.has(UNRECORDED) {
+            self.map.borrow_mut().add_flags(slot, UNRECORDED);
+            self.marks.unrecorded(entry.key);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Free slots, ahead of need (rule 2).
+//!
+//! Blocks that are cold and clean are killed in batches: their deaths are logged together, and only
+//! when that is durable are the slots free. Until then the blocks stay in the index under their
+//! exclusive locks, so that nobody can take them for absent.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::Result;
+use forebay_io::rt;
+use forebay_policy::cleaning::WIDEST;
+use forebay_policy::{Ahead, BlockId, BlockKey, Leave};
+
+use crate::commit::queue::Entry;
+use crate::commit::{Committer, Ticket};
+use crate::geometry::{Block, Geometry};
+use crate::intent::dirty_tracking::DirtyTracker;
+use crate::lock::LockTable;
+use crate::map::{CLEANING, Candidate, Map, TRACED};
+use crate::read_ahead::ReadAhead;
+use crate::service::ServiceState;
+use crate::signals::Signals;
+use crate::slots::SlotIo;
+use crate::stats::Stats;
+use crate::volume::{AttachedVolume, Volumes};
+
+/// How long kills wait for somebody else's round of commits.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// After a round that found nothing, the next one is not worth its time for so long.
+const RETRY: Duration = Duration::from_millis(1);
+/// Blocks that are wanted clean at a time.
+const WANTED: usize = 16 * WIDEST;
+
+/// Whether blocks that are dirty are written back to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dirty {
+    /// If they are colder than some that are clean. Nobody has lacked room yet: what is given up may not be in need of
+    /// being so, and a cache that the working set just fills would lose a part of it.
+    Beside,
+    /// Ahead of need: somebody waits, or has waited, for room.
+    Wanted,
+    /// Writes that lack room go round the cache instead.
+    Spared,
+}
+
+/// The part that frees slots ahead of need.
+#[derive(Debug)]
+pub(crate) struct Reclaimer {
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    locks: Rc<LockTable>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    tracker: Rc<DirtyTracker>,
+    slots: Rc<SlotIo>,
+    read_ahead: Rc<ReadAhead>,
+    signals: Rc<Signals>,
+    service: Rc<ServiceState>,
+    stats: Rc<Stats>,
+    ahead: RefCell<Ahead>,
+    /// Number of writes that wait for room.
+    waiting: Cell<u32>,
+    /// Round for which kills wait and which was not requested yet.
+    waits_for: Cell<Option<Ticket>>,
+    /// Whether something could have been evicted, had it been written back, which was not asked for.
+    spared: Cell<bool>,
+    dirty: Cell<Dirty>,
+    /// End of the last round.
+    ended: Cell<Duration>,
+    busy: Cell<bool>,
+}
+
+/// The parts that the reclaimer uses.
+pub(crate) struct ReclaimerParts {
+    pub(crate) geometry: Geometry,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) locks: Rc<LockTable>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) slots: Rc<SlotIo>,
+    pub(crate) read_ahead: Rc<ReadAhead>,
+    pub(crate) signals: Rc<Signals>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) stats: Rc<Stats>,
+}
+
+impl Reclaimer {
+    /// Returns the reclaimer of a cache of so many units, wired to the parts that it uses.
+    pub(crate) fn new(parts: ReclaimerParts, units: u32, dirty: Dirty) -> Self {
+        let ahead = Ahead::new(parts.geometry.sizes(), units);
+        Self {
+            geometry: parts.geometry,
+            map: parts.map,
+            locks: parts.locks,
+            committer: parts.committer,
+            volumes: parts.volumes,
+            tracker: parts.tracker,
+            slots: parts.slots,
+            read_ahead: parts.read_ahead,
+            signals: parts.signals,
+            service: parts.service,
+            stats: parts.stats,
+            ahead: RefCell::new(ahead),
+            waiting: Cell::new(0),
+            waits_for: Cell::new(None),
+            spared: Cell::new(false),
+            dirty: Cell::new(dirty),
+            ended: Cell::new(Duration::ZERO),
+            busy: Cell::new(false),
+        }
+    }
+
+    /// Returns the units that room is made for at a time.
+    pub(crate) fn batch(&self) -> u32 {
+        self.ahead.borrow().batch()
+    }
+
+    /// Whether it is time to make room.
+    fn is_low(&self) -> bool {
+        self.map.borrow().is_low(&self.ahead.borrow())
+    }
+
+    /// Blocks that wait to be written back are colder than what else could go: as long as nothing presses,
+    /// they are waited for.
+    fn is_time_to_reclaim(&self) -> bool {
+        let pressed = || {
+            let ahead = self.ahead.borrow();
+            ahead.is_pressed(self.map.borrow().table())
+        };
+        !self.signals.is_stuck() && self.is_low() && (!self.is_clean_wanted() || pressed())
+    }
+
+    /// Whether so little room is left that kills should not wait for somebody else's round.
+    fn is_scarce(&self, class: u8) -> bool {
+        let room = self.map.borrow().table().room(class);
+        room < self.ahead.borrow().low() / 2
+    }
+
+    /// A slot for a block that is not in the map, nor overlaps one that is, and whose units are locked.
+    /// None if nothing can be evicted now: then the request goes round the cache.
+    pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
+        loop {
+            let slot = self.allocate_now(volume, block);
+            if slot.is_some() {
+                return slot;
+            }
+            if self.committer.failure().is_some() || self.service.is_stopping() {
+                return None;
+            }
+            if !self.want_room() {
+                return None;
+            }
+            let waiting = &self.waiting;
+            waiting.set(waiting.get() + 1);
+            self.signals.room().await;
+            waiting.set(waiting.get() - 1);
+        }
+    }
+
+    /// The same, if there is a slot at once. The reclaimer hears of it either way.
+    pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
+        let slot = self.map.borrow_mut().allocate(volume, block);
+        if let Some(slot) = slot {
+            self.tracker.note_placed(slot);
+        }
+        self.ask_for_room(block.class);
+        if (slot.is_none() || self.is_scarce(block.class))
+            && let Some(round) = self.waits_for.take()
+        {
+            self.committer.request(round);
+        }
+        slot
+    }
+
+    /// The reclaimer hears that blocks of a class are placed.
+    pub(crate) fn ask_for_room(&self, class: u8) {
+        self.ahead.borrow_mut().ask(class);
+        if !self.busy.get() && self.is_low() {
+            self.signals.kick_reclaimer();
+        }
+    }
+
+    /// Has room made, at the price of dirty blocks. False if that was tried in vain just now.
+    pub(crate) fn want_room(&self) -> bool {
+        self.dirty.set(Dirty::Wanted);
+        if self.signals.is_stuck() {
+            if !self.spared.replace(false) && rt::now() < self.ended.get() + RETRY {
+                return false;
+            }
+            self.signals.hint();
+        }
+        true
+    }
+
+    /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for room, or writes of some volume
+    /// would rather.
+    pub(crate) fn keep_dirty(&self) {
+        if self.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
+            return;
+        }
+        if self.dirty.replace(Dirty::Spared) == Dirty::Wanted {
+            self.want_clean(Vec::new());
+        }
+    }
+
+    /// The reclaimer's task.
+    pub(crate) async fn reclaim_loop(self: Rc<Self>) {
+        loop {
+            let is_due = || self.service.is_stopping() || self.is_time_to_reclaim();
+            self.signals.until_reclaim(is_due).await;
+            if self.service.is_stopping() || self.committer.failure().is_some() {
+                self.signals.set_stuck();
+                self.signals.made_room();
+                return;
+            }
+            self.busy.set(true);
+            self.reclaim_round().await;
+            self.busy.set(false);
+            self.ended.set(rt::now());
+            self.signals.made_room();
+        }
+    }
+
+    /// Waits until what was queued is durable. A client's round takes the kills along for nothing; if none
+    /// comes soon, or slots run out, one is asked for.
+    async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
+        let round = self.committer.next_round();
+        if urgent {
+            self.committer.request(round);
+        } else {
+            self.waits_for.set(Some(round));
+            let reclaimer = Rc::clone(self);
+            rt::spawn(async move {
+                rt::sleep(PATIENCE).await;
+                if reclaimer.waits_for.get() == Some(round) {
+                    reclaimer.waits_for.set(None);
+                    reclaimer.committer.request(round);
+                }
+            });
+        }
+        let durable = self.committer.committed(round).await;
+        self.waits_for.set(None);
+        durable
+    }
+
+    /// Whether a block can go: nobody is at it, and if it is dirty, somebody can write it back.
+    fn can_leave(&self, block: Candidate) -> Leave {
+        let Candidate {
+            region,
+            granules,
+            dirty,
+            flags,
+        } = block;
+        if dirty {
+            let attached = self.volumes.contains(region.volume());
+            return match attached && !self.locks.is_exclusive(region, granules) {
+                true => Leave::Later,
+                false => Leave::Never,
+            };
+        }
+        match flags & CLEANING == 0 && self.locks.admits(region, granules, true) {
+            true => Leave::Now,
+            false => Leave::Never,
+        }
+    }
+
+    async fn reclaim_round(self: &Rc<Self>) {
+        let (urgent, picked) = {
+            let mut ahead = self.ahead.borrow_mut();
+            let urgent = ahead.is_pressed(self.map.borrow().table());
+            let mut map = self.map.borrow_mut();
+            (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
+        };
+        let wanted = match self.dirty.get() {
+            Dirty::Beside => !picked.leaving.is_empty(),
+            Dirty::Wanted => true,
+            Dirty::Spared => false,
+        };
+        self.spared.set(!wanted && !picked.dirty.is_empty());
+        if wanted && !picked.dirty.is_empty() {
+            self.want_clean(picked.dirty);
+        }
+        let victims = picked.leaving;
+        if victims.is_empty() {
+            self.signals.set_stuck();
+            return;
+        }
+        // Nobody is at them, and nobody will be.
+        let lock = |slot: &BlockId| {
+            let (volume, region, span) = self.map.borrow().table().address(*slot);
+            (BlockKey::new(volume, region), self.geometry.covers(span))
+        };
+        let locks: Vec<(BlockKey, u64)> = victims.iter().map(lock).collect();
+        for (region, granules) in &locks {
+            self.locks.take(*region, *granules, true);
+        }
+        let traced: Vec<u32> = {
+            let map = self.map.borrow();
+            let traced = victims.iter().filter(|slot| map.has(**slot, TRACED));
+            traced.map(|slot| map.place(*slot)).collect()
+        };
+        for slot in &victims {
+            // Nothing may log them behind their deaths, nor after they were let go without one.
+            self.committer.kill_slot(*slot);
+        }
+        let mut durable = Ok(());
+        if !traced.is_empty() {
+            self.committer.queue_entry(Entry::Kill(traced));
+            durable = self.killed(urgent).await;
+        }
+        if durable.is_ok() {
+            self.stats.evictions.add(victims.len() as u64);
+            for slot in victims {
+                let (volume, region, span) = self.map.borrow().table().address(slot);
+                self.read_ahead.note_evicted(volume, region, span);
+                self.slots.forget(slot);
+            }
+        } else {
+            for slot in victims {
+                self.map.borrow_mut().stay(slot);
+            }
+        }
+        for (region, granules) in locks {
+            self.locks.release(region, granules, true);
+        }
+    }
+
+    /// Whether some of what the reclaimer wants clean was not tried yet.
+    fn is_clean_wanted(&self) -> bool {
+        self.volumes.any(|volume| volume.cleaner.is_wanted())
+    }
+
+    /// The reclaimer wants these clean, in place of what it wanted before.
+    fn want_clean(&self, mut blocks: Vec<BlockId>) {
+        let map = self.map.borrow();
+        // The coldest come first; more of them than are written back soon would only take time to sort.
+        blocks.truncate(WANTED);
+        blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
+        (self.volumes).for_each(|volume| volume.cleaner.withdraw(blocks.is_empty()));
+        for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
+            if let Some(volume) = self.volumes.get(map.volume(same[0])) {
+                volume.cleaner.want(same);
+            }
+        }
+        self.signals.kick_cleaners();
+    }
+}

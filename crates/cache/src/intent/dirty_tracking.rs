@@ -1,0 +1,344 @@
+//! What durable state says of copies that are overwritten in place (rule 3): marks of regions, a bit-tree, or
+//! nothing. Chosen when the cache is formatted.
+//!
+//! With marks, [`region`](crate::intent::regions) does it all. With the bit-tree a region keeps its mark in memory only, which
+//! shuts writes round the cache out as before, and the tree, over the *places* of the data, says durably what
+//! may be dirty. With nothing, everything may be after a crash. Marks of *intent* are in the log in any case.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, Error, Result};
+use forebay_io::rt;
+use forebay_metadata::superblock::{DirtyTracking, Superblock};
+use forebay_metadata::tree::{self, LoadReport, Loaded, Marked, TreeOptions, TreeWriter};
+use forebay_policy::BlockId;
+
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
+use crate::geometry::{Geometry, places};
+use crate::lock::LockTable;
+use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
+use crate::presumed_dirty::PresumedDirty;
+use crate::service::ServiceState;
+use crate::stats::{Stats, TreeStats};
+use crate::volume::Volumes;
+
+/// How often the tree is looked after.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How this cache does it.
+#[derive(Debug)]
+pub(crate) enum Tracking {
+    Exact,
+    Abt(Box<BlockTree>),
+    None,
+}
+
+/// The tree over the places of the data.
+#[derive(Debug)]
+pub(crate) struct BlockTree {
+    writer: TreeWriter,
+    /// Slots that turned clean and are marked still.
+    cleaned: RefCell<Vec<BlockId>>,
+}
+
+impl Tracking {
+    /// What the superblock says, which is raised to a new epoch if there is a tree to load.
+    pub(crate) async fn open(
+        metadata: &Rc<dyn BlockDevice>,
+        superblock: &mut Superblock,
+    ) -> Result<(Self, LoadReport)> {
+        match superblock.dirty_tracking {
+            DirtyTracking::Exact => return Ok((Self::Exact, LoadReport::default())),
+            DirtyTracking::None => return Ok((Self::None, LoadReport::default())),
+            DirtyTracking::Abt => {}
+        }
+        let place = superblock.tree().expect("a tree is what was chosen");
+        superblock.tree_epoch = superblock.tree_epoch.checked_add(1).ok_or_else(|| {
+            let what = "the cache was opened 4,294,967,295 times, more often than its bit-tree can tell apart: format it again";
+            Error::new(forebay_block::ErrorKind::NoSpace, what)
+        })?;
+        for _ in 0..2 {
+            superblock.sequence += 1;
+            (superblock.write(metadata.as_ref(), superblock.role)).await?;
+        }
+        let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
+        let options = TreeOptions::default();
+        let loaded: Loaded = tree::load(metadata.as_ref(), place, seed, epoch, options).await?;
+        let report = loaded.report;
+        let writer = TreeWriter::new(Rc::clone(metadata), place, seed, loaded);
+        let cleaned = RefCell::default();
+        Ok((Self::Abt(Box::new(BlockTree { writer, cleaned })), report))
+    }
+
+    /// Whether the log says what may be dirty.
+    #[inline]
+    pub(crate) const fn is_exact(&self) -> bool {
+        matches!(self, Self::Exact)
+    }
+
+    /// Whether what lies at a place may have been overwritten since its record; marks are not asked.
+    pub(crate) fn may_be_dirty(&self, place: u32, class: u8) -> bool {
+        match self {
+            Self::Exact => false,
+            Self::Abt(tree) => tree.writer.tree().may_be_dirty(places(place, class)),
+            Self::None => true,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Option<TreeStats> {
+        let Self::Abt(tree) = self else { return None };
+        let unit_bytes = u64::from(tree.writer.unit_bytes());
+        let tree = tree.writer.tree();
+        Some(TreeStats {
+            persists: tree.persists(),
+            bytes: tree.persists() * unit_bytes,
+            memory_bytes: tree.memory_bytes() as u64,
+        })
+    }
+}
+
+fn places_of(map: &Map, slot: BlockId) -> Range<u64> {
+    places(map.place(slot), map.slot(slot).class)
+}
+
+/// The part that says, durably, which copies may be overwritten in place.
+#[derive(Debug)]
+pub(crate) struct DirtyTracker {
+    tracking: Tracking,
+    devices: Rc<CacheDevices>,
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    locks: Rc<LockTable>,
+    committer: Rc<Committer>,
+    volumes: Rc<Volumes>,
+    presumed: Rc<PresumedDirty>,
+    service: Rc<ServiceState>,
+    stats: Rc<Stats>,
+}
+
+/// The parts that the tracker uses.
+pub(crate) struct TrackerParts {
+    pub(crate) devices: Rc<CacheDevices>,
+    pub(crate) geometry: Geometry,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) locks: Rc<LockTable>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) presumed: Rc<PresumedDirty>,
+    pub(crate) service: Rc<ServiceState>,
+    pub(crate) stats: Rc<Stats>,
+}
+
+impl DirtyTracker {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) fn new(tracking: Tracking, parts: TrackerParts) -> Self {
+        Self {
+            tracking,
+            devices: parts.devices,
+            geometry: parts.geometry,
+            map: parts.map,
+            locks: parts.locks,
+            committer: parts.committer,
+            volumes: parts.volumes,
+            presumed: parts.presumed,
+            service: parts.service,
+            stats: parts.stats,
+        }
+    }
+
+    /// Returns whether the log says what may be dirty.
+    #[inline]
+    pub(crate) const fn is_exact(&self) -> bool {
+        self.tracking.is_exact()
+    }
+
+    /// Returns whether a bit-tree says what may be dirty.
+    #[inline]
+    pub(crate) const fn has_tree(&self) -> bool {
+        matches!(self.tracking, Tracking::Abt(_))
+    }
+
+    /// Returns the counters of the bit-tree, if there is one.
+    pub(crate) fn tree_stats(&self) -> Option<TreeStats> {
+        self.tracking.stats()
+    }
+
+    /// Makes durable that a block may be dirty, before the first byte of a write in place. Its region has the
+    /// mark in memory, and what is written of it is locked exclusively.
+    pub(crate) async fn announce(&self, slot: BlockId) -> Result<()> {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return Ok(());
+        };
+        let places = places_of(&self.map.borrow(), slot);
+        let marked = if self.map.borrow().has(slot, MARKED) {
+            // Perhaps by somebody who waits still.
+            tree.writer.tree().marked(places)
+        } else {
+            self.map.borrow_mut().add_flags(slot, MARKED);
+            tree.writer.tree().mark(places)
+        };
+        if matches!(marked, Marked::After(_)) {
+            self.in_turn(tree.writer.durable(marked)).await?;
+        }
+        self.committer.check_alive()
+    }
+
+    /// Writes of the tree go one at a time with other flushes of its device, and one that fails is told before the
+    /// next: of two, the one that is told of lost data might be answered last (rule 9).
+    async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
+        let turn = self.committer.metadata_turn();
+        if self.devices.metadata_is_volatile() {
+            turn.acquire(1).await;
+        }
+        let result = self.tree_written(written.await);
+        if self.devices.metadata_is_volatile() {
+            turn.release(1);
+        }
+        result
+    }
+
+    /// What a failed write of the tree may have been is a failed flush.
+    fn tree_written(&self, result: Result<()>) -> Result<()> {
+        // A cache that has failed otherwise must know that its data is in doubt as well.
+        let known = match self.devices.is_one() {
+            true => self.committer.flush_failed(),
+            false => !self.committer.is_alive(),
+        };
+        if let Err(error) = &result
+            && !known
+        {
+            self.committer.metadata_flush_failed();
+            self.committer.fail(error.clone());
+        }
+        result
+    }
+
+    /// A block was given a slot.
+    pub(crate) fn note_placed(&self, slot: BlockId) {
+        if let Tracking::Abt(tree) = &self.tracking {
+            let places = places_of(&self.map.borrow(), slot);
+            tree.writer.tree().place(places);
+        }
+    }
+
+    /// A block leaves its slot: no durable record speaks of it any more.
+    pub(crate) fn note_gone(&self, slot: BlockId) {
+        self.no_longer_recovering(slot);
+        if let Tracking::Abt(tree) = &self.tracking {
+            let places = places_of(&self.map.borrow(), slot);
+            let mut tree = tree.writer.tree();
+            if self.map.borrow().has(slot, MARKED) {
+                self.map.borrow_mut().clear_flags(slot, MARKED);
+                tree.clear(places.clone());
+            }
+            tree.remove(places);
+        }
+    }
+
+    /// All that was dirty of a block was written back, and the backing device was flushed.
+    pub(crate) fn note_clean(&self, slot: BlockId) {
+        self.no_longer_recovering(slot);
+        if let Tracking::Abt(tree) = &self.tracking
+            && self.map.borrow().has(slot, MARKED)
+        {
+            tree.cleaned.borrow_mut().push(slot);
+        }
+    }
+
+    /// A round of commits has ended: lets go of the marks of what is clean and flushed on the data device as
+    /// well. Without that flush a record that calls the block clean would speak of older data.
+    pub(crate) fn unmark_clean(&self) {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return;
+        };
+        tree.cleaned.borrow_mut().retain(|&slot| {
+            let entry = self.map.borrow().slot(slot);
+            if !entry.has(LIVE) || !entry.has(MARKED) || entry.dirty != 0 {
+                // It will come again when it is clean again.
+                return false;
+            }
+            if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) {
+                return true;
+            }
+            self.map.borrow_mut().clear_flags(slot, MARKED);
+            let places = places_of(&self.map.borrow(), slot);
+            tree.writer.tree().clear(places);
+            false
+        });
+    }
+
+    /// At recovery: what is cached, and of these slots what counts as dirty though no record says so.
+    pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
+        for slot in unrecorded {
+            self.committer.note_unrecorded(*slot);
+            self.map.borrow_mut().add_flags(*slot, RECOVERED | COMPARED);
+        }
+        self.presumed.begin(unrecorded.len());
+        let Tracking::Abt(tree) = &self.tracking else {
+            return;
+        };
+        let slots = self.map.borrow().numbers();
+        for slot in (0..slots).filter(|slot| self.map.borrow().has(*slot, LIVE)) {
+            self.note_placed(slot);
+        }
+        for slot in unrecorded {
+            let places = places_of(&self.map.borrow(), *slot);
+            // What was found there is durable, and is not written again before it is clean.
+            let _ = tree.writer.tree().mark(places);
+            self.map.borrow_mut().add_flags(*slot, MARKED);
+        }
+    }
+
+    fn no_longer_recovering(&self, slot: BlockId) {
+        let mut map = self.map.borrow_mut();
+        if map.has(slot, RECOVERED) {
+            map.clear_flags(slot, RECOVERED | COMPARED);
+            self.presumed.remove(slot);
+        }
+    }
+
+    /// For a clean end, when every record is exact and durable: the tree has nothing to add.
+    pub(crate) async fn close_tracking(&self) -> Result<()> {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return Ok(());
+        };
+        {
+            let mut map = self.map.borrow_mut();
+            for slot in 0..map.numbers() {
+                if map.has(slot, MARKED) && !map.has(slot, UNRECORDED) {
+                    map.clear_flags(slot, MARKED);
+                    tree.writer.tree().clear(places_of(&map, slot));
+                }
+            }
+        }
+        self.in_turn(tree.writer.close()).await
+    }
+
+    /// The task that adjusts the tree and writes what nobody waits for.
+    pub(crate) async fn tree_timer(self: Rc<Self>) {
+        let Tracking::Abt(tree) = &self.tracking else {
+            return;
+        };
+        loop {
+            rt::sleep(PERIOD).await;
+            if self.service.is_stopping() || !self.committer.is_alive() {
+                return;
+            }
+            let persists = tree.writer.tree().persists();
+            let ticked = (tree.writer).tick(rt::now(), self.client_writes(), persists);
+            // A cache that failed meanwhile said so.
+            let _ = self.in_turn(ticked).await;
+        }
+    }
+
+    /// Pieces of writes that clients sent since the cache was opened.
+    fn client_writes(&self) -> u64 {
+        let mut writes = self.stats.writes_of_the_gone.get();
+        (self.volumes).for_each(|volume| writes += volume.counters.writes());
+        writes
+    }
+}

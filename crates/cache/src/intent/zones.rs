@@ -1,0 +1,227 @@
+//! Zones (*tracts* in the format): what can be known of a volume before the map is there (rule 3's twin, docs/durability.md).
+//!
+//! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit in the superblock is durable
+//! before the first byte of a write that makes something in it dirty, and stays while anything is. So where a bit is clear
+//! the backing device has everything, and the next process may read there while it reads the log
+//! ([`early`](crate::online_open)).
+//!
+//! Bits go lazily: when nothing in the tract was dirty for a while. A block turns clean in the map after its write-back was
+//! flushed on the backing device, so from then on that has what was acknowledged. That a record may call the block dirty
+//! still does no harm once what was written to its slot is flushed there, which the bit waits for: the copy holds the same,
+//! until something is written there, which sets the bit first (or goes round the cache, after the record that calls it clean).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::Result;
+use forebay_io::rt;
+use forebay_io::sync::Semaphore;
+use forebay_metadata::order::{Part, Site};
+use forebay_metadata::superblock::Tracts;
+use forebay_policy::BlockKey;
+
+use crate::backing_failures::BackingFailures;
+use crate::commit::Committer;
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Geometry;
+use crate::map::{LIVE, Map};
+use crate::service::ServiceState;
+use crate::superblock::SuperblockStore;
+
+/// The bit of a tract goes when nothing in it was dirty at two ticks, so far apart, one after the other.
+const TICK: Duration = Duration::from_secs(3);
+
+/// What media is known to say of zones.
+#[derive(Debug)]
+pub(crate) struct Zones {
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    committer: Rc<Committer>,
+    superblock: Rc<SuperblockStore>,
+    failures: Rc<BackingFailures>,
+    service: Rc<ServiceState>,
+    /// Bits that are set durably and that no task is clearing.
+    set: RefCell<Tracts>,
+    /// Bits that a write waits for.
+    wanted: RefCell<Vec<usize>>,
+    /// Turn to change bits.
+    turn: Semaphore,
+}
+
+/// While this lives, the zone's bit stays.
+#[must_use = "dropping it lets the bit go"]
+#[derive(Debug)]
+pub(crate) struct ZoneUse {
+    map: Rc<RefCell<Map>>,
+    bit: usize,
+}
+
+impl Drop for ZoneUse {
+    fn drop(&mut self) {
+        self.map.borrow_mut().release_zone(self.bit);
+    }
+}
+
+impl Zones {
+    /// Returns what the superblock says; nothing where it says nothing.
+    pub(crate) fn new(
+        geometry: Geometry,
+        map: Rc<RefCell<Map>>,
+        committer: Rc<Committer>,
+        superblock: Rc<SuperblockStore>,
+        failures: Rc<BackingFailures>,
+        service: Rc<ServiceState>,
+    ) -> Self {
+        let found = superblock.current().tracts.clone();
+        let set = found.unwrap_or_else(|| Tracts::new(geometry.zone_shift()));
+        Self {
+            geometry,
+            map,
+            committer,
+            superblock,
+            failures,
+            service,
+            set: RefCell::new(set),
+            wanted: RefCell::default(),
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// Waits until media says that the zone of `key` may be dirty, and keeps it so for as long as the
+    /// returned value lives.
+    #[track_caller]
+    pub(crate) fn enter(
+        self: &Rc<Self>,
+        key: BlockKey,
+    ) -> impl Future<Output = Result<ZoneUse>> + '_ {
+        let site = Site::here();
+        let bit = self.geometry.zone_bit(key.volume(), key.block());
+        // From now on no task clears it.
+        self.map.borrow_mut().hold_zone(bit);
+        let held = ZoneUse {
+            map: Rc::clone(&self.map),
+            bit,
+        };
+        async move {
+            if self.set.borrow().has(bit) || site.lacks(Part::Step) {
+                return Ok(held);
+            }
+            if site.lacks(Part::Wait) {
+                let zones = Rc::clone(self);
+                rt::spawn(async move { _ = zones.set_bit(bit).await });
+                return Ok(held);
+            }
+            // Boxed, since it is seldom: every write's future would have room for it.
+            Box::pin(self.set_bit(bit)).await?;
+            Ok(held)
+        }
+    }
+
+    /// Sets a bit durably, with all that others wait for.
+    async fn set_bit(&self, bit: usize) -> Result<()> {
+        self.wanted.borrow_mut().push(bit);
+        self.turn.acquire(1).await;
+        // Who had the turn before may have taken it along, or have failed.
+        let missing = !self.set.borrow().has(bit);
+        let result = match self.committer.check_alive() {
+            Ok(()) if missing => {
+                let wanted = self.wanted.take();
+                self.write(&wanted, true).await
+            }
+            alive => alive,
+        };
+        self.turn.release(1);
+        result
+    }
+
+    async fn write(&self, bits: &[usize], dirty: bool) -> Result<()> {
+        let shift = self.geometry.zone_shift();
+        let change = |set: &mut Tracts| bits.iter().for_each(|bit| set.set(*bit, dirty));
+        if !dirty && !planted(Fault::ClearTractBehind) {
+            // Who comes from here on sets it again, and has his turn after this.
+            change(&mut self.set.borrow_mut());
+        }
+        self.superblock
+            .change(|superblock| {
+                change(superblock.tracts.get_or_insert_with(|| Tracts::new(shift)));
+            })
+            .await?;
+        change(&mut self.set.borrow_mut());
+        Ok(())
+    }
+
+    /// At the end of an opening: what counts as dirty is so on media, and media says something.
+    pub(crate) async fn write_found(&self) -> Result<()> {
+        let shift = self.geometry.zone_shift();
+        let mut dirty = Tracts::new(shift);
+        let mut lacks = self.superblock.current().tracts.is_none();
+        for bit in self.map.borrow().held_zones() {
+            dirty.set(bit, true);
+            lacks |= !self.set.borrow().has(bit);
+        }
+        if !lacks || planted(Fault::LeaveTractsUnsettled) {
+            return Ok(());
+        }
+        let known = dirty.clone();
+        self.superblock
+            .change(|superblock| superblock.tracts = Some(dirty))
+            .await?;
+        *self.set.borrow_mut() = known;
+        Ok(())
+    }
+
+    /// Bits that are set, of tracts in which nothing is dirty, nor was written to the cache since that was last flushed:
+    /// what a slot holds after power loss may be older than what the backing device has, and called dirty.
+    fn clean_bits(&self) -> Vec<usize> {
+        let (map, set) = (self.map.borrow(), self.set.borrow());
+        let not_flushed = self.committer.not_flushed();
+        let doubtful = not_flushed.into_iter().filter(|slot| map.has(*slot, LIVE));
+        let mut doubtful: Vec<usize> = doubtful
+            .map(|slot| map.slot(slot).key)
+            .map(|key| self.geometry.zone_bit(key.volume(), key.block()))
+            .collect();
+        doubtful.sort_unstable();
+        let is_flushed = |bit: &usize| {
+            doubtful.binary_search(bit).is_err() || planted(Fault::ClearUnflushedTract)
+        };
+        let is_clean = |bit: &usize| {
+            map.is_zone_clean(*bit) && is_flushed(bit) || planted(Fault::ClearDirtyTract)
+        };
+        set.dirty().filter(is_clean).collect()
+    }
+
+    /// Waits for who changes bits just now: when the cache is closing, nobody does from then on.
+    pub(crate) async fn until_quiet(&self) {
+        self.turn.acquire(1).await;
+        self.turn.release(1);
+    }
+
+    /// The task that clears bits of tracts that have been clean for a while.
+    pub(crate) async fn run_timer(self: Rc<Self>) {
+        let mut clean_before: Vec<usize> = Vec::new();
+        loop {
+            rt::sleep(TICK).await;
+            if self.service.is_stopping() || !self.committer.is_alive() {
+                return;
+            }
+            self.turn.acquire(1).await;
+            if self.service.is_stopping() || !self.committer.is_alive() {
+                self.turn.release(1);
+                return;
+            }
+            let clean = self.clean_bits();
+            let twice: Vec<usize> = (clean.iter().copied())
+                .filter(|bit| clean_before.binary_search(bit).is_ok())
+                .collect();
+            if !twice.is_empty() {
+                // A cache that failed meanwhile said so.
+                let _ = self.write(&twice, false).await;
+            }
+            // Here, since the end of a cache waits for this turn: the superblock is not written behind it.
+            self.failures.forget_failures().await;
+            self.turn.release(1);
+            clean_before = clean;
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Which devices a cache and its process journal belong to.
+//!
+//! A copy of a cache device has the UUID of the original, and a device onto which an older copy was
+//! restored has its identity as well. The superblock and the process journal name the devices and
+//! count the openings, so that neither is taken for what it is not ([`Relation`]).
+
+pub(crate) mod gone;
+pub(crate) mod truncation;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_metadata::Media;
+use forebay_metadata::journal::{Journal, Recovered, Relation, Tie};
+use forebay_metadata::replay::Replayed;
+use forebay_metadata::superblock::Superblock;
+
+use crate::failpoints::{Fault, planted};
+use crate::options::Devices;
+
+/// Returns the identities of the devices.
+pub(crate) fn media_of(devices: &Devices) -> Media {
+    Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref())
+}
+
+/// Refuses a data device that holds another state of the cache than the metadata device does. `data` is
+/// its superblock.
+///
+/// # Errors
+/// `Lost`, naming the device that is older.
+pub(crate) fn check_same_state(
+    devices: &Devices,
+    superblock: &Superblock,
+    data: &Superblock,
+) -> Result<()> {
+    let Some(metadata) = &devices.metadata else {
+        return Ok(());
+    };
+    if superblock.agrees_with(data) || planted(Fault::MixStates) {
+        return Ok(());
+    }
+    let (names, states) = (
+        (devices.data.info().name, metadata.info().name),
+        (data.service.generation, superblock.service.data_generation),
+    );
+    let (older, newer) = match states.0 < states.1 {
+        true => ((names.0, "data", states.0), names.1),
+        false => ((names.1, "metadata", states.1), names.0),
+    };
+    let (older, part, state) = older;
+    Err(Error::new(
+        ErrorKind::Lost,
+        format!(
+            "{older}: the {part} device holds an earlier state of the cache than {newer}: opening {state}, not {}\n    \
+             help: put the newest state of {older} back. If that is gone, make a new cache with `forebay format \
+             --force --discard-dirty`, and start once with --adopt VOLUME: what was not written back IS LOST THEN",
+            states.0.max(states.1)
+        ),
+    ))
+}
+
+/// Reads the process journal in `buf`, if it is that of the cache's last opening on these devices.
+///
+/// # Errors
+/// `Busy` for one that belongs to other devices, `Lost` for one of another opening. It is left alone.
+pub(crate) fn own_journal(
+    buf: &Buf,
+    superblock: &Superblock,
+    devices: &Devices,
+    boot_id: &[u8; 16],
+    moved: bool,
+) -> Result<Option<Recovered>> {
+    let Some(found) = Journal::recover(buf, &superblock.uuid, boot_id) else {
+        return Ok(None);
+    };
+    check_relation(
+        found.tie,
+        media_of(devices),
+        superblock.service.generation,
+        moved,
+    )?;
+    Ok(Some(found))
+}
+
+/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
+/// had happened would lie to the clients.
+pub(crate) fn journal_trouble(
+    replayed: &Replayed,
+    journal: Option<&Recovered>,
+    boot_id: &[u8; 16],
+    superblock: &Superblock,
+) -> Option<String> {
+    const ACCEPT: &str =
+        "or start with --accept-journal-loss and check what the clients stored last";
+    if let Some(found) = journal.filter(|found| found.damaged > 0) {
+        return Some(format!(
+            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}",
+            found.entries.len() as u64 + found.damaged,
+            found.damaged
+        ));
+    }
+    let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
+    let is_clean = replayed.clean || superblock.service.is_closed;
+    (!is_clean && kept && journal.is_none()).then(|| {
+        // The mark of a clean end is a record, too.
+        let unless = match replayed.damaged_records + replayed.unreadable_units {
+            0 => "",
+            _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
+        };
+        format!(
+            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
+        )
+    })
+}
+
+/// Refuses a process journal that is not that of the last opening of the cache on `media` with this
+/// generation. With `moved`, one of the same opening on other devices counts.
+///
+/// # Errors
+/// `Busy` for one that belongs to other devices, `Lost` for one of another opening.
+pub fn check_relation(tie: Tie, media: Media, generation: u64, moved: bool) -> Result<()> {
+    let (kind, what) = match tie.relation(media, generation) {
+        // The header is damaged where it says whose it is; that is refused as damage.
+        _ if tie.is_damaged => return Ok(()),
+        Relation::Own => return Ok(()),
+        _ if planted(Fault::TrustJournal) => return Ok(()),
+        Relation::Copied if moved => return Ok(()),
+        Relation::Copied | Relation::Foreign => (
+            ErrorKind::Busy,
+            "this device is a copy, and the process journal belongs to the original".to_owned(),
+        ),
+        Relation::Newer => (
+            ErrorKind::Lost,
+            format!(
+                "the cache device holds an earlier state: it is at opening {generation}, the process journal at {}",
+                tie.generation
+            ),
+        ),
+        Relation::Older => (
+            ErrorKind::Lost,
+            format!(
+                "the process journal is an earlier one: it is of opening {}, the cache device at {generation}",
+                tie.generation
+            ),
+        ),
+    };
+    Err(Error::new(kind, what))
+}

@@ -1,0 +1,256 @@
+//! A data device that was cut: a file that somebody made shorter, and perhaps as long again.
+//!
+//! What lay beyond the cut is gone, and reads as zeroes once the file has its length again. Three things
+//! tell of it: the size, if it is looked at in between; the space that the file takes, which never
+//! shrinks otherwise; and its holes, since every valid granule was written to. At a start only a hole that
+//! runs to the end of the data counts: a tool may have dug holes where the file had zeroes. What is lost is
+//! named, is not written back, and is an error until the next start, which forgets it. A block device that
+//! is shorter loses nothing: nothing is noted of it. docs/durability.md argues it.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_policy::BlockId;
+
+use super::gone::{gone_of, is_file, merged};
+use crate::checksum::Checksums;
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Geometry;
+use crate::lost_range::{LostRange, ranges};
+use crate::map::{LIVE, Map, UNKNOWN};
+use crate::superblock::SuperblockStore;
+
+/// The watch on the data device of a cache in service.
+#[derive(Debug)]
+pub(crate) struct TruncationWatch {
+    devices: Rc<CacheDevices>,
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    committer: Rc<Committer>,
+    superblock: Rc<SuperblockStore>,
+    checksums: Option<Rc<Checksums>>,
+    /// Smallest size that was seen below the size that the cache needs, in bytes.
+    seen_bytes: Cell<Option<u64>>,
+    /// Space that the file took at the last look, in bytes.
+    allocated_bytes: Cell<u64>,
+    /// Whether holes tell what was cut off.
+    tells: Cell<bool>,
+}
+
+impl TruncationWatch {
+    /// Returns a watch that has not begun.
+    pub(crate) fn new(
+        devices: Rc<CacheDevices>,
+        geometry: Geometry,
+        map: Rc<RefCell<Map>>,
+        committer: Rc<Committer>,
+        superblock: Rc<SuperblockStore>,
+        checksums: Option<Rc<Checksums>>,
+    ) -> Self {
+        Self {
+            devices,
+            geometry,
+            map,
+            committer,
+            superblock,
+            checksums,
+            seen_bytes: Cell::default(),
+            allocated_bytes: Cell::default(),
+            tells: Cell::default(),
+        }
+    }
+
+    /// Begins to mind the device: what its holes mean is known now.
+    pub(crate) fn begin(&self, tells: bool) {
+        self.tells.set(tells);
+        let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
+        self.allocated_bytes.set(allocated);
+    }
+
+    /// Looks whether the data device was cut since the last look, and minds it.
+    pub(crate) async fn look(&self) {
+        if planted(Fault::OverlookCut) {
+            return;
+        }
+        let (size, end) = (self.devices.data().info().size_bytes, self.geometry_end());
+        let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
+        let had = self.allocated_bytes.replace(allocated);
+        if size < end {
+            self.mind_cut(size).await;
+        } else if allocated < had {
+            self.mind_cut(end).await;
+        }
+    }
+
+    /// Refuses to write back what lies in a hole of the data device: it was cut off, and reads as zeroes.
+    ///
+    /// # Errors
+    /// `Lost` if some of it does.
+    pub(crate) async fn refuse(&self, slot: BlockId, start: u32, len: u64) -> Result<()> {
+        if !self.tells.get() || planted(Fault::OverlookCut) {
+            return Ok(());
+        }
+        let at = self
+            .geometry
+            .data_offset(self.map.borrow().place(slot), start);
+        let holes = self.devices.data().holes(at..at + len);
+        if holes.is_none_or(|holes| holes.is_empty()) || self.holds_zeroes(slot, start, len) {
+            return Ok(());
+        }
+        self.mind_cut(self.geometry_end()).await;
+        Err(Error::new(
+            ErrorKind::Lost,
+            "it was cut off the cache device while that was in use: it is not written back",
+        ))
+    }
+
+    /// Why the end cannot be a clean one, if the data device was cut while it was in use.
+    pub(crate) async fn reason(&self) -> Option<Error> {
+        if !planted(Fault::OverlookCut) {
+            // What was written since the last look may hide that the file takes less.
+            let size = self
+                .devices
+                .data()
+                .info()
+                .size_bytes
+                .min(self.geometry_end());
+            self.mind_cut(size).await;
+        }
+        let size = self.seen_bytes.get()?;
+        let name = self.devices.data().info().name;
+        if !is_file(self.devices.data().as_ref()) {
+            let what = format!(
+                "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST unless the device \
+                 has its length again: it was not written back"
+            );
+            return Some(Error::new(ErrorKind::Lost, what));
+        }
+        Some(Error::new(
+            ErrorKind::Lost,
+            format!(
+                "{name} was cut while it was in use, at {size} bytes or behind: what lay beyond is LOST, dirty data with it; \
+                 the next start names it"
+            ),
+        ))
+    }
+
+    /// Returns whether the checksums of these bytes of a slot are known, and are those of zeroes.
+    fn holds_zeroes(&self, slot: BlockId, start: u32, len: u64) -> bool {
+        let place = self.map.borrow().place(slot);
+        (self.checksums.as_ref()).is_some_and(|it| it.holds_zeroes(place, start, len))
+    }
+
+    fn geometry_end(&self) -> u64 {
+        self.superblock.current().data_end()
+    }
+
+    /// The device was cut to `size` bytes, or was cut and has its length again: what is gone is named, and is an
+    /// error from now on.
+    async fn mind_cut(&self, size: u64) {
+        let (end, offset) = (self.geometry_end(), self.superblock.current().data_offset);
+        let is_file = is_file(self.devices.data().as_ref());
+        let mut stretches = match self.tells.get() {
+            true => self.devices.data().holes(offset..end).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        if size < end {
+            stretches.push(size..end);
+        }
+        let lost = self.give_up_cut(&merged(stretches));
+        if lost.is_none() && size >= end {
+            return;
+        }
+        let seen = self.seen_bytes.get();
+        let smallest = seen.map_or(size, |seen| seen.min(size));
+        self.seen_bytes.set(Some(smallest));
+        if seen == Some(smallest) {
+            return;
+        }
+        let name = self.devices.data().info().name;
+        if !is_file && !planted(Fault::NoteAnyShort) {
+            let what = format!(
+                "{name} became shorter while it is in use: {size} of {end} bytes are left; nothing is lost if it \
+                 has its length again at the next start"
+            );
+            return self.committer.fail(Error::new(ErrorKind::Io, what));
+        }
+        let in_holes = lost.is_some() && size >= end;
+        for range in lost.unwrap_or_default() {
+            tracing::error!(
+                volume = range.volume,
+                offset = range.offset,
+                len = range.len,
+                "LOST: it lay where the cache device was cut, and was not written back"
+            );
+        }
+        let what = format!("{name} was cut while it is in use: {size} of {end} bytes were left");
+        self.committer.fail(Error::new(ErrorKind::Lost, what));
+        if smallest < end || in_holes {
+            let noted = self
+                .superblock
+                .change(|superblock| {
+                    superblock.service.was_cut |= in_holes;
+                    if smallest < end {
+                        superblock.service.cut_bytes = smallest.max(1);
+                    }
+                })
+                .await;
+            if let Err(error) = noted {
+                tracing::error!("that it was cut is not noted: {}", error.report());
+            }
+        }
+    }
+
+    /// Leaves blocks in doubt of which something is gone. Returns what of it was dirty; none if nothing is gone that was
+    /// not before.
+    fn give_up_cut(&self, stretches: &[Range<u64>]) -> Option<Vec<LostRange>> {
+        if stretches.is_empty() {
+            return None;
+        }
+        let (mut lost, mut found) = (Vec::new(), false);
+        let slots = self.map.borrow().numbers();
+        for slot in 0..slots {
+            let (entry, place) = {
+                let map = self.map.borrow();
+                if !map.has(slot, LIVE) {
+                    continue;
+                }
+                (map.slot(slot), map.place(slot))
+            };
+            let volume = entry.key.volume();
+            let superblock = self.superblock.current();
+            let Some(known) = superblock.volumes.iter().find(|known| known.id == volume) else {
+                continue;
+            };
+            let gone = gone_of(
+                stretches,
+                &self.geometry,
+                (entry.block(), entry.valid),
+                place,
+                known.size_bytes,
+            );
+            let sums = self.checksums.as_ref();
+            let zeroes = sums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
+            let gone = gone & !zeroes;
+            if gone == 0 || entry.has(UNKNOWN) {
+                continue;
+            }
+            found = true;
+            lost.extend(ranges(
+                &self.geometry,
+                &known.name,
+                entry.block(),
+                gone & entry.dirty,
+            ));
+            drop(superblock);
+            // What is clean is on the backing device.
+            self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
+            self.committer.leave_in_doubt(slot, 0);
+        }
+        found.then(|| LostRange::joined(lost))
+    }
+}

@@ -1,0 +1,259 @@
+//! Reads: from the cache, from the backing device, or from both. [`fill`](mod@fill) adds missing data to the cache.
+
+mod fill;
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Error, ErrorKind, Result};
+use forebay_metadata::order::Site;
+use forebay_policy::cleaning::Whose;
+use forebay_policy::{BlockId, Way};
+
+use crate::engine::Engine;
+use crate::geometry::{Extent, Piece};
+use crate::job::Job;
+use crate::mode::{ReadRule, Usable};
+use crate::slots::Verdict;
+use crate::volume::AttachedVolume;
+use fill::{Held, fill};
+
+/// Reads a part of a request, with what is read ahead: `wide` holds the part, which may be empty.
+pub(crate) async fn read(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    wide: Extent,
+) -> Result<()> {
+    if job.part.len() == 0 {
+        return match volume.mode().read_rule() {
+            ReadRule::Fill => read_and_fill(engine, volume, job, wide).await,
+            // The mode has changed since.
+            ReadRule::Bypass(_) => Ok(()),
+        };
+    }
+    let region = volume.region_key(job.part.region);
+    let granules = engine.geometry.region_granules(&job.part);
+    let lock = engine.locks.shared(region, granules).await;
+    match volume.mode().read_rule() {
+        ReadRule::Bypass(usable) => {
+            let present = move |engine, volume, slot, job| async move {
+                read_beside(&engine, &volume, slot, &job, usable).await
+            };
+            engine.each_block(volume, job, present, read_missed).await
+        }
+        ReadRule::Fill if engine.holds(volume.id, &job.part) => {
+            engine.each_piece(volume, job, read_held).await
+        }
+        ReadRule::Fill => {
+            drop(lock);
+            read_and_fill(engine, volume, job, wide).await
+        }
+    }
+}
+
+/// Serves a read that misses; missing data of `wide` is filled, if the policy admits it. The answer waits for
+/// nothing that no client asked for: that is locked, and gets room, at once or not at all, and most of it comes
+/// behind the answer.
+async fn read_and_fill(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    wide: Extent,
+) -> Result<()> {
+    // Promotion changes blocks, and a read of the backing device must not race with a write to it.
+    let site = Site::here();
+    let key = volume.region_key(wide.region);
+    let locked = || engine.granules_to_lock(volume, &wide);
+    if job.part.len() == 0 {
+        if let Some(along) = engine.read_ahead.begin(wide.len())
+            && let Some(lock) = engine.locks.try_exclusive(site, key, locked())
+        {
+            let held = Held {
+                lock,
+                along: Some(along),
+            };
+            return fill(engine, volume, job, wide, held).await;
+        }
+        return Ok(());
+    }
+    let mut lock = engine.lock_blocks(site, volume, &job.part).await;
+    let along = match wide.len() - job.part.len() {
+        0 => None,
+        beside => engine
+            .read_ahead
+            .begin(beside)
+            .filter(|_| lock.widen(locked())),
+    };
+    let wide = if along.is_some() { wide } else { job.part };
+    fill(engine, volume, job, wide, Held { lock, along }).await
+}
+
+/// Reads a piece that is in the cache.
+async fn read_held(
+    engine: Rc<Engine>,
+    volume: Rc<AttachedVolume>,
+    found: Option<BlockId>,
+    job: Job<Piece>,
+) -> Result<()> {
+    let slot = found.expect("the cache holds all of it");
+    let touched = engine.geometry.touched(&job.part);
+    let class = job.part.block.class;
+    engine.map.borrow_mut().used(slot, class, touched);
+    volume.counters.read_hits.add(1);
+    from_cache(&engine, &volume, slot, &job).await
+}
+
+/// Reads what lies in no block.
+async fn read_missed(
+    engine: Rc<Engine>,
+    volume: Rc<AttachedVolume>,
+    job: Job<Extent>,
+) -> Result<()> {
+    volume.counters.read_misses.add(1);
+    volume.counters.bypassed_reads.add(1);
+    let offset = engine.geometry.region_offset(&job.part);
+    let reading = volume.backing.device.read(offset, job.buf);
+    volume.timed(Whose::Backing, reading).await
+}
+
+async fn read_beside(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    usable: Usable,
+) -> Result<()> {
+    let needed = engine.geometry.touched(&job.part);
+    let entry = engine.map.borrow().slot(slot);
+    let mask = match usable {
+        Usable::AllValid => entry.valid,
+        Usable::DirtyOnly => entry.dirty,
+    };
+    if needed & !mask == 0 {
+        volume.counters.read_hits.add(1);
+        engine
+            .map
+            .borrow_mut()
+            .used(slot, job.part.block.class, needed);
+        return from_cache(engine, volume, slot, job).await;
+    }
+    volume.counters.read_misses.add(1);
+    volume.counters.bypassed_reads.add(1);
+    mixed(engine, volume, slot, mask & needed, job).await
+}
+
+/// Reads a piece whose granules are all valid.
+async fn from_cache(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+) -> Result<()> {
+    let within = job.part.start..job.part.end;
+    let dirty = engine.map.borrow().slot(slot).dirty;
+    let bytes = job.part.len() as u64;
+    let hit =
+        engine
+            .admission
+            .way_of_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
+    let around = matches!(hit, Some((Way::Around, _)));
+    if around && (from_backing(engine, volume, job, within.clone()).await).is_ok() {
+        engine.admission.hit_ended(volume, bytes, hit);
+        return Ok(());
+    }
+    from_slot(engine, volume, slot, job, within).await?;
+    // Where the backing device failed, the cache has it; what that took says nothing.
+    if !around {
+        engine.admission.hit_ended(volume, bytes, hit);
+    }
+    Ok(())
+}
+
+/// Reads a run of valid granules, bytes within the block. Clean ones can be had from the backing
+/// device if the cache device fails; dirty ones are nowhere else, and the error is the client's.
+pub(crate) async fn from_slot(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    run: Range<u32>,
+) -> Result<()> {
+    let part = job.buf.slice(relative(job, &run));
+    let read = match engine.committer.is_in_doubt(slot) {
+        false => match engine
+            .slots
+            .read_verified(volume, slot, run.clone(), part)
+            .await
+        {
+            Ok(Verdict::Corrupt(error)) => return Err(error),
+            Ok(Verdict::Sound) => Ok(()),
+            Err(error) => Err(error),
+        },
+        true => Ok(()),
+    };
+    // The flush may have failed while this was read.
+    let doubt = || match engine.committer.is_in_doubt(slot) {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorKind::Io,
+            "the cache device failed a flush, or a write, or was cut, since this was written: whether it is there nobody knows; restart to recover what was flushed",
+        )),
+    };
+    let Err(error) = read.and_then(|()| doubt()) else {
+        return Ok(());
+    };
+    engine.stats.cache_read_errors.add(1);
+    engine.truncation.look().await;
+    let dirty = engine.map.borrow().slot(slot).dirty;
+    let piece = Piece {
+        block: job.part.block,
+        start: run.start,
+        end: run.end,
+    };
+    if engine.geometry.touched(&piece) & dirty != 0 {
+        let at = engine.geometry.backing_offset(piece.block, run.start);
+        return Err(error.context(format!(
+            "volume {}: {} bytes at {at} are dirty in the cache and cannot be read",
+            volume.name,
+            piece.len(),
+        )));
+    }
+    from_backing(engine, volume, job, run).await
+}
+
+/// Reads a run, bytes within the block, from the backing device.
+async fn from_backing(
+    engine: &Engine,
+    volume: &AttachedVolume,
+    job: &Job<Piece>,
+    run: Range<u32>,
+) -> Result<()> {
+    let offset = engine.geometry.backing_offset(job.part.block, run.start);
+    let buf = job.buf.slice(relative(job, &run));
+    let reading = volume.backing.device.read(offset, buf);
+    volume.timed(Whose::Backing, reading).await
+}
+
+/// Reads the granules in `mask` from the slot and the others from the backing device.
+async fn mixed(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    mask: u64,
+    job: &Job<Piece>,
+) -> Result<()> {
+    let within = job.part.start..job.part.end;
+    let geometry = engine.geometry;
+    for run in geometry.runs(job.part.block.class, mask, within.clone()) {
+        from_slot(engine, volume, slot, job, run).await?;
+    }
+    for run in geometry.runs(job.part.block.class, !mask, within) {
+        from_backing(engine, volume, job, run).await?;
+    }
+    Ok(())
+}
+
+fn relative(job: &Job<Piece>, run: &Range<u32>) -> Range<usize> {
+    (run.start - job.part.start) as usize..(run.end - job.part.start) as usize
+}

@@ -1,0 +1,284 @@
+//! From what is on media to a map in memory.
+
+pub(crate) mod rebuild;
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_metadata::journal::{Journal, Recovered};
+use forebay_metadata::log::Log;
+use forebay_metadata::order;
+use forebay_metadata::record::BlockRecord;
+use forebay_metadata::replay::{Elsewhere, Replayed, replay_with, rewrite_last_batch};
+use forebay_metadata::superblock::Superblock;
+use forebay_policy::BlockId;
+
+use crate::cache_options::CacheOptions;
+use crate::checksum::{Checksums, LoadedChecksums};
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Geometry;
+use crate::intent::dirty_tracking::Tracking;
+use crate::lost_range::LostRange;
+use crate::map::Map;
+use crate::map::marks::Marks;
+use crate::media::gone::Gone;
+use crate::media::{journal_trouble, own_journal};
+use crate::options::Devices;
+use crate::recover::rebuild::Rebuild;
+
+/// What opening a cache found.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// The last shutdown was clean.
+    pub clean_shutdown: bool,
+    /// The cache was open last in an earlier boot of the machine.
+    pub power_was_lost: bool,
+    /// There was no record at all: the cache is as it was formatted.
+    pub never_used: bool,
+    /// Blocks that are cached.
+    pub cached_blocks: u64,
+    /// Blocks that count as dirty.
+    pub dirty_blocks: u64,
+    /// Records of acknowledged writes that the process journal had and the log had not.
+    pub journal_entries: u64,
+    /// Damaged records in the log.
+    pub damaged_records: u64,
+    /// Units of the log that could not be read.
+    pub unreadable_units: u64,
+    /// Of the dirty blocks, those that no record calls so: what a mark or the bit-tree covers, or all.
+    pub doubtful_blocks: u64,
+    /// Units of the bit-tree that could not be believed, and count as all dirty.
+    pub lost_tree_units: u32,
+    /// Bytes of cached data whose checksums are not known; they are believed.
+    pub unverified_bytes: u64,
+    /// Blocks whose clean copy was dropped because a write may have gone round it.
+    pub distrusted_blocks: u64,
+    /// What a flush of the cache device that failed may have taken: [`RecoveryReport::loss`] has the words.
+    pub lost: Vec<LostRange>,
+    /// No write of that was acknowledged: it was being written, over what was there, with `durability = "sync"`.
+    pub lost_in_flight: bool,
+    /// Where the superblock says that there may have been dirty data, if records are damaged: what only these told of is gone.
+    pub untold: Vec<LostRange>,
+    /// Dirty data that lay where the cache device was cut, and is lost.
+    pub cut: Vec<LostRange>,
+    /// Kept as dirty and to be written back, or dropped as older than what went round the cache, though a damaged record may
+    /// have said otherwise.
+    pub doubted: Vec<LostRange>,
+}
+
+impl RecoveryReport {
+    /// What is to be said of what is [lost](Self::lost).
+    #[must_use]
+    pub const fn loss(&self) -> &'static str {
+        match self.lost_in_flight {
+            true => {
+                "was being written, and not acknowledged, when a flush of the cache device failed: it may hold what was \
+                 there before, the new, or parts of both, until it is written again"
+            }
+            false => "acknowledged and not flushed, and lost: a flush of the cache failed",
+        }
+    }
+}
+
+/// What lies at a place and holds nothing, but for a record that is alive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zombie {
+    pub(crate) place: u32,
+    pub(crate) class: u8,
+    /// The place waits for the record's death; otherwise something else is there already.
+    pub(crate) held: bool,
+}
+
+/// A recovered map, before the cache goes into service.
+pub(crate) struct RecoveredMap {
+    pub(crate) map: Map,
+    pub(crate) marks: Marks,
+    pub(crate) log: Log,
+    /// Slots whose records differ from the map, to be logged first.
+    pub(crate) stale: Vec<BlockId>,
+    /// Slots that hold nothing but whose records are alive: killed before they are free.
+    pub(crate) zombies: Vec<Zombie>,
+    /// Slots dirty though no record says so,
+    pub(crate) unrecorded: Vec<BlockId>,
+    /// and of those of which a record does say so in part, which.
+    pub(crate) recorded: HashMap<BlockId, u64>,
+    pub(crate) tracking: Tracking,
+    pub(crate) sums: Option<Checksums>,
+    /// The data device has holes in what is cached, though it was not cut.
+    pub(crate) is_sparse: bool,
+    pub(crate) report: RecoveryReport,
+}
+
+/// Reads the map. Nothing is written but padding where a crash tore the log, and, of a bit-tree, its epoch and
+/// what was read of it.
+pub(crate) async fn recover(
+    devices: &Devices,
+    superblock: &mut Superblock,
+    options: &CacheOptions,
+) -> Result<RecoveredMap> {
+    let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
+    let journal = match &options.journal {
+        Some(buf) => own_journal(buf, superblock, devices, &options.boot_id, options.moved)?,
+        None => None,
+    };
+    let journal_kept = Rc::new(journal);
+    let journal = (*journal_kept).as_ref();
+    let usable = journal
+        .filter(|found| !found.poisoned)
+        .map_or(&[][..], |found| &found.entries);
+    let sums = LoadedChecksums::open(metadata.as_ref(), superblock).await?;
+    let gone = match planted(Fault::OverlookCut) {
+        true => Gone::default(),
+        false => Gone::find(devices, superblock),
+    };
+    let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums, gone);
+    let progress = options.progress.clone().unwrap_or_default();
+    let early = options.early.as_ref();
+    let paced = early.map(|early| {
+        let kept = Rc::clone(&journal_kept);
+        early.begin(
+            devices,
+            superblock,
+            kept,
+            options.durability,
+            options.boot_id,
+            &progress,
+        );
+        early.paced(&metadata)
+    });
+    let replayed = replay_with(
+        paced.as_ref().map_or(metadata.as_ref(), |paced| paced),
+        superblock.log,
+        superblock.seed(),
+        superblock.slots,
+        Elsewhere {
+            journal: usable,
+            reached: superblock.log_reached(journal),
+        },
+        &progress,
+        |found| rebuild.add(found),
+    )
+    .await;
+    // From here on things are written.
+    if let Some(early) = early {
+        early.close();
+    }
+    let replayed = replayed?;
+    check_journal(&replayed, journal, options, superblock)?;
+    rewrite_last_batch(
+        metadata.as_ref(),
+        superblock.log,
+        superblock.seed(),
+        &replayed,
+    )
+    .await?;
+    if let Err(error) = order::flush(metadata.as_ref()).await {
+        // What a killed process wrote to this device, and only the journal names, may have gone with it (rule 9).
+        if devices.metadata.is_none()
+            && let Some(buf) = &options.journal
+        {
+            Journal::poison_remains(buf, &superblock.uuid, &options.boot_id);
+        }
+        return Err(error);
+    }
+    let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
+    let report = RecoveryReport {
+        lost_tree_units: tree.lost_units,
+        clean_shutdown: replayed.clean,
+        // What says that a process of this boot was there may be among damaged records.
+        power_was_lost: replayed.damaged_records + replayed.unreadable_units == 0
+            && journal.is_none()
+            && (replayed.last_open.as_ref())
+                .is_some_and(|(boot_id, _)| *boot_id != options.boot_id),
+        never_used: replayed.records + replayed.damaged_records + replayed.unreadable_units == 0,
+        damaged_records: replayed.damaged_records,
+        unreadable_units: replayed.unreadable_units,
+        journal_entries: usable.len() as u64,
+        lost: lost_ranges(superblock, journal),
+        untold: match replayed.damaged_records + replayed.unreadable_units {
+            0 => Vec::new(),
+            _ => may_be_dirty(superblock),
+        },
+        lost_in_flight: journal.is_some_and(|found| found.in_flight),
+        ..RecoveryReport::default()
+    };
+    Ok(rebuild.finish(superblock, &replayed, tracking, report))
+}
+
+fn check_journal(
+    replayed: &Replayed,
+    journal: Option<&Recovered>,
+    options: &CacheOptions,
+    superblock: &Superblock,
+) -> Result<()> {
+    match journal_trouble(replayed, journal, &options.boot_id, superblock) {
+        Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
+        _ => Ok(()),
+    }
+}
+
+/// What the superblock calls dirty; everything, if it does not know.
+fn may_be_dirty(superblock: &Superblock) -> Vec<LostRange> {
+    let mut ranges = Vec::new();
+    for volume in &superblock.volumes {
+        let mut add = |offset: u64, len: u64| {
+            ranges.push(LostRange {
+                volume: volume.name.clone(),
+                offset,
+                len,
+            });
+        };
+        let Some(tracts) = &superblock.tracts else {
+            add(0, volume.size_bytes);
+            continue;
+        };
+        let tract = 1 << tracts.shift();
+        for nth in 0..volume.size_bytes.div_ceil(tract) {
+            let (start, end) = (nth * tract, ((nth + 1) * tract).min(volume.size_bytes));
+            if tracts.may_be_dirty(volume.id, start..end) {
+                add(start, end - start);
+            }
+        }
+    }
+    LostRange::joined(ranges)
+}
+
+fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {
+    let Some(poisoned) = journal.filter(|found| found.poisoned) else {
+        return Vec::new();
+    };
+    let geometry = Geometry::of(superblock);
+    let name = |record: &BlockRecord| {
+        superblock
+            .volumes
+            .iter()
+            .find(|volume| volume.id == record.volume)
+            .map_or_else(
+                || format!("#{}", record.volume),
+                |volume| volume.name.clone(),
+            )
+    };
+    let dirty = poisoned.entries.iter();
+    let lost = dirty
+        .filter(|(_, record)| record.dirty != 0)
+        .map(|(_, record)| LostRange {
+            volume: name(record),
+            offset: record.block * geometry.unit_bytes(),
+            len: geometry.block_bytes(record.class),
+        });
+    LostRange::joined(lost.collect())
+}
+
+/// A block at its place: volume, first unit, place.
+pub(crate) type Placed = (u16, u64, u32);
+
+/// What was clean, and in doubt, when a flush of the cache device failed: the backing device has it.
+fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
+    let poisoned = journal.filter(|found| found.poisoned).into_iter();
+    poisoned
+        .flat_map(|found| &found.entries)
+        .filter(|(_, record)| record.dirty == 0)
+        .map(|(_, record)| (record.volume, record.block, record.slot))
+        .collect()
+}

@@ -1,0 +1,469 @@
+//! The map from what a replay finds.
+//!
+//! Blocks are put in as they come, the newest first, so that what overlaps one that is there already is older than it. What
+//! marks, bit-tree and damage say of them is applied when all are there: a mark may be older than the records of its blocks.
+
+use std::collections::{HashMap, HashSet};
+
+use forebay_metadata::log::Log;
+use forebay_metadata::record::MarkState;
+use forebay_metadata::replay::{FoundBlock, Replayed};
+use forebay_metadata::superblock::Superblock;
+use forebay_policy::{BlockId, BlockKey, Misplaced};
+
+use crate::checksum::{CELL, LoadedChecksums};
+use crate::failpoints::{Fault, planted};
+use crate::geometry::{Block, Geometry};
+use crate::intent::dirty_tracking::Tracking;
+use crate::lost_range::LostRange;
+use crate::lost_range::ranges;
+use crate::map::marks::{Marks, after_crash};
+use crate::map::restore::known_volumes;
+use crate::map::{LIVE, Map, NO_RECORD, Slot};
+use crate::media::gone::Gone;
+use crate::recover::{Placed, RecoveredMap, RecoveryReport, Zombie};
+
+/// What is to be looked at of a slot when all are there: the state of its mark,
+const MAYBE_DIRTY: u8 = 1;
+const INTENT: u8 = 2;
+/// the process journal told it,
+const JOURNALED: u8 = 8;
+/// what is clean of it is not to be believed,
+const FORGOTTEN: u8 = 16;
+/// or it holds nothing.
+const EMPTY: u8 = 32;
+
+/// A map that is being put together.
+pub(crate) struct Rebuild {
+    geometry: Geometry,
+    log_records: u64,
+    map: Map,
+    /// By number: whether there is such a volume.
+    volumes: Vec<bool>,
+    forgotten: HashSet<Placed>,
+    /// By the hash of a region: whether something may be there already. Mostly nothing is, and what is would have to be
+    /// looked for all over the memory.
+    filter: Vec<u64>,
+    /// By slot.
+    notes: Vec<u8>,
+    sums: Option<LoadedChecksums>,
+    /// Where nothing of the data is left.
+    gone: Gone,
+    zombies: Vec<Zombie>,
+    /// Blocks that lie where none can.
+    misplaced: u64,
+}
+
+impl Rebuild {
+    /// Nothing yet. What is `forgotten` is not to be believed where it is clean.
+    pub(crate) fn new(
+        superblock: &Superblock,
+        forgotten: HashSet<Placed>,
+        sums: Option<LoadedChecksums>,
+        gone: Gone,
+    ) -> Self {
+        let geometry = Geometry::of(superblock);
+        Self {
+            geometry,
+            log_records: superblock.log.records,
+            map: Map::new(geometry, superblock.slots),
+            volumes: known_volumes(superblock),
+            forgotten,
+            // With eight bits a slot, at most one look in eight finds the bit of another region.
+            filter: vec![0; (superblock.slots as usize / 8).next_power_of_two()],
+            notes: vec![0; superblock.slots as usize],
+            sums,
+            gone,
+            zombies: Vec::new(),
+            misplaced: 0,
+        }
+    }
+
+    /// Puts in what a replay found next.
+    pub(crate) fn add(&mut self, found: &[FoundBlock]) {
+        self.look_ahead(found);
+        for block in found {
+            self.add_one(block);
+        }
+    }
+
+    /// Looks at the memory that adding these will change, at all of it at once.
+    fn look_ahead(&self, found: &[FoundBlock]) {
+        let words = found.iter().map(|found| {
+            let region = self.geometry.region_of(found.block.block);
+            self.filter[self.filtered(found.block.volume, region).0]
+        });
+        std::hint::black_box(words.fold(0, std::ops::BitXor::bitxor));
+        self.map.look_ahead(found);
+    }
+
+    fn add_one(&mut self, found: &FoundBlock) {
+        let (record, geometry) = (found.block, self.geometry);
+        let known = self.volumes.get(usize::from(record.volume));
+        if known != Some(&true) || !geometry.sizes().has(record.class) {
+            return;
+        }
+        let block = Block {
+            unit: record.block,
+            class: record.class,
+        };
+        let region = geometry.region_of(block.unit);
+        let units = geometry.span(block).mask();
+        // What is there is newer.
+        let newer = match self.is_first_of(record.volume, region) {
+            true => None,
+            false => self.map.overlapping(record.volume, region, units).next(),
+        };
+        let held = match newer {
+            Some(_) => self.map.hold(record.slot, record.class),
+            None => {
+                let (volume, valid, dirty) = (record.volume, record.valid, record.dirty);
+                match (self.map).restore(record.slot, volume, block, valid, dirty & valid) {
+                    Ok(slot) => return self.added(slot, found),
+                    // Two blocks in one place, which only damage leaves: the newer is right. Or the kill of this one was
+                    // lost, and its group was given to another size since.
+                    Err(Misplaced::Taken(_) | Misplaced::Held) => {}
+                    Err(Misplaced::NoSuchPlace) => self.misplaced += 1,
+                }
+                false
+            }
+        };
+        self.zombies.push(Zombie {
+            place: record.slot,
+            class: record.class,
+            held,
+        });
+    }
+
+    /// Notes that something is in a region. Returns whether nothing was before, for certain.
+    fn is_first_of(&mut self, volume: u16, region: u64) -> bool {
+        let (at, bit) = self.filtered(volume, region);
+        let before = self.filter[at];
+        self.filter[at] |= bit;
+        before != self.filter[at]
+    }
+
+    /// The word of the filter, and its bit, that tell of a region.
+    #[inline]
+    fn filtered(&self, volume: u16, region: u64) -> (usize, u64) {
+        let hash = BlockKey::new(volume, region).hash();
+        let at = (hash >> 6) as usize & (self.filter.len() - 1);
+        (at, 1 << (hash % 64))
+    }
+
+    fn added(&mut self, slot: BlockId, found: &FoundBlock) {
+        let record = found.block;
+        if let Some(sums) = &mut self.sums {
+            sums.restore(&record);
+        }
+        let note = &mut self.notes[slot as usize];
+        match found.lsn {
+            Some(lsn) => self.map.set_record(slot, ring_place(lsn, self.log_records)),
+            None => *note |= JOURNALED,
+        }
+        if record.valid == 0 {
+            *note |= EMPTY;
+        }
+        if !self.forgotten.is_empty()
+            && (self.forgotten).contains(&(record.volume, record.block, record.slot))
+        {
+            *note |= FORGOTTEN;
+        }
+    }
+
+    /// When all are there.
+    pub(crate) fn finish(
+        mut self,
+        superblock: &Superblock,
+        replayed: &Replayed,
+        tracking: Tracking,
+        mut report: RecoveryReport,
+    ) -> RecoveredMap {
+        let marks = self.restore_marks(superblock, replayed);
+        for &(place, lsn) in &replayed.shadowed {
+            if let Some(slot) = self.map.at_place(place)
+                && self.notes[slot as usize] & JOURNALED != 0
+            {
+                self.map.set_record(slot, ring_place(lsn, self.log_records));
+            }
+        }
+        let (mut stale, mut unrecorded) = (Vec::new(), Vec::new());
+        let mut recorded = HashMap::new();
+        // After a clean end the records are exact.
+        let ask = !replayed.clean && !tracking.is_exact();
+        // A lost record may have been a mark.
+        let is_damaged = replayed.damaged_records + replayed.unreadable_units > 0;
+        let doubts = is_damaged && self.sums.is_some();
+        // And that of *intent*, whether a clean record stands before or behind it.
+        let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
+        // Blocks that are kept, and will be written back, though a record that let them go may have been damaged; or that
+        // are let go, though one that kept them may have been.
+        let mut doubted = Vec::new();
+        let mut is_sparse = self.lies_in_doubt(superblock);
+        self.gone.decide_last_hole(is_sparse);
+        let mut cut = Vec::new();
+        for slot in 0..self.map.numbers() {
+            let note = self.notes[slot as usize];
+            let is_whole = self.gone.is_empty();
+            if note == 0 && !ask && !doubts && !distrusts && is_whole || !self.map.has(slot, LIVE) {
+                continue;
+            }
+            let was = self.map.slot(slot);
+            let place = self.map.place(slot);
+            let mark = note & (MAYBE_DIRTY | INTENT);
+            // Dirty data is in the tree's leaves alone while no mark says otherwise.
+            let in_tree =
+                (mark == 0 || distrusts) && ask && tracking.may_be_dirty(place, was.class);
+            let state = match mark {
+                MAYBE_DIRTY => MarkState::MaybeDirty,
+                0 if in_tree => MarkState::MaybeDirty,
+                0 => MarkState::None,
+                _ => MarkState::Intent,
+            };
+            let (mut valid, mut dirty) = after_crash(state, was.valid, was.dirty);
+            if distrusts && was.valid != was.dirty {
+                // What was written in place stands nowhere else, and is kept. But behind what went round the cache, what is
+                // cached is older, unless that had ended: then it is what is lost.
+                if state == MarkState::MaybeDirty || in_tree {
+                    doubted.extend(range_of(superblock, &self.geometry, &was));
+                }
+                if state != MarkState::MaybeDirty {
+                    valid = dirty;
+                }
+            }
+            if note & FORGOTTEN != 0 {
+                (valid, dirty) = (0, 0);
+            }
+            if !is_whole {
+                let volume = (superblock.volumes.iter()).find(|it| it.id == was.key.volume());
+                let (name, size) = volume.map_or(("", 0), |it| (&it.name, it.size_bytes));
+                let held = (was.block(), was.valid);
+                let gone = self.gone.granules(&self.geometry, held, place, size);
+                // Of what was overwritten since its record, the table may be too old.
+                let is_exact = state == MarkState::None && note & (JOURNALED | FORGOTTEN) == 0;
+                let sums = self.sums.as_ref().filter(|_| is_exact && !is_damaged);
+                let zeroes = sums.map_or(0, |sums| sums.zero_granules(place, was.class, gone));
+                is_sparse |= zeroes != 0;
+                let gone = gone & !zeroes;
+                cut.extend(ranges(&self.geometry, name, was.block(), gone & dirty));
+                (valid, dirty) = (valid & !gone, dirty & !gone);
+            }
+            report.distrusted_blocks += u64::from(valid != was.valid);
+            if valid == 0 {
+                let class = self.map.retire(slot);
+                self.zombies.push(Zombie {
+                    place,
+                    class,
+                    held: true,
+                });
+                continue;
+            }
+            if (valid, dirty) != (was.valid, was.dirty) {
+                self.map.set(slot, valid, dirty);
+            }
+            // Of what was overwritten since, its record's checksums must not be believed once the mark has gone. The mark may be
+            // among damaged records; not after a clean end, when there was none, and a record that a lost one followed names
+            // other checksums than the table has.
+            let marked = state != MarkState::None || is_damaged && !replayed.clean;
+            let open = self.sums.is_some() && marked;
+            if open && let Some(sums) = &mut self.sums {
+                sums.doubt(place, was.class, was.valid);
+            }
+            if valid != was.valid || note & JOURNALED != 0 || distrusts || open {
+                stale.push(slot);
+            }
+            if dirty != was.dirty && state == MarkState::MaybeDirty {
+                unrecorded.push(slot);
+                if was.dirty & valid != 0 {
+                    recorded.insert(slot, was.dirty & valid);
+                }
+            }
+        }
+        if !tracking.is_exact() {
+            for slot in &unrecorded {
+                marks.restore_unlogged(self.map.slot(*slot).key);
+            }
+        }
+        let log = self.log(superblock, replayed, &marks);
+        report.damaged_records += self.misplaced;
+        report.cached_blocks = self.map.len() as u64;
+        report.dirty_blocks = self.map.dirty_blocks();
+        report.doubtful_blocks = unrecorded.len() as u64;
+        let unknown = self.sums.as_ref().map_or(0, |sums| sums.unknown);
+        report.unverified_bytes = unknown * u64::from(CELL);
+        report.doubted = LostRange::joined(doubted);
+        report.cut = LostRange::joined(cut);
+        RecoveredMap {
+            map: self.map,
+            marks,
+            log,
+            stale,
+            zombies: self.zombies,
+            unrecorded,
+            recorded,
+            tracking,
+            sums: self.sums.map(LoadedChecksums::finish),
+            is_sparse,
+            report,
+        }
+    }
+
+    /// Whether something that is cached lies in a hole of the data device that tells of no cut.
+    fn lies_in_doubt(&self, superblock: &Superblock) -> bool {
+        let lies_there = |slot: BlockId| {
+            let entry = self.map.slot(slot);
+            let volumes = &superblock.volumes;
+            let volume = (volumes.iter()).find(|known| known.id == entry.key.volume());
+            let size = volume.map_or(0, |known| known.size_bytes);
+            let held = (entry.block(), entry.valid);
+            (self.gone).is_doubtful(&self.geometry, held, self.map.place(slot), size)
+        };
+        self.gone.has_doubts()
+            && (0..self.map.numbers()).any(|slot| self.map.has(slot, LIVE) && lies_there(slot))
+    }
+
+    /// The marks, which are noted at the slots beneath them.
+    fn restore_marks(&mut self, superblock: &Superblock, replayed: &Replayed) -> Marks {
+        let marks = Marks::new(superblock.region_shift);
+        let table = self.map.table();
+        // A marked region is as long as one of the table, or several times that.
+        let shift = superblock
+            .region_shift
+            .saturating_sub(self.geometry.sizes().top());
+        for mark in &replayed.marks {
+            if self.volumes.get(usize::from(mark.volume)) != Some(&true) {
+                continue;
+            }
+            let place = ring_place(mark.lsn, self.log_records);
+            marks.restore(mark.volume, mark.region, mark.state, place);
+            let note = match mark.state {
+                MarkState::None => 0,
+                MarkState::MaybeDirty => MAYBE_DIRTY,
+                MarkState::Intent => INTENT,
+            };
+            for region in mark.region << shift..(mark.region + 1) << shift {
+                for (slot, _) in table.find(mark.volume, region) {
+                    self.notes[slot as usize] |= note;
+                }
+            }
+        }
+        marks
+    }
+
+    /// The log, that goes on behind what was found.
+    fn log(&self, superblock: &Superblock, replayed: &Replayed, marks: &Marks) -> Log {
+        let unit = superblock.log.unit_records();
+        let next = replayed.next.next_multiple_of(unit);
+        let mut log = Log::new(superblock.log, superblock.seed(), replayed.tail, next);
+        // A cache that dies again and again while it opens must not fill its log with what it has already
+        // logged again.
+        let records = (0..marks.numbers()).filter_map(|id| marks.record_at(id));
+        let slots = (0..self.map.numbers()).map(|slot| self.map.record_at(slot));
+        let counting = records.chain(slots).filter(|place| *place != NO_RECORD);
+        log.give_up_before(counting);
+        log
+    }
+}
+
+/// Where a record stands in a ring of so many.
+fn ring_place(lsn: u64, records: u64) -> u32 {
+    u32::try_from(lsn % records).expect("a ring place")
+}
+
+fn range_of(superblock: &Superblock, geometry: &Geometry, slot: &Slot) -> Option<LostRange> {
+    let mut volumes = superblock.volumes.iter();
+    let volume = volumes.find(|volume| volume.id == slot.key.volume())?;
+    Some(LostRange {
+        volume: volume.name.clone(),
+        offset: slot.key.block() * geometry.unit_bytes(),
+        len: geometry.block_bytes(slot.class),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_metadata::log::LogGeometry;
+    use forebay_metadata::record::BlockRecord;
+    use forebay_metadata::superblock::{DirtyTracking, Role, VolumeEntry};
+
+    use super::*;
+
+    #[test]
+    fn of_two_that_overlap_in_one_group_the_newer_stays() {
+        let superblock = Superblock {
+            sequence: 1,
+            compat: 0,
+            ro_compat: 0,
+            incompat: 1,
+            sums_offset: 0,
+            uuid: [1; 16],
+            lineage: [1; 16],
+            service: Default::default(),
+            place: String::new(),
+            role: Role::Whole,
+            region_shift: 6,
+            block_size_bytes: 4096,
+            classes: 0b11,
+            slots: 16,
+            data_offset: 1 << 20,
+            log: LogGeometry {
+                offset: 131_072,
+                records: 1024,
+                unit_bytes: 512,
+            },
+            dirty_tracking: DirtyTracking::Exact,
+            tree_offset: 0,
+            tree_epoch: 1,
+            reached: 0,
+            tracts: None,
+            next_volume: 2,
+            volumes: vec![VolumeEntry {
+                flush_failed: false,
+                may_show_lost: false,
+                differs_at: None,
+                id: 1,
+                name: "v".into(),
+                epoch: 1,
+                size_bytes: 1 << 20,
+                identity: forebay_block::Identity::default(),
+            }],
+        };
+        let found = |class, block, slot, lsn, valid, dirty| FoundBlock {
+            block: BlockRecord {
+                volume: 1,
+                class,
+                block,
+                slot,
+                valid,
+                dirty,
+                bad: 0,
+                sums: 0,
+            },
+            lsn: Some(lsn),
+        };
+        // The kill of the older one was lost to damage.
+        for older_dirty in [0b11, 0] {
+            let (newer, older) = (
+                found(0, 1, 1, 20, 1, 1),
+                found(1, 0, 0, 10, older_dirty, older_dirty),
+            );
+            let replayed = Replayed {
+                next: 64,
+                tail: 0,
+                ..Replayed::default()
+            };
+            let mut rebuild = Rebuild::new(&superblock, HashSet::new(), None, Gone::default());
+            rebuild.add(&[newer, older]);
+            let report = RecoveryReport::default();
+            let recovered = rebuild.finish(&superblock, &replayed, Tracking::Exact, report);
+            assert_eq!(
+                (
+                    recovered.report.dirty_blocks,
+                    recovered.report.damaged_records
+                ),
+                (1, 0),
+                "older {older_dirty:b}: the newer, dirty, is in a sound record"
+            );
+        }
+    }
+}

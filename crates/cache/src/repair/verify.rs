@@ -1,0 +1,186 @@
+//! Verifying what is cached while no volume is served: nobody else is there, and no backing device to ask.
+
+use std::rc::Rc;
+
+use forebay_block::{Buf, ErrorKind, Result};
+use forebay_policy::BlockId;
+
+use crate::checksum::{CELL, Checksums, Look};
+use crate::engine::Engine;
+use crate::lost_range::LostRange;
+use crate::map::{LIVE, Slot};
+
+/// Bytes read at a time.
+const READ_BYTES: u32 = 256 << 10;
+
+/// What reading all that is cached found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataReport {
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Of these, bytes whose checksums were not known: they are believed.
+    pub unverified_bytes: u64,
+    /// Bytes that are clean, and corrupt or unreadable: the backing device has them.
+    pub forgotten_bytes: u64,
+    /// What is dirty and corrupt: reading it is an error.
+    pub corrupt: Vec<LostRange>,
+    /// What is dirty and cannot be read now.
+    pub unreadable: Vec<LostRange>,
+}
+
+impl DataReport {
+    /// Whether something is lost that is nowhere else.
+    #[must_use]
+    pub const fn has_losses(&self) -> bool {
+        !self.corrupt.is_empty() || !self.unreadable.is_empty()
+    }
+}
+
+/// Granules of a block, by what is wrong with them.
+#[derive(Default)]
+struct Wrong {
+    corrupt: u64,
+    unreadable: u64,
+    /// Cells that had no checksum that is known, and the ones that they get.
+    learned: Vec<(usize, u32)>,
+}
+
+impl Engine {
+    /// Reads all that is cached, of volumes of which none is attached. What is clean and corrupt is forgotten, what is dirty
+    /// and corrupt is bad from then on, durably.
+    pub(crate) async fn verify_alone(self: &Rc<Self>) -> Result<DataReport> {
+        let mut report = DataReport::default();
+        let slots = self.map.borrow().numbers();
+        for slot in 0..slots {
+            if self.map.borrow().has(slot, LIVE) {
+                self.verify_block(slot, &mut report).await?;
+            }
+        }
+        self.committer.commit_all().await?;
+        report.corrupt = LostRange::joined(report.corrupt);
+        report.unreadable = LostRange::joined(report.unreadable);
+        Ok(report)
+    }
+
+    async fn verify_block(&self, slot: BlockId, report: &mut DataReport) -> Result<()> {
+        let entry = self.map.borrow().slot(slot);
+        let geometry = self.geometry;
+        let (name, size_bytes) = {
+            let superblock = self.superblock.current();
+            let mut volumes = superblock.volumes.iter();
+            let Some(volume) = volumes.find(|volume| volume.id == entry.key.volume()) else {
+                return Ok(());
+            };
+            (volume.name.clone(), volume.size_bytes)
+        };
+        let rest = size_bytes.saturating_sub(geometry.backing_offset(entry.block(), 0));
+        let limit = rest.min(geometry.block_bytes(entry.class)) as u32;
+        let mut wrong = Wrong::default();
+        for run in geometry.runs(entry.class, entry.valid, 0..limit) {
+            for start in run.clone().step_by(READ_BYTES as usize) {
+                let part = start..run.end.min(start + READ_BYTES);
+                self.verify_part(slot, &entry, part, &mut wrong, report)
+                    .await?;
+            }
+        }
+        let bytes = geometry.granule_bytes(entry.class);
+        let gone = (wrong.corrupt | wrong.unreadable) & !entry.dirty;
+        report.forgotten_bytes += u64::from(gone.count_ones()) * bytes;
+        let ranges = |granules: u64| {
+            let each = geometry.runs(entry.class, granules & entry.dirty, 0..limit);
+            let granules = each.flat_map(move |run| {
+                let end = run.end;
+                (run.step_by(bytes as usize)).map(move |at| at..end.min(at + bytes as u32))
+            });
+            let (name, block) = (name.clone(), entry.block());
+            granules.map(move |at| LostRange {
+                volume: name.clone(),
+                offset: geometry.backing_offset(block, at.start),
+                len: u64::from(at.end - at.start),
+            })
+        };
+        report.corrupt.extend(ranges(wrong.corrupt));
+        report
+            .unreadable
+            .extend(ranges(wrong.unreadable & !wrong.corrupt));
+        self.keep_what_is_sound(slot, &entry, gone, &wrong);
+        Ok(())
+    }
+
+    /// Reads some of a block: what cannot be read at once is read by the cell.
+    async fn verify_part(
+        &self,
+        slot: BlockId,
+        entry: &Slot,
+        part: std::ops::Range<u32>,
+        wrong: &mut Wrong,
+        report: &mut DataReport,
+    ) -> Result<()> {
+        let place = self.map.borrow().place(slot);
+        let buf = Buf::scratch(part.len());
+        let whole = self.slots.read(slot, part.start, buf.clone()).await;
+        for at in part.clone().step_by(CELL as usize) {
+            let len = CELL.min(part.end - at);
+            let from = (at - part.start) as usize;
+            let piece = buf.slice(from..from + len as usize);
+            let granule = 1 << (at / self.geometry.granule_bytes(entry.class) as u32);
+            let read = match &whole {
+                Ok(()) => Ok(()),
+                Err(_) => self.slots.read(slot, at, piece.clone()).await,
+            };
+            match read {
+                Ok(()) => report.read_bytes += u64::from(len),
+                Err(error) if error.kind() == ErrorKind::ShuttingDown => return Err(error),
+                Err(_) => {
+                    wrong.unreadable |= granule;
+                    continue;
+                }
+            }
+            let Some(sums) = self.checksums.as_ref().filter(|_| len == CELL) else {
+                continue;
+            };
+            let cell = sums.cell(place, at);
+            match sums.look(cell, &piece) {
+                Look::Sound => {}
+                Look::Unknown => {
+                    wrong.learned.push((cell, sums.sum_of(&piece)));
+                    report.unverified_bytes += u64::from(CELL);
+                }
+                Look::Corrupt if self.slots.looks_sound_again(sums, slot, at, &piece).await => {}
+                Look::Corrupt => wrong.corrupt |= granule,
+            }
+        }
+        Ok(())
+    }
+
+    /// From the next round of commits on.
+    fn keep_what_is_sound(&self, slot: BlockId, entry: &Slot, gone: u64, wrong: &Wrong) {
+        if gone != 0 {
+            (self.map.borrow_mut()).set(slot, entry.valid & !gone, entry.dirty);
+        }
+        let bad = wrong.corrupt & entry.dirty;
+        if let Some(sums) = &self.checksums {
+            self.condemn_alone(sums, slot, entry.class, bad);
+        }
+        // Not both: what the table has must fit the record before this one until this one is durable.
+        if gone | bad != 0 {
+            self.committer.queue_record(slot);
+        } else if let Some(sums) = &self.checksums
+            && !wrong.learned.is_empty()
+        {
+            wrong
+                .learned
+                .iter()
+                .for_each(|(cell, sum)| sums.set(*cell, *sum));
+            self.committer.queue_record(slot);
+        }
+    }
+
+    fn condemn_alone(&self, sums: &Checksums, slot: BlockId, class: u8, bad: u64) {
+        let place = self.map.borrow().place(slot);
+        let new = bad & !sums.bad_granules(place, class, bad);
+        sums.cells_of(place, class, new)
+            .for_each(|cell| sums.set_bad(cell));
+        sums.counters.condemned.add(u64::from(new.count_ones()));
+    }
+}

@@ -1,0 +1,288 @@
+//! Slots: reads and writes of cached data on the data device, verified where there are checksums.
+
+mod read;
+mod write;
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Buf, Error, ErrorKind, Result};
+use forebay_metadata::order::{Ordered, Site};
+use forebay_policy::BlockId;
+
+use crate::checksum::Checksums;
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
+use crate::geometry::{Block, Geometry};
+use crate::intent::dirty_tracking::DirtyTracker;
+use crate::intent::regions::Regions;
+use crate::map::marks::Marks;
+use crate::map::{LIVE, Map, Slot, TRACED, UNRECORDED};
+use crate::signals::Signals;
+use crate::volume::{AttachedVolume, Volumes};
+pub(crate) use read::Verdict;
+
+/// Reads and writes of slots.
+#[derive(Debug)]
+pub(crate) struct SlotIo {
+    devices: Rc<CacheDevices>,
+    geometry: Geometry,
+    map: Rc<RefCell<Map>>,
+    marks: Rc<Marks>,
+    checksums: Option<Rc<Checksums>>,
+    committer: Rc<Committer>,
+    tracker: Rc<DirtyTracker>,
+    regions: Rc<Regions>,
+    volumes: Rc<Volumes>,
+    signals: Rc<Signals>,
+}
+
+/// The parts that reads and writes of slots use.
+pub(crate) struct SlotParts {
+    pub(crate) devices: Rc<CacheDevices>,
+    pub(crate) geometry: Geometry,
+    pub(crate) map: Rc<RefCell<Map>>,
+    pub(crate) marks: Rc<Marks>,
+    pub(crate) checksums: Option<Rc<Checksums>>,
+    pub(crate) committer: Rc<Committer>,
+    pub(crate) tracker: Rc<DirtyTracker>,
+    pub(crate) regions: Rc<Regions>,
+    pub(crate) volumes: Rc<Volumes>,
+    pub(crate) signals: Rc<Signals>,
+}
+
+/// A write to a slot that failed.
+#[derive(Debug)]
+pub(crate) struct SlotWriteError {
+    error: Error,
+    /// Whether the slot may hold any mixture of old and new data. Else nothing was written to it.
+    pub(crate) has_begun: bool,
+}
+
+impl SlotWriteError {
+    /// Returns the error of a write that failed before its first byte.
+    pub(crate) const fn not_begun(error: Error) -> Self {
+        let has_begun = false;
+        Self { error, has_begun }
+    }
+}
+
+impl From<Error> for SlotWriteError {
+    fn from(error: Error) -> Self {
+        let has_begun = true;
+        Self { error, has_begun }
+    }
+}
+
+impl From<SlotWriteError> for Error {
+    fn from(failed: SlotWriteError) -> Self {
+        failed.error
+    }
+}
+
+impl SlotIo {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) fn new(parts: SlotParts) -> Self {
+        Self {
+            devices: parts.devices,
+            geometry: parts.geometry,
+            map: parts.map,
+            marks: parts.marks,
+            checksums: parts.checksums,
+            committer: parts.committer,
+            tracker: parts.tracker,
+            regions: parts.regions,
+            volumes: parts.volumes,
+            signals: parts.signals,
+        }
+    }
+
+    /// Reads from a slot.
+    pub(crate) async fn read(&self, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
+        let offset = self
+            .geometry
+            .data_offset(self.map.borrow().place(slot), start);
+        let block = u64::from(self.devices.data_block());
+        if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
+            return self.devices.data().read(offset, buf).await;
+        }
+        // The data device has larger blocks than the volume.
+        let (from, wide) = self.widened(offset, buf.len());
+        self.devices.data().read(from, wide.clone()).await?;
+        self.committer.check_alive()?;
+        let skip = usize::try_from(offset - from).expect("less than a block");
+        buf.copy_from_buf(&wide.slice(skip..skip + buf.len()));
+        Ok(())
+    }
+
+    /// Writes to a slot.
+    #[track_caller]
+    pub(crate) fn write<'a>(
+        &'a self,
+        volume: &'a AttachedVolume,
+        slot: BlockId,
+        start: u32,
+        buf: Buf,
+    ) -> impl Future<Output = Result<(), SlotWriteError>> + 'a {
+        let site = Site::here();
+        async move {
+            if let Some(sums) = &self.checksums {
+                return self
+                    .write_summed(site, sums, volume, slot, start, buf)
+                    .await;
+            }
+            let result = self.write_data(site, slot, start, buf).await;
+            self.committer.slot_written(slot);
+            Ok(result?)
+        }
+    }
+
+    pub(crate) async fn write_data(
+        &self,
+        site: Site,
+        slot: BlockId,
+        start: u32,
+        buf: Buf,
+    ) -> Result<()> {
+        let offset = self
+            .geometry
+            .data_offset(self.map.borrow().place(slot), start);
+        let block = u64::from(self.devices.data_block());
+        // What a failed cache knows of its slots, and what is on media, are two things: its records may call clean what
+        // would be overwritten here.
+        self.committer.check_alive()?;
+        if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
+            return Ordered::new(site, self.devices.data().write(offset, buf)).await;
+        }
+        let (from, wide) = self.widened(offset, buf.len());
+        self.devices.data().read(from, wide.clone()).await?;
+        self.committer.check_alive()?;
+        let skip = usize::try_from(offset - from).expect("less than a block");
+        wide.slice(skip..skip + buf.len()).copy_from_buf(&buf);
+        Ordered::new(site, self.devices.data().write(from, wide)).await
+    }
+
+    fn widened(&self, offset: u64, len: usize) -> (u64, Buf) {
+        let block = u64::from(self.devices.data_block());
+        let from = offset - offset % block;
+        let end = (offset + len as u64).next_multiple_of(block);
+        let wide = Buf::scratch(usize::try_from(end - from).expect("little more than the piece"));
+        (from, wide)
+    }
+
+    /// Takes a slot out of the map; its slot is free at once.
+    pub(crate) fn forget(&self, slot: BlockId) {
+        let entry = self.map.borrow().slot(slot);
+        debug_assert!(entry.has(LIVE));
+        if entry.has(UNRECORDED) {
+            self.marks.recorded(entry.key);
+        }
+        self.tracker.note_gone(slot);
+        self.forget_sums(slot);
+        self.map.borrow_mut().remove(slot);
+        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
+        self.signals.made_room();
+    }
+
+    /// A block leaves its slot.
+    pub(crate) fn forget_sums(&self, slot: BlockId) {
+        if let Some(sums) = &self.checksums {
+            let map = self.map.borrow();
+            sums.forget(map.place(slot), map.slot(slot).class);
+        }
+    }
+
+    /// Dirty granules of a slot that are known to be bad: nothing but a whole rewrite ends that.
+    pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
+        let Some(sums) = &self.checksums else {
+            return 0;
+        };
+        let map = self.map.borrow();
+        let entry = map.slot(slot);
+        sums.bad_granules(map.place(slot), entry.class, entry.dirty)
+    }
+
+    /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so for all
+    /// processes to come.
+    pub(crate) fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
+        let Some(sums) = &self.checksums else {
+            return ErrorKind::Corrupt.into();
+        };
+        let (entry, place) = {
+            let map = self.map.borrow();
+            (map.slot(slot), map.place(slot))
+        };
+        let bytes = self.geometry.granule_bytes(entry.class) as u32;
+        let error = self.corrupt(
+            volume,
+            entry.block(),
+            granule * bytes..(granule + 1) * bytes,
+        );
+        if sums.bad_granules(place, entry.class, 1 << granule) == 0 {
+            let cells = sums.cells_of(place, entry.class, 1 << granule);
+            cells.for_each(|cell| sums.set_bad(cell));
+            sums.counters.condemned.add(1);
+            tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
+            self.committer.queue_record(slot);
+            self.committer.request_commit();
+        }
+        error
+    }
+
+    /// The error of who asks for dirty data that is corrupt.
+    fn corrupt(&self, volume: &AttachedVolume, block: Block, bytes: Range<u32>) -> Error {
+        let end = bytes.end.min(volume.limit(self.geometry, block));
+        let at = self.geometry.backing_offset(block, bytes.start);
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "volume {}: {} bytes at {at} are dirty in the cache, and what its device holds is not what was written: \
+                 they are lost; write them anew, whole, from a backup",
+                volume.name,
+                end - bytes.start,
+            ),
+        )
+    }
+
+    /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
+    pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
+        self.checksums.as_ref().filter(|sums| sums.has_bad())?;
+        let attached = self.volumes.get(volume)?;
+        let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
+        slots.into_iter().find_map(|slot| {
+            let found = self.map.borrow().slot(slot);
+            let bad = self.bad_granules(slot);
+            let bytes = self.geometry.granule_bytes(found.class) as u32;
+            let first = bad.trailing_zeros();
+            (bad != 0)
+                .then(|| self.corrupt(&attached, found.block(), first * bytes..(first + 1) * bytes))
+        })
+    }
+
+    /// Drops clean granules from a slot.
+    pub(crate) fn drop_clean(&self, slot: BlockId, granules: u64) {
+        let changed = {
+            let mut map = self.map.borrow_mut();
+            let Slot { valid, dirty, .. } = map.slot(slot);
+            let gone = granules & valid & !dirty;
+            map.set(slot, valid & !gone, dirty);
+            gone != 0
+        };
+        if changed {
+            self.committer.queue_record(slot);
+        }
+    }
+
+    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively since.
+    pub(crate) fn forget_if_empty(&self, slot: BlockId) {
+        let empty = {
+            let map = self.map.borrow();
+            let entry = map.slot(slot);
+            entry.valid == 0 && !entry.has(TRACED)
+        };
+        if empty {
+            self.forget(slot);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Reads from slots, verified.
+
+use std::ops::Range;
+
+use forebay_block::{BlockDeviceExt, Buf, Error, Result};
+use forebay_policy::BlockId;
+
+use super::SlotIo;
+use crate::checksum::{CELL, Checksums, Look};
+use crate::failpoints::{Fault, planted};
+use crate::map::REWRITTEN;
+use crate::volume::AttachedVolume;
+
+/// What a read found that the device answered.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// What was written, or what the backing device has in its place.
+    Sound,
+    /// Something else, which is nowhere else: the error is the client's.
+    Corrupt(Error),
+}
+
+impl SlotIo {
+    /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at least a shared lock.
+    ///
+    /// Of what is clean and corrupt the backing device is asked, and the copy goes.
+    pub(crate) async fn read_verified(
+        &self,
+        volume: &AttachedVolume,
+        slot: BlockId,
+        run: Range<u32>,
+        buf: Buf,
+    ) -> Result<Verdict> {
+        let Some(sums) = &self.checksums else {
+            let read = self.read(slot, run.start, buf).await;
+            return read.map(|()| Verdict::Sound);
+        };
+        let (entry, place) = {
+            let map = self.map.borrow();
+            (map.slot(slot), map.place(slot))
+        };
+        let geometry = self.geometry;
+        let limit = volume.limit(geometry, entry.block());
+        let wide = run.start - run.start % CELL..run.end.next_multiple_of(CELL).min(limit);
+        let whole = match wide == run {
+            true => buf.clone(),
+            false => Buf::scratch(wide.len()),
+        };
+        self.read(slot, wide.start, whole.clone()).await?;
+        let (mut gone, mut unknown, mut bad) = (0, 0, None);
+        // The cell that the volume ends in has no checksum.
+        let verified = wide.start..wide.end - wide.end % CELL;
+        for at in verified.step_by(CELL as usize) {
+            let part = (at - wide.start) as usize..(at - wide.start + CELL) as usize;
+            let part = whole.slice(part);
+            let cell = sums.cell(place, at);
+            match sums.look(cell, &part) {
+                Look::Sound => continue,
+                Look::Unknown => {
+                    sums.set(cell, sums.sum_of(&part));
+                    unknown += 1;
+                    continue;
+                }
+                Look::Corrupt => {}
+            }
+            if self.looks_sound_again(sums, slot, at, &part).await {
+                continue;
+            }
+            let granule = at / geometry.granule_bytes(entry.class) as u32;
+            if self.map.borrow().slot(slot).dirty >> granule & 1 != 0 {
+                bad = Some(self.condemn(volume, slot, granule));
+                break;
+            }
+            let offset = geometry.backing_offset(entry.block(), at);
+            volume.backing.device.read(offset, part).await?;
+            sums.counters.refetched.add(1);
+            tracing::warn!(
+                volume = volume.name,
+                offset,
+                "clean data is corrupt on the cache device: served from the backing device"
+            );
+            gone |= 1 << granule;
+        }
+        if unknown != 0 {
+            sums.counters.unverified.add(unknown);
+            // The record's digest is one without these.
+            self.committer.queue_later(slot);
+        }
+        // Also when the read fails: a write that turned the block dirty would turn them dirty with it.
+        if gone != 0 && !(bad.is_some() && planted(Fault::KeepCorrupt)) {
+            self.drop_corrupt(slot, gone).await;
+        }
+        if let Some(error) = bad {
+            // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
+            let _ = self.committer.commit().await;
+            return Ok(Verdict::Corrupt(error));
+        }
+        if wide != run {
+            let part = (run.start - wide.start) as usize..(run.end - wide.start) as usize;
+            buf.copy_from_buf(&whole.slice(part));
+        }
+        Ok(Verdict::Sound)
+    }
+
+    /// Returns whether what was read of a slot from byte `start` on is what its checksums say, where there are any. Cells without
+    /// a known checksum, and one that the volume ends in, count as not sound.
+    pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
+        let Some(sums) = &self.checksums else {
+            return true;
+        };
+        let place = self.map.borrow().place(slot);
+        buf.len().is_multiple_of(CELL as usize)
+            && start.is_multiple_of(CELL)
+            && sums.agree(sums.cell(place, start), buf)
+    }
+
+    /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for one that no
+    /// record speaks of.
+    pub(crate) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
+        {
+            let mut map = self.map.borrow_mut();
+            let entry = map.slot(slot);
+            let gone = granules & entry.valid & !entry.dirty;
+            map.set(slot, entry.valid & !gone, entry.dirty);
+        }
+        self.committer.queue_record(slot);
+        // A cache that cannot say it has failed, and takes no writes.
+        let _ = self.committer.commit().await;
+    }
+
+    /// Reads a cell once more, into its buffer: the way from the medium may have been at fault.
+    pub(crate) async fn looks_sound_again(
+        &self,
+        sums: &Checksums,
+        slot: BlockId,
+        at: u32,
+        part: &Buf,
+    ) -> bool {
+        let place = self.map.borrow().place(slot);
+        let cell = sums.cell(place, at);
+        if sums.is_bad(cell) {
+            return false;
+        }
+        let again = Buf::scratch(CELL as usize);
+        let read = self.read(slot, at, again.clone()).await;
+        let sound = read.is_ok() && sums.look(cell, &again) == Look::Sound;
+        if sound {
+            part.copy_from_buf(&again);
+        }
+        sound
+    }
+
+    /// Verifies what the cleaner read of a slot, from byte `start` of the block on, before it is written back. What
+    /// was rewritten meanwhile is not: it stays dirty.
+    pub(crate) async fn verify_for_write_back(
+        &self,
+        volume: &AttachedVolume,
+        slot: BlockId,
+        start: u32,
+        buf: &Buf,
+    ) -> Result<()> {
+        let Some(sums) = self
+            .checksums
+            .as_ref()
+            .filter(|_| !planted(Fault::WriteCorruptBack))
+        else {
+            return Ok(());
+        };
+        let (entry, place) = {
+            let map = self.map.borrow();
+            (map.slot(slot), map.place(slot))
+        };
+        for nth in 0..buf.len() / CELL as usize {
+            let at = start + nth as u32 * CELL;
+            let part = buf.slice(nth * CELL as usize..(nth + 1) * CELL as usize);
+            let corrupt = || {
+                !self.map.borrow().has(slot, REWRITTEN)
+                    && sums.look(sums.cell(place, at), &part) == Look::Corrupt
+            };
+            if !corrupt() {
+                continue;
+            }
+            let sound = self.looks_sound_again(sums, slot, at, &part).await;
+            if !sound && corrupt() {
+                let granule = at / self.geometry.granule_bytes(entry.class) as u32;
+                return Err(self.condemn(volume, slot, granule));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,261 @@
+//! Writes to slots, with the checksums of what is written.
+
+use std::ops::Range;
+
+use forebay_block::{BlockDeviceExt, Buf, Op, Request, Result};
+use forebay_metadata::order::Site;
+use forebay_policy::{BlockId, BlockKey};
+
+use super::{SlotIo, SlotWriteError};
+use crate::checksum::{CELL, Checksums, Look, UNKNOWN};
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Piece;
+use crate::map::{LIVE, Slot};
+use crate::volume::AttachedVolume;
+
+/// A cell that is written in part, with what it will hold.
+#[derive(Debug)]
+struct Merged {
+    /// Its first byte within the block.
+    at: u32,
+    buf: Buf,
+    /// What lay there was corrupt, and clean: it is written whole.
+    refetched: bool,
+}
+
+impl SlotIo {
+    /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some of it is valid, its
+    /// region has a mark.
+    pub(crate) async fn write_summed(
+        &self,
+        site: Site,
+        sums: &Checksums,
+        volume: &AttachedVolume,
+        slot: BlockId,
+        start: u32,
+        buf: Buf,
+    ) -> Result<(), SlotWriteError> {
+        let (entry, place) = {
+            let map = self.map.borrow();
+            (map.slot(slot), map.place(slot))
+        };
+        let end = start + u32::try_from(buf.len()).expect("at most a block");
+        let limit = volume.limit(self.geometry, entry.block());
+        let piece = Piece {
+            block: entry.block(),
+            start,
+            end,
+        };
+        let touched = self.geometry.touched(&piece) & entry.valid;
+        let bad = sums.bad_granules(place, entry.class, touched & entry.dirty);
+        let partial = bad & !self.geometry.covered(&piece, limit);
+        if partial != 0 {
+            let bytes = self.geometry.granule_bytes(entry.class) as u32;
+            let first = partial.trailing_zeros();
+            let error = self.corrupt(volume, entry.block(), first * bytes..(first + 1) * bytes);
+            return Err(SlotWriteError::not_begun(error));
+        }
+        let mut merged: [Option<Merged>; 2] = [None, None];
+        let (head, tail) = (start - start % CELL, end - end % CELL);
+        if head != start {
+            let merge = self.merge(sums, volume, slot, &entry, head, &piece, &buf);
+            merged[0] = merge.await.map_err(SlotWriteError::not_begun)?;
+        }
+        if tail != end && (tail != head || head == start) {
+            let merge = self.merge(sums, volume, slot, &entry, tail, &piece, &buf);
+            merged[1] = merge.await.map_err(SlotWriteError::not_begun)?;
+        }
+        if planted(Fault::SumBeforeData) && touched != 0 {
+            self.set_sums(sums, place, start..end, limit, &buf, &merged);
+            self.committer.queue_record(slot);
+            self.committer.commit().await?;
+        }
+        let (at, data) = widened(start, &buf, &merged);
+        let result = self.write_data(site, slot, at, data).await;
+        self.committer.slot_written(slot);
+        match result.is_ok() {
+            true => self.set_sums(sums, place, start..end, limit, &buf, &merged),
+            // It may be any mixture of old and new.
+            false => self.lose_sums(sums, place, start..end),
+        }
+        if touched != 0 && !planted(Fault::SumBeforeData) {
+            self.committer.note_unrecorded(slot);
+        }
+        if bad != 0 && result.is_ok() {
+            // Durably, before the answer: a bad granule stays so whatever else the next process finds.
+            self.committer.queue_record(slot);
+            self.committer.commit().await?;
+        }
+        Ok(result?)
+    }
+
+    /// What a cell will hold that a write covers in part. None if it has no checksum and gets none.
+    #[expect(clippy::too_many_arguments, reason = "of one caller")]
+    async fn merge(
+        &self,
+        sums: &Checksums,
+        volume: &AttachedVolume,
+        slot: BlockId,
+        entry: &Slot,
+        at: u32,
+        piece: &Piece,
+        data: &Buf,
+    ) -> Result<Option<Merged>> {
+        let granule = at / self.geometry.granule_bytes(entry.class) as u32;
+        let limit = volume.limit(self.geometry, entry.block());
+        if at + CELL > limit || entry.valid >> granule & 1 == 0 {
+            return Ok(None);
+        }
+        let cell = sums.cell(self.map.borrow().place(slot), at);
+        let buf = Buf::scratch(CELL as usize);
+        self.read(slot, at, buf.clone()).await?;
+        let mut refetched = false;
+        if sums.look(cell, &buf) == Look::Corrupt
+            && !self.looks_sound_again(sums, slot, at, &buf).await
+        {
+            if entry.dirty >> granule & 1 != 0 {
+                let error = self.condemn(volume, slot, granule);
+                let _ = self.committer.commit().await;
+                return Err(error);
+            }
+            let offset = self.geometry.backing_offset(entry.block(), at);
+            if let Err(error) = volume.backing.device.read(offset, buf.clone()).await {
+                // It must not turn dirty as it is.
+                self.drop_corrupt(slot, 1 << granule).await;
+                return Err(error);
+            }
+            sums.counters.refetched.add(1);
+            refetched = true;
+        }
+        let (from, to) = (piece.start.max(at), piece.end.min(at + CELL));
+        let new = data.slice((from - piece.start) as usize..(to - piece.start) as usize);
+        buf.slice((from - at) as usize..(to - at) as usize)
+            .copy_from_buf(&new);
+        Ok(Some(Merged { at, buf, refetched }))
+    }
+
+    /// The checksums of what was written.
+    fn set_sums(
+        &self,
+        sums: &Checksums,
+        place: u32,
+        written: Range<u32>,
+        limit: u32,
+        buf: &Buf,
+        merged: &[Option<Merged>; 2],
+    ) {
+        let first = written.start - written.start % CELL;
+        for at in (first..written.end).step_by(CELL as usize) {
+            let cell = sums.cell(place, at);
+            let is_whole = at >= written.start && at + CELL <= written.end;
+            let mut parts = merged.iter().flatten();
+            let sum = if is_whole && at + CELL <= limit {
+                let from = (at - written.start) as usize;
+                sums.sum_of(&buf.slice(from..from + CELL as usize))
+            } else {
+                let part = parts.find(|part| part.at == at);
+                part.map_or(UNKNOWN, |part| sums.sum_of(&part.buf))
+            };
+            sums.set(cell, sum);
+        }
+    }
+
+    /// What cells hold is not known; those that are bad stay so.
+    fn lose_sums(&self, sums: &Checksums, place: u32, written: Range<u32>) {
+        let first = written.start - written.start % CELL;
+        for at in (first..written.end).step_by(CELL as usize) {
+            let cell = sums.cell(place, at);
+            if !sums.is_bad(cell) {
+                sums.set(cell, UNKNOWN);
+            }
+        }
+    }
+
+    /// Bytes of a slot were written that the volume did not have before: nothing is known of the cells.
+    pub(crate) fn lose_sums_at(&self, slot: BlockId, bytes: Range<u32>) {
+        if let Some(sums) = &self.checksums {
+            let place = self.map.borrow().place(slot);
+            self.lose_sums(sums, place, bytes);
+            self.committer.queue_record(slot);
+        }
+    }
+
+    /// For a request that goes the short way: its first cell. None if it cannot, for its checksums.
+    #[inline]
+    pub(crate) fn short_cells(
+        &self,
+        sums: &Checksums,
+        piece: &Piece,
+        place: u32,
+        write: bool,
+        volume: u16,
+    ) -> Option<usize> {
+        if (piece.start | piece.end) & (CELL - 1) != 0 {
+            return None;
+        }
+        let first = sums.cell(place, piece.start);
+        let open = || {
+            self.regions
+                .is_open_for_overwriting(piece.block.key(volume))
+        };
+        let known = || sums.knows(first, piece.len() / CELL as usize);
+        match write {
+            true if sums.has_bad() && !known() => None,
+            true => open().then_some(first),
+            false => Some(first),
+        }
+    }
+
+    /// A request went the short way, with this result. Returns whether a read agrees with its checksums.
+    #[inline]
+    pub(crate) fn short_ended(
+        &self,
+        cells: Option<(usize, BlockKey)>,
+        slot: BlockId,
+        request: &Request,
+        ok: bool,
+    ) -> bool {
+        let (Some((first, _)), Some(sums), Some(buf)) = (cells, &self.checksums, &request.buf)
+        else {
+            return true;
+        };
+        if request.op == Op::Read {
+            return !ok || sums.agree(first, buf);
+        }
+        self.short_written(sums, slot, first, buf, ok);
+        true
+    }
+
+    fn short_written(&self, sums: &Checksums, slot: BlockId, first: usize, buf: &Buf, ok: bool) {
+        for nth in 0..buf.len() / CELL as usize {
+            let at = nth * CELL as usize;
+            let sum = match ok {
+                true => sums.sum_of(&buf.slice(at..at + CELL as usize)),
+                false => UNKNOWN,
+            };
+            sums.set(first + nth, sum);
+        }
+        if self.map.borrow().has(slot, LIVE) {
+            self.committer.note_unrecorded(slot);
+        }
+    }
+}
+
+/// What is written: as it is, or with cells around it that were refetched.
+fn widened(start: u32, buf: &Buf, merged: &[Option<Merged>; 2]) -> (u32, Buf) {
+    let end = start + u32::try_from(buf.len()).expect("at most a block");
+    let refetched = || merged.iter().flatten().filter(|part| part.refetched);
+    let from = refetched().fold(start, |from, part| from.min(part.at));
+    let to = refetched().fold(end, |to, part| to.max(part.at + CELL));
+    if (from, to) == (start, end) {
+        return (start, buf.clone());
+    }
+    let wide = Buf::scratch((to - from) as usize);
+    wide.slice((start - from) as usize..(end - from) as usize)
+        .copy_from_buf(buf);
+    for part in refetched() {
+        let at = (part.at - from) as usize;
+        wide.slice(at..at + CELL as usize).copy_from_buf(&part.buf);
+    }
+    (from, wide)
+}

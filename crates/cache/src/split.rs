@@ -1,0 +1,140 @@
+//! How a part of a request is cut at the blocks that are there, and locked.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use forebay_block::Result;
+use forebay_metadata::order::Site;
+use forebay_policy::{BlockId, Span};
+
+use crate::engine::Engine;
+use crate::geometry::{Extent, Piece};
+use crate::job::Job;
+use crate::lock::Guard;
+use crate::parallel;
+use crate::volume::AttachedVolume;
+
+impl Engine {
+    /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that fit;
+    /// runs `run` for each piece, all at a time, with the block if it is there. The part's lock is held.
+    pub(crate) async fn each_piece<F>(
+        self: &Rc<Self>,
+        volume: &Rc<AttachedVolume>,
+        job: Job<Extent>,
+        run: impl Fn(Rc<Self>, Rc<AttachedVolume>, Option<BlockId>, Job<Piece>) -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        let wanted = self.geometry.units(&job.part);
+        let first = {
+            let map = self.map.borrow();
+            let found = map.overlapping(volume.id, job.part.region, wanted).next();
+            found.filter(|(_, span)| wanted & !span.mask() == 0)
+        };
+        let start = |found: Option<BlockId>, span: Span| {
+            let job = job.piece(self.geometry, span);
+            run(Rc::clone(self), Rc::clone(volume), found, job)
+        };
+        if let Some((slot, span)) = first {
+            return start(Some(slot), span).await;
+        }
+        let mut pieces: Vec<(Option<BlockId>, Span)> = {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, job.part.region, wanted)
+                .map(|(slot, span)| (Some(slot), span))
+                .collect()
+        };
+        let there = pieces
+            .iter()
+            .fold(0, |units, (_, span)| units | span.mask());
+        let missing = self.geometry.sizes().cut(wanted & !there);
+        pieces.extend(missing.map(|span| (None, span)));
+        if let [(found, span)] = pieces[..] {
+            return start(found, span).await;
+        }
+        parallel::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
+    }
+
+    /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent` for what lies in none,
+    /// in runs as long as may be. So who makes no blocks asks the backing device once for each. The part's lock is held.
+    pub(crate) async fn each_block<F, G>(
+        self: &Rc<Self>,
+        volume: &Rc<AttachedVolume>,
+        job: Job<Extent>,
+        present: impl Fn(Rc<Self>, Rc<AttachedVolume>, BlockId, Job<Piece>) -> F,
+        absent: impl Fn(Rc<Self>, Rc<AttachedVolume>, Job<Extent>) -> G,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + 'static,
+        G: Future<Output = Result<()>> + 'static,
+    {
+        let mut missing = self.geometry.units(&job.part);
+        let found: Vec<(BlockId, Span)> = {
+            let map = self.map.borrow();
+            map.overlapping(volume.id, job.part.region, missing)
+                .collect()
+        };
+        let mut parts: Vec<Pin<Box<dyn Future<Output = Result<()>>>>> = Vec::new();
+        for (slot, span) in found {
+            missing &= !span.mask();
+            let piece = job.piece(self.geometry, span);
+            parts.push(Box::pin(present(
+                Rc::clone(self),
+                Rc::clone(volume),
+                slot,
+                piece,
+            )));
+        }
+        for run in self.geometry.runs_of_units(&job.part, missing) {
+            let run = job.cut(run);
+            parts.push(Box::pin(absent(Rc::clone(self), Rc::clone(volume), run)));
+        }
+        parallel::all(parts.into_iter()).await
+    }
+
+    /// Whether all that a part touches is valid in the cache.
+    pub(crate) fn holds(&self, volume: u16, part: &Extent) -> bool {
+        let map = self.map.borrow();
+        let mut missing = self.geometry.units(part);
+        for (slot, span) in map.overlapping(volume, part.region, missing) {
+            let needed = self.geometry.touched(&self.geometry.piece(part, span));
+            if needed & !map.slot(slot).valid != 0 {
+                return false;
+            }
+            missing &= !span.mask();
+        }
+        missing == 0
+    }
+
+    /// Waits until nobody else reads or changes what a part touches, nor anything of the units where no block
+    /// is yet: there, a block may be made.
+    pub(crate) async fn lock_blocks(
+        &self,
+        site: Site,
+        volume: &AttachedVolume,
+        part: &Extent,
+    ) -> Guard<'_> {
+        let needed = || self.granules_to_lock(volume, part);
+        let mut granules = needed();
+        loop {
+            let key = volume.region_key(part.region);
+            let guard = self.locks.acquire(site, key, granules, true).await;
+            // A block may have gone while this waited.
+            let now = needed();
+            if now & !guard.granules() == 0 {
+                return guard;
+            }
+            granules = now;
+        }
+    }
+
+    /// What [`Engine::lock_blocks`] locks, as things are.
+    pub(crate) fn granules_to_lock(&self, volume: &AttachedVolume, part: &Extent) -> u64 {
+        let units = self.geometry.units(part);
+        let map = self.map.borrow();
+        let blocks = map.overlapping(volume.id, part.region, units);
+        let missing = blocks.fold(units, |missing, (_, span)| missing & !span.mask());
+        self.geometry.region_granules(part) | self.geometry.granules_of_units(missing)
+    }
+}

@@ -1,0 +1,244 @@
+//! The superblock of an open cache, on the metadata device and on a separate data device.
+//!
+//! It counts the openings of the cache (its *generation*) and names its devices: see [`media`](crate::media).
+
+use std::cell::{Ref, RefCell};
+use std::rc::Rc;
+
+use forebay_block::{Buf, Result};
+use forebay_io::sync::Semaphore;
+use forebay_metadata::Media;
+use forebay_metadata::journal::{Journal, Tie};
+use forebay_metadata::superblock::{Role, Superblock};
+
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
+use crate::failpoints::{Fault, planted};
+use crate::options::Settings;
+
+/// The superblock of an open cache.
+#[derive(Debug)]
+pub(crate) struct SuperblockStore {
+    devices: Rc<CacheDevices>,
+    settings: Rc<Settings>,
+    committer: Rc<Committer>,
+    current: RefCell<Superblock>,
+    /// The superblock on a data device whose metadata lies elsewhere.
+    data: RefCell<Option<Superblock>>,
+    /// Turn to change the superblock.
+    lock: Semaphore,
+}
+
+impl SuperblockStore {
+    /// Returns the store of a superblock that was read, with that of a separate data device.
+    pub(crate) fn new(
+        devices: Rc<CacheDevices>,
+        settings: Rc<Settings>,
+        committer: Rc<Committer>,
+        current: Superblock,
+        data: Option<Superblock>,
+    ) -> Self {
+        Self {
+            devices,
+            settings,
+            committer,
+            current: RefCell::new(current),
+            data: RefCell::new(data),
+            lock: Semaphore::new(1),
+        }
+    }
+
+    /// Returns the superblock as it is on media.
+    pub(crate) fn current(&self) -> Ref<'_, Superblock> {
+        self.current.borrow()
+    }
+}
+
+impl SuperblockStore {
+    /// Returns the tie of a journal that begins on these devices.
+    pub(crate) fn tie(&self, media: Media) -> Tie {
+        Tie {
+            media,
+            generation: self.current.borrow().service.generation,
+            ..Tie::default()
+        }
+    }
+
+    /// Returns the path of the metadata device. Without one in the options, the path in the superblock stays:
+    /// a copy could not be told from its original otherwise.
+    pub(crate) fn place(&self) -> String {
+        match &*self.settings.place {
+            "" => self.current.borrow().place.clone(),
+            place => place.to_owned(),
+        }
+    }
+
+    /// Returns whether the superblock has the generation that a journal announced.
+    pub(crate) fn has_announced(&self, tie: Tie) -> bool {
+        let known = self.current.borrow().service.generation;
+        known != 0 && tie.next == known && tie.generation != known
+    }
+
+    /// Returns by how much more the generation rises on another medium: the original's openings and those
+    /// of its copies must not meet in one number.
+    fn leap(&self, media: Media) -> u64 {
+        let medium = media.metadata.medium;
+        match self.current.borrow().service.media.differs_from(media) {
+            true => (medium ^ medium >> 32) & u64::from(u32::MAX),
+            false => 0,
+        }
+    }
+
+    /// Returns the generation that a separate data device has, or announces; zero if none is known.
+    pub(crate) fn data_generation(&self) -> u64 {
+        let data = self.data.borrow();
+        data.as_ref().map_or(0, |data| match data.service.next {
+            0 => data.service.generation,
+            next => next,
+        })
+    }
+
+    /// Returns the generation behind all that are known.
+    fn next_generation(&self) -> u64 {
+        let known = self.current.borrow().service.generation;
+        let data = self.data_generation();
+        known.max(self.settings.generation).max(data) + 1
+    }
+
+    /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a process
+    /// that dies in between leaves two that agree. A separate data device gets it last, before anything is
+    /// written to its slots.
+    pub(crate) async fn raise_generation(
+        &self,
+        media: Media,
+        is_sparse: bool,
+        old: Option<&Buf>,
+    ) -> Result<()> {
+        if self.data.borrow().is_some() {
+            // The metadata is about to ask for the generation that the data device shows. A process that died
+            // may have left that in the device's cache, where a power loss takes it, or in one of the two
+            // copies alone, where rot takes it.
+            self.committer.flush_data().await?;
+            if !planted(Fault::LeaveSpareCopy) {
+                self.write_data(1, |_| ()).await?;
+            }
+        }
+        let generation = match planted(Fault::KeepAnnounced) {
+            true => self.current.borrow().service.generation,
+            false => self.next_generation() + self.leap(media),
+        };
+        if let Some(buf) = old
+            && !planted(Fault::RaiseUnannounced)
+        {
+            Journal::announce(buf, &self.current.borrow().uuid, generation);
+        }
+        let place = self.place();
+        self.change(|superblock| {
+            superblock.service.generation = generation;
+            superblock.service.media = media;
+            if planted(Fault::ExpectUnwritten) {
+                superblock.service.data_generation = generation;
+            }
+            superblock.service.is_sparse = is_sparse;
+            superblock.service.is_closed = false;
+            superblock.place = place;
+        })
+        .await?;
+        self.write_data(2, |superblock| {
+            superblock.service.generation = generation;
+            superblock.service.next = 0;
+            superblock.service.media = media;
+            superblock.place.clone_from(&self.settings.data_place);
+        })
+        .await
+    }
+
+    /// Announces the generation that a clean end takes, in the process journal and on a separate data
+    /// device. Returns it.
+    pub(crate) async fn announce_end(&self) -> Result<u64> {
+        let generation = self.next_generation();
+        if self.committer.has_journal()
+            && let Some(buf) = &self.settings.journal
+        {
+            Journal::announce(buf, &self.current.borrow().uuid, generation);
+        }
+        self.write_data(2, |superblock| superblock.service.next = generation)
+            .await?;
+        Ok(generation)
+    }
+
+    /// Takes the announced generation, with the mark of a clean end: a copy that was made in service is
+    /// an earlier state from then on.
+    pub(crate) async fn end_generation(&self, generation: u64) -> Result<()> {
+        self.change(|superblock| {
+            superblock.service.is_closed = true;
+            if !planted(Fault::EndUnraised) {
+                superblock.service.generation = generation;
+            }
+        })
+        .await
+    }
+
+    /// Writes a changed superblock to a separate data device, durably, one copy after the other. The older
+    /// of the two copies is the first one.
+    async fn write_data(&self, copies: u32, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let Some(mut next) = self.data.borrow().clone() else {
+            return Ok(());
+        };
+        if planted(Fault::LeaveDataDevice) {
+            return Ok(());
+        }
+        change(&mut next);
+        let mut result = Ok(());
+        let turn = self.committer.data_turn();
+        turn.acquire(1).await;
+        for _ in 0..copies {
+            next.sequence += 1;
+            if result.is_ok() {
+                result = next.write(self.devices.data().as_ref(), Role::Data).await;
+            }
+        }
+        match &result {
+            Ok(()) => *self.data.borrow_mut() = Some(next),
+            // The device may have reported lost data to this flush alone.
+            Err(error) => {
+                self.committer.data_flush_failed();
+                self.committer.fail(error.clone());
+            }
+        }
+        turn.release(1);
+        result
+    }
+
+    /// Writes a changed superblock, as the newer copy.
+    pub(crate) async fn change(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        self.lock.acquire(1).await;
+        let mut next = self.current.borrow().clone();
+        next.reached = self.committer.log_batch();
+        next.service.data_generation = self.data_generation();
+        change(&mut next);
+        let device = self.devices.metadata();
+        let mut result = Ok(());
+        let turn = self.committer.metadata_turn();
+        turn.acquire(1).await;
+        // One copy after the other, so that losing either loses nothing.
+        for _ in 0..2 {
+            next.sequence += 1;
+            if result.is_ok() {
+                result = next.write(device.as_ref(), next.role).await;
+            }
+        }
+        match &result {
+            Ok(()) => *self.current.borrow_mut() = next,
+            // Its flush may have been the one that was told of lost data, and which copy is on media
+            // nobody knows.
+            Err(error) => {
+                self.committer.metadata_flush_failed();
+                self.committer.fail(error.clone());
+            }
+        }
+        turn.release(1);
+        self.lock.release(1);
+        result
+    }
+}

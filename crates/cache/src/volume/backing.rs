@@ -1,0 +1,339 @@
+//! A volume's backing device, and what of it is not flushed.
+//!
+//! A flush that fails may have lost whatever was written since the last good one. What the cache wrote back is dirty
+//! still, and is written again: the device begins a new *session*, and what was written in an earlier one counts for
+//! nothing. What clients wrote there is nowhere else: then no flush succeeds until the volume is attached again, where
+//! the loss is told (`lost`).
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Op, Request, Result};
+use forebay_io::sync::Semaphore;
+use forebay_metadata::order::{self, Ordered, Part, Site};
+
+use crate::failpoints::{Fault, planted};
+
+/// Ranges of failed writes that are kept apart; with one more they count as one.
+const MANY_RANGES: usize = 256;
+
+/// A backing device with a count of what was written since its last flush.
+pub(crate) struct Backing {
+    pub(crate) device: Rc<dyn BlockDevice>,
+    /// What logs each range before it is written, where the volume goes on without its cache.
+    logged: OnceCell<Rc<dyn BlockDevice>>,
+    volatile: bool,
+    fua: bool,
+    /// Writes that were started and completed, and how many of them a flush has covered. Those that
+    /// made themselves durable are counted only while they are in flight.
+    started: Cell<u64>,
+    completed: Cell<u64>,
+    flushed: Cell<u64>,
+    durable_in_flight: Cell<u64>,
+    /// The same of `started`, `completed` and `flushed` for what clients wrote.
+    clients: [Cell<u64>; 3],
+    session: Cell<u64>,
+    /// The volume was given up: nothing more is sent to the device.
+    given_up: Cell<bool>,
+    /// A write or a flush failed: what it was to write may be read all the same, until the device loses power.
+    failed_once: Cell<bool>,
+    /// Where clients' writes failed: what can be read there now may be gone with the device's power, whatever is flushed meanwhile.
+    doubtful: RefCell<Vec<Range<u64>>>,
+    /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
+    to_be_noted: Cell<bool>,
+    /// One flush at a time: of two, the one that is told of lost data may be answered last.
+    flushing: Semaphore,
+    failed: RefCell<Option<Error>>,
+    /// It is being flushed though nobody waits for that.
+    pub(crate) behind: Cell<bool>,
+    /// A flush failed before it was attached.
+    pub(crate) lost: Cell<bool>,
+}
+
+impl std::fmt::Debug for Backing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backing")
+            .field("started", &self.started)
+            .field("completed", &self.completed)
+            .field("flushed", &self.flushed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Backing {
+    pub(crate) fn new(device: Rc<dyn BlockDevice>) -> Self {
+        let info = device.info();
+        // What a process that died wrote, through this cache or without it, may sit in the device's
+        // cache; a client that lived on will flush it through us.
+        let written = u64::from(info.volatile_cache);
+        Self {
+            device,
+            logged: OnceCell::new(),
+            volatile: info.volatile_cache,
+            fua: info.fua,
+            started: Cell::new(written),
+            completed: Cell::new(written),
+            flushed: Cell::new(0),
+            durable_in_flight: Cell::new(0),
+            clients: [Cell::new(written), Cell::new(written), Cell::new(0)],
+            session: Cell::new(0),
+            given_up: Cell::new(false),
+            failed_once: Cell::new(false),
+            doubtful: RefCell::default(),
+            to_be_noted: Cell::new(false),
+            flushing: Semaphore::new(1),
+            failed: RefCell::new(None),
+            behind: Cell::new(false),
+            lost: Cell::new(false),
+        }
+    }
+
+    /// Whether anything was written, or is being written, that no flush has covered.
+    pub(crate) fn unflushed(&self) -> bool {
+        self.started.get() != self.flushed.get() || self.durable_in_flight.get() > 0
+    }
+
+    /// The same of what clients wrote, or may have written before this attachment.
+    pub(crate) fn owes_clients(&self) -> bool {
+        let [started, _, flushed] = &self.clients;
+        started.get() != flushed.get() || self.durable_in_flight.get() > 0
+    }
+
+    /// Whether what can be read from it stays: nothing that clients wrote waits for a flush, and nothing has failed. Else the
+    /// device may forget it, as one of another machine does that starts anew, and who has read it would read what was there
+    /// before.
+    pub(crate) fn keeps_what_it_shows(&self) -> bool {
+        let [started, _, flushed] = &self.clients;
+        let flushed = !self.volatile || started.get() == flushed.get();
+        (flushed || planted(Fault::SplitUnflushed)) && self.shows_what_it_has()
+    }
+
+    /// Whether a flush succeeded since it was attached: then nothing that can be read from it, and that was not written through
+    /// this attachment, can be lost any more.
+    pub(crate) fn has_flushed(&self) -> bool {
+        !self.volatile || self.flushed.get() > 0 || planted(Fault::CompareUnflushed)
+    }
+
+    /// Changes when a flush fails: what was written before may be gone.
+    pub(crate) fn session(&self) -> u64 {
+        match planted(Fault::TrustAcrossSessions) {
+            true => 0,
+            false => self.session.get(),
+        }
+    }
+
+    /// Sends the device nothing more: what the cache has for it is given up.
+    pub(crate) fn give_up(&self) {
+        self.given_up.set(true);
+    }
+
+    /// From here on what clients write goes through `device`, which lets this one have it.
+    pub(crate) fn log_through(&self, device: Rc<dyn BlockDevice>) {
+        let first = self.logged.set(device);
+        debug_assert!(first.is_ok(), "it is asked for once");
+    }
+
+    /// Whether no write and no flush has failed: behind one that has, what can be read may be what it lost.
+    pub(crate) fn shows_what_it_has(&self) -> bool {
+        !self.failed_once.get() || planted(Fault::CompareBehindFailure)
+    }
+
+    fn doubt(&self, range: Range<u64>) {
+        let mut doubtful = self.doubtful.borrow_mut();
+        if doubtful.len() < MANY_RANGES {
+            return doubtful.push(range);
+        }
+        let start = doubtful.iter().map(|other| other.start).min();
+        let end = doubtful.iter().map(|other| other.end).max();
+        let (start, end) = (start.unwrap_or(0), end.unwrap_or(0));
+        doubtful.clear();
+        doubtful.push(start.min(range.start)..end.max(range.end));
+    }
+
+    /// Whether a client's write failed in this range, so that what can be read there need not be what a power loss leaves.
+    pub(crate) fn is_doubtful(&self, range: &Range<u64>) -> bool {
+        let touches = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        self.doubtful.borrow().iter().any(touches) && !planted(Fault::ClaimBehindFailure)
+    }
+
+    /// Whether the next process is to be told of a failed flush. Told once.
+    pub(crate) const fn take_note(&self) -> bool {
+        self.to_be_noted.replace(false)
+    }
+
+    /// Reads what the cache's own copy is compared with.
+    pub(crate) async fn read_back(&self, offset: u64, buf: Buf) -> Result<()> {
+        if self.given_up.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        self.device.read(offset, buf).await
+    }
+
+    /// Writes what stays dirty in the cache until a flush has covered it.
+    #[track_caller]
+    pub(crate) fn write_back(
+        &self,
+        offset: u64,
+        buf: Buf,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        self.change_at(
+            Site::here(),
+            Request::write(offset, buf, false),
+            false,
+            false,
+        )
+    }
+
+    /// Everything that clients change on the device goes through here. With `durable`, what was written is on
+    /// media when this returns.
+    #[track_caller]
+    pub(crate) fn change(
+        &self,
+        request: Request,
+        durable: bool,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        self.change_at(Site::here(), request, durable, true)
+    }
+
+    async fn change_at(
+        &self,
+        site: Site,
+        mut request: Request,
+        durable: bool,
+        by_client: bool,
+    ) -> Result<()> {
+        if self.given_up.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        let range = request.offset..request.offset + request.len;
+        let fua = durable && self.volatile && self.fua;
+        match &mut request.op {
+            Op::Write { fua: flag } | Op::WriteZeroes { fua: flag, .. } => {
+                *flag = fua && !site.lacks(Part::Fua);
+            }
+            _ => {}
+        }
+        let by_itself = fua && request.op != Op::Discard || !self.volatile;
+        let counter = if by_itself {
+            &self.durable_in_flight
+        } else {
+            &self.started
+        };
+        counter.set(counter.get() + 1);
+        let [clients_started, clients_completed, _] = &self.clients;
+        let count_client = |counter: &Cell<u64>| counter.set(counter.get() + 1);
+        if by_client && !by_itself {
+            count_client(clients_started);
+        }
+        // What is written back the cache has as well, and keeps: it is not older for that.
+        let logged = self.logged.get().filter(|_| by_client);
+        let device = logged.unwrap_or(&self.device);
+        let result = Ordered::new(site, device.start(request)).await;
+        if by_itself {
+            counter.set(counter.get() - 1);
+        } else {
+            self.completed.set(self.completed.get() + 1);
+            if by_client {
+                count_client(clients_completed);
+            }
+        }
+        if by_itself && self.volatile && result.is_err() {
+            // What failed may have got as far as the device's cache, where it can be read.
+            self.started.set(self.started.get() + 1);
+            self.completed.set(self.completed.get() + 1);
+            count_client(clients_started);
+            count_client(clients_completed);
+        }
+        if result.is_err() && by_client {
+            self.doubt(range);
+        }
+        self.failed_once
+            .set(self.failed_once.get() || result.is_err());
+        result?;
+        if durable && !by_itself && !Site::here().lacks(Part::Step) {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    pub(crate) fn write(
+        &self,
+        offset: u64,
+        buf: Buf,
+        durable: bool,
+    ) -> impl Future<Output = Result<()>> + '_ {
+        self.change_at(
+            Site::here(),
+            Request::write(offset, buf, false),
+            durable,
+            true,
+        )
+    }
+
+    /// Makes what was written so far durable.
+    ///
+    /// A failed flush is never tried again into success: the device may have dropped what it held. Data that is still in
+    /// the cache stays dirty; if there was other, every later flush of this attachment fails too.
+    pub(crate) async fn flush(&self) -> Result<()> {
+        self.flushing.acquire(1).await;
+        let result = self.flush_alone().await;
+        self.flushing.release(1);
+        result
+    }
+
+    async fn flush_alone(&self) -> Result<()> {
+        self.check()?;
+        let covered = [self.completed.get(), self.clients[1].get()];
+        if self.volatile
+            && let Err(error) = order::flush(self.device.as_ref()).await
+        {
+            let name = self.device.info().name;
+            tracing::error!(device = name, error = %error.report(), "a flush of the backing device failed");
+            self.session.set(self.session.get() + 1);
+            self.failed_once.set(true);
+            if !self.owes_clients() {
+                let what =
+                    format!("a flush of {name} failed: what was written back is written again");
+                return Err(Error::with_source(ErrorKind::Io, what, error));
+            }
+            let error = Error::with_source(
+                ErrorKind::Io,
+                format!(
+                    "a flush of {name} failed: what was written to it since the last good one may be lost; restart to attach it again"
+                ),
+                error,
+            );
+            if planted(Fault::RetryFailedFlush) {
+                return Err(error);
+            }
+            self.to_be_noted.set(self.failed.borrow().is_none());
+            self.failed.borrow_mut().get_or_insert(error);
+        }
+        self.check()?;
+        // Writes that were in flight when the flush began may be covered or not: they count as not.
+        self.flushed.set(self.flushed.get().max(covered[0]));
+        self.clients[2].set(self.clients[2].get().max(covered[1]));
+        Ok(())
+    }
+
+    /// Whether a flush has failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &*self.failed.borrow() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// What clients wrote may be lost: why, in words.
+    pub(crate) fn loss(&self) -> Option<String> {
+        match self.check() {
+            Err(error) => Some(error.report()),
+            Ok(()) => self.lost.get().then(|| {
+                "a flush failed before this start: what was written since the last good one may be lost"
+                    .to_owned()
+            }),
+        }
+    }
+}

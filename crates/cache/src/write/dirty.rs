@@ -1,0 +1,120 @@
+//! Writes that leave dirty data: hits go to the cache, and a miss to a new block, if one may be had.
+//!
+//! A write that misses bypasses the cache when it belongs to a long sequential stream, when promotion refuses it,
+//! or when too much is dirty or nothing can be evicted.
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+use forebay_policy::{BlockId, Span};
+
+use super::slot_write::{self, Use};
+use crate::bypass;
+use crate::engine::Engine;
+use crate::geometry::{Extent, Piece, Spread};
+use crate::job::Job;
+use crate::volume::AttachedVolume;
+
+/// Where a write is cut, bytes within the region: off goes what it writes in part of a granule that must be completed from the
+/// backing device first, if a block is there for it. Many small writes one behind the other each share such a granule with the next; if
+/// each held all that it writes while it waits for its own, each would wait for all before it.
+///
+/// If it is cut, the use of the blocks, which are hits, is noted here, once for all that is written.
+pub(super) fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
+    let geometry = engine.geometry;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "of a region, which is at most 4 MiB"
+    )]
+    let granule = geometry.region_granule_bytes() as u32;
+    let (first, last) = (part.start / granule, (part.end - 1) / granule);
+    let ragged = |at: u32| u64::from(!at.is_multiple_of(granule));
+    let partly = ragged(part.start) << first | ragged(part.end) << last;
+    if first == last || partly == 0 {
+        return Vec::new();
+    }
+    let mut map = engine.map.borrow_mut();
+    let blocks = map.overlapping(volume.id, part.region, geometry.units(part));
+    let blocks: Vec<(BlockId, Span)> = blocks.collect();
+    let absent = blocks.iter().fold(0, |absent, (slot, span)| {
+        let valid = geometry.spread(map.maps(*slot, span.class).0, *span, Spread::All);
+        absent | geometry.covers(*span) & !valid
+    });
+    let alone = |at: u32| partly & absent & 1 << at != 0;
+    let head = alone(first).then_some((first + 1) * granule);
+    let tail = alone(last).then_some(last * granule);
+    let mut cuts: Vec<u32> = head.into_iter().chain(tail).collect();
+    cuts.dedup();
+    let leaving = |(slot, _): &(BlockId, Span)| map.table().is_leaving(*slot);
+    if cuts.is_empty() || blocks.iter().any(leaving) {
+        return Vec::new();
+    }
+    for (slot, span) in blocks {
+        let touched = geometry.touched(&geometry.piece(part, span));
+        map.used(slot, span.class, touched);
+        volume.counters.write_hits.add(1);
+    }
+    cuts
+}
+
+/// Writes a part into the cache, dirty, or bypasses it. The part is locked exclusively.
+pub(super) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    using: Use,
+) -> Result<()> {
+    if job.bypass || engine.cleaner.above_dirty_limit() {
+        let present = move |engine, volume, slot, job| async move {
+            write_present(&engine, &volume, slot, &job, using).await
+        };
+        return engine
+            .each_block(volume, job, present, bypass::write_missed)
+            .await;
+    }
+    engine
+        .each_piece(volume, job, move |engine, volume, found, job| async move {
+            match found {
+                Some(slot) => write_present(&engine, &volume, slot, &job, using).await,
+                None => write_missed(&engine, &volume, &job).await,
+            }
+        })
+        .await
+}
+
+async fn write_present(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    using: Use,
+) -> Result<()> {
+    if using == Use::New {
+        volume.counters.write_hits.add(1);
+    }
+    slot_write::write(engine, volume, slot, job, using).await
+}
+
+/// Writes a piece that lies in no block: into a new one, if one may be had.
+async fn write_missed(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: &Job<Piece>,
+) -> Result<()> {
+    volume.counters.write_misses.add(1);
+    let block = job.part.block;
+    let admitted = !engine.cleaner.above_dirty_limit() && volume.promotes(volume.key(block));
+    if admitted && let Some(slot) = engine.reclaimer.allocate(volume.id, block).await {
+        let result = slot_write::write(engine, volume, slot, job, Use::New).await;
+        if result.is_err() {
+            engine.slots.forget_if_empty(slot);
+        }
+        // A cache device that takes nothing (a full file system under it, say) is no reason to refuse
+        // what the backing device can take, as long as no trace of the attempt is left.
+        let found = engine.map.borrow().find(volume.key(block));
+        if result.is_ok() || found.is_some() || !engine.committer.is_alive() {
+            return result;
+        }
+    }
+    bypass::write_absent(engine, volume, job).await
+}

@@ -1,0 +1,108 @@
+//! Writes: a part is cut, locked once, and then done as its mode says.
+//!
+//! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`both`]), or past the cache
+//! ([`bypass`]). [`slot_write`] writes a slot. [`zero`](mod@zero) discards and zeroes.
+
+mod both;
+mod dirty;
+mod flush;
+mod slot_write;
+mod zero;
+
+use std::rc::Rc;
+
+use forebay_block::Result;
+use forebay_metadata::order::Site;
+
+use crate::engine::Engine;
+use crate::geometry::Extent;
+use crate::job::Job;
+use crate::mode::{CopyRule, WriteRule};
+use crate::volume::AttachedVolume;
+use crate::{bypass, degraded, parallel};
+pub(crate) use flush::flush;
+use slot_write::Use;
+pub(crate) use zero::zero;
+
+/// Writes a part of a request.
+pub(crate) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+) -> Result<()> {
+    let cuts = match volume.mode().write_rule() {
+        WriteRule::Dirty => dirty::cuts(engine, volume, &job.part),
+        WriteRule::Both | WriteRule::Bypass(_) => Vec::new(),
+    };
+    if cuts.is_empty() {
+        return write_part(engine, volume, job, Use::New).await;
+    }
+    let starts = [job.part.start].into_iter().chain(cuts.clone());
+    let ends = cuts.into_iter().chain([job.part.end]);
+    parallel::all((starts.zip(ends)).map(|(start, end)| {
+        let job = job.cut(start..end);
+        write_part(engine, volume, job, Use::Noted)
+    }))
+    .await
+}
+
+/// Locks what a write touches, and runs it.
+async fn write_part(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    using: Use,
+) -> Result<()> {
+    let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
+    let write = async |job| write_by_mode(engine, volume, job, using).await;
+    write_or_go_past(engine, volume, job, write).await
+}
+
+async fn write_by_mode(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    using: Use,
+) -> Result<()> {
+    match volume.mode().write_rule() {
+        WriteRule::Dirty => dirty::write(engine, volume, job, using).await,
+        WriteRule::Both if job.bypass => {
+            bypass::write_beside(engine, volume, job, CopyRule::Extend).await
+        }
+        WriteRule::Both => both::write(engine, volume, job).await,
+        WriteRule::Bypass(copy) => bypass::write_beside(engine, volume, job, copy).await,
+    }
+}
+
+/// Writes a hit again that failed on the hit path, under the lock that the caller has.
+pub(crate) async fn write_again(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+) -> Result<()> {
+    let write = async |job| dirty::write(engine, volume, job, Use::Noted).await;
+    write_or_go_past(engine, volume, job, write).await
+}
+
+/// Runs a write under its lock, if the cache takes writes. The last holder of the lock may have failed with the
+/// cache: changes that it meant to have on media, that a block is dead for example, are in the map alone.
+///
+/// A volume that goes on without a failed cache writes past it under the same lock. No reader sees a part of the
+/// write, then another write, and then that part again.
+async fn write_or_go_past(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    job: Job<Extent>,
+    write: impl AsyncFnOnce(Job<Extent>) -> Result<()>,
+) -> Result<()> {
+    let past = volume.falls_back().then(|| job.clone());
+    let written = match engine.committer.check_alive() {
+        Ok(()) => write(job).await,
+        Err(error) => Err(error),
+    };
+    match (written, past) {
+        // Boxed, since it is seldom: every write's future would have room for it.
+        (Err(error), Some(job)) => Box::pin(degraded::write(engine, volume, job, error)).await,
+        (written, _) => written,
+    }
+}

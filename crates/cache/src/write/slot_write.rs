@@ -1,0 +1,180 @@
+//! Writes into the cache.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDeviceExt, Buf, Result};
+use forebay_metadata::order::{Part, Site};
+use forebay_metadata::record::MarkState;
+use forebay_policy::BlockId;
+use forebay_policy::cleaning::{Cleaning, Whose};
+
+use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Piece;
+use crate::job::Job;
+use crate::map::{PENDING, REWRITTEN};
+use crate::volume::AttachedVolume;
+
+/// Whether a client's use of a block is new, or noted already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    New,
+    Noted,
+}
+
+/// Writes a piece into its slot, dirty. What it touches is locked exclusively.
+///
+/// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
+/// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark is
+/// durable before the first byte.
+pub(super) async fn write(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+    using: Use,
+) -> Result<()> {
+    if using == Use::New {
+        let touched = engine.geometry.touched(&job.part);
+        (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
+    }
+    let fresh = write_data(engine, volume, slot, job).await?;
+    if job.durable {
+        return engine.committer.commit().await;
+    }
+    // The device failed meanwhile: whether the data is there nobody knows.
+    engine.committer.check_alive()?;
+    if fresh && !Site::here().lacks(Part::Step) {
+        return survive_the_process(engine, slot).await;
+    }
+    Ok(())
+}
+
+/// Puts the record of an acknowledged write where the next process finds it: in the journal, while the
+/// slot still waits for its record. Behind that record an entry would say less than the log does, and
+/// win over it.
+async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
+    debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
+    if !engine.committer.journal_dirty(slot) {
+        // Without a journal, or with a full one, the log is the only place that outlives the process.
+        return engine.committer.commit().await;
+    }
+    Ok(())
+}
+
+/// Writes the data and notes it in the map. Returns whether a record must follow: granules are new, or
+/// no durable record knows of them.
+async fn write_data(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    slot: BlockId,
+    job: &Job<Piece>,
+) -> Result<bool> {
+    let geometry = engine.geometry;
+    let touched = geometry.touched(&job.part);
+    let before = engine.map.borrow().slot(slot);
+    // From here on the cleaner will not call the block clean: what is dirty stays so.
+    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+
+    let limit = volume.limit(geometry, job.part.block);
+    let ragged = touched & !geometry.covered(&job.part, limit) & !before.valid;
+    let (start, buf) = if ragged == 0 {
+        (job.part.start, job.buf.clone())
+    } else {
+        let whole = complete(engine, volume, &job.part, &job.buf, ragged, limit).await?;
+        (whole.0.start, whole.1)
+    };
+
+    // What the next process may read round the cache must be known before the first byte.
+    let _tract = match touched & !before.dirty {
+        0 => None,
+        _ => Some(engine.zones.enter(before.key).await?),
+    };
+    let clean = touched & before.valid & !before.dirty;
+    let mark = if clean != 0 {
+        engine
+            .regions
+            .enter_region(before.key, MarkState::MaybeDirty)
+            .await?
+    } else if touched & before.valid != 0 {
+        engine.regions.open_for_overwriting(before.key).await?
+    } else {
+        None
+    };
+    if mark.is_some() {
+        engine.tracker.announce(slot).await?;
+    }
+    // From here on the slot holds old and new, if this fails.
+    engine.committer.check_alive()?;
+    let writing = engine.slots.write(volume, slot, start, buf);
+    let written = volume.timed(Whose::Cache, writing).await;
+    if let Err(failed) = &written
+        && !failed.has_begun
+        && !planted(Fault::DirtyUnwritten)
+    {
+        // The slot is as it was: a clean granule that is corrupt must not turn dirty.
+        return Ok(written.map(|()| false)?);
+    }
+    if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
+        // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
+        engine.slots.drop_clean(slot, clean);
+        // Nothing that is tried again would find them to drop.
+        if let Err(error) = engine.committer.commit().await {
+            engine.committer.leave_in_doubt(slot, clean);
+            return Err(error);
+        }
+    } else {
+        // After an error what was clean is not any more, for the same reason, and the mark says so.
+        let mut map = engine.map.borrow_mut();
+        let now = map.slot(slot);
+        // What was corrupt has gone, if that was the error.
+        let turned = match written.is_ok() {
+            true => touched,
+            false => clean & now.valid,
+        };
+        map.set(slot, now.valid | turned, now.dirty | turned);
+        drop(map);
+        if mark.is_some() {
+            engine.committer.note_unrecorded(slot);
+        }
+    }
+    written?;
+    // The mark speaks for clean granules only if a durable record calls them valid.
+    let fresh =
+        touched & !before.valid != 0 || clean != 0 && !engine.committer.record_is_durable(slot);
+    if fresh {
+        engine.marks.says_more(slot);
+        engine.committer.queue_record(slot);
+    }
+    if engine.cleaner.above_dirty_limit() || engine.cleaner.policy() == Cleaning::Acp {
+        engine.signals.kick_cleaners();
+    }
+    Ok(fresh)
+}
+
+/// Fills a write up to whole granules where the slot holds nothing yet: the rest of those granules comes
+/// from the backing device.
+async fn complete(
+    engine: &Engine,
+    volume: &AttachedVolume,
+    piece: &Piece,
+    data: &Buf,
+    ragged: u64,
+    limit: u32,
+) -> Result<(Piece, Buf)> {
+    let geometry = engine.geometry;
+    let mut whole = *piece;
+    for run in geometry.runs(piece.block.class, ragged, 0..limit) {
+        whole.start = whole.start.min(run.start);
+        whole.end = whole.end.max(run.end);
+    }
+    let buf = Buf::scratch(whole.len());
+    for run in geometry.runs(piece.block.class, ragged, 0..limit) {
+        let part = buf.slice((run.start - whole.start) as usize..(run.end - whole.start) as usize);
+        let offset = geometry.backing_offset(piece.block, run.start);
+        volume.backing.device.read(offset, part).await?;
+    }
+    let at = (piece.start - whole.start) as usize;
+    buf.slice(at..at + data.len()).copy_from_buf(data);
+    Ok((whole, buf))
+}

@@ -1,0 +1,240 @@
+//! Discard and write-zeroes: writes, with the same locks and the same order (rule 10).
+//!
+//! They go to the backing device, so that zeroing a terabyte does not fill the cache with zeroes. What
+//! the cache holds dirty is zeroed in place, in both cases (it stays dirty: were it dropped, a crash in
+//! between could bring back what lay under it); what it holds clean is dropped, durably, before the
+//! backing device is touched.
+//!
+//! The cost is what is cached in the range, and not how long it is: a range goes stretch by stretch, each with few regions
+//! that have something, and between those the map is passed over without a look at each region.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{Buf, ErrorKind, Op, Request, Result};
+use forebay_io::rt;
+use forebay_metadata::order::Site;
+use forebay_policy::{BlockId, Span};
+
+use crate::degraded;
+use crate::engine::Engine;
+use crate::failpoints::{Fault, planted};
+use crate::geometry::{Extent, Piece};
+use crate::map::{REWRITTEN, TRACED};
+use crate::volume::AttachedVolume;
+
+/// Regions with something cached of one stretch, which is locked and zeroed at a time.
+const STRETCH_REGIONS: usize = 64;
+/// Bytes of a stretch at most, so that others have their turn.
+const STRETCH_BYTES: u64 = 4 << 30;
+/// Looks at the map, before others have their turn.
+const LOOKS: u32 = 4096;
+/// Slots that are gone over, before others have their turn.
+const SLOTS: usize = 1 << 16;
+
+/// Discards a range (`unmap` is none) or makes it read as zeroes.
+pub(crate) async fn zero(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    offset: u64,
+    len: u64,
+    unmap: Option<bool>,
+    durable: bool,
+) -> Result<()> {
+    let end = offset + len;
+    let mut start = offset;
+    while start < end {
+        let stop = end_of_stretch(engine, volume, start..end).await;
+        zero_stretch(engine, volume, start..stop, unmap, durable).await?;
+        start = stop;
+    }
+    Ok(())
+}
+
+/// Where the stretch ends that begins with these bytes.
+async fn end_of_stretch(engine: &Engine, volume: &AttachedVolume, bytes: Range<u64>) -> u64 {
+    let region_bytes = engine.geometry.sizes().region_bytes();
+    let most = bytes.start - bytes.start % region_bytes + STRETCH_BYTES;
+    let stop = bytes.end.min(most);
+    let cached = cached_regions(engine, volume, bytes.start..stop, STRETCH_REGIONS + 1).await;
+    match cached.get(STRETCH_REGIONS) {
+        Some(region) => region * region_bytes,
+        None => stop,
+    }
+}
+
+/// The regions of a range that have a block, in order, the first so many.
+async fn cached_regions(
+    engine: &Engine,
+    volume: &AttachedVolume,
+    bytes: Range<u64>,
+    most: usize,
+) -> Vec<u64> {
+    let geometry = engine.geometry;
+    let end = geometry.region_at(bytes.end - 1) + 1;
+    let mut at = geometry.region_at(bytes.start);
+    let mut cached = Vec::new();
+    if engine.map.borrow().share(volume.id).blocks == 0 {
+        return cached;
+    }
+    if engine.map.borrow().is_scanned(volume.id, &(at..end)) {
+        let slots = engine.map.borrow().numbers();
+        for first in (0..slots).step_by(SLOTS) {
+            if first > 0 {
+                rt::next_turn().await;
+            }
+            let last = slots.min(first.saturating_add(SLOTS as u32));
+            (engine.map.borrow()).scan(volume.id, &(at..end), first..last, &mut cached);
+        }
+        cached.sort_unstable();
+        cached.dedup();
+        cached.truncate(most);
+        return cached;
+    }
+    while at < end && cached.len() < most {
+        let (region, is_cached) = engine.map.borrow().next_cached(volume.id, at..end, LOOKS);
+        if is_cached {
+            cached.push(region);
+        }
+        at = region + u64::from(is_cached);
+        if !is_cached && at < end {
+            rt::next_turn().await;
+        }
+    }
+    cached
+}
+
+async fn zero_stretch(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    bytes: Range<u64>,
+    unmap: Option<bool>,
+    durable: bool,
+) -> Result<()> {
+    let geometry = engine.geometry;
+    let site = Site::here();
+    let len = bytes.end - bytes.start;
+    let request = match unmap {
+        None => Request::discard(bytes.start, len),
+        Some(unmap) => Request::write_zeroes(bytes.start, len, false, unmap),
+    };
+    if let Some(part) = geometry.single_part(bytes.start, len) {
+        let _lock = engine.lock_blocks(site, volume, &part).await;
+        return zero_locked(engine, volume, &[part], request, durable).await;
+    }
+    let regions = geometry.region_at(bytes.start)..geometry.region_at(bytes.end - 1) + 1;
+    let _lock = (engine.locks)
+        .exclusive_range(site, volume.id, regions)
+        .await;
+    let cached = cached_regions(engine, volume, bytes.clone(), usize::MAX).await;
+    let region_bytes = geometry.sizes().region_bytes();
+    let parts: Vec<Extent> = (cached.into_iter())
+        .filter_map(|region| {
+            let start = bytes.start.max(region * region_bytes);
+            let end = bytes.end.min((region + 1) * region_bytes);
+            geometry.single_part(start, end - start)
+        })
+        .collect();
+    zero_locked(engine, volume, &parts, request, durable).await
+}
+
+/// Zeroes a range whose regions are locked; `parts` are those with something cached.
+async fn zero_locked(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    parts: &[Extent],
+    request: Request,
+    durable: bool,
+) -> Result<()> {
+    match zero_cached(engine, volume, parts, request.clone(), durable).await {
+        Err(error) => degraded::zero(engine, volume, parts, request, durable, error).await,
+        Ok(()) => Ok(()),
+    }
+}
+
+async fn zero_cached(
+    engine: &Rc<Engine>,
+    volume: &Rc<AttachedVolume>,
+    parts: &[Extent],
+    request: Request,
+    durable: bool,
+) -> Result<()> {
+    // As in `write_or_go_past`.
+    engine.committer.check_alive()?;
+    let mut dropped = false;
+    let mut zeroed = false;
+    let mut result = Ok(());
+    for part in parts {
+        let units = engine.geometry.units(part);
+        let found: Vec<(BlockId, Span)> = {
+            let map = engine.map.borrow();
+            map.overlapping(volume.id, part.region, units).collect()
+        };
+        for (slot, span) in found {
+            if result.is_err() {
+                break;
+            }
+            let piece = engine.geometry.piece(part, span);
+            dropped |= drop_before_zeroing(engine, slot, &piece);
+            result = zero_dirty(engine, volume, slot, &piece)
+                .await
+                .map(|zeroes| zeroed |= zeroes);
+        }
+    }
+    if dropped {
+        // The clean copies are durably gone before the backing device changes (rule 5); after an error,
+        // too, because nothing that is tried again would find them to drop.
+        engine.committer.commit().await?;
+    }
+    result?;
+    let discard = request.op == Op::Discard;
+    match volume.backing.change(request, durable).await {
+        // A device that cannot discard keeps what it has, which a discard allows.
+        Err(error) if discard && error.kind() == ErrorKind::Unsupported => {}
+        result => result?,
+    }
+    match zeroed {
+        true if durable => engine.committer.commit().await,
+        // The device failed meanwhile: whether the zeroes are there nobody knows.
+        true => engine.committer.check_alive(),
+        false => Ok(()),
+    }
+}
+
+/// Drops what is clean. Returns whether a record may speak of it.
+fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
+    let touched = engine.geometry.touched(piece);
+    let before = engine.map.borrow().slot(slot);
+    // The cleaner will not call clean what is dirty while this goes on.
+    if !planted(Fault::ForgetDiscard) {
+        engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    }
+    engine.slots.drop_clean(slot, touched);
+    touched & before.valid & !before.dirty != 0 && before.has(TRACED)
+}
+
+/// Zeroes what is dirty in place. Returns whether anything is.
+async fn zero_dirty(
+    engine: &Rc<Engine>,
+    volume: &AttachedVolume,
+    slot: BlockId,
+    piece: &Piece,
+) -> Result<bool> {
+    let entry = engine.map.borrow().slot(slot);
+    let dirty = engine.geometry.touched(piece) & entry.dirty;
+    if dirty == 0 {
+        return Ok(false);
+    }
+    let mark = engine.regions.open_for_overwriting(entry.key).await?;
+    if mark.is_some() {
+        engine.tracker.announce(slot).await?;
+    }
+    for run in engine
+        .geometry
+        .runs(piece.block.class, dirty, piece.start..piece.end)
+    {
+        let zeroes = Buf::zeroed((run.end - run.start) as usize);
+        engine.slots.write(volume, slot, run.start, zeroes).await?;
+    }
+    Ok(true)
+}
