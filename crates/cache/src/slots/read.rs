@@ -75,7 +75,7 @@ impl SlotIo {
                 return Ok(Verdict::Corrupt(error));
             }
             let offset = geometry.backing_offset(entry.block(), at);
-            volume.backing.device.read(offset, part).await?;
+            volume.backing.device().read(offset, part).await?;
             sums.counters.refetched.add(1);
             tracing::warn!(
                 volume = volume.name,
